@@ -1,0 +1,51 @@
+# `make demo` and `make test` need nothing but Python 3.11 or later: the first call sets up .venv, the next starts at once.
+.DEFAULT_GOAL := help
+.PHONY: help demo test test-all lint bench clean
+.DELETE_ON_ERROR:
+
+BIN := .venv/bin
+INSTALLED := .venv/.installed
+PYTHONS := $(PYTHON) python3.11 python3 python
+BENCHMARKS := $(filter-out _%,$(notdir $(basename $(sort $(wildcard benchmarks/*.py)))))
+export PIP_ROOT_USER_ACTION := ignore
+export PIP_DISABLE_PIP_VERSION_CHECK := 1
+
+help:  ## show this list
+	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "make %-9s %s\n", $$1, $$2 }' Makefile
+
+demo: $(INSTALLED)  ## detect influence in a small world and write a report, runs/demo/report.html
+	@$(BIN)/butfor detect slide --preset demo --run runs/demo --overwrite
+	@test -f runs/demo/report.html || { echo "The demo ended without its report, runs/demo/report.html." >&2; exit 1; }
+	@echo "Open $(CURDIR)/runs/demo/report.html in a browser."
+
+test: lint  ## lint, types and all tests but the long ones
+	@$(BIN)/python -m pytest
+
+test-all: lint  ## the same with the long tests
+	@$(BIN)/python -m pytest -m ""
+
+lint: $(INSTALLED)  ## ruff and mypy
+	@$(BIN)/ruff check --quiet
+	@$(BIN)/ruff format --check --quiet || { echo "Run: $(BIN)/ruff format" >&2; exit 1; }
+	@$(BIN)/python -m mypy
+
+bench: $(INSTALLED)  ## run every benchmark in turn
+	@set -e; for name in $(BENCHMARKS); do echo "== benchmarks.$$name"; $(BIN)/python -m benchmarks.$$name; done
+
+clean:  ## remove .venv, build output and caches; runs/ stays
+	@rm -rf .venv build dist .pytest_cache .mypy_cache .ruff_cache .hypothesis
+	@find src tests benchmarks -name __pycache__ -type d -prune -exec rm -rf {} + 2>/dev/null || true
+
+# An environment that cannot run pip (half made, or its Python is gone) is made anew.
+$(INSTALLED): pyproject.toml constraints.txt
+	@$(BIN)/python -m pip --version >/dev/null 2>&1 || { \
+	  for python in $(PYTHONS); do \
+	    "$$python" -c 'import sys; sys.exit(sys.version_info < (3, 11))' 2>/dev/null && found="$$python" && break; \
+	  done; \
+	  test -n "$$found" || { echo "butfor needs Python 3.11 or later; none of these is one: $(PYTHONS)." >&2; exit 1; }; \
+	  echo "Making .venv with $$("$$found" --version)."; \
+	  "$$found" -m venv --clear .venv; \
+	}
+	@echo "Installing butfor and what it needs into .venv; this takes a minute or two."
+	@$(BIN)/python -m pip install -qq -c constraints.txt -e '.[dev,fetch]'
+	@touch $@

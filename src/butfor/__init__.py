@@ -1,0 +1,21 @@
+"""butfor: when do an agent's actions matter? Causal action influence, state by state."""
+
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from butfor.dynamics import FitConfig, ModelConfig
+    from butfor.influence import Influence, ScoreConfig
+
+__version__ = "0.1.0"
+__all__ = ["FitConfig", "Influence", "ModelConfig", "ScoreConfig", "__version__"]
+
+_HOMES = {"Influence": "influence", "ScoreConfig": "influence", "ModelConfig": "dynamics", "FitConfig": "dynamics"}
+
+
+def __getattr__(name: str) -> Any:
+    """Loads the public names on first use, so that `butfor --version` need not wait for torch."""
+    if name not in _HOMES:
+        raise AttributeError(f"module 'butfor' has no attribute {name!r}")
+    from importlib import import_module
+
+    return getattr(import_module(f"butfor.{_HOMES[name]}"), name)

@@ -1,0 +1,71 @@
+"""The uniform law over an action space: what CAI averages over, and how a model sees an action."""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import gymnasium
+import numpy as np
+import torch
+from torch import Tensor
+
+
+@dataclass(frozen=True)
+class ActionLaw:
+    """Uniform over a box from `low` to `high`, or over `count` discrete actions, which the model sees one-hot."""
+
+    low: tuple[float, ...] = ()
+    high: tuple[float, ...] = ()
+    count: int = 0
+
+    @property
+    def size(self) -> int:
+        """Numbers that describe one action to the model."""
+        return self.count or len(self.low)
+
+    @classmethod
+    def of(cls, space: gymnasium.Space[Any]) -> "ActionLaw":
+        """The uniform law over a Gymnasium space."""
+        if isinstance(space, gymnasium.spaces.Discrete):
+            if space.start != 0:
+                raise ValueError(f"The discrete action space starts at {space.start}; shift its actions to start at 0.")
+            return cls(count=int(space.n))
+        if isinstance(space, gymnasium.spaces.Box) and len(space.shape) == 1:
+            if not (np.isfinite(space.low).all() and np.isfinite(space.high).all()):
+                raise ValueError(f"The action space {space} has infinite bounds; give a Box with finite ones.")
+            return cls(tuple(space.low.astype(float).tolist()), tuple(space.high.astype(float).tolist()))
+        raise TypeError(f"The action space must be a one-dimensional Box or a Discrete; got {space}.")
+
+    @classmethod
+    def from_data(cls, action: Tensor) -> "ActionLaw":
+        """The law where no space is given: integers [N] are discrete actions, else the smallest box around the data."""
+        if action.dim() == 1:
+            return cls(count=int(action.max()) + 1)
+        low, high = action.double().amin(0).tolist(), action.double().amax(0).tolist()
+        return cls(tuple(low), tuple(high))
+
+    def encode(self, action: Tensor) -> Tensor:
+        """Actions as the model sees them: those of a box as they are, discrete ones one-hot -> [..., size]."""
+        if self.count:
+            return torch.nn.functional.one_hot(action.long(), self.count).float()
+        return action.float()
+
+    def decode(self, encoded: Tensor) -> Tensor:
+        """The inverse of `encode`."""
+        return encoded.argmax(-1) if self.count else encoded
+
+    def draw(self, states: int, actions: int, generators: Sequence[torch.Generator]) -> Tensor:
+        """Independent uniform actions for each state, one stream a replica: [len(generators), states, actions, size]."""
+        unit = torch.stack([torch.rand(states, actions, self.size, generator=g, device=g.device) for g in generators])
+        return self._stretch(unit)
+
+    def shared(self, actions: int, seed: int, device: torch.device) -> Tensor:
+        """One set for all states: every discrete action, or a scrambled Sobol set: [1, 1, actions, size]."""
+        if self.count:
+            return torch.eye(self.count, device=device)[None, None]
+        unit = torch.quasirandom.SobolEngine(self.size, scramble=True, seed=seed).draw(actions)
+        return self._stretch(unit.to(device))[None, None]
+
+    def _stretch(self, unit: Tensor) -> Tensor:
+        low, high = unit.new_tensor(self.low), unit.new_tensor(self.high)
+        return low + (high - low) * unit

@@ -1,0 +1,97 @@
+"""Arrays from outside: numpy or torch, checked with sentences that name the offending row or column."""
+
+import warnings
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import numpy as np
+import torch
+from torch import Tensor
+
+Array = np.ndarray[Any, Any] | Tensor
+FEWEST_TRANSITIONS = 100
+
+
+def to_tensor(name: str, value: Any) -> Tensor:
+    """A numpy or torch array (or nested lists) as a tensor; other types are refused."""
+    if isinstance(value, Tensor):
+        return value.detach()
+    array = np.asarray(value)
+    if array.dtype.kind not in "fiub":
+        raise TypeError(f"{name} has type {array.dtype}; expected an array of numbers.")
+    return torch.from_numpy(np.ascontiguousarray(array))
+
+
+def like(result: Tensor, given: Any) -> Any:
+    """The result as the kind that was given: torch for torch (on its device), else numpy."""
+    return result.to(given.device) if isinstance(given, Tensor) else result.cpu().numpy()
+
+
+def check_finite_rows(name: str, value: Tensor) -> None:
+    """Refuses NaN and infinity, naming the first place."""
+    if not value.is_floating_point():
+        return
+    bad = (~torch.isfinite(value)).nonzero()
+    if len(bad):
+        row, *rest = bad[0].tolist()
+        column = f", column {rest[-1]}" if rest else ""
+        rows = len(bad[:, 0].unique())
+        raise ValueError(f"{name} holds NaN or infinity in {rows} row(s), first at row {row}{column}; remove them.")
+
+
+def check_table(name: str, value: Any, columns: int | None = None) -> Tensor:
+    """A finite table [N, columns] as float (its precision kept)."""
+    table = to_tensor(name, value)
+    expected = f"[N, {columns if columns is not None else 'D'}]"
+    if table.dim() != 2 or (columns is not None and table.shape[1] != columns):
+        raise ValueError(f"{name} has shape {list(table.shape)}; expected {expected}, one row a state.")
+    check_finite_rows(name, table)
+    return table if table.is_floating_point() else table.float()
+
+
+def check_entities(
+    entities: Mapping[str, Sequence[int]], obs: Tensor, action: Tensor, next_obs: Tensor
+) -> dict[str, list[int]]:
+    """Entities as lists of columns within range; warns of columns in which nothing can be learned."""
+    if not entities:
+        raise ValueError('entities is empty; name at least one, such as {"cube": [3, 4, 5]}.')
+    checked = {}
+    for name, members in entities.items():
+        columns = [int(column) for column in members]
+        if not columns or len(set(columns)) != len(columns):
+            raise ValueError(f"Entity {name!r} has columns {columns}; expected at least one, each once.")
+        for column in columns:
+            if not 0 <= column < obs.shape[1]:
+                last = obs.shape[1] - 1
+                raise ValueError(f"Entity {name!r} names column {column}, but observations have columns 0 to {last}.")
+        change = next_obs[:, columns] - obs[:, columns]
+        constant = [column for column, fixed in zip(columns, (change == change[0]).all(0), strict=True) if fixed]
+        if constant:
+            text = f"Column(s) {constant} of entity {name!r} always change by the same amount: no influence will be found."
+            warnings.warn(text, stacklevel=3)
+        checked[name] = columns
+    if action.dim() == 2:
+        fixed = (action == action[0]).all(0).nonzero().flatten().tolist()
+        if fixed:
+            warnings.warn(f"Action column(s) {fixed} never vary in the data: their influence cannot be learned.", stacklevel=3)
+    return checked
+
+
+def check_transitions(
+    obs: Any, action: Any, next_obs: Any, fewest: int = FEWEST_TRANSITIONS
+) -> tuple[Tensor, Tensor, Tensor]:
+    """Transitions obs [N, D], action [N, A] or integers [N], next_obs [N, D]: same length, finite, enough of them."""
+    obs = check_table("obs", obs)
+    next_obs = check_table("next_obs", next_obs, obs.shape[1])
+    action = to_tensor("action", action)
+    if action.dim() == 1 and action.is_floating_point():
+        raise ValueError("action has shape [N] with fractions; expected [N, A], or integers [N] for discrete actions.")
+    if action.dim() not in (1, 2):
+        raise ValueError(f"action has shape {list(action.shape)}; expected [N, A], or integers [N].")
+    check_finite_rows("action", action)
+    if not len(obs) == len(action) == len(next_obs):
+        lengths = f"{len(obs)}, {len(action)} and {len(next_obs)}"
+        raise ValueError(f"obs, action and next_obs have {lengths} rows; they must have the same number.")
+    if len(obs) < fewest:
+        raise ValueError(f"{len(obs)} transitions are too few to learn from; give at least {fewest}.")
+    return obs, action, next_obs

@@ -1,0 +1,183 @@
+"""The command line: parse, call, print. Everything heavy is imported by the command that needs it."""
+
+import dataclasses
+import signal
+import sys
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any, Literal
+
+import tyro
+
+import butfor
+
+if TYPE_CHECKING:
+    from butfor.study import Progress
+
+DESCRIPTION = """Would it have happened but for the action?
+
+butfor measures, state by state, how much an agent's action influences each object of its world (causal action
+influence, CAI). Start with: butfor detect slide --preset demo"""
+
+
+def detect(
+    world: Annotated[str, tyro.conf.Positional],
+    /,
+    preset: Literal["paper", "demo"] = "paper",
+    seeds: int | None = None,
+    train_episodes: int | None = None,
+    test_episodes: int | None = None,
+    max_epochs: int | None = None,
+    actions: int | None = None,
+    form: Literal["product", "variational", "mean", "mean_clip_product"] | None = None,
+    run: Path | None = None,
+    overwrite: bool = False,
+    device: str = "auto",
+) -> None:
+    """How well can one tell, state by state, whether the action influences the object?
+
+    Collects episodes, trains the influence model and its rivals over several seeds at once, compares every detector
+    with the exact answer, and writes a run folder with a report. Called again, it goes on where it was cut off.
+
+    Args:
+        world: the world whose states are judged: slide
+        preset: settings to start from: the paper's, or a short run of a minute or two
+        seeds: independent models, trained together (default: the preset's, as for all that follow)
+        train_episodes: episodes to learn from
+        test_episodes: episodes to judge
+        max_epochs: training ends earlier for a seed whose validation error no longer improves
+        actions: K, the actions tried in each state
+        form: how the KL of a Gaussian to a mixture is approximated
+        run: the run folder (default: runs/ and a name made from the settings)
+        overwrite: start anew where the run folder holds a run already
+        device: auto, cpu or cuda
+    """
+    from butfor.envs import WORLDS, world_id
+    from butfor.record import run_label
+    from butfor.report import write_report
+    from butfor.study import DETECTION_PRESETS, run_detection
+
+    short_names = {id: name for name, id in WORLDS.items()}
+    changes = {"seeds": seeds, "train_episodes": train_episodes, "test_episodes": test_episodes}
+    config = DETECTION_PRESETS[preset]
+    config = dataclasses.replace(
+        config,
+        world=short_names.get(world_id(world), world),
+        fitting=_changed(config.fitting, max_epochs=max_epochs),
+        scoring=_changed(config.scoring, actions=actions, form=form),
+        **{name: value for name, value in changes.items() if value is not None},
+    )
+    folder = run or Path("runs") / run_label("detection", config)
+    with _live_progress() as progress:
+        run_detection(config, folder, choose_device(device), overwrite, progress)
+    print_detection(folder)
+    print(f"\nReport: {write_report(folder)}")
+
+
+def report(run: Annotated[Path, tyro.conf.Positional], /) -> None:
+    """Write the report of a finished run anew.
+
+    Args:
+        run: the run folder
+    """
+    from butfor.report import write_report
+
+    print(f"Report: {write_report(run)}")
+
+
+def print_detection(folder: Path) -> None:
+    """The table of detectors beside the paper's numbers."""
+    from rich.console import Console
+    from rich.table import Table
+
+    from butfor.files import read_json
+
+    summary = read_json(folder / "summary.json")
+    share = f"{summary['positive_share']:.1%} of {summary['states']:,} states are influenced"
+    table = Table(title=f"Influence detection on {summary['world']}: {share}", title_justify="left")
+    table.add_column("detector")
+    for column in ("AUC", "average precision", "best F1"):
+        table.add_column(column, justify="right")
+        table.add_column("paper", justify="right", style="dim")
+    for row in summary["detectors"] + summary["forms"]:
+        cells = [row["title"]]
+        for metric in ("auc", "ap", "f1"):
+            mean, std = row[metric]["mean"], row[metric]["std"]
+            cells.append(f"{mean:.3f} ± {std:.3f}" if row["seeds"] > 1 else f"{mean:.3f}")
+            cells.append(f"{row['paper'][metric][0]:.2f}" if row["paper"] else "")
+        table.add_row(*cells)
+    Console().print(table)
+
+
+def choose_device(name: str) -> str:
+    """The device to compute on; `auto` takes a GPU where there is one."""
+    import torch
+
+    if name not in ("auto", "cpu", "cuda"):
+        raise ValueError(f"device is {name!r}; it must be auto, cpu or cuda.")
+    if name == "cuda" and not torch.cuda.is_available():
+        raise ValueError("device is cuda, but torch finds no CUDA GPU here; use --device cpu.")
+    return "cuda" if name != "cpu" and torch.cuda.is_available() else "cpu"
+
+
+def _changed(config: Any, **changes: Any) -> Any:
+    """A config with those fields replaced that were given."""
+    return dataclasses.replace(config, **{name: value for name, value in changes.items() if value is not None})
+
+
+@contextmanager
+def _live_progress() -> "Iterator[Progress]":
+    """One line a stage: how much is done, how it goes, time taken and left; plain lines where there is no terminal."""
+    from rich.console import Console
+    from rich.progress import BarColumn, MofNCompleteColumn, TextColumn, TimeElapsedColumn, TimeRemainingColumn
+    from rich.progress import Progress as Bars
+
+    console = Console(stderr=True)
+    bars = Bars(
+        TextColumn("{task.description:<16}"), BarColumn(24), MofNCompleteColumn(), TimeElapsedColumn(),
+        TimeRemainingColumn(), TextColumn("{task.fields[text]}"), console=console, disable=not console.is_terminal,
+    )  # fmt: skip
+    tasks: dict[str, Any] = {}
+    spoken = 0.0
+
+    def show(stage: str, done: int, total: int, text: str) -> None:
+        nonlocal spoken
+        if stage not in tasks:
+            tasks[stage] = bars.add_task(stage, total=total, text=text)
+        bars.update(tasks[stage], completed=done, total=total, text=text)
+        if not console.is_terminal and (done >= total or time.monotonic() - spoken > 10):
+            spoken = time.monotonic()
+            print(f"{stage}: {done} of {total}, {text}", file=sys.stderr, flush=True)
+
+    with bars:
+        yield show
+
+
+def _interrupt(number: int, frame: Any) -> None:
+    """A polite end by SIGTERM is treated like Ctrl-C."""
+    raise KeyboardInterrupt
+
+
+def main() -> None:
+    """The entry point `butfor`: exit code 0 if all went well, 1 after an error's sentence, 130 after an interruption."""
+    arguments = sys.argv[1:]
+    if arguments in (["--version"], ["-V"]):
+        print(f"butfor {butfor.__version__}")
+        return
+    signal.signal(signal.SIGTERM, _interrupt)
+    commands = {"detect": detect, "report": report}
+    try:
+        tyro.extras.subcommand_cli_from_dict(
+            commands, prog="butfor", description=DESCRIPTION, args=arguments or ["--help"]
+        )
+    except KeyboardInterrupt:
+        print("\nInterrupted; nothing that was written is lost, and the same command goes on from there.", file=sys.stderr)
+        sys.exit(130)
+    except (ValueError, TypeError, OSError, FloatingPointError, ImportError) as error:
+        sys.exit(f"Error: {error}")
+
+
+if __name__ == "__main__":
+    main()

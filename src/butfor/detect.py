@@ -1,0 +1,99 @@
+"""Who can tell when the action matters? Detectors with one signature, and how well their scores separate the states."""
+
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+from sklearn.metrics import average_precision_score, precision_recall_curve, roc_auc_score
+
+from butfor.attention import AttentionModel
+from butfor.episodes import Episodes
+from butfor.influence import Influence, score_entropy, score_states
+from butfor.networks import make_generators
+
+Scores = NDArray[np.float32]
+Detector = Callable[[Episodes], Scores]
+"""Every detector maps episodes to one score a real step, for each of its seeds: [S, N], larger for more influence."""
+
+TITLES = {
+    "cai": "CAI",
+    "entropy": "Entropy",
+    "attention": "Attention",
+    "contact": "Contact",
+    "moved": "The object moved",
+}
+
+
+def cai(influence: Influence, entity: str) -> Detector:
+    """CAI of each state; each replica of the model is one seed."""
+
+    def score(episodes: Episodes) -> Scores:
+        obs = influence.model_obs(episodes.transitions()[0])
+        generator = make_generators([influence.seed], obs.device)
+        dims = [influence.dims(entity)]
+        scores = score_states(influence.model, obs, influence.law, dims, influence.scoring, generator)
+        return _numpy(scores[..., 0])
+
+    return score
+
+
+def conditional_entropy(influence: Influence) -> Detector:
+    """The entropy of the next state, from the same model as CAI."""
+
+    def score(episodes: Episodes) -> Scores:
+        obs = influence.model_obs(episodes.transitions()[0])
+        generator = make_generators([influence.seed], obs.device)
+        return _numpy(score_entropy(influence.model, obs, influence.law, influence.scoring, generator))
+
+    return score
+
+
+def attention(model: AttentionModel, device: torch.device | str) -> Detector:
+    """How much the object's prediction attends to the action that was taken."""
+
+    def score(episodes: Episodes) -> Scores:
+        obs, action, _ = episodes.transitions()
+        return _numpy(model.score(torch.from_numpy(np.concatenate([obs, action], 1)).to(device)))
+
+    return score
+
+
+def contact(episodes: Episodes) -> Scores:
+    """Contact between agent and object during the step, as the world reports it."""
+    if episodes.contact is None:
+        raise ValueError("These episodes have no contact information; collect them with contacts, or leave 'contact' out.")
+    return episodes.contact[episodes.valid].astype(np.float32)[None]
+
+
+def moved(episodes: Episodes) -> Scores:
+    """How far the object (the achieved goal) moved during the step."""
+    distance = np.linalg.norm(np.diff(episodes.achieved_goal, axis=1), axis=-1)
+    return distance[episodes.valid].astype(np.float32)[None]
+
+
+def evaluate(score: NDArray[Any], label: NDArray[np.bool_]) -> dict[str, float]:
+    """Area under the ROC curve, average precision, and the best F1 with its threshold, of one score [N]."""
+    if label.all() or not label.any():
+        raise ValueError(f"All {len(label)} states have the same label; detection needs both kinds.")
+    precision, recall, thresholds = precision_recall_curve(label, score)
+    f1 = 2 * precision * recall / np.maximum(precision + recall, 1e-12)
+    best = int(np.argmax(f1[:-1]))  # the last point has no threshold
+    return {
+        "auc": float(roc_auc_score(label, score)),
+        "ap": float(average_precision_score(label, score)),
+        "f1": float(f1[best]),
+        "threshold": float(thresholds[best]),
+    }
+
+
+def summarize(rows: Sequence[dict[str, Any]]) -> dict[str, dict[str, float]]:
+    """Mean and standard deviation over seeds of each metric."""
+    values = {name: np.array([row[name] for row in rows]) for name in ("auc", "ap", "f1")}
+    return {name: {"mean": float(value.mean()), "std": float(value.std())} for name, value in values.items()}
+
+
+def _numpy(scores: torch.Tensor) -> Scores:
+    array: Scores = scores.cpu().numpy()
+    return array

@@ -1,0 +1,76 @@
+"""The built-in worlds by name, and how to make many of any Gymnasium world at once."""
+
+import difflib
+import importlib
+import inspect
+from typing import Any
+
+import gymnasium
+from gymnasium.envs.registration import EnvSpec, VectorizeMode, load_env_creator
+from gymnasium.vector import AutoresetMode, VectorEnv
+
+# Short name -> Gymnasium id.
+WORLDS: dict[str, str] = {}
+
+
+def _add_world(name: str, id: str, env: str, vector_env: str, steps: int, **kwargs: Any) -> None:
+    """Give a world a short name and register it with Gymnasium unless it already is."""
+    WORLDS[name] = id
+    if id not in gymnasium.registry:
+        gymnasium.register(
+            id, entry_point=env, vector_entry_point=vector_env, max_episode_steps=steps, kwargs=kwargs
+        )
+
+
+_add_world("slide", "butfor/Slide-v0", f"{__name__}.slide:SlideEnv", f"{__name__}.slide:SlideVectorEnv", 30)
+
+
+def world_id(name: str) -> str:
+    """Resolve a short name of a built-in world, or any registered Gymnasium id, to the Gymnasium id."""
+    if name in WORLDS:
+        return WORLDS[name]
+    if name in gymnasium.registry:
+        return name
+    module, _, id = str(name).rpartition(":")
+    try:
+        if module:
+            importlib.import_module(module)
+        return gymnasium.spec(id).id
+    except (gymnasium.error.Error, ImportError, TypeError) as error:
+        candidates = {known.lower(): known for known in [*gymnasium.registry, *WORLDS]}
+        close = difflib.get_close_matches(str(name).lower(), candidates, n=3)
+        hint = f" Did you mean {' or '.join(repr(candidates[match]) for match in close)}?" if close else ""
+        raise ValueError(
+            f"There is no world named {name!r}; the built-in worlds are {', '.join(WORLDS)}, and any "
+            f"registered Gymnasium id works too ('module:Name-v0' imports the module that registers it)."
+            f"{hint}"
+        ) from error
+
+
+def make_worlds(name: str, num_envs: int, **kwargs: Any) -> VectorEnv[Any, Any, Any]:
+    """Make worlds that reset only when told to, by reset(options={"reset_mask": mask})."""
+    if isinstance(num_envs, bool) or not isinstance(num_envs, int) or num_envs < 1:
+        raise ValueError(f"num_envs is {num_envs!r}; expected a whole number of worlds, 1 or more.")
+    id = world_id(name)
+    if _can_disable_autoreset(gymnasium.spec(id)):
+        mode = VectorizeMode.VECTOR_ENTRY_POINT
+        worlds = gymnasium.make_vec(id, num_envs, mode, autoreset_mode=AutoresetMode.DISABLED, **kwargs)
+    else:
+        vector_kwargs = {"autoreset_mode": AutoresetMode.DISABLED}
+        worlds = gymnasium.make_vec(id, num_envs, VectorizeMode.SYNC, vector_kwargs, **kwargs)
+    if worlds.metadata.get("autoreset_mode") is not AutoresetMode.DISABLED:
+        worlds.close()
+        raise ValueError(
+            f"The vector environment of {id} did not disable its automatic reset (its mode is "
+            f"{worlds.metadata.get('autoreset_mode')}); its metadata must show AutoresetMode.DISABLED."
+        )
+    return worlds
+
+
+def _can_disable_autoreset(spec: EnvSpec) -> bool:
+    """Whether the world has a native vector environment with an autoreset_mode (CartPole's has none)."""
+    if spec.vector_entry_point is None:
+        return False
+    entry_point = spec.vector_entry_point
+    creator = load_env_creator(entry_point) if isinstance(entry_point, str) else entry_point
+    return "autoreset_mode" in inspect.signature(creator).parameters

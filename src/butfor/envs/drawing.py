@@ -1,0 +1,85 @@
+"""Pictures of MuJoCo worlds without a screen."""
+
+import importlib
+import os
+import platform
+import sys
+from typing import Any
+
+import mujoco
+import numpy as np
+import numpy.typing as npt
+
+CAMERA = {"distance": 2.5, "azimuth": 132.0, "elevation": -14.0, "lookat": np.array([1.3, 0.75, 0.55])}
+
+
+class Painter:
+    """Draws states of one model; it owns a graphics context and writes to nothing but its own MjData."""
+
+    def __init__(self, model: Any, width: int, height: int) -> None:
+        """Open a graphics context for pictures of this size."""
+        self.model, self.data = model, mujoco.MjData(model)
+        self.width, self.height = width, height
+        self._context = open_context(width, height)
+        self._context.make_current()
+        self._scene = mujoco.MjvScene(model, maxgeom=1000)
+        self._option, self._camera = mujoco.MjvOption(), mujoco.MjvCamera()
+        for name, value in CAMERA.items():
+            setattr(self._camera, name, value)
+        self._graphics = mujoco.MjrContext(model, int(mujoco.mjtFontScale.mjFONTSCALE_100))
+        mujoco.mjr_resizeOffscreen(width, height, self._graphics)
+        mujoco.mjr_setBuffer(int(mujoco.mjtFramebuffer.mjFB_OFFSCREEN), self._graphics)
+
+    def paint(self, physics: npt.NDArray[np.float64], sites: dict[int, Any]) -> npt.NDArray[np.uint8]:
+        """The picture [height, width, 3] of an mjSTATE_INTEGRATION row, with some sites moved."""
+        mujoco.mj_setState(self.model, self.data, physics, mujoco.mjtState.mjSTATE_INTEGRATION)
+        mujoco.mj_forward(self.model, self.data)
+        for site, position in sites.items():
+            self.data.site_xpos[site] = position
+        self._context.make_current()
+        everything = int(mujoco.mjtCatBit.mjCAT_ALL)
+        mujoco.mjv_updateScene(
+            self.model, self.data, self._option, None, self._camera, everything, self._scene
+        )
+        view = mujoco.MjrRect(0, 0, self.width, self.height)
+        mujoco.mjr_render(view, self._scene, self._graphics)
+        frame = np.empty((self.height, self.width, 3), dtype=np.uint8)
+        mujoco.mjr_readPixels(frame, None, view, self._graphics)
+        return frame[::-1].copy()  # OpenGL's rows go upwards
+
+    def close(self) -> None:
+        """Give the graphics context back."""
+        self._context.make_current()
+        self._graphics.free()
+        self._context.free()
+
+
+def open_context(width: int, height: int) -> Any:
+    """An OpenGL context: what MUJOCO_GL names if it is set, then EGL, then OSMesa, else an error that tells why."""
+    wanted = os.environ.get("MUJOCO_GL", "").lower().strip()
+    named = [wanted] if wanted in ("egl", "osmesa", "glfw", "cgl") else []
+    others = ["egl", "osmesa"] if platform.system() == "Linux" else ["cgl", "glfw"]
+    reasons: list[str] = []
+    for backend in dict.fromkeys([*named, *others]):
+        platform_before = os.environ.get("PYOPENGL_PLATFORM")
+        try:
+            return importlib.import_module(f"mujoco.{backend}").GLContext(width, height)
+        except Exception as error:  # each backend and driver fails in its own way
+            reasons.append(f"{backend}: {str(error).strip() or type(error).__name__}")
+            _forget_opengl(backend, platform_before)
+    raise RuntimeError(
+        f"Found no way to draw without a screen ({'; '.join(reasons)}); install EGL (on Debian and Ubuntu: apt install "
+        "libegl1) or OSMesa (apt install libosmesa6), or make the worlds without render_mode."
+    )
+
+
+def _forget_opengl(backend: str, platform_before: str | None) -> None:
+    """Undo a failed import: PyOpenGL binds itself to one platform for good when it is first loaded."""
+    for name in [name for name in sys.modules if name.split(".")[0] == "OpenGL"]:
+        del sys.modules[name]
+    for name in [name for name in sys.modules if name.startswith(f"mujoco.{backend}")]:
+        del sys.modules[name]
+    if platform_before is None:
+        os.environ.pop("PYOPENGL_PLATFORM", None)
+    else:
+        os.environ["PYOPENGL_PLATFORM"] = platform_before

@@ -1,0 +1,4 @@
+"""placeholder"""
+from typing import Any
+def scripted_action(*a: Any, **k: Any) -> Any:
+    raise NotImplementedError

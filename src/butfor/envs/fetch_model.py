@@ -1,0 +1,206 @@
+"""The Fetch models: gymnasium-robotics' own XML and meshes, where each task starts, and what a saved state holds."""
+
+import functools
+import importlib.util
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+_INSTALL = "install them with: pip install 'butfor[fetch]'"
+try:
+    import mujoco
+    import mujoco.batch
+except ImportError as error:
+    raise ImportError(f"The Fetch worlds need mujoco 4 and gymnasium-robotics; {_INSTALL}.") from error
+
+Floats = npt.NDArray[np.float64]
+
+SUBSTEPS = 20
+INTEGRATION = mujoco.mjtState.mjSTATE_INTEGRATION
+CONTACT_POINTS = 8  # the most that MuJoCo finds between two boxes
+FINGERS = ("robot0:r_gripper_finger_link", "robot0:l_gripper_finger_link")  # geoms
+OBJECT_RANGE = GOAL_RANGE = 0.15  # around the initial gripper, in x and y
+CLEARANCE = 0.1  # between the initial gripper and the object
+LARGEST_LIFT = 0.45
+
+
+@dataclass(frozen=True)
+class Task:
+    """What tells one Fetch world from another."""
+
+    xml: str  # below gymnasium-robotics' assets
+    blocked: bool  # the fingers are held closed
+    extra_height: float  # of the gripper at the start
+    air_share: float  # probability that a goal is lifted above the table
+    object_height: float = 0.4  # where the object starts to settle on the table
+    edit: Callable[[Any], None] | None = None  # changes the mujoco.MjSpec before it is compiled
+
+
+TASKS = {
+    "push": Task("fetch/push.xml", blocked=True, extra_height=0.0, air_share=0.0),
+    "pick_and_place": Task("fetch/pick_and_place.xml", blocked=False, extra_height=0.2, air_share=0.5),
+}
+
+
+@dataclass(frozen=True)
+class FetchState:
+    """The columns of a saved state, float64 [S]: all that decides what the world does next.
+
+    `physics` is MuJoCo's mjSTATE_INTEGRATION; `time`, `qpos`, `qvel` and the object's columns lie within it. After a
+    step MuJoCo's body poses are one substep older than qpos, and the next mocap target starts from the old pose of
+    the gripper: so `gripper` (position, quaternion) is part of the state and cannot be recomputed from qpos.
+    """
+
+    physics: slice
+    time: slice
+    qpos: slice
+    qvel: slice
+    object_pose: slice  # position and quaternion
+    object_velocity: slice  # linear in the world's frame, angular in the object's
+    gripper: slice
+    observation: slice
+    desired_goal: slice
+    elapsed: slice  # steps of the episode so far
+    size: int
+
+
+@dataclass(frozen=True, eq=False)
+class Model:
+    """A compiled task and everything about it that never changes."""
+
+    task: Task
+    mj: Any  # mujoco.MjModel; nobody writes to it
+    start: Floats  # [physics] the state of a reset, but for the object's place
+    gripper: Floats  # [3] the initial position of the gripper
+    height: float  # of the object at rest on the table
+    gripper_body: int
+    gripper_site: int
+    object_site: int
+    target_site: int
+    gripper_root: int  # body whose subtree's centre of mass the spatial axes refer to
+    arm_dofs: npt.NDArray[np.int64]  # the degrees of freedom that move the gripper
+    finger_qpos: npt.NDArray[np.int64]  # right, left
+    finger_dofs: npt.NDArray[np.int64]
+    actuated_qpos: npt.NDArray[np.int64]  # of the finger actuators, in their order
+    object_qpos: int
+    object_dof: int
+
+    def layout(self, observation_size: int) -> FetchState:
+        """The columns of a saved state with observations of this size."""
+        bits = [mujoco.mjtState.mjSTATE_TIME, mujoco.mjtState.mjSTATE_QPOS, mujoco.mjtState.mjSTATE_QVEL]
+        ends = np.cumsum([mujoco.mj_stateSize(self.mj, int(bit)) for bit in bits]).tolist()
+        widths = [len(self.start), 7, observation_size, 3, 1]
+        *parts, (_, size) = zip([0, *np.cumsum(widths).tolist()], np.cumsum(widths).tolist(), strict=False)
+        physics, gripper, observation, goal = (slice(*part) for part in parts)
+        pose, velocity = ends[0] + self.object_qpos, ends[1] + self.object_dof
+        return FetchState(
+            physics=physics,
+            time=slice(0, ends[0]),
+            qpos=slice(ends[0], ends[1]),
+            qvel=slice(ends[1], ends[2]),
+            object_pose=slice(pose, pose + 7),
+            object_velocity=slice(velocity, velocity + 6),
+            gripper=gripper,
+            observation=observation,
+            desired_goal=goal,
+            elapsed=slice(size - 1, size),
+            size=size,
+        )
+
+
+def assets() -> Path:
+    """The folder of XML files and meshes in the installed gymnasium-robotics, found without importing it."""
+    found = importlib.util.find_spec("gymnasium_robotics")
+    if found is None or found.origin is None:
+        raise ImportError(f"The Fetch worlds take their meshes from gymnasium-robotics; {_INSTALL}.")
+    return Path(found.origin).parent / "envs" / "assets"
+
+
+@functools.lru_cache(maxsize=8)
+def build(task: Task, contacts: bool) -> Model:
+    """Compile a task once per process and settle it into its initial pose, as gymnasium-robotics v4 does."""
+    spec = mujoco.MjSpec.from_file(str(assets() / task.xml))
+    if task.edit is not None:
+        task.edit(spec)
+    if contacts:
+        for finger in FINGERS:
+            _add_contact_sensor(spec, finger)
+    mj = spec.compile()
+    weld = mj.eq_type == int(mujoco.mjtEq.mjEQ_WELD)
+    mj.eq_data[weld, :7] = [0, 0, 0, 0, 0, 0, 1]
+    body = mj.body("robot0:gripper_link").id
+    fingers = [mj.joint(f"robot0:{side}_gripper_finger_joint") for side in "rl"]
+    actuated = [mj.actuator_trnid[i, 0] for i in range(mj.nu) if mj.actuator(i).name.startswith("robot0:")]
+    joint, grip, thing = mj.joint("object0:joint"), mj.site("robot0:grip").id, mj.site("object0").id
+    data = mujoco.MjData(mj)
+    for name, value in {"robot0:slide0": 0.405, "robot0:slide1": 0.48, "robot0:slide2": 0.0}.items():
+        data.joint(name).qpos = value
+    data.joint("object0:joint").qpos = [1.25, 0.53, task.object_height, 1, 0, 0, 0]
+    mujoco.mj_forward(mj, data)
+    data.mocap_pos[0] = np.array([-0.498, 0.005, -0.431 + task.extra_height]) + data.site_xpos[grip]
+    data.mocap_quat[0] = [1, 0, 1, 0]
+    mujoco.mj_step(mj, data, nstep=10 * SUBSTEPS)
+    gripper, height = data.site_xpos[grip].copy(), float(data.site_xpos[thing, 2])
+    time, qpos, qvel = data.time, data.qpos.copy(), data.qvel.copy()
+    mujoco.mj_resetData(mj, data)
+    data.time, data.qpos, data.qvel = time, qpos, qvel
+    start = np.empty(mujoco.mj_stateSize(mj, INTEGRATION))
+    mujoco.mj_getState(mj, data, start, INTEGRATION)
+    return Model(
+        task=task,
+        mj=mj,
+        start=start,
+        gripper=gripper,
+        height=height,
+        gripper_body=body,
+        gripper_site=grip,
+        object_site=thing,
+        target_site=mj.site("target0").id,
+        gripper_root=mj.body_rootid[body],
+        arm_dofs=_dofs_above(mj, body),
+        finger_qpos=np.array([mj.jnt_qposadr[finger.id] for finger in fingers]),
+        finger_dofs=np.array([mj.jnt_dofadr[finger.id] for finger in fingers]),
+        actuated_qpos=np.array([mj.jnt_qposadr[finger] for finger in actuated], dtype=np.int64),
+        object_qpos=int(mj.jnt_qposadr[joint.id]),
+        object_dof=int(mj.jnt_dofadr[joint.id]),
+    )
+
+
+def draw_start(model: Model, generator: np.random.Generator) -> tuple[Floats, Floats]:
+    """The object's place [2] and the goal [3] of a new episode, by the draws of gymnasium-robotics in their order."""
+    place = model.gripper[:2]
+    while np.linalg.norm(place - model.gripper[:2]) < CLEARANCE:
+        place = model.gripper[:2] + generator.uniform(-OBJECT_RANGE, OBJECT_RANGE, size=2)
+    goal = model.gripper + generator.uniform(-GOAL_RANGE, GOAL_RANGE, size=3)
+    goal[2] = model.height
+    if model.task.air_share > 0 and generator.uniform() < model.task.air_share:
+        goal[2] += generator.uniform(0, LARGEST_LIFT)
+    return place, goal
+
+
+def _add_contact_sensor(spec: Any, finger: str) -> None:
+    """Measure the force of every contact point between a finger and the object."""
+    force = 1 << int(mujoco.mjtConDataField.mjCONDATA_FORCE)
+    spec.add_sensor(
+        name=f"contact:{finger}",
+        type=mujoco.mjtSensor.mjSENS_CONTACT,
+        objtype=mujoco.mjtObj.mjOBJ_GEOM,
+        objname=finger,
+        reftype=mujoco.mjtObj.mjOBJ_GEOM,
+        refname="object0",
+        intprm=[force, 0, CONTACT_POINTS],  # what to measure, no reduction, how many points
+    )
+
+
+def _dofs_above(mj: Any, body: int) -> npt.NDArray[np.int64]:
+    """The degrees of freedom of a body and of the bodies that carry it, in ascending order."""
+    dofs: list[int] = []
+    while body > 0:
+        first, count = int(mj.body_dofadr[body]), int(mj.body_dofnum[body])
+        dofs += range(first, first + count)
+        body = int(mj.body_parentid[body])
+    return np.array(sorted(dofs))

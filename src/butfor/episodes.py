@@ -1,0 +1,128 @@
+"""Episodes as arrays [episode, time, ...]: the data type that worlds produce and everything else reads."""
+
+import json
+import zipfile
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from butfor.files import written
+
+SCHEMA_VERSION = 1
+Float = NDArray[np.float32]
+Bool = NDArray[np.bool_]
+
+
+@dataclass
+class Episodes:
+    """E episodes of at most T steps; steps past `length` are padding."""
+
+    observation: Float  # [E, T + 1, D]
+    action: Float  # [E, T, A]
+    achieved_goal: Float  # [E, T + 1, G]
+    desired_goal: Float  # [E, T + 1, G]
+    length: NDArray[np.int64]  # [E]
+    sampled: Bool  # [E, T]: the action came from a known law with full support
+    contact: Bool | None = None  # [E, T]
+    label: dict[str, Bool] = field(default_factory=dict)  # name -> [E, T]: does the action matter in s_t?
+    score: Float | None = None  # [E, T]: CAI(s_t)
+    metadata: dict[str, Any] = field(default_factory=dict)
+
+    def __post_init__(self) -> None:
+        if self.observation.ndim != 3 or self.action.ndim != 3:
+            shapes = f"{self.observation.shape} and {self.action.shape}"
+            raise ValueError(f"observation and action have shapes {shapes}; expected [E, T + 1, D] and [E, T, A].")
+        episodes, steps = self.action.shape[:2]
+        expected = {
+            "observation": (episodes, steps + 1, None),
+            "achieved_goal": (episodes, steps + 1, None),
+            "desired_goal": (episodes, steps + 1, None),
+            "length": (episodes,),
+            "sampled": (episodes, steps),
+            "contact": (episodes, steps),
+            "score": (episodes, steps),
+        }
+        arrays = {name: getattr(self, name) for name in expected} | {f"label_{k}": v for k, v in self.label.items()}
+        for name, array in arrays.items():
+            shape = expected.get(name, (episodes, steps))
+            if array is None:
+                continue
+            if array.ndim != len(shape) or any(want not in (None, got) for want, got in zip(shape, array.shape, strict=True)):
+                want = ["any" if size is None else size for size in shape]
+                raise ValueError(f"{name} has shape {list(array.shape)}; expected {want}, as action has {self.action.shape}.")
+        if episodes and not (1 <= self.length.min() and self.length.max() <= steps):
+            raise ValueError(f"length runs from {self.length.min()} to {self.length.max()}; expected 1 to {steps}.")
+
+    def __len__(self) -> int:
+        return len(self.length)
+
+    @property
+    def valid(self) -> Bool:
+        """Which steps are real, not padding: [E, T]."""
+        mask: Bool = np.arange(self.action.shape[1]) < self.length[:, None]
+        return mask
+
+    def transitions(self) -> tuple[Float, Float, Float]:
+        """obs [N, D], action [N, A], next_obs [N, D] of all real steps, episode by episode."""
+        mask = self.valid
+        return self.observation[:, :-1][mask], self.action[mask], self.observation[:, 1:][mask]
+
+    def save(self, path: Path | str) -> None:
+        """Writes one compressed `.npz`, whole or not at all."""
+        arrays: dict[str, NDArray[Any]] = {"schema_version": np.array(SCHEMA_VERSION)}
+        arrays["metadata"] = np.array(json.dumps(self.metadata))
+        for name in ("observation", "action", "achieved_goal", "desired_goal", "length", "sampled", "contact", "score"):
+            if getattr(self, name) is not None:
+                arrays[name] = getattr(self, name)
+        arrays |= {f"label_{name}": value for name, value in self.label.items()}
+        with written(path) as temporary, temporary.open("wb") as file:
+            np.savez_compressed(file, allow_pickle=False, **arrays)  # type: ignore[arg-type]
+
+    @classmethod
+    def load(cls, path: Path | str) -> "Episodes":
+        """Reads what `save` wrote; a foreign, broken or newer file is refused with a sentence."""
+        if not Path(path).is_file():
+            raise FileNotFoundError(f"There is no episode file {path}.")
+        try:
+            with np.load(path, allow_pickle=False) as file:
+                arrays = {name: file[name] for name in file.files}
+        except (zipfile.BadZipFile, ValueError, EOFError, OSError, AttributeError) as error:
+            raise ValueError(f"{path} is not a complete episode file ({error}).") from error
+        version = int(arrays.pop("schema_version", np.array(0)))
+        if version != SCHEMA_VERSION:
+            raise ValueError(f"{path} has schema version {version}; this version of butfor reads {SCHEMA_VERSION}.")
+        metadata = json.loads(str(arrays.pop("metadata", "{}")))
+        label = {name.removeprefix("label_"): arrays.pop(name) for name in list(arrays) if name.startswith("label_")}
+        known = set(cls.__dataclass_fields__)
+        try:
+            return cls(**{k: v for k, v in arrays.items() if k in known}, label=label, metadata=metadata)
+        except TypeError as error:
+            raise ValueError(f"{path} is not a complete episode file ({error}).") from error
+
+
+def concatenate(parts: Sequence[Episodes]) -> Episodes:
+    """Episodes of the same world one after the other; optional arrays are kept where every part has them."""
+    steps = max(part.action.shape[1] for part in parts)
+
+    def joined(arrays: Sequence[NDArray[Any] | None], extra: int) -> Any:
+        present = [array for array in arrays if array is not None]
+        if len(present) < len(arrays):
+            return None
+        return np.concatenate([_padded(array, steps + extra) for array in present])
+
+    names = {"observation": 1, "action": 0, "achieved_goal": 1, "desired_goal": 1, "sampled": 0, "contact": 0, "score": 0}
+    columns = {name: joined([getattr(part, name) for part in parts], extra) for name, extra in names.items()}
+    shared = set.intersection(*(set(part.label) for part in parts))
+    label = {name: joined([part.label[name] for part in parts], 0) for name in sorted(shared)}
+    length = np.concatenate([part.length for part in parts])
+    return Episodes(**columns, length=length, label=label, metadata={"parts": [part.metadata for part in parts]})
+
+
+def _padded(array: NDArray[Any], steps: int) -> NDArray[Any]:
+    """Zeros up to `steps` along the time axis."""
+    width = [(0, 0), (0, steps - array.shape[1]), *[(0, 0)] * (array.ndim - 2)]
+    return np.pad(array, width)

@@ -1,0 +1,312 @@
+"""Causal action influence (CAI): how much the agent's action matters for each entity, state by state.
+
+    CAI_j(s) = mean over K actions a of KL( p(s'_j | s, a) || mixture of p(s'_j | s, a') over the K actions a' )
+
+(the paper's equation 3). The class `Influence` is for anyone's arrays; the functions above it are its core and carry a
+leading replica axis R.
+"""
+
+import dataclasses
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, Literal
+
+import gymnasium
+import torch
+from torch import Tensor
+
+from butfor.actions import ActionLaw
+from butfor.arrays import Array, check_entities, check_finite_rows, check_table, check_transitions, like, to_tensor
+from butfor.dynamics import FitConfig, Fitting, GaussianDynamics, ModelConfig
+from butfor.files import load_tensors, save_tensors
+from butfor.gaussian import KL_FORMS, KLForm, entropy, kl_to_mixture
+from butfor.networks import make_generators
+
+FORMAT_VERSION = 1
+
+
+@dataclass(frozen=True)
+class ScoreConfig:
+    """How CAI is estimated from a fitted model."""
+
+    actions: int = 64
+    """K, the actions tried in each state (discrete action spaces: all of them)"""
+    sampling: Literal["independent", "sobol"] = "independent"
+    """fresh uniform actions for each state, or one shared low-discrepancy (Sobol) set for all states"""
+    separate_mixture: bool = False
+    """draw another K actions for the mixture, instead of using the same K for the mean and the mixture"""
+    form: KLForm = "mean_clip_product"
+    """how the KL to the mixture is approximated"""
+
+    def __post_init__(self) -> None:
+        if self.actions < 2:
+            raise ValueError(f"actions must be at least 2, to compare an action with others; got {self.actions}.")
+        if self.form not in KL_FORMS:
+            raise ValueError(f"form is {self.form!r}; it must be one of {', '.join(KL_FORMS)}.")
+        if self.sampling not in ("independent", "sobol"):
+            raise ValueError(f"sampling is {self.sampling!r}; it must be 'independent' or 'sobol'.")
+
+
+def score_states(
+    model: GaussianDynamics,
+    obs: Tensor,
+    law: ActionLaw,
+    entities: Sequence[Sequence[int]],
+    config: ScoreConfig,
+    generators: Sequence[torch.Generator],
+) -> Tensor:
+    """CAI of each state for J entities from one forward pass (equation 3): obs [R, N, D] -> [R, N, J].
+
+    One generator serves all replicas with the same actions; R generators give each replica its own.
+    """
+
+    def influence(mean: Tensor, variance: Tensor) -> Tensor:
+        scores = []
+        for dims in map(list, entities):
+            f, g = (mean[..., dims], variance[..., dims]), ()
+            if config.separate_mixture and not law.count:  # the second half of the actions is the mixture
+                f, g = zip(*(half.chunk(2, 2) for half in f), strict=True)
+            scores.append(kl_to_mixture(*f, *g, form=config.form).mean(-1))
+        return torch.stack(scores, -1)
+
+    return _in_chunks(model, obs, *_drawer(law, config, generators), influence)
+
+
+def score_actions(
+    model: GaussianDynamics, obs: Tensor, actions: Tensor, entities: Sequence[Sequence[int]], form: KLForm
+) -> Tensor:
+    """KL of each given action to the mixture over them: obs [R, N, D], actions [R or 1, N, K, A] -> [R, N, K, J]."""
+
+    def divergence(mean: Tensor, variance: Tensor) -> Tensor:
+        return torch.stack([kl_to_mixture(mean[..., j], variance[..., j], form=form) for j in map(list, entities)], -1)
+
+    return _in_chunks(model, obs, actions.shape[2], lambda start, stop: actions[:, start:stop], divergence)
+
+
+def score_entropy(
+    model: GaussianDynamics, obs: Tensor, law: ActionLaw, config: ScoreConfig, generators: Sequence[torch.Generator]
+) -> Tensor:
+    """The entropy rival: H(s'_j | s), the mean over K actions of the predicted Gaussian's entropy: [R, N, D] -> [R, N]."""
+    drawer = _drawer(law, dataclasses.replace(config, separate_mixture=False), generators)
+    return _in_chunks(model, obs, *drawer, lambda mean, variance: entropy(variance).mean(-1))
+
+
+def _drawer(
+    law: ActionLaw, config: ScoreConfig, generators: Sequence[torch.Generator]
+) -> tuple[int, Callable[[int, int], Tensor]]:
+    """How many actions a state gets, and what draws those of the states from `start` to `stop`."""
+    count = law.count or config.actions * (2 if config.separate_mixture else 1)
+    if law.count or config.sampling == "sobol":
+        shared = law.shared(count, generators[0].initial_seed() % 2**31, generators[0].device)
+        return count, lambda start, stop: shared
+    return count, lambda start, stop: law.draw(stop - start, count, generators)
+
+
+def chunk_states(model: GaussianDynamics, actions: int, device: torch.device) -> int:
+    """States scored at a time: what stays in the processor's cache, or in 4 GiB of a GPU's memory."""
+    width = max(model.config.width, 2 * model.target_size)
+    numbers = model.replicas * actions * (3 * width + 6 * actions)  # activations and pairs of one state
+    return max(1, (2**30 if device.type == "cuda" else 2**20) // numbers)
+
+
+@torch.no_grad()
+def _in_chunks(
+    model: GaussianDynamics,
+    obs: Tensor,
+    actions: int,
+    draw: Callable[[int, int], Tensor],
+    reduce: Callable[[Tensor, Tensor], Tensor],
+) -> Tensor:
+    """Predicts for `actions` actions in each state and reduces, chunk by chunk of states, so that memory is bounded."""
+    size, states = chunk_states(model, actions, obs.device), obs.shape[1]
+    edges = [(start, min(start + size, states)) for start in range(0, max(states, 1), size)]
+    parts = [reduce(*model.predict_actions(obs[:, start:stop], draw(start, stop))) for start, stop in edges]
+    return torch.cat(parts, 1)
+
+
+class Influence:
+    """CAI for anyone's data: fit it on transitions, then ask how much the action matters in any state.
+
+    >>> influence = Influence.fit(obs, action, next_obs, entities={"cube": [3, 4, 5]})
+    >>> influence.score(obs)["cube"]  # [N], in nats; zero where the agent has no influence on the cube
+    """
+
+    def __init__(
+        self,
+        model: GaussianDynamics,
+        law: ActionLaw,
+        entities: Mapping[str, Sequence[int]],
+        scale: Sequence[float],
+        scoring: ScoreConfig = ScoreConfig(),
+        seed: int = 0,
+    ) -> None:
+        self.model, self.law, self.scoring, self.seed = model.eval(), law, scoring, seed
+        self.entities = {name: list(columns) for name, columns in entities.items()}
+        self.scale = list(scale)  # of each target column, in the order of `target_columns`
+        columns = target_columns(self.entities)
+        self._dims = [[columns.index(column) for column in entity] for entity in self.entities.values()]
+
+    @classmethod
+    def fit(
+        cls,
+        obs: Array,
+        action: Array,
+        next_obs: Array,
+        entities: Mapping[str, Sequence[int]],
+        *,
+        action_space: gymnasium.Space[Any] | None = None,
+        validation: tuple[Array, Array, Array] | float = 0.1,
+        model: ModelConfig = ModelConfig(),
+        fitting: FitConfig = FitConfig(batch_size=500, learning_rate=8e-4, max_epochs=300, validate_every=5),
+        scoring: ScoreConfig = ScoreConfig(),
+        members: int = 1,
+        seed: int = 0,
+        device: torch.device | str = "cpu",
+        progress: Callable[[Fitting], None] | None = None,
+    ) -> "Influence":
+        """Learns p(s'_j | s, a) from transitions obs [N, D], action [N, A] (or integers [N]), next_obs [N, D].
+
+        `entities` names sets of columns of `next_obs`. `action_space` gives the bounds within which actions are tried
+        (default: the smallest box around the data). `validation` is a share of the transitions, or other transitions.
+        `members` networks are averaged. `progress` is called after every validation.
+        """
+        transitions = check_transitions(obs, action, next_obs)
+        entities = check_entities(entities, *transitions)
+        law = ActionLaw.from_data(transitions[1]) if action_space is None else ActionLaw.of(action_space)
+        scale = target_scale(transitions, entities, model)
+        train = training_table(transitions, law, entities, scale, device)
+        if isinstance(validation, tuple):
+            held_out = training_table(check_transitions(*validation, fewest=1), law, entities, scale, device)
+        else:
+            train, held_out = split_table(train, validation, seed)
+        generators = make_generators([seed * 1000 + member for member in range(members)])
+        network = GaussianDynamics(transitions[0].shape[1], law.size, len(scale), model, generators).to(device)
+        run = Fitting(network, train, held_out, fitting, generators)
+        for fitted in run.run():
+            if progress is not None:
+                progress(fitted)
+        return cls(network, law, entities, scale.tolist(), scoring, seed)
+
+    def score(self, obs: Array, generator: torch.Generator | None = None) -> dict[str, Any]:
+        """CAI of each state, one array [N] an entity, in nats. The same call gives the same numbers unless a
+        `generator` for the tried actions is passed in."""
+        scores = score_states(self.model, self.model_obs(obs), self.law, self._dims, self.scoring, [self._random(generator)])
+        return self._named(scores.mean(0), obs)  # [R, N, J] -> [N, J]
+
+    def action_scores(self, obs: Array, actions: Array) -> dict[str, Any]:
+        """How far each given action's outcome stands out from the mixture over them: actions [N, M, A] -> [N, M]."""
+        states, given = self.model_obs(obs), to_tensor("actions", actions)
+        expected = [states.shape[1], "M", *([] if self.law.count else [self.law.size])]
+        if given.dim() != len(expected) or given.shape[0] != expected[0] or (not self.law.count and given.shape[2] != self.law.size):
+            raise ValueError(f"actions has shape {list(given.shape)}; expected {expected}: M actions for each state.")
+        check_finite_rows("actions", given)
+        encoded = self.law.encode(given).to(states.device)[None]
+        return self._named(score_actions(self.model, states, encoded, self._dims, self.scoring.form).mean(0), obs)
+
+    def best_action(self, obs: Array, entity: str | None = None, generator: torch.Generator | None = None) -> tuple[Any, Any]:
+        """The action with the largest influence among K tried ones, ties broken at random: (action [N, A], score [N])."""
+        if entity is None and len(self.entities) > 1:
+            raise ValueError(f"There are several entities; choose one with entity=: {', '.join(self.entities)}.")
+        dims = self.dims(entity if entity is not None else next(iter(self.entities)))
+        states, random = self.model_obs(obs), self._random(generator)
+        _, draw = _drawer(self.law, dataclasses.replace(self.scoring, separate_mixture=False), [random])
+        actions = draw(0, states.shape[1]).expand(1, states.shape[1], -1, -1)
+        scores = score_actions(self.model, states, actions, [dims], self.scoring.form).mean(0)[..., 0]
+        best = scores.amax(1, keepdim=True)  # [N, 1]
+        lots = torch.rand(scores.shape, generator=random, device=random.device)
+        chosen = torch.where(scores == best, lots, -1.0).argmax(1)
+        action = self.law.decode(actions[0, torch.arange(len(chosen), device=chosen.device), chosen])
+        return like(action, obs), like(best[:, 0], obs)
+
+    def save(self, path: Path | str) -> None:
+        """Writes one safetensors file with a JSON header; nothing in it is executable."""
+        header = {
+            "kind": "influence",
+            "format": FORMAT_VERSION,
+            "obs_size": self.model.obs_size,
+            "law": dataclasses.asdict(self.law),
+            "entities": self.entities,
+            "scale": self.scale,
+            "model": dataclasses.asdict(self.model.config),
+            "scoring": dataclasses.asdict(self.scoring),
+            "seed": self.seed,
+        }
+        save_tensors(path, self.model.state_dict(), header)
+
+    @classmethod
+    def load(cls, path: Path | str, device: torch.device | str = "cpu") -> "Influence":
+        """Reads what `save` wrote."""
+        tensors, header = load_tensors(path)
+        if header.get("kind") != "influence":
+            raise ValueError(f"{path} holds {header.get('kind')!r}, not a saved Influence.")
+        if header.get("format") != FORMAT_VERSION:
+            raise ValueError(f"{path} has format {header.get('format')}; this version reads format {FORMAT_VERSION}.")
+        law = ActionLaw(tuple(header["law"]["low"]), tuple(header["law"]["high"]), header["law"]["count"])
+        generators = make_generators([0] * len(tensors["mean_head.weight"]))
+        config = ModelConfig(**header["model"])
+        model = GaussianDynamics(header["obs_size"], law.size, len(header["scale"]), config, generators)
+        try:
+            model.load_state_dict(tensors)
+        except RuntimeError as error:
+            raise ValueError(f"{path} does not hold the weights that its header describes: {error}") from error
+        scoring = ScoreConfig(**header["scoring"])
+        return cls(model.to(device), law, header["entities"], header["scale"], scoring, header["seed"])
+
+    def dims(self, entity: str) -> list[int]:
+        """Where an entity's columns stand in what the model predicts."""
+        if entity not in self.entities:
+            raise ValueError(f"There is no entity {entity!r}; the entities are {', '.join(self.entities)}.")
+        return self._dims[list(self.entities).index(entity)]
+
+    def model_obs(self, obs: Array) -> Tensor:
+        """States as the model wants them: [R, N, D], without copying for the replicas."""
+        table = check_table("obs", obs, self.model.obs_size)
+        device = self.model.mean_head.weight.device
+        return table.to(device, torch.float32).expand(self.model.replicas, -1, -1)
+
+    def _random(self, generator: torch.Generator | None) -> torch.Generator:
+        return generator or make_generators([self.seed], self.model.mean_head.weight.device)[0]
+
+    def _named(self, scores: Tensor, given: Array) -> dict[str, Any]:
+        return {name: like(scores[..., j], given) for j, name in enumerate(self.entities)}
+
+
+Transitions = tuple[Tensor, Tensor, Tensor]
+
+
+def target_columns(entities: Mapping[str, Sequence[int]]) -> list[int]:
+    """The columns of next_obs that the model predicts: the union of the entities' columns."""
+    return sorted({column for entity in entities.values() for column in entity})
+
+
+def target_scale(transitions: Transitions, entities: Mapping[str, Sequence[int]], config: ModelConfig) -> Tensor:
+    """The factor on each target column: as configured, or 1 / standard deviation (1 where it is constant) -> [d]."""
+    obs, _, next_obs = transitions
+    deviation = (next_obs - obs)[:, target_columns(entities)].double().std(0)
+    if config.target_scale is not None:
+        return torch.full_like(deviation, config.target_scale)
+    return torch.where(deviation > 0, 1 / deviation, 1.0)
+
+
+def training_table(
+    transitions: Transitions,
+    law: ActionLaw,
+    entities: Mapping[str, Sequence[int]],
+    scale: Tensor,
+    device: torch.device | str,
+) -> tuple[Tensor, Tensor]:
+    """Inputs [N, D + A] and scaled relative targets [N, d], the difference taken before rounding to float32."""
+    obs, action, next_obs = transitions
+    target = (next_obs - obs)[:, target_columns(entities)] * scale
+    return torch.cat([obs.float(), law.encode(action)], 1).to(device), target.float().to(device)
+
+
+def split_table(table: tuple[Tensor, Tensor], share: float, seed: int) -> tuple[tuple[Tensor, Tensor], tuple[Tensor, Tensor]]:
+    """A random share of the rows held out for validation: (train, validation)."""
+    if not 0 < share < 1:
+        raise ValueError(f"validation is {share}; expected a share between 0 and 1, or a tuple of transitions.")
+    inputs, target = table
+    order = torch.randperm(len(inputs), generator=torch.Generator().manual_seed(seed)).to(inputs.device)
+    rest, held_out = order.split([len(order) - max(1, round(share * len(order))), max(1, round(share * len(order)))])
+    return (inputs[rest], target[rest]), (inputs[held_out], target[held_out])

@@ -1,0 +1,103 @@
+"""Layers for R independent replicas at once: weights are [R, in, out], activations [R, B, features].
+
+Replicas never mix: batch statistics and power-iteration vectors are per replica, and every parameter and buffer has
+the replica axis first, so that best weights can be kept, or replicas taken out, by indexing that axis.
+"""
+
+from collections.abc import Sequence
+from typing import Literal
+
+import torch
+from torch import Tensor, nn
+
+Activation = Literal["relu", "tanh"]
+ACTIVATIONS = {"relu": torch.relu, "tanh": torch.tanh}
+
+
+def make_generators(seeds: Sequence[int], device: torch.device | str = "cpu") -> list[torch.Generator]:
+    """One random stream per replica."""
+    return [torch.Generator(device).manual_seed(seed) for seed in seeds]
+
+
+class Linear(nn.Module):
+    """R affine maps in one batched product, optionally divided by their largest singular value (spectral norm)."""
+
+    def __init__(
+        self, inputs: int, outputs: int, generators: Sequence[torch.Generator], spectral_norm: bool = False
+    ) -> None:
+        super().__init__()
+        replicas = len(generators)
+        weight = torch.empty(replicas, inputs, outputs)
+        for replica, generator in enumerate(generators):
+            nn.init.orthogonal_(weight[replica], generator=generator)
+        self.weight = nn.Parameter(weight)
+        self.bias = nn.Parameter(torch.zeros(replicas, 1, outputs))
+        self.spectral_norm = spectral_norm
+        if spectral_norm:
+            right = torch.stack([torch.randn(outputs, 1, generator=generator) for generator in generators])
+            self.register_buffer("left", torch.zeros(replicas, inputs, 1))
+            self.register_buffer("right", right)
+            for _ in range(15):  # so that the first forward pass already sees the singular value
+                self._iterate_power()
+
+    @torch.no_grad()
+    def _iterate_power(self) -> None:
+        """One step of power iteration towards the leading singular vectors of each replica's weight."""
+        # copies, not updates in place: the previous vectors may still be needed by a backward pass
+        self.left = nn.functional.normalize(self.weight @ self.right, dim=1)
+        self.right = nn.functional.normalize(self.weight.mT @ self.left, dim=1)
+
+    def effective_weight(self) -> Tensor:
+        """The weight as applied: divided by its estimated largest singular value where spectral norm is on."""
+        if not self.spectral_norm:
+            return self.weight
+        if self.training:
+            self._iterate_power()
+        return self.weight / (self.left.mT @ self.weight @ self.right)
+
+    def forward(self, x: Tensor) -> Tensor:
+        """[R, B, in] -> [R, B, out]."""
+        return torch.baddbmm(self.bias, x, self.effective_weight())
+
+
+class InputNorm(nn.Module):
+    """Batch normalisation of inputs without learnable parameters, with statistics per replica."""
+
+    def __init__(self, features: int, replicas: int, momentum: float = 0.1, epsilon: float = 1e-5) -> None:
+        super().__init__()
+        self.momentum, self.epsilon = momentum, epsilon
+        self.register_buffer("mean", torch.zeros(replicas, 1, features))
+        self.register_buffer("variance", torch.ones(replicas, 1, features))
+
+    def forward(self, x: Tensor) -> Tensor:
+        """[R, B, features]: by the batch's statistics when training, by the running ones when not."""
+        mean, variance = self.mean, self.variance
+        if self.training:
+            if x.shape[1] < 2:
+                raise ValueError("Batch normalisation needs at least 2 samples in a batch; got 1.")
+            variance, mean = torch.var_mean(x, dim=1, correction=0, keepdim=True)
+            with torch.no_grad():
+                self.mean.lerp_(mean, self.momentum)
+                self.variance.lerp_(variance * (x.shape[1] / (x.shape[1] - 1)), self.momentum)
+        return (x - mean) * torch.rsqrt(variance + self.epsilon)
+
+    def frozen(self, x: Tensor, start: int) -> Tensor:
+        """Normalises [R, ..., f], whose features begin at `start` of the whole input, by the running statistics."""
+        stop = start + x.shape[-1]
+        shape = (-1, *[1] * (x.dim() - 2), x.shape[-1])
+        mean = self.mean[..., start:stop].reshape(shape)
+        return (x - mean) * torch.rsqrt(self.variance[..., start:stop].reshape(shape) + self.epsilon)
+
+
+class LayerNorm(nn.Module):
+    """Layer normalisation with gain and offset per replica: [R, B, features]."""
+
+    def __init__(self, features: int, replicas: int) -> None:
+        super().__init__()
+        self.features = features
+        self.gain = nn.Parameter(torch.ones(replicas, 1, features))
+        self.offset = nn.Parameter(torch.zeros(replicas, 1, features))
+
+    def forward(self, x: Tensor) -> Tensor:
+        """[R, B, features] -> the same shape."""
+        return nn.functional.layer_norm(x, (self.features,)) * self.gain + self.offset

@@ -1,0 +1,144 @@
+"""The run folder: what was asked, by which versions, and what came out, in files that are whole or absent."""
+
+import dataclasses
+import importlib.metadata
+import json
+import os
+import platform
+import shutil
+import subprocess
+import sys
+from collections.abc import Iterable
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import Any
+
+import torch
+
+import butfor
+from butfor.files import read_json, write_json, written
+
+SCHEMA_VERSION = 1
+
+
+def open_run(folder: Path | str, kind: str, config: Any, overwrite: bool = False) -> Path:
+    """A new run folder, or the one of the same config to go on with; a folder that holds something else is refused."""
+    folder = Path(folder)
+    record = {"schema": SCHEMA_VERSION, "kind": kind, "label": run_label(kind, config), "config": plain(config)}
+    if folder.exists() and not folder.is_dir():
+        raise FileExistsError(f"{folder} is a file; give another name for the run folder.")
+    if folder.is_dir() and any(folder.iterdir()):
+        config_file = folder / "config.json"
+        if not config_file.is_file():
+            raise FileExistsError(f"{folder} is not empty and holds no run; give another name for the run folder.")
+        if overwrite:
+            shutil.rmtree(folder)
+        elif read_json(config_file) != record:
+            raise FileExistsError(f"{folder} holds a run with other settings; give another name or say --overwrite.")
+    folder.mkdir(parents=True, exist_ok=True)
+    write_json(folder / "config.json", record)
+    return folder
+
+
+def run_label(kind: str, config: Any) -> str:
+    """A name computed from how the config differs from its type's defaults: `detection-slide-seeds=2`."""
+    parts = [kind] + ([config.world] if hasattr(config, "world") else [])
+    return "-".join([*parts, *(f"{name}={value}" for name, value in differences(config) if name != "world")])
+
+
+def differences(config: Any, prefix: str = "") -> list[tuple[str, Any]]:
+    """The fields of a config dataclass that are not at their defaults, nested names joined by dots."""
+    found: list[tuple[str, Any]] = []
+    for item in dataclasses.fields(config):
+        value, name = getattr(config, item.name), prefix + item.name
+        default = item.default if item.default is not dataclasses.MISSING else None
+        if item.default_factory is not dataclasses.MISSING:
+            default = item.default_factory()
+        if dataclasses.is_dataclass(value):
+            reference = default if dataclasses.is_dataclass(default) else type(value)()  # type: ignore[misc]
+            pairs = zip(flat(value), flat(reference), strict=True)
+            found += [(f"{name}.{key}", mine) for (key, mine), (_, other) in pairs if mine != other]
+        elif value != default:
+            found.append((name, value))
+    return found
+
+
+def flat(config: Any) -> list[tuple[str, Any]]:
+    """All fields of a config dataclass, nested names joined by dots."""
+    rows: list[tuple[str, Any]] = []
+    for item in dataclasses.fields(config):
+        value = getattr(config, item.name)
+        nested = [(f"{item.name}.{key}", inner) for key, inner in flat(value)] if dataclasses.is_dataclass(value) else None
+        rows += [(item.name, value)] if nested is None else nested
+    return rows
+
+
+def plain(config: Any) -> Any:
+    """A config dataclass as JSON would read it back."""
+    return json.loads(json.dumps(dataclasses.asdict(config)))
+
+
+def versions(device: torch.device | str) -> dict[str, Any]:
+    """What a result depends on besides its config: versions, commit, hardware, command."""
+    device = torch.device(device)
+    packages = ("torch", "numpy", "scipy", "scikit-learn", "gymnasium", "mujoco", "gymnasium-robotics")
+    found = {name: _version(name) for name in packages}
+    return {
+        "butfor": butfor.__version__,
+        "commit": _commit(),
+        "python": platform.python_version(),
+        **{name: version for name, version in found.items() if version},
+        "platform": platform.platform(terse=True),
+        "processor": _processor(),
+        "cores": os.cpu_count(),
+        "device": torch.cuda.get_device_name(device) if device.type == "cuda" else str(device),
+        "threads": torch.get_num_threads(),
+        "command": " ".join(["butfor", *sys.argv[1:]]),
+        "started": datetime.now(UTC).isoformat(timespec="seconds"),
+    }
+
+
+def _version(package: str) -> str | None:
+    try:
+        return importlib.metadata.version(package)
+    except importlib.metadata.PackageNotFoundError:
+        return None
+
+
+def _commit() -> str | None:
+    """The commit of the source that runs, marked where files differ from it; BUTFOR_COMMIT where git is absent."""
+    source = Path(__file__).resolve().parent
+    try:
+        output = subprocess.run(
+            ["git", "describe", "--always", "--dirty", "--abbrev=12", "--exclude=*"],
+            cwd=source, capture_output=True, text=True, check=True, timeout=10,
+        )  # fmt: skip
+        return output.stdout.strip() or None
+    except (OSError, subprocess.SubprocessError):
+        return os.environ.get("BUTFOR_COMMIT")
+
+
+def _processor() -> str:
+    """The processor's name, where the system tells it."""
+    try:
+        lines = Path("/proc/cpuinfo").read_text().splitlines()
+        return next(line.split(":", 1)[1].strip() for line in lines if line.startswith("model name"))
+    except (OSError, StopIteration):
+        return platform.processor() or platform.machine()
+
+
+def write_metrics(folder: Path, rows: Iterable[dict[str, Any]]) -> None:
+    """`metrics.jsonl` anew: one JSON object a line."""
+    with written(folder / "metrics.jsonl") as temporary:
+        temporary.write_text("".join(json.dumps(row) + "\n" for row in rows))
+
+
+def read_metrics(folder: Path | str) -> list[dict[str, Any]]:
+    """The rows of `metrics.jsonl`; a line cut off by a crash ends the reading."""
+    rows = []
+    for line in (Path(folder) / "metrics.jsonl").read_text().splitlines():
+        try:
+            rows.append(json.loads(line))
+        except json.JSONDecodeError:
+            break
+    return rows
