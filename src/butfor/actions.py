@@ -55,7 +55,7 @@ class ActionLaw:
         return encoded.argmax(-1) if self.count else encoded
 
     def draw(self, states: int, actions: int, generators: Sequence[torch.Generator]) -> Tensor:
-        """Independent uniform actions for each state, one stream a replica: [len(generators), states, actions, size]."""
+        """Independent uniform actions for each state, one stream a replica -> [generators, states, actions, size]."""
         unit = torch.stack([torch.rand(states, actions, self.size, generator=g, device=g.device) for g in generators])
         return self._stretch(unit)
 

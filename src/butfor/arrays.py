@@ -67,13 +67,17 @@ def check_entities(
         change = next_obs[:, columns] - obs[:, columns]
         constant = [column for column, fixed in zip(columns, (change == change[0]).all(0), strict=True) if fixed]
         if constant:
-            text = f"Column(s) {constant} of entity {name!r} always change by the same amount: no influence will be found."
+            text = (
+                f"Column(s) {constant} of entity {name!r} always change by the same amount: no influence will be found."
+            )
             warnings.warn(text, stacklevel=3)
         checked[name] = columns
     if action.dim() == 2:
         fixed = (action == action[0]).all(0).nonzero().flatten().tolist()
         if fixed:
-            warnings.warn(f"Action column(s) {fixed} never vary in the data: their influence cannot be learned.", stacklevel=3)
+            warnings.warn(
+                f"Action column(s) {fixed} never vary in the data: their influence cannot be learned.", stacklevel=3
+            )
     return checked
 
 

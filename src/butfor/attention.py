@@ -53,7 +53,7 @@ class EncoderLayer(nn.Module):
 
 
 class AttentionModel(nn.Module):
-    """Predicts the object's change from tokens; `tokens` lists the input columns of each, the object's and action's named."""
+    """Predicts the object's change; `tokens` names groups of input columns, `object` and `action` among them."""
 
     def __init__(
         self,
@@ -77,7 +77,9 @@ class AttentionModel(nn.Module):
         """[R, B, D + A] -> the object's predicted change [R, B, d], and the action's total attention [R, B]."""
         if self.norm is not None:
             inputs = self.norm(inputs)
-        embedded = [layer(inputs[..., columns]) for layer, columns in zip(self.embed, self.tokens.values(), strict=True)]
+        embedded = [
+            layer(inputs[..., columns]) for layer, columns in zip(self.embed, self.tokens.values(), strict=True)
+        ]
         count = len(embedded)
         x = torch.stack(embedded, 2).flatten(1, 2)  # [R, B * tokens, size]
         total = torch.eye(count, device=inputs.device)

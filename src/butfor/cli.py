@@ -60,7 +60,7 @@ def detect(
     from butfor.study import DETECTION_PRESETS, run_detection
 
     short_names = {id: name for name, id in WORLDS.items()}
-    changes = {"seeds": seeds, "train_episodes": train_episodes, "test_episodes": test_episodes}
+    changes: dict[str, Any] = {"seeds": seeds, "train_episodes": train_episodes, "test_episodes": test_episodes}
     config = DETECTION_PRESETS[preset]
     config = dataclasses.replace(
         config,
@@ -73,7 +73,10 @@ def detect(
     with _live_progress() as progress:
         run_detection(config, folder, choose_device(device), overwrite, progress)
     print_detection(folder)
-    print(f"\nReport: {write_report(folder)}")
+    try:
+        print(f"\nReport: {write_report(folder)}")
+    except ImportError as error:  # a machine that only computes may lack what draws
+        print(f"\nRun: {folder}\nNo report was written: {error}. Write it elsewhere with: butfor report {folder}")
 
 
 def report(run: Annotated[Path, tyro.conf.Positional], /) -> None:
@@ -161,19 +164,21 @@ def _interrupt(number: int, frame: Any) -> None:
 
 
 def main() -> None:
-    """The entry point `butfor`: exit code 0 if all went well, 1 after an error's sentence, 130 after an interruption."""
+    """The entry point: exit code 0 if all went well, 1 after an error's sentence, 130 after an interruption."""
     arguments = sys.argv[1:]
     if arguments in (["--version"], ["-V"]):
         print(f"butfor {butfor.__version__}")
         return
     signal.signal(signal.SIGTERM, _interrupt)
-    commands = {"detect": detect, "report": report}
+    commands: dict[str, Any] = {"detect": detect, "report": report}
     try:
         tyro.extras.subcommand_cli_from_dict(
             commands, prog="butfor", description=DESCRIPTION, args=arguments or ["--help"]
         )
     except KeyboardInterrupt:
-        print("\nInterrupted; nothing that was written is lost, and the same command goes on from there.", file=sys.stderr)
+        print(
+            "\nInterrupted; nothing that was written is lost, and the same command goes on from there.", file=sys.stderr
+        )
         sys.exit(130)
     except (ValueError, TypeError, OSError, FloatingPointError, ImportError) as error:
         sys.exit(f"Error: {error}")

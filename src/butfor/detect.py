@@ -63,14 +63,17 @@ def attention(model: AttentionModel, device: torch.device | str) -> Detector:
 def contact(episodes: Episodes) -> Scores:
     """Contact between agent and object during the step, as the world reports it."""
     if episodes.contact is None:
-        raise ValueError("These episodes have no contact information; collect them with contacts, or leave 'contact' out.")
+        raise ValueError(
+            "These episodes have no contact information; collect them with contacts, or leave 'contact' out."
+        )
     return episodes.contact[episodes.valid].astype(np.float32)[None]
 
 
 def moved(episodes: Episodes) -> Scores:
     """How far the object (the achieved goal) moved during the step."""
     distance = np.linalg.norm(np.diff(episodes.achieved_goal, axis=1), axis=-1)
-    return distance[episodes.valid].astype(np.float32)[None]
+    distances: Scores = distance[episodes.valid].astype(np.float32)[None]
+    return distances
 
 
 def evaluate(score: NDArray[Any], label: NDArray[np.bool_]) -> dict[str, float]:

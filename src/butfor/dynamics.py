@@ -9,6 +9,7 @@ from typing import Any, Protocol
 import torch
 from torch import Tensor, nn
 
+from butfor.capture import captured
 from butfor.networks import ACTIVATIONS, Activation, InputNorm, Linear
 
 
@@ -33,7 +34,7 @@ class ModelConfig:
     max_variance: float = 200.0
     """largest predicted variance, in scaled units"""
     target_scale: float | None = None
-    """factor on the predicted change s'_j - s_j (the paper: 50 on Fetch, 1 on slide); None: 1 / its standard deviation"""
+    """factor on the change s'_j - s_j (the paper: 50 on Fetch, 1 on slide); None: 1 / its standard deviation"""
     beta: float = 0.0
     """beta-NLL: each dimension's term is weighted by its detached variance to this power (0: plain likelihood)"""
 
@@ -56,7 +57,12 @@ class GaussianDynamics(nn.Module):
     """p(s'_j | s, a) = N(mean, diagonal variance) for R replicas: a trunk with a mean head and a variance head."""
 
     def __init__(
-        self, obs_size: int, action_size: int, target_size: int, config: ModelConfig, generators: Sequence[torch.Generator]
+        self,
+        obs_size: int,
+        action_size: int,
+        target_size: int,
+        config: ModelConfig,
+        generators: Sequence[torch.Generator],
     ) -> None:
         super().__init__()
         self.obs_size, self.target_size, self.config = obs_size, target_size, config
@@ -90,7 +96,8 @@ class GaussianDynamics(nn.Module):
         terms = 0.5 * ((target - mean).square() / variance + variance.log() + math.log(2 * math.pi))
         if self.config.beta:
             terms = terms * variance.detach() ** self.config.beta
-        return terms.sum(-1).mean(-1)
+        loss: Tensor = terms.sum(-1).mean(-1)
+        return loss
 
     def predict_mean(self, inputs: Tensor) -> Tensor:
         """The mean alone: [R, B, D + A] -> [R, B, d]."""
@@ -158,7 +165,10 @@ class FitConfig:
 
 def make_optimizer(model: nn.Module, config: FitConfig) -> torch.optim.Adam:
     """Adam over all replicas at once; being elementwise it never mixes them."""
-    return torch.optim.Adam(model.parameters(), lr=config.learning_rate, betas=config.betas, fused=True)
+    on_gpu = next(model.parameters()).device.type == "cuda"
+    return torch.optim.Adam(
+        model.parameters(), lr=config.learning_rate, betas=config.betas, fused=True, capturable=on_gpu
+    )
 
 
 def take(data: Tensor, index: Tensor) -> Tensor:
@@ -169,10 +179,10 @@ def take(data: Tensor, index: Tensor) -> Tensor:
 
 
 def train_step(model: Fittable, optimizer: torch.optim.Optimizer, inputs: Tensor, target: Tensor) -> Tensor:
-    """One optimiser step on a batch [R, B, ...]; the replicas' losses are summed, so each sees only its own gradient."""
+    """One optimiser step on a batch [R, B, ...]; losses are summed, so each replica sees only its own gradient."""
     loss = model.loss(inputs, target)
     optimizer.zero_grad(set_to_none=True)
-    loss.sum().backward()  # type: ignore[no-untyped-call]
+    loss.sum().backward()
     optimizer.step()
     return loss.detach()
 
@@ -196,15 +206,20 @@ def fit_batches(
     batch_size: int,
     generators: Sequence[torch.Generator],
 ) -> Tensor:
-    """A number of batches drawn with replacement, for online use; the optimiser's state is kept between calls -> [R]."""
+    """Batches drawn with replacement, for online use; the optimiser keeps its state between calls. Mean loss -> [R]."""
     module: nn.Module = model  # type: ignore[assignment]
     module.train()
     rows = inputs.shape[-2]
     total = torch.zeros(model.replicas, device=inputs.device)
+
+    def eager(index: Tensor) -> Tensor:
+        return train_step(model, optimizer, take(inputs, index), take(target, index))
+
+    example = torch.zeros(model.replicas, batch_size, dtype=torch.long, device=inputs.device)
+    step = captured(eager, example, module, optimizer)
     for _ in range(batches):
         index = torch.stack([torch.randint(rows, (batch_size,), generator=g, device=g.device) for g in generators])
-        index = index.to(inputs.device)  # [R, B]
-        total += train_step(model, optimizer, take(inputs, index), take(target, index))
+        total += step(index.to(inputs.device))  # [R, B]
     module.eval()
     check_finite(total)
     return total / max(batches, 1)
@@ -245,14 +260,23 @@ class Fitting:
         """Trains on; yields itself after every validation until every replica has stopped."""
         inputs, target = self.train
         rows, size = inputs.shape[-2], min(self.config.batch_size, inputs.shape[-2])
+
+        def step(index: Tensor) -> Tensor:
+            return train_step(self.model, self.optimizer, take(inputs, index), take(target, index))
+
+        self.module.train()
+        example = torch.arange(size, device=inputs.device).expand(self.model.replicas, -1)
+        full_step = captured(step, example, self.module, self.optimizer)
         while self.epoch < self.config.max_epochs and not bool(self.stopped.all()):
             self.module.train()
             order = torch.stack([torch.randperm(rows, generator=g, device=g.device) for g in self.generators])
             order = order.to(inputs.device)  # [R, N]
             total = torch.zeros(self.model.replicas, device=inputs.device)
             for index in order.split(size, dim=1):
-                if index.shape[1] > 1:  # a last batch of one has no batch statistics
-                    total += train_step(self.model, self.optimizer, take(inputs, index), take(target, index))
+                if index.shape[1] == size:
+                    total += full_step(index)
+                elif index.shape[1] > 1:  # a last batch of one has no batch statistics
+                    total += step(index)
             check_finite(total)
             self.epoch += 1
             if self.epoch == 1 or self.epoch % self.config.validate_every == 0 or self.epoch == self.config.max_epochs:

@@ -51,10 +51,14 @@ class Episodes:
             shape = expected.get(name, (episodes, steps))
             if array is None:
                 continue
-            if array.ndim != len(shape) or any(want not in (None, got) for want, got in zip(shape, array.shape, strict=True)):
+            if array.ndim != len(shape) or any(
+                want not in (None, got) for want, got in zip(shape, array.shape, strict=True)
+            ):
                 want = ["any" if size is None else size for size in shape]
-                raise ValueError(f"{name} has shape {list(array.shape)}; expected {want}, as action has {self.action.shape}.")
-        if episodes and not (1 <= self.length.min() and self.length.max() <= steps):
+                raise ValueError(
+                    f"{name} has shape {list(array.shape)}; expected {want}, as action has {self.action.shape}."
+                )
+        if episodes and not (self.length.min() >= 1 and self.length.max() <= steps):
             raise ValueError(f"length runs from {self.length.min()} to {self.length.max()}; expected 1 to {steps}.")
 
     def __len__(self) -> int:
@@ -80,7 +84,7 @@ class Episodes:
                 arrays[name] = getattr(self, name)
         arrays |= {f"label_{name}": value for name, value in self.label.items()}
         with written(path) as temporary, temporary.open("wb") as file:
-            np.savez_compressed(file, allow_pickle=False, **arrays)  # type: ignore[arg-type]
+            np.savez_compressed(file, allow_pickle=False, **arrays)
 
     @classmethod
     def load(cls, path: Path | str) -> "Episodes":
@@ -114,7 +118,15 @@ def concatenate(parts: Sequence[Episodes]) -> Episodes:
             return None
         return np.concatenate([_padded(array, steps + extra) for array in present])
 
-    names = {"observation": 1, "action": 0, "achieved_goal": 1, "desired_goal": 1, "sampled": 0, "contact": 0, "score": 0}
+    names = {
+        "observation": 1,
+        "action": 0,
+        "achieved_goal": 1,
+        "desired_goal": 1,
+        "sampled": 0,
+        "contact": 0,
+        "score": 0,
+    }
     columns = {name: joined([getattr(part, name) for part in parts], extra) for name, extra in names.items()}
     shared = set.intersection(*(set(part.label) for part in parts))
     label = {name: joined([part.label[name] for part in parts], 0) for name in sorted(shared)}

@@ -57,7 +57,7 @@ def load_tensors(path: Path | str) -> "tuple[dict[str, Tensor], dict[str, Any]]"
     if not Path(path).is_file():
         raise FileNotFoundError(f"There is no file {path}.")
     try:
-        with safe_open(path, framework="pt") as file:  # type: ignore[no-untyped-call]
+        with safe_open(path, framework="pt") as file:
             header = (file.metadata() or {}).get("butfor")
             tensors = {name: file.get_tensor(name) for name in file.keys()}  # noqa: SIM118
     except SafetensorError as error:

@@ -11,7 +11,7 @@ import torch
 from torch import Tensor
 
 KLForm = Literal["product", "variational", "mean", "mean_clip_product"]
-KL_FORMS: tuple[str, ...] = get_args(KLForm)
+KL_FORMS: tuple[KLForm, ...] = get_args(KLForm)
 
 
 def entropy(variance: Tensor) -> Tensor:

@@ -87,7 +87,7 @@ def score_actions(
 def score_entropy(
     model: GaussianDynamics, obs: Tensor, law: ActionLaw, config: ScoreConfig, generators: Sequence[torch.Generator]
 ) -> Tensor:
-    """The entropy rival: H(s'_j | s), the mean over K actions of the predicted Gaussian's entropy: [R, N, D] -> [R, N]."""
+    """The entropy rival: H(s'_j | s) as the mean over K actions of the predicted entropy: [R, N, D] -> [R, N]."""
     drawer = _drawer(law, dataclasses.replace(config, separate_mixture=False), generators)
     return _in_chunks(model, obs, *drawer, lambda mean, variance: entropy(variance).mean(-1))
 
@@ -191,21 +191,29 @@ class Influence:
     def score(self, obs: Array, generator: torch.Generator | None = None) -> dict[str, Any]:
         """CAI of each state, one array [N] an entity, in nats. The same call gives the same numbers unless a
         `generator` for the tried actions is passed in."""
-        scores = score_states(self.model, self.model_obs(obs), self.law, self._dims, self.scoring, [self._random(generator)])
+        scores = score_states(
+            self.model, self.model_obs(obs), self.law, self._dims, self.scoring, [self._random(generator)]
+        )
         return self._named(scores.mean(0), obs)  # [R, N, J] -> [N, J]
 
     def action_scores(self, obs: Array, actions: Array) -> dict[str, Any]:
         """How far each given action's outcome stands out from the mixture over them: actions [N, M, A] -> [N, M]."""
         states, given = self.model_obs(obs), to_tensor("actions", actions)
         expected = [states.shape[1], "M", *([] if self.law.count else [self.law.size])]
-        if given.dim() != len(expected) or given.shape[0] != expected[0] or (not self.law.count and given.shape[2] != self.law.size):
+        if (
+            given.dim() != len(expected)
+            or given.shape[0] != expected[0]
+            or (not self.law.count and given.shape[2] != self.law.size)
+        ):
             raise ValueError(f"actions has shape {list(given.shape)}; expected {expected}: M actions for each state.")
         check_finite_rows("actions", given)
         encoded = self.law.encode(given).to(states.device)[None]
         return self._named(score_actions(self.model, states, encoded, self._dims, self.scoring.form).mean(0), obs)
 
-    def best_action(self, obs: Array, entity: str | None = None, generator: torch.Generator | None = None) -> tuple[Any, Any]:
-        """The action with the largest influence among K tried ones, ties broken at random: (action [N, A], score [N])."""
+    def best_action(
+        self, obs: Array, entity: str | None = None, generator: torch.Generator | None = None
+    ) -> tuple[Any, Any]:
+        """The most influential of K tried actions, ties broken at random: (action [N, A], score [N])."""
         if entity is None and len(self.entities) > 1:
             raise ValueError(f"There are several entities; choose one with entity=: {', '.join(self.entities)}.")
         dims = self.dims(entity if entity is not None else next(iter(self.entities)))
@@ -302,7 +310,9 @@ def training_table(
     return torch.cat([obs.float(), law.encode(action)], 1).to(device), target.float().to(device)
 
 
-def split_table(table: tuple[Tensor, Tensor], share: float, seed: int) -> tuple[tuple[Tensor, Tensor], tuple[Tensor, Tensor]]:
+def split_table(
+    table: tuple[Tensor, Tensor], share: float, seed: int
+) -> tuple[tuple[Tensor, Tensor], tuple[Tensor, Tensor]]:
     """A random share of the rows held out for validation: (train, validation)."""
     if not 0 < share < 1:
         raise ValueError(f"validation is {share}; expected a share between 0 and 1, or a tuple of transitions.")

@@ -22,6 +22,9 @@ def make_generators(seeds: Sequence[int], device: torch.device | str = "cpu") ->
 class Linear(nn.Module):
     """R affine maps in one batched product, optionally divided by their largest singular value (spectral norm)."""
 
+    left: Tensor
+    right: Tensor
+
     def __init__(
         self, inputs: int, outputs: int, generators: Sequence[torch.Generator], spectral_norm: bool = False
     ) -> None:
@@ -43,9 +46,8 @@ class Linear(nn.Module):
     @torch.no_grad()
     def _iterate_power(self) -> None:
         """One step of power iteration towards the leading singular vectors of each replica's weight."""
-        # copies, not updates in place: the previous vectors may still be needed by a backward pass
-        self.left = nn.functional.normalize(self.weight @ self.right, dim=1)
-        self.right = nn.functional.normalize(self.weight.mT @ self.left, dim=1)
+        self.left.copy_(nn.functional.normalize(self.weight @ self.right, dim=1))
+        self.right.copy_(nn.functional.normalize(self.weight.mT @ self.left, dim=1))
 
     def effective_weight(self) -> Tensor:
         """The weight as applied: divided by its estimated largest singular value where spectral norm is on."""
@@ -53,7 +55,8 @@ class Linear(nn.Module):
             return self.weight
         if self.training:
             self._iterate_power()
-        return self.weight / (self.left.mT @ self.weight @ self.right)
+        # clones, because the next iteration may overwrite the vectors before a backward pass has used them
+        return self.weight / (self.left.mT.clone() @ self.weight @ self.right.clone())
 
     def forward(self, x: Tensor) -> Tensor:
         """[R, B, in] -> [R, B, out]."""
@@ -62,6 +65,9 @@ class Linear(nn.Module):
 
 class InputNorm(nn.Module):
     """Batch normalisation of inputs without learnable parameters, with statistics per replica."""
+
+    mean: Tensor
+    variance: Tensor
 
     def __init__(self, features: int, replicas: int, momentum: float = 0.1, epsilon: float = 1e-5) -> None:
         super().__init__()

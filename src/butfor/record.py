@@ -68,7 +68,9 @@ def flat(config: Any) -> list[tuple[str, Any]]:
     rows: list[tuple[str, Any]] = []
     for item in dataclasses.fields(config):
         value = getattr(config, item.name)
-        nested = [(f"{item.name}.{key}", inner) for key, inner in flat(value)] if dataclasses.is_dataclass(value) else None
+        nested = (
+            [(f"{item.name}.{key}", inner) for key, inner in flat(value)] if dataclasses.is_dataclass(value) else None
+        )
         rows += [(item.name, value)] if nested is None else nested
     return rows
 

@@ -39,7 +39,7 @@ def collect(
     metadata: dict[str, Any] | None = None,
     progress: Callable[[int], None] | None = None,
 ) -> Episodes:
-    """Plays `episodes` whole episodes; episode e starts from the reset seeded by (seed, 0, e), whatever the number of worlds.
+    """Plays whole episodes; episode e starts from the reset seeded by (seed, 0, e), whatever the number of worlds.
 
     The contact and every `label_...` that the world reports in `info` are stored, too.
     """
@@ -52,7 +52,13 @@ def collect(
     worlds = env.num_envs
     playing = np.arange(worlds)  # the episode each world plays; those past the last are played but not kept
     next_episode = worlds
-    obs, _ = env.reset(seed=[episode_seed(seed, 0, int(episode)) for episode in playing])
+
+    def reset(mask: NDArray[np.bool_]) -> Observation:
+        seeds: Any = [episode_seed(seed, 0, int(episode)) for episode in playing]
+        start: Observation = env.reset(seed=seeds, options={"reset_mask": mask})[0]
+        return start
+
+    obs = reset(np.ones(worlds, dtype=bool))
     time = np.zeros(worlds, dtype=np.int64)
     stored: dict[str, NDArray[Any]] = {}
 
@@ -85,8 +91,7 @@ def collect(
             for world in ended.nonzero()[0]:
                 playing[world], next_episode = next_episode, next_episode + 1
             time[ended] = 0
-            seeds = [episode_seed(seed, 0, int(episode)) for episode in playing]
-            obs, _ = env.reset(seed=seeds, options={"reset_mask": ended})
+            obs = reset(ended)
             store_obs(ended & (playing < episodes), time, obs)
             if progress is not None:
                 progress(int((length > 0).sum()))

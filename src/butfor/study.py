@@ -1,4 +1,4 @@
-"""The paper's experiments, each a config and one function that fills a run folder and can go on where it was cut off."""
+"""The paper's experiments: each a config, and a function that fills a run folder and goes on where it was cut off."""
 
 import time
 from collections.abc import Callable
@@ -9,10 +9,11 @@ from typing import Any
 import numpy as np
 import torch
 from numpy.typing import NDArray
-from torch import Tensor, nn
+from torch import Tensor
 
 from butfor import detect
 from butfor.actions import ActionLaw
+from butfor.arrays import check_transitions
 from butfor.attention import AttentionConfig, AttentionModel
 from butfor.dynamics import FitConfig, Fitting, GaussianDynamics, ModelConfig
 from butfor.envs import make_worlds, slide
@@ -80,7 +81,7 @@ def run_detection(
 ) -> Path:
     """Collects data, trains all seeds as replicas, evaluates every detector against the exact label: a run folder.
 
-    A folder of the same config goes on where it was cut off: its data, and training up to its last checkpoint, are kept.
+    A folder of the same config goes on where it was cut off: data, and training up to its last checkpoint, are kept.
     """
     folder = open_run(folder, "detection", config, overwrite)
     if (folder / "summary.json").is_file():
@@ -92,7 +93,7 @@ def run_detection(
 
     law = ActionLaw.of(make_worlds(config.world, 1).single_action_space)
     entities = {"object": OBJECT[config.world]}
-    transitions = [tuple(map(torch.from_numpy, part.transitions())) for part in (train, validation)]
+    transitions = [check_transitions(*part.transitions()) for part in (train, validation)]
     scale = target_scale(transitions[0], entities, config.model)
     tables = [training_table(part, law, entities, scale, device) for part in transitions]
 
@@ -112,10 +113,9 @@ def run_detection(
         "contact": detect.contact,
         "moved": detect.moved,
     }
-    forms = {f"cai_{form}": form for form in KL_FORMS} if config.compare_forms else {}
-    for name, form in forms.items():
+    for form in KL_FORMS if config.compare_forms else ():
         other = Influence(network, law, entities, scale.tolist(), replace(config.scoring, form=form))
-        detectors[name] = detect.cai(other, "object")
+        detectors[f"cai_{form}"] = detect.cai(other, "object")
     scores: dict[str, detect.Scores] = {}
     for name, detector in detectors.items():
         progress("scoring", len(scores), len(detectors), name)
@@ -127,13 +127,11 @@ def run_detection(
 
 
 def scripted_policy(obs: Observation, generator: np.random.Generator) -> tuple[NDArray[Any], NDArray[np.bool_]]:
-    """The scripted hitter of 1DSlide; a fifth of its actions is random and the rest noisy, as an agent that explores."""
+    """The scripted hitter of 1DSlide, a fifth of its actions random and the rest noisy, as an agent that explores."""
     return slide.scripted_action(obs, generator, noise=0.2, random_share=0.2)
 
 
-def _episodes(
-    config: DetectionConfig, folder: Path, name: str, count: int, seed: int, progress: Progress
-) -> Episodes:
+def _episodes(config: DetectionConfig, folder: Path, name: str, count: int, seed: int, progress: Progress) -> Episodes:
     """Episodes of the run's data folder, played if not there yet: half by a random, half by the scripted policy."""
     path = folder / "data" / f"{name}.npz"
     if path.is_file():
@@ -172,7 +170,9 @@ def _fit(
     saved = time.monotonic()
     for state in fitting.run():
         running = int((~state.stopped).sum())
-        progress(f"fit {name}", state.epoch, config.max_epochs, f"error {state.error.mean():.2e}, {running} still learning")
+        progress(
+            f"fit {name}", state.epoch, config.max_epochs, f"error {state.error.mean():.2e}, {running} still learning"
+        )
         if time.monotonic() - saved > 30:
             save_checkpoint(path, fitting.state())
             saved = time.monotonic()

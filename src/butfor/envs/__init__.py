@@ -17,9 +17,7 @@ def _add_world(name: str, id: str, env: str, vector_env: str, steps: int, **kwar
     """Give a world a short name and register it with Gymnasium unless it already is."""
     WORLDS[name] = id
     if id not in gymnasium.registry:
-        gymnasium.register(
-            id, entry_point=env, vector_entry_point=vector_env, max_episode_steps=steps, kwargs=kwargs
-        )
+        gymnasium.register(id, entry_point=env, vector_entry_point=vector_env, max_episode_steps=steps, kwargs=kwargs)
 
 
 _add_world("slide", "butfor/Slide-v0", f"{__name__}.slide:SlideEnv", f"{__name__}.slide:SlideVectorEnv", 30)

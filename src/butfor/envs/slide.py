@@ -6,6 +6,7 @@ stored observation with its stored action gives the stored next observation bit 
 """
 
 from collections.abc import Mapping, Sequence
+from operator import index
 from typing import Any
 
 import gymnasium
@@ -20,6 +21,7 @@ from gymnasium.vector.utils import batch_space
 Array = npt.NDArray[np.float32]
 Flags = npt.NDArray[np.bool_]
 Observation = dict[str, Array]
+Info = dict[str, Any]
 
 TIME_STEP = 0.1
 WIDTH = 0.2  # of the agent and of the object: they touch when their centres are this far apart
@@ -31,7 +33,7 @@ WORLD_LIMIT = 5.0
 AGENT_LIMIT = -0.5  # the agent's centre cannot pass it
 GOAL_RADIUS = 0.5
 LABEL_THRESHOLD = 1e-5
-MAX_EPISODE_STEPS = 30
+MAX_EPISODE_STEPS = 30  # of the registered world; SlideEnv itself never ends an episode
 
 
 def step(state: npt.ArrayLike, action: npt.ArrayLike) -> tuple[Array, Flags]:
@@ -40,10 +42,8 @@ def step(state: npt.ArrayLike, action: npt.ArrayLike) -> tuple[Array, Flags]:
     try:
         np.broadcast_shapes(state.shape[:-1], action.shape[:-1])
     except ValueError:
-        raise ValueError(
-            f"state has shape {state.shape} and action {action.shape}; expected the same leading dimensions."
-        ) from None
-    next_state, contact = _advance(state, np.clip(action[..., 0], -1, 1))
+        raise ValueError(f"state {state.shape} and action {action.shape} differ in their leading dimensions.") from None
+    next_state, contact = _advance(state, action[..., 0])
     return next_state.astype(np.float32), contact
 
 
@@ -53,13 +53,13 @@ def influence(state: npt.ArrayLike) -> Flags:
     return _outcome(checked, np.zeros_like(checked[..., :1]))[2]
 
 
-def reward(achieved: Any, desired: Any) -> Any:
-    """0 within 0.5 of the goal, else -1, as float32; [..., 1] numpy arrays or torch tensors -> [...]."""
-    for name, goal in (("achieved", achieved), ("desired", desired)):
+def reward(achieved_goal: Any, desired_goal: Any, info: Any = None) -> Any:
+    """0 within 0.5 of the goal, else -1, float32; [..., 1] numpy arrays or torch tensors -> [...]; info is unused."""
+    for name, goal in (("achieved", achieved_goal), ("desired", desired_goal)):
         if tuple(getattr(goal, "shape", ()))[-1:] != (1,):
             given = f"shape {tuple(goal.shape)}" if hasattr(goal, "shape") else f"type {type(goal).__name__}"
             raise ValueError(f"The {name} goal has {given}; expected a numpy array or torch tensor [..., 1].")
-    success = abs(achieved - desired)[..., 0] <= GOAL_RADIUS
+    success = abs(achieved_goal - desired_goal)[..., 0] <= GOAL_RADIUS
     return (success.astype(np.float32) if hasattr(success, "astype") else success.float()) - 1
 
 
@@ -91,13 +91,9 @@ def scripted_action(
     states [..., 4] together with desired_goal [..., 1].
     """
     if not noise >= 0 or not 0 <= random_share <= 1:
-        raise ValueError(
-            f"noise is {noise}, random_share {random_share}; expected noise >= 0, 0 <= share <= 1."
-        )
-    if isinstance(observation, Mapping):
-        states, desired_goal = observation["observation"], observation["desired_goal"]
-    else:
-        states = observation
+        raise ValueError(f"noise is {noise}, random_share {random_share}; expected noise >= 0, 0 <= share <= 1.")
+    states = observation["observation"] if isinstance(observation, Mapping) else observation
+    desired_goal = observation["desired_goal"] if isinstance(observation, Mapping) else desired_goal
     if desired_goal is None:
         raise ValueError("Got states without goals; pass desired_goal [..., 1] or an observation dict.")
     state, goal = _floats("observation", states, 4), _floats("desired_goal", desired_goal, 1)[..., 0]
@@ -113,8 +109,8 @@ def scripted_action(
 
 def draw(state: npt.ArrayLike, desired_goal: npt.ArrayLike) -> npt.NDArray[np.uint8]:
     """A picture [120, 480, 3] of one world, 40 pixels a unit: goal zone red, object green, agent black."""
-    agent, _, body, _ = _floats("state", state, 4)
-    (goal,) = _floats("desired_goal", desired_goal, 1)
+    agent, _, body, _ = _floats("state", state, 4, leading=())
+    (goal,) = _floats("desired_goal", desired_goal, 1, leading=())
     frame = np.full((120, 480, 3), 255.0)
 
     def fill(left: float, right: float, top: int, bottom: int, colour: tuple[int, int, int]) -> None:
@@ -129,19 +125,19 @@ def draw(state: npt.ArrayLike, desired_goal: npt.ArrayLike) -> npt.NDArray[np.ui
     for top in range(14, 90, 8):
         fill(AGENT_LIMIT - 0.025, AGENT_LIMIT + 0.025, top, top + 4, (120, 120, 120))
     fill(-WORLD_LIMIT - half, WORLD_LIMIT + half, 90, 93, (60, 60, 60))
-    # The walls stop centres, so they are drawn half a width further out, where the sides touch.
-    fill(-WORLD_LIMIT - half - 0.2, -WORLD_LIMIT - half, 14, 93, (150, 150, 150))
-    fill(WORLD_LIMIT + half, WORLD_LIMIT + half + 0.2, 14, 93, (150, 150, 150))
+    for wall in (-WORLD_LIMIT - WIDTH, WORLD_LIMIT + WIDTH):  # walls stop centres: half a width further in
+        fill(wall - half, wall + half, 14, 93, (150, 150, 150))
     fill(body - half, body + half, 74, 90, (40, 150, 80))
     fill(agent - half, agent + half, 74, 90, (20, 20, 20))
     return np.asarray(np.rint(frame), dtype=np.uint8)
 
 
 def _advance(state: Array, push: Array) -> tuple[npt.NDArray[np.float64], Flags]:
-    """The order of one step for an action in [-1, 1]: push, move, contact, friction, slide, walls."""
+    """The order of one step: push (clipped to [-1, 1]), move, contact, friction, slide, walls."""
     agent, agent_velocity, body, velocity = np.moveaxis(state.astype(np.float64), -1, 0)
     side = np.sign(body - agent)
-    agent_velocity = np.clip(agent_velocity + ACCELERATION * push, -SPEED_LIMIT, SPEED_LIMIT)
+    pushed = agent_velocity + ACCELERATION * np.clip(push, -1, 1).astype(np.float64)
+    agent_velocity = np.clip(pushed, -SPEED_LIMIT, SPEED_LIMIT)
     agent = agent + TIME_STEP * agent_velocity
 
     contact = side * (agent - body) + WIDTH >= 0  # against the object's place before it moves
@@ -162,8 +158,8 @@ def _advance(state: Array, push: Array) -> tuple[npt.NDArray[np.float64], Flags]
 
 def _outcome(state: Array, action: Array) -> tuple[Array, Flags, Flags]:
     """Next state, contact and the exact influence label of the state before the step, in one pass."""
-    push = np.clip(action[..., 0], -1, 1)
-    after, contact = _advance(state, np.stack([push, np.ones_like(push), -np.ones_like(push)]))  # [3, ..., 4]
+    one = np.ones_like(action[..., 0])
+    after, contact = _advance(state, np.stack([action[..., 0], one, -one]))  # [3, ..., 4]
     changed = contact[1:] & (np.abs(after[1:, ..., 3] - state[..., 3]) > LABEL_THRESHOLD)
     return after[0].astype(np.float32), contact[0], np.asarray(changed.any(axis=0))
 
@@ -178,43 +174,20 @@ def _start(generators: Sequence[np.random.Generator]) -> tuple[Array, Array]:
     return np.stack([agent, rest, body, rest], axis=-1).astype(np.float32), goal[:, None].astype(np.float32)
 
 
-def _floats(name: str, values: npt.ArrayLike, width: int) -> Array:
-    """The values as float32 [..., width] without NaN, or an error that says what was given."""
+def _floats(name: str, values: npt.ArrayLike, width: int, leading: tuple[int, ...] | None = None) -> Array:
+    """The values as float32 [..., width] or [*leading, width] without NaN, or an error that says what was given."""
     array = np.asarray(values, dtype=np.float32)
-    if array.shape[-1:] != (width,):
-        raise ValueError(f"{name} has shape {array.shape}; expected the last dimension to be {width}.")
+    if array.shape[-1:] != (width,) or leading not in (None, array.shape[:-1]):
+        expected = f"[..., {width}]" if leading is None else f"{(*leading, width)}"
+        raise ValueError(f"{name} has shape {array.shape}; expected {expected}.")
     if np.isnan(array).any():
         raise ValueError(f"{name} contains NaN; expected finite numbers, check what computed it.")
     return array
 
 
-def _actions(values: npt.ArrayLike, shape: tuple[int, ...]) -> Array:
-    """The actions as float32 of exactly this shape without NaN, or an error that says what was given."""
-    array = np.asarray(values, dtype=np.float32)
-    if array.shape != shape:
-        raise ValueError(f"The action has shape {array.shape}; expected {shape}, one number per world.")
-    return _floats("The action", array, 1)
-
-
-def _spaces() -> tuple[spaces.Space[Any], spaces.Space[Any]]:
-    """Observation and action space; the agent only catches slower objects, so they stay below 5 + 2 x 5."""
-    high = np.array([WORLD_LIMIT, SPEED_LIMIT, WORLD_LIMIT, 3 * SPEED_LIMIT], dtype=np.float32)
-    goal = spaces.Box(-WORLD_LIMIT, WORLD_LIMIT, (1,), np.float32)
-    observation = spaces.Box(-high, high, dtype=np.float32)
-    action = spaces.Box(-1, 1, (1,), np.float32)
-    return spaces.Dict(observation=observation, achieved_goal=goal, desired_goal=goal), action
-
-
 def _observe(state: Array, goal: Array) -> Observation:
     """The observation dict, in arrays of its own."""
     return {"observation": state.copy(), "achieved_goal": state[..., 2:3].copy(), "desired_goal": goal.copy()}
-
-
-def _checked_render_mode(mode: str | None) -> str | None:
-    """The render mode if it is one of this world's."""
-    if mode not in (None, "rgb_array"):
-        raise ValueError(f"render_mode is {mode!r}; expected 'rgb_array' or None.")
-    return mode
 
 
 def _check_usable(verb: str, closed: bool, started: bool) -> None:
@@ -229,18 +202,24 @@ class SlideEnv(gymnasium.Env[Observation, Array]):
     """One slide world; gymnasium.make limits its episodes to 30 steps, it never terminates itself."""
 
     metadata = {"render_modes": ["rgb_array"], "render_fps": 10}
+    compute_reward = staticmethod(reward)
 
     def __init__(self, render_mode: str | None = None) -> None:
         """Make a world that has to be reset before its first step."""
-        self.render_mode = _checked_render_mode(render_mode)
-        self.observation_space, self.action_space = _spaces()
+        if render_mode not in (None, "rgb_array"):
+            raise ValueError(f"render_mode is {render_mode!r}; expected 'rgb_array' or None.")
+        self.render_mode = render_mode
+        # The agent only catches objects slower than itself, so a hit leaves them below 5 + 2 x 5.
+        high = np.array([WORLD_LIMIT, SPEED_LIMIT, WORLD_LIMIT, 3 * SPEED_LIMIT], dtype=np.float32)
+        goal = spaces.Box(-WORLD_LIMIT, WORLD_LIMIT, (1,), np.float32)
+        parts = {"observation": spaces.Box(-high, high, dtype=np.float32), "achieved_goal": goal, "desired_goal": goal}
+        self.observation_space: spaces.Space[Any] = spaces.Dict(**parts)
+        self.action_space = spaces.Box(-1, 1, (1,), np.float32)
         self._state = np.zeros(4, dtype=np.float32)
         self._goal = np.zeros(1, dtype=np.float32)
         self._started = self._closed = False
 
-    def reset(
-        self, *, seed: int | None = None, options: dict[str, Any] | None = None
-    ) -> tuple[Observation, dict[str, Any]]:
+    def reset(self, *, seed: int | None = None, options: Info | None = None) -> tuple[Observation, Info]:
         """Start an episode with agent, object and goal drawn anew."""
         _check_usable("reset", self._closed, started=True)
         super().reset(seed=seed)
@@ -248,24 +227,18 @@ class SlideEnv(gymnasium.Env[Observation, Array]):
         self._state, self._goal, self._started = states[0], goals[0], True
         return _observe(self._state, self._goal), {}
 
-    def step(self, action: npt.ArrayLike) -> tuple[Observation, float, bool, bool, dict[str, Any]]:
+    def step(self, action: npt.ArrayLike) -> tuple[Observation, float, bool, bool, Info]:
         """One step; info holds contact, label_exact (of the state before the step) and is_success."""
         _check_usable("step", self._closed, self._started)
-        self._state, contact, label = _outcome(self._state, _actions(action, (1,)))
-        value = float(self.compute_reward(self._state[2:3], self._goal, {}))
+        self._state, contact, label = _outcome(self._state, _floats("action", action, 1, leading=()))
+        value = float(reward(self._state[2:3], self._goal))
         info = {"contact": bool(contact), "label_exact": bool(label), "is_success": value == 0}
         return _observe(self._state, self._goal), value, False, False, info
 
-    def compute_reward(self, achieved_goal: Any, desired_goal: Any, info: Any) -> Any:
-        """The reward of any achieved and desired goals, for hindsight."""
-        return reward(achieved_goal, desired_goal)
-
     def render(self) -> npt.NDArray[np.uint8] | None:
         """The current picture, or None without a render mode."""
-        if self.render_mode is None:
-            return None
         _check_usable("render", self._closed, self._started)
-        return draw(self._state, self._goal)
+        return draw(self._state, self._goal) if self.render_mode else None
 
     def close(self) -> None:
         """Refuse further use."""
@@ -275,6 +248,8 @@ class SlideEnv(gymnasium.Env[Observation, Array]):
 class SlideVectorEnv(VectorEnv[Observation, Array, npt.NDArray[Any]]):
     """Many slide worlds at once; world i with a seed does exactly what SlideEnv does with that seed."""
 
+    compute_reward = staticmethod(reward)
+
     def __init__(
         self,
         num_envs: int = 1,
@@ -283,38 +258,32 @@ class SlideVectorEnv(VectorEnv[Observation, Array, npt.NDArray[Any]]):
         autoreset_mode: AutoresetMode | str = AutoresetMode.NEXT_STEP,
     ) -> None:
         """Make worlds to be reset before their first step; max_episode_steps None or -1 means no limit."""
-        limit = None if max_episode_steps == -1 else max_episode_steps
-        if num_envs < 1 or (limit is not None and limit < 1):
-            raise ValueError(
-                f"num_envs is {num_envs} and max_episode_steps {max_episode_steps}; expected both to be at "
-                "least 1 (max_episode_steps None or -1 for no limit)."
-            )
+        if num_envs < 1 or max_episode_steps == 0 or (max_episode_steps or 0) < -1:
+            given = f"num_envs is {num_envs} and max_episode_steps {max_episode_steps}"
+            raise ValueError(f"{given}; expected at least 1 (max_episode_steps None or -1 for no limit).")
         self.num_envs = num_envs
-        self.max_episode_steps = limit
-        self.render_mode = _checked_render_mode(render_mode)
+        self.max_episode_steps = None if max_episode_steps == -1 else max_episode_steps
+        self._limit = self.max_episode_steps or np.inf
+        one = SlideEnv(render_mode)
+        self.render_mode = render_mode
         self.autoreset_mode = AutoresetMode(autoreset_mode)
         self.metadata = {**SlideEnv.metadata, "autoreset_mode": self.autoreset_mode}
-        self.single_observation_space, self.single_action_space = _spaces()
+        self.single_observation_space, self.single_action_space = one.observation_space, one.action_space
         self.observation_space = batch_space(self.single_observation_space, num_envs)
         self.action_space = batch_space(self.single_action_space, num_envs)
         self._generators: list[np.random.Generator] = []
         self._state = np.zeros((num_envs, 4), dtype=np.float32)
         self._goal = np.zeros((num_envs, 1), dtype=np.float32)
         self._elapsed = np.zeros(num_envs, dtype=np.int64)
-        self._finished = np.zeros(num_envs, dtype=np.bool_)
 
     def reset(
-        self, *, seed: int | Sequence[int | None] | None = None, options: dict[str, Any] | None = None
-    ) -> tuple[Observation, dict[str, Any]]:
+        self, *, seed: int | Sequence[int | None] | None = None, options: Info | None = None
+    ) -> tuple[Observation, Info]:
         """Reset all worlds or those of options["reset_mask"]; the others keep their state and observation."""
         _check_usable("reset", self.closed, started=True)
-        seeds: list[int | None]
-        if seed is None:
-            seeds = [None] * self.num_envs
-        elif isinstance(seed, int | np.integer):
-            seeds = [int(seed) + world for world in range(self.num_envs)]
-        else:
-            seeds = [int(one) if isinstance(one, np.integer) else one for one in seed]
+        if isinstance(seed, int | np.integer):
+            seed = range(int(seed), int(seed) + self.num_envs)
+        seeds = [None] * self.num_envs if seed is None else [one if one is None else index(one) for one in seed]
         if len(seeds) != self.num_envs:
             raise ValueError(f"Got {len(seeds)} seeds for {self.num_envs} worlds; expected one per world.")
         mask = np.asarray((options or {}).get("reset_mask", np.ones(self.num_envs, dtype=np.bool_)))
@@ -333,23 +302,20 @@ class SlideVectorEnv(VectorEnv[Observation, Array, npt.NDArray[Any]]):
         self._restart(mask)
         return _observe(self._state, self._goal), {}
 
-    def step(self, actions: npt.ArrayLike) -> tuple[Observation, Array, Flags, Flags, dict[str, Any]]:
+    def step(self, actions: npt.ArrayLike) -> tuple[Observation, Array, Flags, Flags, Info]:
         """Step all worlds; finished ones are reset instead (NEXT_STEP) or refused (DISABLED)."""
         _check_usable("step", self.closed, bool(self._generators))
-        action = _actions(actions, (self.num_envs, 1))
-        resetting = self._finished.copy()
+        action = _floats("actions", actions, 1, leading=(self.num_envs,))
+        resetting = self._elapsed >= self._limit  # the worlds that finished in the last step
         if self.autoreset_mode is AutoresetMode.DISABLED and resetting.any():
-            raise ResetNeeded(
-                f"Worlds {np.flatnonzero(resetting).tolist()} have finished their episodes; reset them first "
-                "with reset(options={'reset_mask': terminated | truncated})."
-            )
+            finished = np.flatnonzero(resetting).tolist()
+            raise ResetNeeded(f"Worlds {finished} have finished; reset them first, by options={{'reset_mask': ...}}.")
         self._state, contact, label = _outcome(self._state, action)
         self._elapsed += 1
         if resetting.any():
             self._restart(resetting)
         rewards = np.where(resetting, np.float32(0), reward(self._state[:, 2:3], self._goal))
-        truncated = self._elapsed >= (self.max_episode_steps or np.inf)
-        self._finished = truncated.copy()
+        truncated = self._elapsed >= self._limit
         values = {"contact": contact, "label_exact": label, "is_success": rewards == 0}
         infos = _infos(values, ~resetting)
         if self.autoreset_mode is AutoresetMode.SAME_STEP and truncated.any():
@@ -357,25 +323,18 @@ class SlideVectorEnv(VectorEnv[Observation, Array, npt.NDArray[Any]]):
             self._restart(truncated)
         return _observe(self._state, self._goal), rewards, np.zeros_like(truncated), truncated, infos
 
-    def compute_reward(self, achieved_goal: Any, desired_goal: Any, info: Any) -> Any:
-        """The reward of any achieved and desired goals, for hindsight."""
-        return reward(achieved_goal, desired_goal)
-
     def render(self) -> tuple[npt.NDArray[np.uint8], ...] | None:
         """The current picture of every world, or None without a render mode."""
-        if self.render_mode is None:
-            return None
         _check_usable("render", self.closed, bool(self._generators))
-        return tuple(draw(state, goal) for state, goal in zip(self._state, self._goal, strict=True))
+        return tuple(map(draw, self._state, self._goal)) if self.render_mode else None
 
     def _restart(self, mask: Flags) -> None:
         """Start new episodes in the worlds of the mask."""
         chosen = np.flatnonzero(mask)
         self._state[chosen], self._goal[chosen] = _start([self._generators[world] for world in chosen])
         self._elapsed[chosen] = 0
-        self._finished[chosen] = False
 
-    def _final(self, values: dict[str, Flags], finished: Flags) -> dict[str, Any]:
+    def _final(self, values: dict[str, Flags], finished: Flags) -> Info:
         """final_obs and final_info of worlds that are about to be reset in the step that finished them."""
         final_obs = np.full(self.num_envs, None, dtype=object)
         for world in np.flatnonzero(finished):
@@ -384,7 +343,7 @@ class SlideVectorEnv(VectorEnv[Observation, Array, npt.NDArray[Any]]):
         return final | {f"_{name}": finished.copy() for name in final}
 
 
-def _infos(values: dict[str, Flags], mask: Flags) -> dict[str, Any]:
+def _infos(values: dict[str, Flags], mask: Flags) -> Info:
     """Gymnasium's vector infos: each array, False outside the mask, with the mask under "_name"."""
     if not mask.any():
         return {}

@@ -71,21 +71,24 @@
     const scale = (size - 2 * margin) / (right - left);
     const at = (position) => margin + (position - left) * scale;
     const floor = 84;
+    const roomy = scale > 64;
     const side = world.width * scale;
     svg.replaceChildren();
     svg.setAttribute("viewBox", `0 0 ${size} 112`);
     const goal = episode.goal[0];
     const zone = 2 * world.goal_radius * scale;
     shape("rect", { class: "goal", x: at(goal) - zone / 2, y: 26, width: zone, height: floor - 26 });
-    shape("text", { x: at(goal), y: 18, "text-anchor": "middle" }, "goal zone");
     shape("line", { class: "limit", x1: at(world.limit), x2: at(world.limit), y1: 26, y2: floor });
-    shape("text", { x: at(world.limit), y: 18, "text-anchor": "middle" }, "agent’s limit");
+    if (roomy) {  // else the names run into each other; the legend below has them too
+      shape("text", { x: at(goal), y: 18, "text-anchor": "middle" }, "goal zone");
+      shape("text", { x: at(world.limit), y: 18, "text-anchor": "middle" }, "agent’s limit");
+    }
     shape("rect", { class: "wall", x: 0, y: 26, width: margin, height: floor - 26 });
     shape("rect", { class: "wall", x: at(right), y: 26, width: margin, height: floor - 26 });
     shape("line", { class: "floor", x1: 0, x2: size, y1: floor, y2: floor });
     for (let tick = Math.ceil(left); tick <= right; tick += 1) {
-      const label = String(tick).replace("-", "−");
-      shape("text", { class: tick % 5 ? "minor" : "", x: at(tick), y: floor + 17, "text-anchor": "middle" }, label);
+      if (!roomy && tick % 5) continue;
+      shape("text", { x: at(tick), y: floor + 17, "text-anchor": "middle" }, String(tick).replace("-", "−"));
     }
     for (const name of ["agent", "object"]) {
       const track = episode.tracks[name];
@@ -97,7 +100,7 @@
     }
     if (episode.events.influence[step]) {
       const x = at(episode.tracks.object[step]);
-      shape("circle", { class: "halo", cx: x, cy: floor - side / 2, r: side / 2 + 7 });
+      shape("circle", { class: "halo", cx: x, cy: floor - side / 2, r: side + 2 });
     }
   }
 

@@ -1,0 +1,1 @@
+"""Side-by-side measurements; each module prints a ratio. `make bench` runs them all."""

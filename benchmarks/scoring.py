@@ -1,0 +1,81 @@
+"""Scoring throughput: `score_states` against a straightforward PyTorch version of the same estimator.
+
+python -m benchmarks.scoring [cuda]
+"""
+
+import math
+import sys
+
+import torch
+from torch import Tensor, nn
+
+from benchmarks.timing import matrix_peak, medians
+from butfor.actions import ActionLaw
+from butfor.dynamics import GaussianDynamics, ModelConfig
+from butfor.influence import ScoreConfig, score_states
+from butfor.networks import make_generators
+
+OBS, ACTION, TARGET, LAYERS, WIDTH = 25, 4, 3, 4, 256
+
+
+class PlainModel(nn.Module):
+    """The same network in torch's own layers."""
+
+    def __init__(self, activation: type[nn.Module]) -> None:
+        super().__init__()
+        sizes = [OBS + ACTION, *[WIDTH] * LAYERS]
+        layers = [
+            module for i, o in zip(sizes[:-1], sizes[1:], strict=True) for module in (nn.Linear(i, o), activation())
+        ]
+        self.trunk = nn.Sequential(*layers)
+        self.mean, self.variance = nn.Linear(WIDTH, TARGET), nn.Linear(WIDTH, TARGET)
+
+    def forward(self, x: Tensor) -> tuple[Tensor, Tensor]:
+        features = self.trunk(x)
+        return self.mean(features), nn.functional.softplus(self.variance(features)) + 1e-8
+
+
+@torch.no_grad()
+def plain_cai(model: PlainModel, obs: Tensor, actions: int) -> Tensor:
+    """Equation 3 as one would write it first: one big batch, all pairs of actions materialised."""
+    tried = torch.rand(len(obs), actions, ACTION, device=obs.device) * 2 - 1
+    inputs = torch.cat([obs[:, None].expand(-1, actions, -1), tried], -1)
+    mean, variance = model(inputs.flatten(0, 1))
+    mean, variance = mean.view(len(obs), actions, -1), variance.view(len(obs), actions, -1)
+    f = torch.distributions.Normal(mean[:, :, None], variance[:, :, None].sqrt())  # [N, K, 1, d]
+    g = torch.distributions.Normal(mean[:, None], variance[:, None].sqrt())  # [N, 1, K, d]
+    divergence = torch.distributions.kl_divergence(f, g).sum(-1)  # [N, K, K]
+    variational = math.log(actions) - torch.logsumexp(-divergence, -1)
+    overlap = torch.distributions.Normal(g.loc, (f.variance + g.variance).sqrt()).log_prob(f.loc).sum(-1)
+    product = math.log(actions) - f.entropy().sum(-1).squeeze(-1) - torch.logsumexp(overlap, -1)
+    return (0.5 * (variational + product.clamp_min(0))).mean(-1)
+
+
+def main(device: str) -> None:
+    peak = matrix_peak(device)
+    print(f"scoring on {device}: {LAYERS}x{WIDTH} network, {OBS}+{ACTION} inputs, {TARGET} targets; ", end="")
+    print(f"{torch.get_num_threads()} threads, matrix peak {peak / 1e9:,.0f} GFLOP/s")
+    print(f"{'activation':<12}{'K':>4}{'plain states/s':>16}{'butfor states/s':>17}{'of peak':>9}{'ratio':>7}{'goal':>6}")
+    law, generators = ActionLaw((-1.0,) * ACTION, (1.0,) * ACTION), make_generators([0], device)
+    for activation, layer in (("relu", nn.ReLU), ("tanh", nn.Tanh)):
+        config = ModelConfig(layers=LAYERS, width=WIDTH, activation=activation)
+        model = GaussianDynamics(OBS, ACTION, TARGET, config, make_generators([0])).to(device).eval()
+        plain = PlainModel(layer).to(device).eval()
+        for actions, goal in ((32, 2.0), (64, 2.5)):
+            many, few = (500_000, 10_000) if device == "cuda" else (4000, 2000)
+            obs = torch.randn(1, many, OBS, device=device)
+            scoring = ScoreConfig(actions=actions)
+            rivals = {
+                "plain": lambda: plain_cai(plain, obs[0, :few], actions),
+                "butfor": lambda: score_states(model, obs, law, [[0, 1, 2]], scoring, generators),
+            }
+            seconds = medians(rivals, device)
+            speed = {"plain": few / seconds["plain"], "butfor": many / seconds["butfor"]}
+            operations = 2 * actions * (WIDTH * ACTION + (LAYERS - 1) * WIDTH**2 + WIDTH * 2 * TARGET)
+            share, ratio = speed["butfor"] * operations / peak, speed["butfor"] / speed["plain"]
+            print(f"{activation:<12}{actions:>4}{speed['plain']:>16,.0f}{speed['butfor']:>17,.0f}", end="")
+            print(f"{share:>9.0%}{ratio:>7.2f}{goal:>6.1f}", flush=True)
+
+
+if __name__ == "__main__":
+    main(sys.argv[1] if len(sys.argv) > 1 else "cpu")

@@ -1,0 +1,29 @@
+"""Medians of alternating runs, so that a noisy machine disturbs both sides alike."""
+
+import statistics
+import time
+from collections.abc import Callable
+from typing import Any
+
+import torch
+
+
+def medians(rivals: dict[str, Callable[[], Any]], device: str, runs: int = 7) -> dict[str, float]:
+    """Median seconds of each rival, after a warm-up, taking turns."""
+    times: dict[str, list[float]] = {name: [] for name in rivals}
+    for turn in range(runs + 1):
+        for name, function in rivals.items():
+            began = time.perf_counter()
+            function()
+            if device == "cuda":
+                torch.cuda.synchronize()
+            if turn:  # the first turn warms up
+                times[name].append(time.perf_counter() - began)
+    return {name: statistics.median(values) for name, values in times.items()}
+
+
+def matrix_peak(device: str) -> float:
+    """Measured float32 operations a second of one large matrix product."""
+    size = 8192 if device == "cuda" else 2048
+    a, b = torch.randn(size, size, device=device), torch.randn(size, size, device=device)
+    return 2 * size**3 / min(medians({"product": lambda: a @ b}, device).values())
