@@ -56,7 +56,6 @@ def detect(
     """
     from butfor.envs import WORLDS, world_id
     from butfor.record import run_label
-    from butfor.report import write_report
     from butfor.study import DETECTION_PRESETS, run_detection
 
     short_names = {id: name for name, id in WORLDS.items()}
@@ -74,6 +73,8 @@ def detect(
         run_detection(config, folder, choose_device(device), overwrite, progress)
     print_detection(folder)
     try:
+        from butfor.report import write_report
+
         print(f"\nReport: {write_report(folder)}")
     except ImportError as error:  # a machine that only computes may lack what draws
         print(f"\nRun: {folder}\nNo report was written: {error}. Write it elsewhere with: butfor report {folder}")

@@ -212,11 +212,11 @@ class SlideEnv(gymnasium.Env[Observation, Array]):
         # The agent only catches objects slower than itself, so a hit leaves them below 5 + 2 x 5.
         high = np.array([WORLD_LIMIT, SPEED_LIMIT, WORLD_LIMIT, 3 * SPEED_LIMIT], dtype=np.float32)
         goal = spaces.Box(-WORLD_LIMIT, WORLD_LIMIT, (1,), np.float32)
-        parts = {"observation": spaces.Box(-high, high, dtype=np.float32), "achieved_goal": goal, "desired_goal": goal}
-        self.observation_space: spaces.Space[Any] = spaces.Dict(**parts)
+        state = spaces.Box(-high, high, dtype=np.float32)
+        parts: dict[str, spaces.Space[Any]] = {"observation": state, "achieved_goal": goal, "desired_goal": goal}
+        self.observation_space: spaces.Space[Any] = spaces.Dict(parts)
         self.action_space = spaces.Box(-1, 1, (1,), np.float32)
-        self._state = np.zeros(4, dtype=np.float32)
-        self._goal = np.zeros(1, dtype=np.float32)
+        self._state, self._goal = np.zeros(4, dtype=np.float32), np.zeros(1, dtype=np.float32)
         self._started = self._closed = False
 
     def reset(self, *, seed: int | None = None, options: Info | None = None) -> tuple[Observation, Info]:
@@ -261,11 +261,10 @@ class SlideVectorEnv(VectorEnv[Observation, Array, npt.NDArray[Any]]):
         if num_envs < 1 or max_episode_steps == 0 or (max_episode_steps or 0) < -1:
             given = f"num_envs is {num_envs} and max_episode_steps {max_episode_steps}"
             raise ValueError(f"{given}; expected at least 1 (max_episode_steps None or -1 for no limit).")
-        self.num_envs = num_envs
+        self.num_envs, self.render_mode = num_envs, render_mode
         self.max_episode_steps = None if max_episode_steps == -1 else max_episode_steps
         self._limit = self.max_episode_steps or np.inf
         one = SlideEnv(render_mode)
-        self.render_mode = render_mode
         self.autoreset_mode = AutoresetMode(autoreset_mode)
         self.metadata = {**SlideEnv.metadata, "autoreset_mode": self.autoreset_mode}
         self.single_observation_space, self.single_action_space = one.observation_space, one.action_space
