@@ -55,6 +55,8 @@ class EncoderLayer(nn.Module):
 class AttentionModel(nn.Module):
     """Predicts the object's change; `tokens` names groups of input columns, `object` and `action` among them."""
 
+    order: Tensor
+
     def __init__(
         self,
         tokens: dict[str, list[int]],
@@ -65,21 +67,22 @@ class AttentionModel(nn.Module):
         super().__init__()
         if not {"object", "action"} <= set(tokens):
             raise ValueError(f"tokens must include 'object' and 'action'; got {', '.join(tokens)}.")
-        self.replicas, self.tokens = len(generators), tokens
+        self.replicas = len(generators)
         self.object, self.action = list(tokens).index("object"), list(tokens).index("action")
-        inputs = sum(map(len, tokens.values()))
-        self.norm = InputNorm(inputs, self.replicas) if config.normalize_input else None
-        self.embed = nn.ModuleList(Linear(len(columns), config.embedding, generators) for columns in tokens.values())
+        self.sizes = [len(columns) for columns in tokens.values()]
+        order = torch.tensor([column for columns in tokens.values() for column in columns])
+        self.register_buffer("order", order, persistent=False)  # of the input columns, token by token
+        self.norm = InputNorm(sum(self.sizes), self.replicas) if config.normalize_input else None
+        self.embed = nn.ModuleList(Linear(size, config.embedding, generators) for size in self.sizes)
         self.layers = nn.ModuleList(EncoderLayer(config, generators) for _ in range(config.layers))
         self.head = Linear(config.embedding, target_size, generators)
 
     def forward(self, inputs: Tensor) -> tuple[Tensor, Tensor]:
         """[R, B, D + A] -> the object's predicted change [R, B, d], and the action's total attention [R, B]."""
+        inputs = inputs[..., self.order]
         if self.norm is not None:
             inputs = self.norm(inputs)
-        embedded = [
-            layer(inputs[..., columns]) for layer, columns in zip(self.embed, self.tokens.values(), strict=True)
-        ]
+        embedded = [layer(part) for layer, part in zip(self.embed, inputs.split(self.sizes, -1), strict=True)]
         count = len(embedded)
         x = torch.stack(embedded, 2).flatten(1, 2)  # [R, B * tokens, size]
         total = torch.eye(count, device=inputs.device)

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Annotated, Any, Literal
 
 import tyro
 
-import butfor
+from butfor import __version__
 
 if TYPE_CHECKING:
     from butfor.study import Progress
@@ -168,7 +168,7 @@ def main() -> None:
     """The entry point: exit code 0 if all went well, 1 after an error's sentence, 130 after an interruption."""
     arguments = sys.argv[1:]
     if arguments in (["--version"], ["-V"]):
-        print(f"butfor {butfor.__version__}")
+        print(f"butfor {__version__}")
         return
     signal.signal(signal.SIGTERM, _interrupt)
     commands: dict[str, Any] = {"detect": detect, "report": report}

@@ -15,7 +15,7 @@ from typing import Any
 
 import torch
 
-import butfor
+from butfor import __version__
 from butfor.files import read_json, write_json, written
 
 SCHEMA_VERSION = 1
@@ -86,7 +86,7 @@ def versions(device: torch.device | str) -> dict[str, Any]:
     packages = ("torch", "numpy", "scipy", "scikit-learn", "gymnasium", "mujoco", "gymnasium-robotics")
     found = {name: _version(name) for name in packages}
     return {
-        "butfor": butfor.__version__,
+        "butfor": __version__,
         "commit": _commit(),
         "python": platform.python_version(),
         **{name: version for name, version in found.items() if version},

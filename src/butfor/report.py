@@ -20,7 +20,7 @@ from sklearn.metrics import precision_recall_curve, roc_curve
 
 Array = NDArray[Any]
 Track = tuple[str, Array, str, str]  # name, values over the steps, colour, dash or symbol
-
+PATHS = ("observation", "achieved_goal", "desired_goal")
 METRICS = ("auc", "ap", "f1")
 POINTS = 400  # of a curve: more cannot be seen and only makes the page heavy
 # Okabe and Ito's palette, safe for colour-blind readers; DARK maps to the twin for a dark page.
@@ -89,7 +89,7 @@ def read_run(run: Path) -> Run:
         label, length, steps = arrays["label"].astype(bool), data["length"], data["action"].shape[1]
         valid = np.arange(steps) < length[:, None]  # [E, T]
         episode, time = valid.nonzero()  # [N], [N]
-        paths = [data[key] for key in ("achieved_goal", "desired_goal", "observation")]
+        paths = [data[key] for key in PATHS]
         # Used to see that they can be: what fails here is of an unexpected form.
         _ = [float(row[key]) for row in metrics for key in ("seed", *METRICS)], label & True, config["config"].items()
         _ = summary["world"] + summary["label"] + config["label"], json.loads(str(data.get("metadata", "{}"))).items()
@@ -99,20 +99,18 @@ def read_run(run: Path) -> Run:
             and np.array_equal(arrays["time"], time) and label.shape == time.shape,
             "scores.npz needs both influenced and free states": label.any() and not label.all(),
             "scores.npz must hold finite scores of shape [seeds, states]": all(
-                score.ndim == 2 and score.shape[1:] == time.shape and np.isfinite(score).all()
-                for score in scores.values()
-            ),
+                score.shape == (len(score), *time.shape) and np.isfinite(score).all() for score in scores.values()),
             "metrics.jsonl lacks the thresholds": bool(thresholds) and np.isfinite(thresholds).all(),
             "data/test.npz must hold finite numbers": all(np.isfinite(path).all() for path in paths),
-            "the arrays of data/test.npz differ in shape": paths[0].shape == paths[1].shape
+            "the arrays of data/test.npz differ in shape": paths[1].shape == paths[2].shape
             and {path.shape[:2] for path in paths} == {(len(length), steps + 1)}
             and data.get("contact", valid).shape == valid.shape,
         }  # fmt: skip
     except (KeyError, TypeError, ValueError, AttributeError, IndexError) as error:
         what = f"{error.args[0]!r} is missing" if isinstance(error, KeyError) else str(error)
         raise ValueError(f"{run} holds a file of an unexpected form ({what}). {AGAIN}") from error
-    for problem, absent in checks.items():
-        if not absent:
+    for problem, right in checks.items():
+        if not right:
             raise ValueError(f"{run} is inconsistent: {problem}. {AGAIN}")
     return Run(run, config, versions, metrics, summary, rows, main, thresholds, scores, label, data, valid)
 
@@ -139,12 +137,14 @@ def detector_rows(summary: dict[str, Any], scores: dict[str, Array]) -> list[dic
     rows: list[dict[str, Any]] = []
     for detector in summary["detectors"]:
         name, paper = str(detector["name"]), detector.get("paper") or {}
-        row = {"name": name, "title": str(detector["title"]), "seeds": int(detector["seeds"])}
+        row: dict[str, Any] = {"name": name, "title": str(detector["title"]), "seeds": int(detector["seeds"])}
         row |= dict(zip(("colour", "dash", "symbol"), STYLES.get(name, OTHER_STYLE), strict=True))
         for metric in METRICS:
             row[metric] = {key: float(detector[metric][key]) for key in ("mean", "std")}
             row[metric]["paper"] = [float(number) for number in paper.get(metric) or []]
         rows.append(row | {"binary": bool(np.isin(scores[name], (0, 1)).all())})
+    if not rows:
+        raise ValueError("summary.json names no detector")
     for metric in METRICS:
         best = max(round(row[metric]["mean"], 3) for row in rows)
         for row in rows:
@@ -162,9 +162,9 @@ def flatten(value: Any, prefix: str = "") -> list[tuple[str, str]]:
     return [(prefix, text if len(text) <= 300 else text[:300] + " …")]
 
 
-def plain(values: Any, digits: int = 5) -> Any:
-    """A list of rounded numbers, as short as JSON allows."""
-    return np.round(np.asarray(values, float), digits).tolist()
+def plain(values: Any) -> Any:
+    """A list of rounded numbers: their text is much of the page."""
+    return np.round(np.asarray(values, float), 5).tolist()
 
 
 def translucent(colour: str, alpha: float) -> str:
@@ -218,8 +218,7 @@ def curve_figure(run: Run, kind: str) -> Any:
             hits, alarms = scores[:, label].sum(1), scores[:, ~label].sum(1)  # [S, N] -> [S]
             recall, precision = hits / label.sum(), hits / np.maximum(hits + alarms, 1)
             x, y = (alarms / (~label).sum(), recall) if kind == "roc" else (recall, precision)
-            look: dict[str, Any] = {"color": colour, "symbol": row["symbol"], "size": 13}
-            marker = look | {"line": {"color": INK, "width": 1}}
+            marker = {"color": colour, "symbol": row["symbol"], "size": 13, "line": {"color": INK, "width": 1}}
             figure.add_scatter(x=plain(x), y=plain(y), mode="markers", marker=marker, cliponaxis=False,
                                hovertemplate=hover, **common)  # fmt: skip
             continue
@@ -248,9 +247,8 @@ def score_figure(run: Run) -> Any:
         )  # fmt: skip
     figure.update_layout(barmode="overlay", bargap=0).update_yaxes(type="log", dtick=1)
     figure.add_vline(x=threshold, line={"color": INK, "width": 1.5, "dash": "dash"})
-    side = "right" if threshold > (low + high) / 2 else "left"
     figure.add_annotation(x=threshold, y=1, yref="paper", text=f" best F1 at {threshold:.2f} ", showarrow=False,
-                          xanchor=side, yanchor="top")  # fmt: skip
+                          xanchor="right" if threshold > (low + high) / 2 else "left", yanchor="top")  # fmt: skip
     return style(figure, f"{html.escape(run.main['title'])} (first seed)", "% of the states of a class")
 
 
@@ -266,9 +264,87 @@ def choose_episodes(label: Array, contact: Array, score: Array, threshold: float
         (1, "no influence", ~influenced & (alarm == 0)),
         (1, "largest miss", (missed > 0) & (missed == missed.max())),
         (1, "largest false alarm", (alarm > 0) & (alarm == alarm.max())),
-        (1, "first with influence", influenced),
     ):
         left = [number for number in np.flatnonzero(wanted).tolist() if number not in chosen]
         for place in np.linspace(0, len(left) - 1, min(count, len(left))).round().astype(int):  # spread evenly
             chosen[left[place]] = title
-    return chosen
+    return chosen or {int(influenced.argmax()): "influence"}
+
+
+def timeline(run: Run) -> dict[str, Any]:
+    """Episodes that a reader can scrub through, with the layout of the world where its drawing is known."""
+    data, threshold = run.data, float(np.mean(run.thresholds))
+    known = run.summary["world"] == "slide" and data["observation"].shape[2] == 4
+    scores = np.full((len(run.scores[run.main["name"]]), *run.valid.shape), np.nan)
+    scores[:, run.valid] = run.scores[run.main["name"]]  # [S, N] -> [S, E, T]
+    label, contact = np.zeros_like(run.valid), data.get("contact", ~run.valid).astype(bool) & run.valid
+    label[run.valid] = run.label
+    chosen = choose_episodes(label, contact, scores.mean(0), threshold)
+    top = 1.08 * max(threshold, *(float(np.nanmax(scores[:, number])) for number in chosen))
+    episodes = []
+    for number, title in chosen.items():
+        steps = int(data["length"][number])
+        obs, achieved, goal = (data[key][number, : steps + 1] for key in PATHS)
+        columns = (("agent", 0, INK), ("object", 2, VERMILLION)) if known else ()
+        tracks: list[Track] = [(name, obs[:, column], colour, "solid") for name, column, colour in columns]
+        for axis in range(0 if known else goal.shape[1]):
+            colour = (VERMILLION, BLUE, GREEN, PURPLE, ORANGE, GREY)[axis % 6]
+            tracks.append((f"achieved {axis + 1}", achieved[:, axis], colour, "solid"))
+            tracks.append((f"goal {axis + 1}", goal[:, axis], colour, "dot"))
+        events: list[Track] = [("contact", contact[number, :steps], PURPLE, "diamond")] if "contact" in data else []
+        events.append(("influence", label[number, :steps], ORANGE, "square"))
+        figure = episode_figure(tracks, scores[:, number, :steps], events, threshold, top)
+        figure.update_yaxes(title_text="position", row=1).update_yaxes(title_text=html.escape(run.main["title"]), row=2)
+        if known:
+            low, high = float(goal[0, 0]) - SLIDE["goal_radius"], float(goal[0, 0]) + SLIDE["goal_radius"]
+            figure.add_hrect(low, high, row=1, col=1, fillcolor=translucent(GREEN, 0.2), line_width=0, layer="below")
+            figure.add_hline(SLIDE["limit"], row=1, col=1, line={"color": GREY, "width": 1, "dash": "dot"})
+            figure.update_yaxes(range=[-5.3, 5.3], tickvals=[-4, -2, 0, 2, 4], row=1, col=1)
+        episodes.append({
+            "title": f"Episode {number}: {title}", "length": steps, "figure": json.loads(figure.to_json()),
+            "tracks": {name: plain(values) for name, values, *_ in tracks}, "goal": plain(goal[0]),
+            "score": plain(scores[:, number, :steps].mean(0)),
+            "events": {name: happened.tolist() for name, happened, *_ in events},
+        })  # fmt: skip
+    return {"layout": SLIDE if known else None, "episodes": episodes}
+
+
+def episode_figure(tracks: list[Track], scores: Array, events: list[Track], threshold: float, top: float) -> Any:
+    """Tracks, score [S, T] and events of one episode over its steps; shape 0 is the cursor."""
+    figure = make_subplots(rows=3, shared_xaxes=True, vertical_spacing=0.045, row_heights=[0.48, 0.36, 0.16])
+    whole = {"xref": "x", "yref": "paper", "y0": 0, "y1": 1}
+    figure.add_shape(whole | {"type": "line", "x0": 0, "x1": 0, "line": {"color": INK, "width": 1.5}})
+    shade = {"type": "rect", "fillcolor": translucent(ORANGE, 0.18), "line": {"width": 0}, "layer": "below"}
+    for step in np.flatnonzero(events[-1][1]).tolist():  # where there is influence
+        figure.add_shape(whole | shade | {"x0": step - 0.5, "x1": step + 0.5})
+    for name, values, colour, dash in tracks:
+        line = {"color": colour, "dash": dash, "width": 2.5}
+        figure.add_scatter(y=plain(values), name=name, mode="lines", line=line, hovertemplate="%{y:.2f}", row=1, col=1)
+    figure.add_scatter(**band(BLUE, range(scores.shape[1]), scores), row=2, col=1)
+    figure.add_scatter(y=plain(scores.mean(0)), name="score", mode="lines+markers", line={"color": BLUE, "width": 2},
+                       marker={"size": 5}, hovertemplate="%{y:.3f}", row=2, col=1)  # fmt: skip
+    figure.add_hline(threshold, row=2, col=1, line={"color": GREY, "width": 1, "dash": "dash"})
+    for height, (name, happened, colour, symbol) in enumerate(events):
+        at = np.flatnonzero(happened).tolist()
+        marker = {"color": colour, "symbol": symbol, "size": 9, "line": {"color": INK, "width": 0.5}}
+        figure.add_scatter(x=at, y=[height] * len(at), name=name, mode="markers", marker=marker, hovertemplate="yes",
+                           row=3, col=1)  # fmt: skip
+    style(figure, "", "").update_layout(hovermode="x", margin={"l": 78, "t": 6})
+    figure.update_xaxes(range=[-0.7, scores.shape[1] + 0.7]).update_xaxes(title_text="step", row=3, col=1)
+    figure.update_yaxes(range=[min(0.0, float(scores.min())) - 0.03 * top, top], row=2, col=1)
+    names = {"tickvals": list(range(len(events))), "ticktext": [name for name, *_ in events], "showgrid": False}
+    return figure.update_yaxes(**names, range=[-0.7, len(events) - 0.3], row=3, col=1)
+
+
+def render(run: Run) -> str:
+    """The page as text."""
+    figures = {"roc": curve_figure(run, "roc"), "pr": curve_figure(run, "pr"), "scores": score_figure(run)}
+    drawn = {name: json.loads(figure.to_json()) for name, figure in figures.items()}
+    loader = jinja2.FileSystemLoader(Path(__file__).parent / "templates")
+    environment = jinja2.Environment(loader=loader, autoescape=True, undefined=jinja2.StrictUndefined,
+                                     trim_blocks=True, lstrip_blocks=True)  # fmt: skip
+    return environment.get_template("detection.html.j2").render(
+        run=run, share=float(run.label.mean()), metadata=json.loads(str(run.data.get("metadata", "{}"))),
+        page={"dark": DARK, "figures": drawn, "timeline": timeline(run)}, plotly=Markup(get_plotlyjs()),
+        flatten=flatten, notes=[str(note) for note in run.summary.get("notes") or []],
+    )  # fmt: skip

@@ -1,0 +1,128 @@
+"""FetchRotTable: pick and place on a round table that turns by 45 degrees, pauses, and turns on.
+
+Built from gymnasium-robotics' pick-and-place XML. The table turns for 25 steps and pauses for 5 by the paper's text
+("paper", the default), for 20 and 5 in its release ("release"); its speed follows half a sine in both. Observations
+have four more numbers: sine and cosine of the table's angle, its velocity times 0.04, and the angle by which the
+table will turn in the coming step.
+"""
+
+from typing import Any
+
+import numpy as np
+from gymnasium.vector import AutoresetMode
+
+from butfor.envs.fetch import MAX_EPISODE_STEPS, FetchEnv, FetchVectorEnv
+from butfor.envs.fetch_model import Floats, Task
+from butfor.envs.fetch_physics import TIME_STEP, FetchPhysics
+
+import mujoco  # isort: skip  # fetch_model explains it if mujoco is missing
+
+TURN = np.pi / 4  # the angle of one period
+TIMINGS = {"paper": (25, 5), "release": (20, 5)}  # steps of moving and of pausing
+TABLE_CENTRE, TABLE_SIZE = (1.37, 0.75, 0.21), (0.38, 0.2, 0.0)  # radius and half height
+TABLE_TOP = 0.41
+TABLE_MASS, HINGE_DAMPING, SERVO_STIFFNESS = 1.0, 6.0, 300.0
+ROBOT, THING, TABLE, GUARD = 0b101, 0b011, 0b010, 0b100  # what shares a bit collides
+STANDING_LINKS = ("base_link", "torso_lift_link", "torso_fixed_link", "laser_link", "estop_link")
+
+
+def turn_in_step(step: Any, timing: str = "paper") -> Floats:
+    """The angle by which the table turns in the step-th step of an episode, in radians: half a sine per period."""
+    if timing not in TIMINGS:
+        raise ValueError(f"There is no timing {timing!r}; expected one of {', '.join(TIMINGS)}.")
+    moving, pause = TIMINGS[timing]
+    phase = np.asarray(step) % (moving + pause)
+    turn = TURN / 2 * (np.cos(np.pi * phase / moving) - np.cos(np.pi * (phase + 1) / moving))
+    return np.where(phase < moving, turn, 0.0)
+
+
+def replace_table(spec: Any) -> None:
+    """Put the round table in place of the box, with a guard plane that keeps the robot (alone) above it."""
+    for body in spec.bodies:
+        if body.name.startswith("robot0:"):
+            for geom in body.geoms:
+                if geom.contype:  # the mocap's geoms touch nothing
+                    geom.contype = geom.conaffinity = ROBOT
+    spec.geom("object0").contype = spec.geom("object0").conaffinity = THING
+    table = spec.body("table0")
+    table.pos = TABLE_CENTRE
+    top = table.geoms[0]
+    top.type, top.size, top.mass = mujoco.mjtGeom.mjGEOM_CYLINDER, TABLE_SIZE, TABLE_MASS
+    top.contype = top.conaffinity = TABLE
+    hinge = "table0:hinge"  # no name that starts with "robot", and the actuator comes last, behind the fingers'
+    table.add_joint(name=hinge, type=mujoco.mjtJoint.mjJNT_HINGE, axis=[0, 0, 1], damping=[HINGE_DAMPING, 0, 0])
+    servo = spec.add_actuator(name=hinge, target=hinge, trntype=mujoco.mjtTrn.mjTRN_JOINT)
+    # A position servo whose set-point moves steadily: one that jumps each step jerks the table from under the object.
+    servo.set_to_intvelocity(kp=SERVO_STIFFNESS)
+    servo.actlimited = False
+    guard = spec.worldbody.add_body(name="guard0", pos=[*TABLE_CENTRE[:2], TABLE_TOP])
+    plane = guard.add_geom(name="guard0", type=mujoco.mjtGeom.mjGEOM_PLANE, size=[0.38, 0.38, 1.0])
+    plane.rgba, plane.contype, plane.conaffinity = [0, 0, 0, 0], GUARD, GUARD
+    for link in STANDING_LINKS:  # MuJoCo's planes are endless: these stand through it and would be lifted by it
+        spec.add_exclude(bodyname1="guard0", bodyname2=f"robot0:{link}")
+
+
+TASK = Task(
+    "fetch/pick_and_place.xml",
+    blocked=False,
+    extra_height=0.2,
+    air_share=0.9,
+    object_height=TABLE_TOP,
+    edit=replace_table,
+)
+
+
+class RotTablePhysics(FetchPhysics):
+    """Fetch worlds with a table that turns by the clock."""
+
+    observation_size = 29
+
+    def __init__(self, count: int, contacts: bool = False, threads: int = 0, timing: str = "paper") -> None:
+        """Allocate the worlds; `timing` is "paper" or "release"."""
+        turn_in_step(0, timing)
+        super().__init__(TASK, count, contacts, threads)
+        self.timing = timing
+        hinge = self.model.mj.joint("table0:hinge")
+        self.hinge_qpos, self.hinge_dof = int(hinge.qposadr[0]), int(hinge.dofadr[0])
+
+    def _turn(self, rows: Any) -> Floats:
+        """The coming step's turn [n]; the clock of the episode is the simulation's time."""
+        step = np.rint((self.field["time"][rows] - self.model.start[0]) / TIME_STEP)
+        return turn_in_step(step, self.timing)
+
+    def _drive(self, rows: Any) -> None:
+        """The speed of the table's set-point, in radians a second."""
+        self.field["ctrl"][rows, -1] = self._turn(rows) / TIME_STEP
+
+    def _observe(self, rows: Any) -> Floats:
+        """The observations [n, 29]."""
+        angle, velocity = self.field["qpos"][rows, self.hinge_qpos], self.field["qvel"][rows, self.hinge_dof]
+        table = np.stack([np.sin(angle), np.cos(angle), velocity * TIME_STEP, self._turn(rows)], axis=1)
+        return np.concatenate([super()._observe(rows), table], axis=1)
+
+
+class RotTableVectorEnv(FetchVectorEnv):
+    """Many FetchRotTable worlds stepped at once; options as for the other Fetch worlds, and `timing`."""
+
+    def __init__(
+        self,
+        num_envs: int = 1,
+        max_episode_steps: int | None = MAX_EPISODE_STEPS,
+        render_mode: str | None = None,
+        autoreset_mode: AutoresetMode | str = AutoresetMode.NEXT_STEP,
+        timing: str = "paper",
+        **options: Any,
+    ) -> None:
+        """Make worlds that have to be reset before their first step."""
+        self.timing = timing
+        super().__init__("rot_table", num_envs, max_episode_steps, render_mode, autoreset_mode, **options)
+
+    def _make_physics(self, task: str, contacts: bool, threads: int) -> FetchPhysics:
+        """The simulated worlds."""
+        return RotTablePhysics(self.num_envs, contacts, threads, self.timing)
+
+
+class RotTableEnv(FetchEnv):
+    """One FetchRotTable world, a batch of one."""
+
+    vector_env = RotTableVectorEnv

@@ -1,0 +1,387 @@
+"""The episode file: what goes in comes out, and what is not one is refused with a sentence."""
+
+import json
+import os
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from numpy.typing import NDArray
+
+from butfor.episodes import SCHEMA_VERSION, Episodes, concatenate
+
+
+def make(lengths: list[int], steps: int, seed: int = 0, **optional: Any) -> Episodes:
+    """Episodes with 4 numbers a state, 2 an action and 3 a goal; every number occurs only once."""
+    generator = np.random.default_rng(seed)
+    count = len(lengths)
+
+    def normal(*shape: int) -> NDArray[np.float32]:
+        return generator.standard_normal(shape).astype(np.float32)
+
+    return Episodes(
+        observation=normal(count, steps + 1, 4),
+        action=normal(count, steps, 2),
+        achieved_goal=normal(count, steps + 1, 3),
+        desired_goal=normal(count, steps + 1, 3),
+        length=np.array(lengths, dtype=np.int64),
+        sampled=generator.random((count, steps)) < 0.5,
+        **optional,
+    )
+
+
+def flags(count: int, steps: int, seed: int) -> NDArray[np.bool_]:
+    return np.random.default_rng(seed).random((count, steps)) < 0.5
+
+
+def full() -> Episodes:
+    """Every optional array present."""
+    return make(
+        [3, 1, 2],
+        3,
+        contact=flags(3, 3, 1),
+        label={"exact": flags(3, 3, 2), "kinetic_energy": flags(3, 3, 3)},
+        score=np.random.default_rng(4).random((3, 3)).astype(np.float32),
+        metadata={"world": "slide", "ä": [1, None, {"deep": 0.5}]},
+    )
+
+
+def assert_same(left: Episodes, right: Episodes) -> None:
+    names = ["observation", "action", "achieved_goal", "desired_goal", "length", "sampled", "contact", "score"]
+    pairs = {name: (getattr(left, name), getattr(right, name)) for name in names}
+    assert list(left.label) == list(right.label)
+    pairs |= {f"label {name}": (left.label[name], right.label[name]) for name in left.label}
+    for name, (one, other) in pairs.items():
+        assert (one is None) == (other is None), name
+        if one is not None:
+            assert one.dtype == other.dtype, name
+            np.testing.assert_array_equal(one, other, err_msg=name)
+    assert left.metadata == right.metadata
+
+
+@pytest.fixture
+def saved(tmp_path: Path) -> Path:
+    full().save(tmp_path / "data.npz")
+    return tmp_path / "data.npz"
+
+
+def changed(path: Path, **changes: Any) -> Path:
+    """The file with some of its arrays replaced, or left out where None."""
+    with np.load(path) as file:
+        arrays = dict(file) | changes
+    np.savez(path, **{name: value for name, value in arrays.items() if value is not None})  # type: ignore[arg-type]
+    return path
+
+
+# ------------------------------------------------------------------------------------------- save, load
+
+
+def test_round_trip_with_everything(saved: Path) -> None:
+    assert_same(Episodes.load(saved), full())
+
+
+def test_round_trip_with_nothing_optional(tmp_path: Path) -> None:
+    episodes = make([2], 2)
+    episodes.save(tmp_path / "data.npz")
+    loaded = Episodes.load(tmp_path / "data.npz")
+    assert_same(loaded, episodes)
+    assert loaded.contact is None
+    assert loaded.score is None
+    assert loaded.label == {}
+    assert loaded.metadata == {}
+
+
+@pytest.mark.parametrize("name", ["data.npz", "data", "data.npz.old", "new/folder/data.npz"])
+def test_the_file_gets_exactly_the_name_that_was_given(tmp_path: Path, name: str) -> None:
+    make([1], 1).save(str(tmp_path / name))
+    assert [path for path in tmp_path.rglob("*") if path.is_file()] == [tmp_path / name]
+    assert len(Episodes.load(str(tmp_path / name))) == 1
+
+
+def test_special_numbers_survive(tmp_path: Path) -> None:
+    episodes = make([1], 1)
+    episodes.observation[0, 0] = [np.nan, np.inf, -0.0, np.float32(1e-45)]
+    episodes.save(tmp_path / "data.npz")
+    assert Episodes.load(tmp_path / "data.npz").observation.tobytes() == episodes.observation.tobytes()
+
+
+def test_the_file_is_readable_without_butfor(saved: Path) -> None:
+    with np.load(saved, allow_pickle=False) as file:
+        assert int(file["schema_version"]) == SCHEMA_VERSION
+        assert json.loads(str(file["metadata"])) == full().metadata
+        assert set(file.files) == {
+            "schema_version", "metadata", "observation", "action", "achieved_goal", "desired_goal", "length",
+            "sampled", "contact", "score", "label_exact", "label_kinetic_energy",
+        }  # fmt: skip
+
+
+def test_object_arrays_are_not_saved_and_the_old_file_stays(saved: Path) -> None:
+    before = saved.read_bytes()
+    episodes = full()
+    episodes.contact = np.full((3, 3), None, dtype=object)  # type: ignore[assignment]
+    with pytest.raises(ValueError, match=r"[Oo]bject"):
+        episodes.save(saved)
+    assert saved.read_bytes() == before
+    assert list(saved.parent.iterdir()) == [saved]
+
+
+def test_unknown_arrays_are_ignored(saved: Path) -> None:
+    assert_same(Episodes.load(changed(saved, reward=np.zeros(3))), full())
+
+
+def test_a_missing_file_is_named(tmp_path: Path) -> None:
+    with pytest.raises(FileNotFoundError, match=r"no episode file .*data\.npz"):
+        Episodes.load(tmp_path / "data.npz")
+
+
+def test_a_file_cut_off_anywhere_is_refused(saved: Path) -> None:
+    whole = saved.read_bytes()
+    for length in [*range(0, len(whole), 101), len(whole) - 1]:
+        saved.write_bytes(whole[:length])
+        with pytest.raises(ValueError, match=r"data\.npz is not a complete episode file"):
+            Episodes.load(saved)
+
+
+def test_a_damaged_file_is_refused_with_a_sentence_or_read(saved: Path) -> None:
+    """Some bytes carry nothing (a date); damage to any other must not show as an error of the zip library."""
+    whole = saved.read_bytes()
+    unclear, refused = {}, 0
+    for position in range(0, len(whole), 19):
+        saved.write_bytes(whole[:position] + bytes([whole[position] ^ 0xFF]) + whole[position + 1 :])
+        try:
+            Episodes.load(saved)
+        except ValueError as error:
+            refused += "data.npz" in str(error)
+        except Exception as error:
+            unclear[position] = repr(error)
+    assert refused > 0
+    assert not unclear
+
+
+def write_text(path: Path) -> None:
+    path.write_text("observation, action\n1, 2\n")
+
+
+def write_array(path: Path) -> None:
+    with path.open("wb") as file:
+        np.save(file, np.zeros((2, 3, 4), np.float32))
+
+
+def write_pickle(path: Path) -> None:
+    with path.open("wb") as file:
+        np.save(file, np.array([{"a": 1}], dtype=object), allow_pickle=True)
+
+
+def write_other_arrays(path: Path) -> None:
+    with path.open("wb") as file:
+        np.savez(file, weight=np.zeros(3))
+
+
+@pytest.mark.parametrize("write", [write_text, write_array, write_pickle, write_other_arrays])
+def test_a_file_of_another_kind_is_refused(tmp_path: Path, write: Callable[[Path], None]) -> None:
+    path = tmp_path / "data.npz"
+    write(path)
+    with pytest.raises(ValueError, match=r"data\.npz"):
+        Episodes.load(path)
+
+
+@pytest.mark.parametrize(
+    "version", [np.array(SCHEMA_VERSION + 1), np.array(0), np.array("one"), np.array([1, 1]), None]
+)
+def test_another_schema_version_is_refused(saved: Path, version: NDArray[Any] | None) -> None:
+    with pytest.raises(ValueError, match=r"data\.npz"):
+        Episodes.load(changed(saved, schema_version=version))
+
+
+def test_a_newer_schema_version_is_named(saved: Path) -> None:
+    path = changed(saved, schema_version=np.array(SCHEMA_VERSION + 1))
+    with pytest.raises(ValueError, match=rf"schema version {SCHEMA_VERSION + 1}.* reads {SCHEMA_VERSION}"):
+        Episodes.load(path)
+
+
+class Malicious:
+    """Whoever unpickles it makes a folder."""
+
+    def __init__(self, path: Path) -> None:
+        self.path = path
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        return os.mkdir, (str(self.path),)
+
+
+@pytest.mark.parametrize("name", ["contact", "observation", "metadata", "label_exact", "schema_version"])
+def test_code_in_an_episode_file_is_never_run(saved: Path, tmp_path: Path, name: str) -> None:
+    trace = tmp_path / "trace"
+    changed(saved, **{name: np.array([Malicious(trace)], dtype=object)})
+    with pytest.raises(ValueError, match=r"data\.npz is not a complete episode file"):
+        Episodes.load(saved)
+    assert not trace.exists()
+    np.load(saved, allow_pickle=True)[name]
+    assert trace.exists()  # so the file was a danger indeed
+
+
+@pytest.mark.parametrize("name", ["observation", "action", "length", "sampled", "desired_goal"])
+def test_a_file_without_a_needed_array_is_refused(saved: Path, name: str) -> None:
+    with pytest.raises(ValueError, match=rf"data\.npz is not a complete episode file .*{name}"):
+        Episodes.load(changed(saved, **{name: None}))
+
+
+@pytest.mark.parametrize("metadata", ["", "{", "no JSON"])
+def test_broken_metadata_is_refused_with_the_file_named(saved: Path, metadata: str) -> None:
+    with pytest.raises(ValueError, match=r"data\.npz"):
+        Episodes.load(changed(saved, metadata=np.array(metadata)))
+
+
+def test_wrong_shapes_in_a_file_are_refused_with_the_file_named(saved: Path) -> None:
+    with pytest.raises(ValueError, match=r"data\.npz.*contact"):
+        Episodes.load(changed(saved, contact=np.zeros((3, 4), bool)))
+
+
+@pytest.mark.parametrize(
+    ("name", "value"),
+    [
+        ("action", np.full((3, 3, 2), "left")),
+        ("observation", np.zeros((3, 4, 4), complex)),
+        ("length", np.array([1.5, 2.0, 3.0])),
+        ("contact", np.full((3, 3), 0.5)),
+        ("sampled", np.full((3, 3), "yes")),
+    ],
+)
+def test_arrays_of_a_wrong_type_are_refused(saved: Path, name: str, value: NDArray[Any]) -> None:
+    with pytest.raises(ValueError, match=name):
+        Episodes.load(changed(saved, **{name: value}))
+
+
+# ------------------------------------------------------------------------------------------------ shapes
+
+
+@pytest.mark.parametrize(
+    ("name", "shape"),
+    [
+        ("observation", (2, 3, 4)),  # T instead of T + 1
+        ("observation", (3, 4, 4)),  # another number of episodes
+        ("observation", (2, 4)),
+        ("action", (2, 3)),
+        ("action", (2, 4, 2)),
+        ("achieved_goal", (2, 3, 3)),
+        ("achieved_goal", (2, 4)),
+        ("desired_goal", (2, 4, 3, 1)),
+        ("length", (3,)),
+        ("length", (2, 1)),
+        ("sampled", (2, 4)),
+        ("contact", (2, 4)),
+        ("contact", (2,)),
+        ("score", (2, 3, 1)),
+        ("score", (1, 3)),
+    ],
+)
+def test_wrong_shapes_are_refused_with_the_shape(name: str, shape: tuple[int, ...]) -> None:
+    good = make([3, 2], 3, contact=flags(2, 3, 0), score=np.zeros((2, 3), np.float32))
+    fields = {field: getattr(good, field) for field in Episodes.__dataclass_fields__}
+    fields[name] = np.ones(shape, dtype=fields[name].dtype)
+    with pytest.raises(ValueError, match="expected") as caught:
+        Episodes(**fields)
+    assert str(list(shape))[1:-1] in str(caught.value)
+
+
+def test_a_label_of_a_wrong_shape_is_refused_by_name() -> None:
+    with pytest.raises(ValueError, match=r"label_exact has shape \[1, 4\]"):
+        make([3], 3, label={"good": flags(1, 3, 0), "exact": flags(1, 4, 0)})
+
+
+@pytest.mark.parametrize("lengths", [[0, 2], [1, 4], [-1, 2]])
+def test_impossible_lengths_are_refused(lengths: list[int]) -> None:
+    with pytest.raises(ValueError, match=r"length runs from -?\d to \d; expected 1 to 3"):
+        make(lengths, 3)
+
+
+def test_no_episodes_are_fine(tmp_path: Path) -> None:
+    make([], 3).save(tmp_path / "none.npz")
+    episodes = Episodes.load(tmp_path / "none.npz")
+    assert len(episodes) == 0
+    assert [part.shape for part in episodes.transitions()] == [(0, 4), (0, 2), (0, 4)]
+
+
+# ------------------------------------------------------------------------------------ valid, transitions
+
+
+def test_valid_marks_the_steps_before_each_length() -> None:
+    expected = [[True, True, True], [True, False, False], [True, True, False]]
+    assert make([3, 1, 2], 3).valid.tolist() == expected
+
+
+def test_transitions_are_the_real_steps_episode_by_episode() -> None:
+    episodes = make([3, 1, 2], 3)
+    obs, action, next_obs = episodes.transitions()
+    steps = [(0, 0), (0, 1), (0, 2), (1, 0), (2, 0), (2, 1)]
+    assert obs.shape == (6, 4)
+    assert action.shape == (6, 2)
+    for row, (episode, time) in enumerate(steps):
+        np.testing.assert_array_equal(obs[row], episodes.observation[episode, time])
+        np.testing.assert_array_equal(action[row], episodes.action[episode, time])
+        np.testing.assert_array_equal(next_obs[row], episodes.observation[episode, time + 1])
+
+
+# ------------------------------------------------------------------------------------------- concatenate
+
+
+def test_concatenate_pads_shorter_episodes_and_keeps_every_transition() -> None:
+    parts = [make([2, 3], 3, 0), make([5], 5, 1), make([1], 2, 2)]
+    joined = concatenate(parts)
+    assert joined.action.shape == (4, 5, 2)
+    assert joined.observation.shape == (4, 6, 4)
+    assert joined.length.tolist() == [2, 3, 5, 1]
+    for column, given in zip(joined.transitions(), zip(*[p.transitions() for p in parts], strict=True), strict=True):
+        np.testing.assert_array_equal(column, np.concatenate(given))
+    np.testing.assert_array_equal(joined.desired_goal[3, :3], parts[2].desired_goal[0])
+    assert not joined.observation[3, 3:].any()
+    assert not joined.sampled[3, 2:].any()
+    assert joined.sampled.dtype == np.bool_
+    assert joined.observation.dtype == np.float32
+
+
+def test_concatenate_keeps_optional_arrays_only_where_all_parts_have_them() -> None:
+    score = np.ones((1, 2), np.float32)
+    first = make([2], 2, 0, contact=flags(1, 2, 0), score=score, label={"exact": flags(1, 2, 1), "a": flags(1, 2, 2)})
+    second = make([3], 3, 1, contact=flags(1, 3, 3), label={"b": flags(1, 3, 4), "exact": flags(1, 3, 5)})
+    joined = concatenate([first, second])
+    assert joined.score is None
+    assert list(joined.label) == ["exact"]
+    assert joined.contact is not None
+    np.testing.assert_array_equal(joined.contact[0, :2], flags(1, 2, 0)[0])
+    np.testing.assert_array_equal(joined.contact[1], flags(1, 3, 3)[0])
+    np.testing.assert_array_equal(joined.label["exact"][joined.valid], [*flags(1, 2, 1)[0], *flags(1, 3, 5)[0]])
+    assert not joined.contact[0, 2]
+
+
+def test_concatenate_keeps_each_parts_metadata() -> None:
+    joined = concatenate([make([1], 1, metadata={"policy": "random"}), make([1], 1, metadata={"seed": 2})])
+    assert joined.metadata == {"parts": [{"policy": "random"}, {"seed": 2}]}
+
+
+def test_concatenate_copies_so_that_the_parts_stay_as_they_were() -> None:
+    part = make([2], 2)
+    before = part.observation.copy()
+    joined = concatenate([part])
+    joined.observation[:] = 0
+    np.testing.assert_array_equal(part.observation, before)
+
+
+def test_joined_episodes_survive_the_file(tmp_path: Path) -> None:
+    joined = concatenate([full(), make([4], 4, 9)])
+    joined.save(tmp_path / "data.npz")
+    assert_same(Episodes.load(tmp_path / "data.npz"), joined)
+
+
+def test_episodes_of_different_worlds_are_not_joined() -> None:
+    other = make([1], 1)
+    other.observation = np.zeros((1, 2, 7), np.float32)
+    with pytest.raises(ValueError, match="observation"):
+        concatenate([make([1], 1), other])
+
+
+def test_nothing_to_concatenate_is_said_so() -> None:
+    with pytest.raises(ValueError, match="episodes"):
+        concatenate([])

@@ -1,0 +1,327 @@
+"""Played episodes agree with the world's own physics, start where their seed says, and end where the world says."""
+
+from collections.abc import Iterator
+from typing import Any
+
+import gymnasium
+import numpy as np
+import pytest
+from gymnasium import spaces
+from gymnasium.vector import AutoresetMode
+from numpy.typing import NDArray
+
+from butfor.envs import make_worlds, slide
+from butfor.episodes import Episodes
+from butfor.rollout import Observation, Policy, collect, episode_seed, random_policy
+
+LOW, HIGH = np.array([-1.0, 2.0], np.float32), np.array([0.5, 7.0], np.float32)
+LIMIT = 6
+
+
+class Countdown(gymnasium.Env[dict[str, NDArray[Any]], NDArray[Any]]):
+    """A goal environment that terminates after a random number of steps; its state is (key, time, sum of actions).
+
+    The key tells which reset an observation belongs to. Some episodes would last longer than the time limit.
+    """
+
+    observation_space = spaces.Dict(
+        observation=spaces.Box(-np.inf, np.inf, (3,), np.float64),
+        achieved_goal=spaces.Box(-np.inf, np.inf, (2,), np.float64),
+        desired_goal=spaces.Box(-np.inf, np.inf, (2,), np.float64),
+    )
+    action_space = spaces.Box(LOW, HIGH, dtype=np.float32)
+
+    def reset(
+        self, *, seed: int | None = None, options: dict[str, Any] | None = None
+    ) -> tuple[dict[str, NDArray[Any]], dict[str, Any]]:
+        super().reset(seed=seed)
+        self.key, self.time, self.total = self.np_random.random(), 0, 0.0
+        self.end = int(self.np_random.integers(1, LIMIT + 4))
+        return self._observe(), {}
+
+    def step(self, action: NDArray[Any]) -> tuple[dict[str, NDArray[Any]], float, bool, bool, dict[str, Any]]:
+        assert self.time < self.end, "stepped after the end"
+        assert self.action_space.contains(action)
+        info = {"contact": self.time % 2 == 1, "label_late": self.time >= 2, "other": 1.0}
+        if self.time == 3:
+            info["label_rare"] = True  # a world may report something only now and then
+        self.time += 1
+        self.total += float(action.sum())
+        return self._observe(), 0.0, self.time == self.end, False, info
+
+    def _observe(self) -> dict[str, NDArray[Any]]:
+        goal = np.array([self.key, -1.0])
+        return {
+            "observation": np.array([self.key, self.time, self.total]),
+            "achieved_goal": np.array([self.time, self.time + 0.5]),
+            "desired_goal": goal,
+        }
+
+
+class Endless(Countdown):
+    """The same under an id without a time limit."""
+
+
+@pytest.fixture(autouse=True, scope="module")
+def countdown() -> Iterator[None]:
+    """Registers the foreign worlds for these tests alone."""
+    gymnasium.register("tests/Countdown-v0", entry_point=Countdown, max_episode_steps=LIMIT)
+    gymnasium.register("tests/Endless-v0", entry_point=Endless)
+    yield
+    del gymnasium.registry["tests/Countdown-v0"], gymnasium.registry["tests/Endless-v0"]
+
+
+def play(world: str, worlds: int, episodes: int, seed: int = 0, policy: Policy | None = None) -> Episodes:
+    env = make_worlds(world, worlds)
+    try:
+        return collect(env, policy or random_policy(env), episodes, seed)
+    finally:
+        env.close()
+
+
+def expected_start(world: str, seed: int, episode: int) -> dict[str, NDArray[Any]]:
+    """The first observation of a single world after the reset that the episode's seed says."""
+    obs, _ = gymnasium.make(world).reset(seed=episode_seed(seed, 0, episode))
+    return {name: value.astype(np.float32) for name, value in obs.items()}
+
+
+def assert_identical(one: Episodes, other: Episodes) -> None:
+    for name in ("observation", "action", "achieved_goal", "desired_goal", "length", "sampled", "contact"):
+        assert getattr(one, name).tobytes() == getattr(other, name).tobytes(), name
+    assert one.label.keys() == other.label.keys()
+    for name, label in one.label.items():
+        assert label.tobytes() == other.label[name].tobytes(), name
+
+
+# ------------------------------------------------------------------------------------------------- seeds
+
+
+def test_episode_seeds_depend_on_all_three_numbers() -> None:
+    seeds = {episode_seed(*numbers) for numbers in np.ndindex(4, 4, 100)}
+    assert len(seeds) == 4 * 4 * 100  # a clash among 1600 of 2^32 has a chance of 3e-4, and the seeds are fixed
+    assert all(0 <= seed < 2**32 for seed in seeds)
+
+
+@pytest.mark.parametrize("worlds", [1, 3, 7])
+@pytest.mark.parametrize("world", ["slide", "tests/Countdown-v0"])
+def test_an_episodes_start_depends_only_on_seed_and_episode(world: str, worlds: int) -> None:
+    id = "butfor/Slide-v0" if world == "slide" else world
+    for count in (1, 5, 8):
+        episodes = play(world, worlds, count, seed=3)
+        assert len(episodes) == count
+        for episode in range(count):
+            start = expected_start(id, 3, episode)
+            np.testing.assert_array_equal(episodes.observation[episode, 0], start["observation"])
+            np.testing.assert_array_equal(episodes.achieved_goal[episode, 0], start["achieved_goal"])
+            np.testing.assert_array_equal(episodes.desired_goal[episode, 0], start["desired_goal"])
+
+
+@pytest.mark.parametrize("world", ["slide", "tests/Countdown-v0"])
+def test_the_same_seed_gives_the_same_bits_and_another_seed_others(world: str) -> None:
+    first, again, other = (play(world, 3, 8, seed) for seed in (5, 5, 6))
+    assert_identical(first, again)
+    assert not np.array_equal(first.observation[:, 0], other.observation[:, 0])
+    assert not np.array_equal(first.action[:, 0], other.action[:, 0])
+
+
+def test_worlds_that_were_used_before_start_anew() -> None:
+    env = make_worlds("tests/Countdown-v0", 3)
+    first = collect(env, random_policy(env), 7, 0)
+    collect(env, random_policy(env), 4, 9)
+    assert_identical(collect(env, random_policy(env), 7, 0), first)
+    env.close()
+
+
+def test_numpys_global_generator_is_left_alone() -> None:
+    before = np.random.get_state(legacy=False)["state"]  # noqa: NPY002
+    play("slide", 2, 2)
+    after = np.random.get_state(legacy=False)["state"]  # noqa: NPY002
+    assert before["pos"] == after["pos"]
+    assert before["key"].tobytes() == after["key"].tobytes()
+
+
+# ------------------------------------------------------------------------------------------------- slide
+
+
+@pytest.mark.parametrize("worlds", [1, 4, 11])
+def test_slide_episodes_agree_with_the_physics_bit_for_bit(worlds: int) -> None:
+    def policy(obs: Observation, generator: np.random.Generator) -> tuple[NDArray[Any], NDArray[np.bool_]]:
+        return slide.scripted_action(obs, generator, noise=0.2, random_share=0.2)
+
+    episodes = play("slide", worlds, 10, 1, policy)
+    assert episodes.observation.shape == (10, 31, 4)
+    assert episodes.action.shape == (10, 30, 1)
+    assert episodes.length.tolist() == [30] * 10
+    assert episodes.observation.dtype == episodes.action.dtype == np.float32
+    state = episodes.observation[:, 0]
+    for time in range(30):
+        contact, label = slide.step(state, episodes.action[:, time])[1], slide.influence(state)
+        state = slide.step(state, episodes.action[:, time])[0]
+        np.testing.assert_array_equal(state, episodes.observation[:, time + 1])
+        assert episodes.contact is not None
+        np.testing.assert_array_equal(contact, episodes.contact[:, time])
+        np.testing.assert_array_equal(label, episodes.label["exact"][:, time])
+    assert list(episodes.label) == ["exact"]
+    assert episodes.contact is not None
+    assert episodes.contact.any()  # the scripted policy hits the object, so the comparison was not of nothing
+    assert episodes.label["exact"].any()
+    np.testing.assert_array_equal(episodes.achieved_goal, episodes.observation[..., 2:3])
+    assert (episodes.desired_goal == episodes.desired_goal[:, :1]).all()
+
+
+def test_stored_actions_and_flags_are_what_the_policy_said_in_the_stored_states() -> None:
+    """A stale observation after a reset, or flags of another world, would show."""
+
+    def policy(obs: Observation, generator: np.random.Generator) -> tuple[NDArray[Any], NDArray[np.bool_]]:
+        key, time = obs["observation"][:, 0], obs["observation"][:, 1]
+        action = np.stack([key - 1, 2 + time / LIMIT], 1).astype(np.float32)
+        return action, (key > 0.5) ^ (time % 2 == 0)
+
+    episodes = play("tests/Countdown-v0", 4, 13, 2, policy)
+    key, time = episodes.observation[:, :-1, 0], episodes.observation[:, :-1, 1]
+    valid = episodes.valid
+    np.testing.assert_allclose(episodes.action[..., 0][valid], (key - 1)[valid], atol=1e-7)
+    np.testing.assert_allclose(episodes.action[..., 1][valid], (2 + time / LIMIT)[valid], rtol=1e-6)
+    np.testing.assert_array_equal(episodes.sampled[valid], ((key > 0.5) ^ (time % 2 == 0))[valid])
+    assert 0 < episodes.sampled[valid].mean() < 1
+
+
+def test_random_actions_are_marked_as_sampled() -> None:
+    episodes = play("slide", 2, 2)
+    assert episodes.sampled.dtype == np.bool_
+    assert episodes.sampled.all()
+
+
+# --------------------------------------------------------------------------------------- a foreign world
+
+
+@pytest.mark.parametrize("worlds", [1, 4, 30])
+def test_early_termination_ends_an_episode_with_its_true_last_observation(worlds: int) -> None:
+    episodes = play("tests/Countdown-v0", worlds, 25, 4)
+    for episode in range(25):
+        generator = gymnasium.utils.seeding.np_random(episode_seed(4, 0, episode))[0]
+        key = np.float32(generator.random())
+        end = min(int(generator.integers(1, LIMIT + 4)), LIMIT)
+        assert episodes.length[episode] == end
+        kept = episodes.observation[episode, : end + 1]
+        assert (kept[:, 0] == key).all()  # all of the same reset, the last one too
+        assert kept[:, 1].tolist() == list(range(end + 1))
+        sums = np.cumsum(episodes.action[episode, :end].sum(-1))
+        np.testing.assert_allclose(kept[1:, 2], sums, rtol=1e-4)
+        np.testing.assert_array_equal(episodes.achieved_goal[episode, : end + 1, 0], np.arange(end + 1))
+        assert (episodes.desired_goal[episode, : end + 1, 0] == key).all()
+        assert not episodes.observation[episode, end + 1 :].any()  # padding
+        assert not episodes.action[episode, end:].any()
+        assert not episodes.sampled[episode, end:].any()
+    assert set(episodes.length) == set(range(1, LIMIT + 1))  # both kinds of ending occurred
+
+
+def test_flags_of_a_foreign_world_are_stored_where_it_reports_them() -> None:
+    episodes = play("tests/Countdown-v0", 4, 25, 4)
+    assert set(episodes.label) == {"late", "rare"}
+    time = np.broadcast_to(np.arange(LIMIT), (25, LIMIT))
+    assert episodes.contact is not None
+    np.testing.assert_array_equal(episodes.contact, (time % 2 == 1) & episodes.valid)
+    np.testing.assert_array_equal(episodes.label["late"], (time >= 2) & episodes.valid)
+    np.testing.assert_array_equal(episodes.label["rare"], (time == 3) & episodes.valid)
+    assert all(label.dtype == np.bool_ for label in episodes.label.values())
+
+
+def test_metadata_and_progress() -> None:
+    env = make_worlds("tests/Countdown-v0", 4)
+    calls: list[int] = []
+    episodes = collect(env, random_policy(env), 9, 0, {"policy": "random"}, calls.append)
+    env.close()
+    assert episodes.metadata == {"policy": "random"}
+    assert calls == sorted(calls)
+    assert calls[-1] == 9
+
+
+# ------------------------------------------------------------------------------------------------ errors
+
+
+@pytest.mark.parametrize("mode", [AutoresetMode.NEXT_STEP, AutoresetMode.SAME_STEP])
+def test_worlds_that_reset_themselves_are_refused(mode: AutoresetMode) -> None:
+    worlds = [
+        gymnasium.make_vec("butfor/Slide-v0", 2, "vector_entry_point", autoreset_mode=mode),
+        gymnasium.make_vec("tests/Countdown-v0", 2, "sync", {"autoreset_mode": mode}),
+    ]
+    for env in worlds:
+        with pytest.raises(ValueError, match=r"DISABLED; make them with envs\.make_worlds"):
+            collect(env, random_policy(env), 1, 0)
+        env.close()
+
+
+def test_worlds_without_a_time_limit_are_refused() -> None:
+    with pytest.raises(ValueError, match="no time limit; register it with max_episode_steps"):
+        play("tests/Endless-v0", 1, 1)
+
+
+@pytest.mark.parametrize("episodes", [0, -1])
+def test_no_episodes_are_refused(episodes: int) -> None:
+    with pytest.raises(ValueError, match="episodes"):
+        play("slide", 2, episodes)
+
+
+@pytest.mark.parametrize("world", ["CartPole-v1", "Pendulum-v1"])
+def test_worlds_without_goals_are_refused_with_a_sentence(world: str) -> None:
+    with pytest.raises((ValueError, TypeError), match=r"achieved_goal|goal environment"):
+        play(world, 1, 1)
+
+
+@pytest.mark.parametrize("steps", [7, 50])
+def test_a_time_limit_given_when_making_the_worlds_counts(steps: int) -> None:
+    env = make_worlds("slide", 2, max_episode_steps=steps)
+    episodes = collect(env, random_policy(env), 3, 0)
+    env.close()
+    assert episodes.length.tolist() == [steps] * 3
+
+
+# ----------------------------------------------------------------------------------------- random policy
+
+
+def drawn(space: spaces.Space[Any], worlds: int) -> NDArray[Any]:
+    """Actions of the random policy in a world with this action space."""
+
+    class Env:
+        single_action_space = space
+
+    policy = random_policy(Env())  # type: ignore[arg-type]
+    action, sampled = policy({"observation": np.zeros((worlds, 1))}, np.random.default_rng(0))
+    assert sampled.shape == (worlds,)
+    assert sampled.dtype == np.bool_
+    assert sampled.all()
+    return action
+
+
+def test_random_actions_fill_asymmetric_bounds_and_stay_inside() -> None:
+    actions = drawn(spaces.Box(LOW, HIGH, dtype=np.float32), 20_000)
+    assert actions.shape == (20_000, 2)
+    assert actions.dtype == np.float32
+    assert (actions >= LOW).all()
+    assert (actions <= HIGH).all()
+    # uniform: mean (low + high) / 2 with standard error (high - low) / sqrt(12 n); five of them are allowed
+    error = 5 * (HIGH - LOW) / np.sqrt(12 * 20_000)
+    assert (np.abs(actions.mean(0) - (LOW + HIGH) / 2) < error).all()
+    assert (actions.min(0) < LOW + 0.01 * (HIGH - LOW)).all()
+    assert (actions.max(0) > HIGH - 0.01 * (HIGH - LOW)).all()
+    assert abs(np.corrcoef(actions.T)[0, 1]) < 5 / np.sqrt(20_000)
+
+
+def test_random_actions_stay_inside_bounds_that_are_close() -> None:
+    """Rounding to float32 must not step over a bound."""
+    low = np.array([1.0], np.float32)
+    high = np.nextafter(low, np.float32(2))
+    space = spaces.Box(low, high, dtype=np.float32)
+    assert all(space.contains(action) for action in drawn(space, 1000))
+
+
+def test_random_actions_of_an_unbounded_space_are_refused() -> None:
+    with pytest.raises(ValueError, match="bounds"):
+        drawn(spaces.Box(-np.inf, np.inf, (1,), np.float32), 2)
+
+
+def test_random_actions_of_a_discrete_space_are_refused() -> None:
+    """Episodes hold actions [E, T, A]."""
+    with pytest.raises((ValueError, TypeError), match="Discrete"):
+        drawn(spaces.Discrete(3), 2)
