@@ -9,7 +9,7 @@ import torch
 from torch import Tensor, nn
 
 from benchmarks.scoring import ACTION, LAYERS, OBS, TARGET, WIDTH, PlainModel
-from benchmarks.timing import medians
+from benchmarks._timing import medians
 from butfor.capture import captured
 from butfor.dynamics import FitConfig, GaussianDynamics, ModelConfig, make_optimizer, take, train_step
 from butfor.networks import make_generators

@@ -9,7 +9,7 @@ import sys
 import torch
 from torch import Tensor, nn
 
-from benchmarks.timing import matrix_peak, medians
+from benchmarks._timing import matrix_peak, medians
 from butfor.actions import ActionLaw
 from butfor.dynamics import GaussianDynamics, ModelConfig
 from butfor.influence import ScoreConfig, score_states

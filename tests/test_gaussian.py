@@ -98,7 +98,7 @@ def integrated_kl(mean: Tensor, variance: Tensor, mixture: tuple[Tensor, Tensor]
 
     For smooth integrands that vanish at the ends this rule converges faster than any power of the step.
     """
-    points = 4001 if mean.shape[1] == 1 else 401
+    points = 4001 if mean.shape[1] == 1 else 251
     unit = torch.linspace(-10, 10, points, dtype=torch.float64)
     step = unit[1] - unit[0]
     grid = torch.cartesian_prod(*[unit] * mean.shape[1]).reshape(-1, mean.shape[1])  # [P, d]
@@ -224,7 +224,7 @@ def test_the_largest_score_is_the_known_one() -> None:
         assert largest == pytest.approx(expected, abs=0.005)
 
 
-@settings(max_examples=100, deadline=None, derandomize=True)
+@settings(max_examples=60, deadline=None, derandomize=True)
 @given(st.integers(0, 10_000), st.integers(2, 40), st.integers(1, 6), st.floats(-4, 4), st.booleans())
 def test_no_score_leaves_its_bounds(seed: int, count: int, dimensions: int, exponent: float, same: bool) -> None:
     mean, variance = random_gaussians(count, dimensions, seed=seed, spread=10**exponent, dtype=torch.float32)
@@ -261,10 +261,10 @@ def test_no_score_is_negative_where_variances_differ_by_the_last_bits() -> None:
 # The product form is a difference of terms of order d log 2 (half of it log t_fg - log t_ff, half the constant) and
 # crosses zero, so it is exact only to about 1e-7 of these terms.
 FLOORS: dict[KLForm, float] = {
-    "variational": 1e-9,
-    "mean_clip_product": 1e-9,
-    "product": 2e-6,
-    "mean": 1e-6,
+    "variational": 2e-10,
+    "mean_clip_product": 2e-10,
+    "product": 1e-6,
+    "mean": 5e-7,
 }
 
 
@@ -278,7 +278,7 @@ def assert_float32_is_exact(f: tuple[Tensor, Tensor], g: tuple[Tensor, Tensor] |
         assert error.max() <= FLOORS[form], (form, error.max().item())
 
 
-@settings(max_examples=150, deadline=None, derandomize=True)
+@settings(max_examples=80, deadline=None, derandomize=True)
 @given(
     seed=st.integers(0, 2**31),
     count=st.sampled_from([2, 3, 16, 64]),
@@ -301,7 +301,7 @@ def test_float32_is_exact_for_any_variances_and_distances(
     assert_float32_is_exact(draw(count), None if own else draw(max(1, count // 2)))
 
 
-@settings(max_examples=100, deadline=None, derandomize=True)
+@settings(max_examples=60, deadline=None, derandomize=True)
 @given(
     seed=st.integers(0, 2**31),
     dimensions=st.integers(1, 8),

@@ -91,7 +91,7 @@ def test_the_same_config_goes_on_and_keeps_every_file(tmp_path: Path) -> None:
 def test_other_settings_are_refused_and_nothing_changes(tmp_path: Path, kind: str, config: Any) -> None:
     folder = open_run(tmp_path / "run", "detection", Outer())
     before = content(folder)
-    with pytest.raises(FileExistsError, match="run holds a run with other settings; .*--overwrite"):
+    with pytest.raises(FileExistsError, match=r"run holds a run with other settings; .*--overwrite"):
         open_run(folder, kind, config)
     assert content(folder) == before
 

@@ -24,12 +24,12 @@ class Countdown(gymnasium.Env[dict[str, NDArray[Any]], NDArray[Any]]):
     The key tells which reset an observation belongs to. Some episodes would last longer than the time limit.
     """
 
-    observation_space = spaces.Dict(
+    observation_space: spaces.Space[Any] = spaces.Dict(
         observation=spaces.Box(-np.inf, np.inf, (3,), np.float64),
         achieved_goal=spaces.Box(-np.inf, np.inf, (2,), np.float64),
         desired_goal=spaces.Box(-np.inf, np.inf, (2,), np.float64),
     )
-    action_space = spaces.Box(LOW, HIGH, dtype=np.float32)
+    action_space: spaces.Space[Any] = spaces.Box(LOW, HIGH, dtype=np.float32)
 
     def reset(
         self, *, seed: int | None = None, options: dict[str, Any] | None = None
@@ -58,15 +58,11 @@ class Countdown(gymnasium.Env[dict[str, NDArray[Any]], NDArray[Any]]):
         }
 
 
-class Endless(Countdown):
-    """The same under an id without a time limit."""
-
-
 @pytest.fixture(autouse=True, scope="module")
 def countdown() -> Iterator[None]:
     """Registers the foreign worlds for these tests alone."""
-    gymnasium.register("tests/Countdown-v0", entry_point=Countdown, max_episode_steps=LIMIT)
-    gymnasium.register("tests/Endless-v0", entry_point=Endless)
+    gymnasium.register("tests/Countdown-v0", lambda **kwargs: Countdown(), max_episode_steps=LIMIT)
+    gymnasium.register("tests/Endless-v0", lambda **kwargs: Countdown())
     yield
     del gymnasium.registry["tests/Countdown-v0"], gymnasium.registry["tests/Endless-v0"]
 

@@ -16,25 +16,28 @@ from butfor import __version__
 if TYPE_CHECKING:
     from butfor.study import Progress
 
+PRESET = "(default: the preset's)"
+KLFormName = Literal["product", "variational", "mean", "mean_clip_product"]
+Count = Annotated[int | None, tyro.conf.arg(metavar="N", help_behavior_hint=PRESET)]
 DESCRIPTION = """Would it have happened but for the action?
 
 butfor measures, state by state, how much an agent's action influences each object of its world (causal action
-influence, CAI). Start with: butfor detect slide --preset demo"""
+influence, CAI). Start with: butfor detect slide --preset demo. `butfor --version` prints the version."""
 
 
 def detect(
-    world: Annotated[str, tyro.conf.Positional],
+    world: Annotated[str, tyro.conf.Positional, tyro.conf.arg(metavar="WORLD")],
     /,
     preset: Literal["paper", "demo"] = "paper",
-    seeds: int | None = None,
-    train_episodes: int | None = None,
-    test_episodes: int | None = None,
-    max_epochs: int | None = None,
-    actions: int | None = None,
-    form: Literal["product", "variational", "mean", "mean_clip_product"] | None = None,
-    run: Path | None = None,
-    overwrite: bool = False,
-    device: str = "auto",
+    seeds: Count = None,
+    train_episodes: Count = None,
+    test_episodes: Count = None,
+    max_epochs: Count = None,
+    actions: Count = None,
+    form: Annotated[KLFormName | None, tyro.conf.arg(help_behavior_hint=PRESET)] = None,
+    run: Annotated[Path | None, tyro.conf.arg(metavar="FOLDER", help_behavior_hint="")] = None,
+    overwrite: Annotated[bool, tyro.conf.FlagCreatePairsOff] = False,
+    device: Literal["auto", "cpu", "cuda"] = "auto",
 ) -> None:
     """How well can one tell, state by state, whether the action influences the object?
 
@@ -42,9 +45,9 @@ def detect(
     with the exact answer, and writes a run folder with a report. Called again, it goes on where it was cut off.
 
     Args:
-        world: the world whose states are judged: slide
+        world: the world whose states are judged: slide (or its Gymnasium id)
         preset: settings to start from: the paper's, or a short run of a minute or two
-        seeds: independent models, trained together (default: the preset's, as for all that follow)
+        seeds: independent models, trained together as one batch
         train_episodes: episodes to learn from
         test_episodes: episodes to judge
         max_epochs: training ends earlier for a seed whose validation error no longer improves
@@ -52,7 +55,7 @@ def detect(
         form: how the KL of a Gaussian to a mixture is approximated
         run: the run folder (default: runs/ and a name made from the settings)
         overwrite: start anew where the run folder holds a run already
-        device: auto, cpu or cuda
+        device: where to compute; auto takes a GPU where there is one
     """
     from butfor.envs import WORLDS, world_id
     from butfor.record import run_label
@@ -80,7 +83,7 @@ def detect(
         print(f"\nRun: {folder}\nNo report was written: {error}. Write it elsewhere with: butfor report {folder}")
 
 
-def report(run: Annotated[Path, tyro.conf.Positional], /) -> None:
+def report(run: Annotated[Path, tyro.conf.Positional, tyro.conf.arg(metavar="RUN")], /) -> None:
     """Write the report of a finished run anew.
 
     Args:
@@ -92,7 +95,8 @@ def report(run: Annotated[Path, tyro.conf.Positional], /) -> None:
 
 
 def print_detection(folder: Path) -> None:
-    """The table of detectors beside the paper's numbers."""
+    """The table of detectors beside the paper's numbers, and CAI by form of the KL where that was asked for."""
+    from rich.box import SIMPLE
     from rich.console import Console
     from rich.table import Table
 
@@ -100,27 +104,29 @@ def print_detection(folder: Path) -> None:
 
     summary = read_json(folder / "summary.json")
     share = f"{summary['positive_share']:.1%} of {summary['states']:,} states are influenced"
-    table = Table(title=f"Influence detection on {summary['world']}: {share}", title_justify="left")
-    table.add_column("detector")
-    for column in ("AUC", "average precision", "best F1"):
-        table.add_column(column, justify="right")
-        table.add_column("paper", justify="right", style="dim")
-    for row in summary["detectors"] + summary["forms"]:
-        cells = [row["title"]]
-        for metric in ("auc", "ap", "f1"):
-            mean, std = row[metric]["mean"], row[metric]["std"]
-            cells.append(f"{mean:.3f} ± {std:.3f}" if row["seeds"] > 1 else f"{mean:.3f}")
-            cells.append(f"{row['paper'][metric][0]:.2f}" if row["paper"] else "")
-        table.add_row(*cells)
-    Console().print(table)
+    titles = {"detectors": f"Influence detection on {summary['world']}: {share}", "forms": "CAI by form of the KL"}
+    for key, title in titles.items():
+        table = Table("", title=title, title_justify="left", title_style="bold", box=SIMPLE, padding=(0, 1, 0, 0))
+        for column in ("AUC", "AP", "best F1"):
+            table.add_column(column, justify="right")
+            table.add_column("paper", justify="right", style="dim")
+        for row in summary[key]:
+            cells = [row["title"]]
+            for metric in ("auc", "ap", "f1"):
+                spread = f"±{row[metric]['std']:.3f}" if row["seeds"] > 1 else ""
+                cells += [
+                    f"{row[metric]['mean']:.3f}{spread:<6}",
+                    f"{row['paper'][metric][0]:.2f}" if row["paper"] else "",
+                ]
+            table.add_row(*cells)
+        if summary[key]:
+            Console().print(table)
 
 
 def choose_device(name: str) -> str:
     """The device to compute on; `auto` takes a GPU where there is one."""
     import torch
 
-    if name not in ("auto", "cpu", "cuda"):
-        raise ValueError(f"device is {name!r}; it must be auto, cpu or cuda.")
     if name == "cuda" and not torch.cuda.is_available():
         raise ValueError("device is cuda, but torch finds no CUDA GPU here; use --device cpu.")
     return "cuda" if name != "cpu" and torch.cuda.is_available() else "cpu"

@@ -2,7 +2,7 @@
 
 import dataclasses
 import math
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any, Protocol
 
@@ -10,7 +10,7 @@ import torch
 from torch import Tensor, nn
 
 from butfor.capture import captured
-from butfor.networks import ACTIVATIONS, Activation, InputNorm, Linear
+from butfor.networks import ACTIVATIONS, ACTIVATIONS_IN_PLACE, Activation, InputNorm, Linear
 
 
 @dataclass(frozen=True)
@@ -51,6 +51,10 @@ class ModelConfig:
             raise ValueError(f"target_scale must be positive; got {self.target_scale}.")
         if not 0 <= self.beta <= 1:
             raise ValueError(f"beta must lie between 0 (plain likelihood) and 1; got {self.beta}.")
+
+
+Predictor = Callable[[Tensor, Tensor], tuple[Tensor, Tensor]]
+"""obs [R, N, D], actions [R or 1, N or 1, K, A] -> mean, variance [R, N, K, d] of the scaled change."""
 
 
 class GaussianDynamics(nn.Module):
@@ -105,31 +109,37 @@ class GaussianDynamics(nn.Module):
         return mean
 
     @torch.no_grad()
-    def predict_actions(self, obs: Tensor, actions: Tensor) -> tuple[Tensor, Tensor]:
-        """K actions in each state: obs [R, N, D], actions [R or 1, N or 1, K, A] -> mean, variance [R, N, K, d].
+    def predictor(self) -> Predictor:
+        """Prepares the weights once and gives what predicts K actions in each state, without gradients.
 
-        The first layer is affine, so its state part is computed once a state and its action part once an action.
+        The first layer is affine, so its state part is computed once a state; the two heads are one narrow product.
         """
         if self.training:
-            raise RuntimeError("predict_actions was called in training mode; call .eval() on the model first.")
-        if self.norm is not None:
-            obs = self.norm.frozen(obs, 0)
-            actions = self.norm.frozen(actions.expand(self.replicas, -1, -1, -1), self.obs_size)
-        activation = ACTIVATIONS[self.config.activation]
-        first: Linear = self.hidden[0]  # type: ignore[assignment]
-        weight = first.effective_weight()
-        from_obs = torch.baddbmm(first.bias, obs, weight[:, : self.obs_size])  # [R, N, width]
-        from_action = actions @ weight[:, None, self.obs_size :]  # [R, N or 1, K, width]
-        x = activation(from_obs.unsqueeze(2) + from_action)  # [R, N, K, width]
-        shape = x.shape[:3]
-        x = x.flatten(1, 2)  # [R, N * K, width]
-        for layer in self.hidden[1:]:
-            x = activation(layer(x))
+            raise RuntimeError("predictor was called in training mode; call .eval() on the model first.")
+        layers: list[tuple[Tensor, Tensor]] = [(layer.effective_weight(), layer.bias) for layer in self.hidden]  # type: ignore
         heads = (self.mean_head, self.variance_head)
-        bias = torch.cat([head.bias for head in heads], -1)
-        output = torch.baddbmm(bias, x, torch.cat([head.effective_weight() for head in heads], -1))
-        mean, raw = output.view(*shape, -1).split(self.target_size, -1)
-        return mean, self._variance(raw)
+        head_weight = torch.cat([head.effective_weight() for head in heads], -1).mT.contiguous()  # [R, 2d, width]
+        head_bias = torch.cat([head.bias for head in heads], -1).mT  # [R, 2d, 1]
+        first, first_bias = layers[0]
+        activation_ = ACTIVATIONS_IN_PLACE[self.config.activation]
+
+        @torch.no_grad()
+        def predict(obs: Tensor, actions: Tensor) -> tuple[Tensor, Tensor]:
+            states, count = obs.shape[1], actions.shape[2]
+            actions = actions.expand(self.replicas, -1, -1, -1).flatten(1, 2)  # [R, N * K or K, A]
+            if self.norm is not None:
+                obs, actions = self.norm.frozen(obs, 0), self.norm.frozen(actions, self.obs_size)
+            from_obs = torch.baddbmm(first_bias, obs, first[:, : self.obs_size])  # [R, N, width]
+            from_action = torch.bmm(actions, first[:, self.obs_size :])  # [R, N * K or K, width]
+            x = from_obs.unsqueeze(2) + from_action.unflatten(1, (-1, count))  # [R, N, K, width]
+            x = activation_(x).flatten(1, 2)  # [R, N * K, width]
+            for weight, bias in layers[1:]:
+                x = activation_(torch.baddbmm(bias, x, weight))
+            output = torch.baddbmm(head_bias, head_weight, x.mT)  # [R, 2d, N * K], each dimension a plane
+            mean, raw = output.view(self.replicas, -1, states, count).movedim(1, -1).split(self.target_size, -1)
+            return mean, self._variance(raw)
+
+        return predict
 
 
 class Fittable(Protocol):

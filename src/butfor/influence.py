@@ -107,7 +107,7 @@ def chunk_states(model: GaussianDynamics, actions: int, device: torch.device) ->
     """States scored at a time: what stays in the processor's cache, or in 4 GiB of a GPU's memory."""
     width = max(model.config.width, 2 * model.target_size)
     numbers = model.replicas * actions * (3 * width + 6 * actions)  # activations and pairs of one state
-    return max(1, (2**30 if device.type == "cuda" else 2**20) // numbers)
+    return max(1, (2**30 if device.type == "cuda" else 2**21) // numbers)
 
 
 @torch.no_grad()
@@ -119,9 +119,10 @@ def _in_chunks(
     reduce: Callable[[Tensor, Tensor], Tensor],
 ) -> Tensor:
     """Predicts for `actions` actions in each state and reduces, chunk by chunk of states, so that memory is bounded."""
+    predict = model.predictor()
     size, states = chunk_states(model, actions, obs.device), obs.shape[1]
     edges = [(start, min(start + size, states)) for start in range(0, max(states, 1), size)]
-    parts = [reduce(*model.predict_actions(obs[:, start:stop], draw(start, stop))) for start, stop in edges]
+    parts = [reduce(*predict(obs[:, start:stop], draw(start, stop))) for start, stop in edges]
     return torch.cat(parts, 1)
 
 

@@ -238,7 +238,7 @@ def score_figure(run: Run) -> Any:
     figure, scores, threshold = go.Figure(), run.scores[run.main["name"]][0].astype(float), run.thresholds[0]
     low, high = float(scores.min()), float(scores.max())
     edges = np.linspace(low, high if high > low else low + 1.0, 61)
-    for name, chosen, colour in (("free", ~run.label, GREY), ("influenced", run.label, ORANGE)):
+    for name, chosen, colour in (("influenced", run.label, ORANGE), ("free", ~run.label, GREY)):
         counts = np.histogram(scores[chosen], edges)[0]
         figure.add_bar(
             x=plain((edges[1:] + edges[:-1]) / 2), y=plain(100 * counts / chosen.sum()), width=edges[1] - edges[0],

@@ -198,7 +198,7 @@ def _write_results(folder: Path, config: DetectionConfig, test: Episodes, scores
     table = [
         {
             "name": name,
-            "title": detect.TITLES.get(name, name),
+            "title": detect.TITLES.get(name, name.removeprefix("cai_")),
             "seeds": len(seeds),
             **detect.summarize([row for row in rows if row["detector"] == name]),
             "paper": PAPER[config.world].get(name),

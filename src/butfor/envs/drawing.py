@@ -38,9 +38,7 @@ class Painter:
             self.data.site_xpos[site] = position
         self._context.make_current()
         everything = int(mujoco.mjtCatBit.mjCAT_ALL)
-        mujoco.mjv_updateScene(
-            self.model, self.data, self._option, None, self._camera, everything, self._scene
-        )
+        mujoco.mjv_updateScene(self.model, self.data, self._option, None, self._camera, everything, self._scene)
         view = mujoco.MjrRect(0, 0, self.width, self.height)
         mujoco.mjr_render(view, self._scene, self._graphics)
         frame = np.empty((self.height, self.width, 3), dtype=np.uint8)

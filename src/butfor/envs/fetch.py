@@ -77,8 +77,7 @@ class FetchVectorEnv(VectorEnv[Observation, Any, npt.NDArray[Any]]):
         self.layout = self.physics.layout
         observation = spaces.Box(-np.inf, np.inf, (self.physics.observation_size,), np.float64)
         goal = spaces.Box(-np.inf, np.inf, (3,), np.float64)
-        names = {"observation": observation, "achieved_goal": goal, "desired_goal": goal}
-        self.single_observation_space = spaces.Dict(names)
+        self.single_observation_space = spaces.Dict(observation=observation, achieved_goal=goal, desired_goal=goal)
         self.single_action_space = spaces.Box(-1, 1, (4,), np.float32)
         self.observation_space = batch_space(self.single_observation_space, num_envs)
         self.action_space = batch_space(self.single_action_space, num_envs)
@@ -189,7 +188,7 @@ class FetchVectorEnv(VectorEnv[Observation, Any, npt.NDArray[Any]]):
         if refresh:
             self.physics.refresh(np.unique(chosen))
 
-    def render(self, indices: npt.ArrayLike | None = None) -> tuple[Frame, ...] | None:  # type: ignore[override]
+    def render(self, indices: npt.ArrayLike | None = None) -> tuple[Frame, ...] | None:
         """Pictures of some worlds (default: all) with their goals, or None without a render mode."""
         if self.render_mode is None:
             gymnasium.logger.warn("render() without a render mode; make the worlds with render_mode='rgb_array'.")
@@ -281,13 +280,14 @@ class FetchEnv(gymnasium.Env[Observation, Any]):
             raise ValueError(f"The action has shape {shape}; expected (4,): x, y, z and the fingers.")
         observations, rewards, _, truncated, infos = self.worlds.step(np.asarray(action)[None])
         info = {name: value[0].item() for name, value in infos.items() if not name.startswith("_")}
-        return {name: value[0] for name, value in observations.items()}, float(rewards[0]), False, bool(truncated[0]), info
+        observation = {name: value[0] for name, value in observations.items()}
+        return observation, float(rewards[0]), False, bool(truncated[0]), info
 
     def compute_reward(self, achieved_goal: Any, desired_goal: Any, info: Any) -> Any:
         """The reward of any achieved and desired goals, for hindsight."""
         return reward(achieved_goal, desired_goal)
 
-    def render(self) -> Frame | None:  # type: ignore[override]
+    def render(self) -> Frame | None:
         """The current picture, or None without a render mode."""
         frames = self.worlds.render()
         return frames[0] if frames else None

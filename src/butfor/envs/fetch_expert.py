@@ -37,7 +37,9 @@ def scripted_action(
         raise ValueError(f"noise is {noise} and random_share {random_share}; expected noise >= 0, 0 <= share <= 1.")
     state, goal = np.asarray(observation, dtype=np.float64), np.asarray(desired_goal, dtype=np.float64)
     if state.ndim != 2 or state.shape[1] < 25 or goal.shape != (len(state), 3):
-        raise ValueError(f"observation has shape {state.shape} and desired_goal {goal.shape}; expected [N, 25], [N, 3].")
+        raise ValueError(
+            f"observation has shape {state.shape} and desired_goal {goal.shape}; expected [N, 25], [N, 3]."
+        )
     action = np.clip(EXPERTS[task](state, goal), -1, 1)
     # Every draw is made for every world, so one world's situation never shifts the draws of another.
     uniform = generator.uniform(-1, 1, action.shape)
@@ -49,11 +51,11 @@ def scripted_action(
 def pick_and_place(state: Floats, goal: Floats) -> Floats:
     """Hover over the object, go down with open fingers, close them, then carry the object to the goal; -> [N, 4]."""
     thing, way = state[:, 3:6], state[:, 6:9]
-    motion = state[:, 14:17] + state[:, 20:23]  # of the object, in one step: it may ride on a turning table
+    motion = state[:, 14:17] + state[:, 20:23]  # of the object until the next step: a table may turn under it
     over = np.linalg.norm(way[:, :2], axis=1) < NEAR
     around = over & (np.abs(way[:, 2]) < GRASP_DEPTH)
     held = around & (state[:, 9:11].max(axis=1) < GRASPED)
-    approach = np.where(over[:, None], way, way + [0.0, 0.0, HOVER]) + LEAD * motion
+    approach = np.where(over[:, None], way, way + HOVER * np.array([0, 0, 1])) + motion
     move = GAIN * np.where(held[:, None], goal - thing, approach)
     return np.concatenate([move, np.where(around, -1.0, 1.0)[:, None]], axis=1)
 
@@ -79,5 +81,4 @@ def push(state: Floats, goal: Floats) -> Floats:
     return np.where((distance < CLOSE_ENOUGH)[:, None], 0.0, action)
 
 
-LEAD = 0.0
 EXPERTS = {"push": push, "pick_and_place": pick_and_place, "rot_table": pick_and_place}

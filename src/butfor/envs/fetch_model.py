@@ -12,8 +12,9 @@ import numpy.typing as npt
 
 _INSTALL = "install them with: pip install 'butfor[fetch]'"
 try:
-    import mujoco
-    import mujoco.batch
+    import mujoco as mujoco
+    from mujoco.batch import Batch as Batch
+    from mujoco.batch import SimulationError as SimulationError
 except ImportError as error:
     raise ImportError(f"The Fetch worlds need mujoco 4 and gymnasium-robotics; {_INSTALL}.") from error
 

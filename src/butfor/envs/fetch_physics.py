@@ -7,9 +7,7 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from butfor.envs.fetch_model import CONTACT_POINTS, FINGERS, SUBSTEPS, Floats, Task, build
-
-from mujoco.batch import Batch, SimulationError  # isort: skip  # fetch_model explains it if mujoco is missing
+from butfor.envs.fetch_model import CONTACT_POINTS, FINGERS, SUBSTEPS, Batch, Floats, SimulationError, Task, build
 
 Flags = npt.NDArray[np.bool_]
 Worlds = npt.NDArray[np.int64] | None  # ascending indices; None means all
@@ -18,8 +16,8 @@ TIME_STEP = 0.04  # every velocity in an observation is multiplied by it
 ACTION_SCALE = np.float32(0.05)  # metres that an action of 1 moves the gripper's target
 CONTACT_FORCE = 30.0  # newtons, summed over the substeps and contact points of one finger
 LARGEST_VALUE = 1e4  # of a coordinate or velocity: beyond it a world counts as blown up
-FIELDS = ("qpos", "qvel", "ctrl", "act", "time", "mocap_pos", "mocap_quat")  # views of the state
-FIELDS += ("xpos", "xquat", "site_xpos", "site_xmat", "cdof", "subtree_com")  # copied out after every call
+STATE_FIELDS = ("qpos", "qvel", "ctrl", "time", "mocap_pos", "mocap_quat")  # views of the state rows
+DERIVED_FIELDS = ("xpos", "xquat", "site_xpos", "site_xmat", "cdof", "subtree_com")  # copied out after every call
 
 
 class FetchPhysics:
@@ -37,7 +35,7 @@ class FetchPhysics:
         self.layout = self.model.layout(self.observation_size)
         available = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
         self.batch = Batch(self.model.mj, count, min(threads or available, count))
-        self.field: dict[str, Floats] = {name: self.batch.bind(name) for name in FIELDS}
+        self.field: dict[str, Floats] = {name: self.batch.bind(name) for name in STATE_FIELDS + DERIVED_FIELDS}
         self.gripper = np.zeros((count, 7))  # position and quaternion of the gripper's body
         self.observation = np.zeros((count, self.observation_size))
         self._forces = np.zeros((count, SUBSTEPS, self.model.mj.nsensordata))

@@ -12,10 +12,8 @@ import numpy as np
 from gymnasium.vector import AutoresetMode
 
 from butfor.envs.fetch import MAX_EPISODE_STEPS, FetchEnv, FetchVectorEnv
-from butfor.envs.fetch_model import Floats, Task
+from butfor.envs.fetch_model import Floats, Task, mujoco
 from butfor.envs.fetch_physics import TIME_STEP, FetchPhysics
-
-import mujoco  # isort: skip  # fetch_model explains it if mujoco is missing
 
 TURN = np.pi / 4  # the angle of one period
 TIMINGS = {"paper": (25, 5), "release": (20, 5)}  # steps of moving and of pausing

@@ -100,7 +100,7 @@
     }
     if (episode.events.influence[step]) {
       const x = at(episode.tracks.object[step]);
-      shape("circle", { class: "halo", cx: x, cy: floor - side / 2, r: side + 2 });
+      shape("circle", { class: "halo", cx: x, cy: floor - side / 2, r: side / 2 + 6 });
     }
   }
 
@@ -153,7 +153,9 @@
   slider.addEventListener("input", () => { play(false); show(Number(slider.value)); });
   document.addEventListener("keydown", (event) => {
     const move = { ArrowLeft: -1, ArrowRight: 1 }[event.key];
-    const inside = element("timeline").contains(event.target);
+    const { top, bottom } = element("timeline").getBoundingClientRect();
+    const seen = event.target === document.body && top < window.innerHeight && bottom > 0;
+    const inside = seen || element("timeline").contains(event.target);
     if (!move || !inside || ["SELECT", "INPUT"].includes(event.target.tagName)) return;
     event.preventDefault();
     play(false);

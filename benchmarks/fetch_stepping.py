@@ -1,0 +1,152 @@
+"""Environment steps a second of FetchPickAndPlace: the batched worlds, their peers, and the physics alone.
+
+python -m benchmarks.fetch_stepping [N ...]
+"""
+
+import importlib
+import importlib.metadata
+import os
+import resource
+import sys
+import warnings
+from collections.abc import Callable
+from typing import Any
+
+import gymnasium
+import numpy as np
+from mujoco.batch import Batch
+
+from benchmarks._timing import medians
+from butfor.envs.fetch import FetchVectorEnv
+from butfor.envs.fetch_model import SUBSTEPS
+from butfor.envs.mujoco_mending import mend_when_imported
+
+CORES = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
+RUNS = 5
+TASK, PEER = "pick_and_place", "FetchPickAndPlace-v4"
+INPUTS = ("mocap_pos", "mocap_quat", "ctrl")
+ROWS = ("physics floor", "butfor", "butfor, contacts", "AsyncVectorEnv", "SyncVectorEnv", "EnvPool")
+
+
+def batched(count: int, steps: int, contacts: bool, actions: np.ndarray) -> Callable[[], None]:
+    """The library's worlds, from the same start in every run."""
+    worlds = FetchVectorEnv(TASK, count, contacts=contacts)
+    worlds.reset(seed=0)
+    start = worlds.save_state()
+
+    def run() -> None:
+        worlds.restore_state(None, start)
+        for step in range(steps):
+            worlds.step(actions[step])
+
+    return run
+
+
+def floor(count: int, steps: int, actions: np.ndarray) -> Callable[[], None]:
+    """The same substeps from recorded inputs: no observations, rewards, checks or copies."""
+    worlds = FetchVectorEnv(TASK, count)
+    worlds.reset(seed=0)
+    start = worlds.physics.batch.state.copy()
+    records = []
+    for step in range(steps):
+        worlds.step(actions[step])
+        records.append([worlds.physics.field[name].copy() for name in INPUTS])
+    batch = Batch(worlds.physics.model.mj, count, min(CORES, count))
+    fields = [batch.bind(name) for name in INPUTS]
+
+    def run() -> None:
+        batch.state[:] = start
+        for record in records:
+            for field, values in zip(fields, record, strict=True):
+                field[:] = values
+            batch.step(nstep=SUBSTEPS)
+
+    return run
+
+
+def stepping(worlds: Any, steps: int, actions: np.ndarray) -> Callable[[], None]:
+    """A peer's worlds, which go on from run to run and reset themselves."""
+    worlds.reset()
+
+    def run() -> None:
+        for step in range(steps):
+            worlds.step(actions[step])
+
+    return run
+
+
+def envpool(count: int, steps: int, actions: np.ndarray) -> Callable[[], None] | None:
+    """EnvPool's worlds where it is installed and works."""
+    try:
+        pool = importlib.import_module("envpool")
+
+        worlds = pool.make(PEER, env_type="gymnasium", num_envs=count, num_threads=min(CORES, count), seed=0)
+    except Exception:
+        return None
+    return stepping(worlds, steps, actions.astype(np.float64))
+
+
+def memory_per_world() -> float:
+    """Kibibytes that one more world adds to the process."""
+    few, many = 64, 2112
+    kept = [FetchVectorEnv(TASK, few)]
+    kept[0].reset(seed=0)
+    before = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
+    kept.append(FetchVectorEnv(TASK, many))
+    kept[1].reset(seed=0)
+    return (resource.getrusage(resource.RUSAGE_SELF).ru_maxrss - before) / (many - few)
+
+
+def main(counts: list[int]) -> None:
+    warnings.simplefilter("ignore")
+    gymnasium.logger.min_level = gymnasium.logger.ERROR
+    mend_when_imported()
+    import gymnasium_robotics
+
+    gymnasium.register_envs(gymnasium_robotics)
+    versions = [f"{name} {importlib.metadata.version(name)}" for name in ("mujoco", "gymnasium", "gymnasium-robotics")]
+    print(f"{PEER}, random actions, {CORES} processors; {', '.join(versions)}")
+    # Worker processes are forked before the batches start their threads.
+    peers = {
+        count: {
+            "AsyncVectorEnv": gymnasium.make_vec(PEER, count, "async"),
+            "SyncVectorEnv": gymnasium.make_vec(PEER, count, "sync"),
+        }
+        for count in counts
+    }
+    rates: dict[str, dict[int, float]] = {name: {} for name in ROWS}
+    for count in counts:
+        steps = max(10, min(100, 1600 // count))
+        slow = max(4, steps // 4)  # the peers are measured on fewer steps, for they take longer
+        actions = np.random.default_rng(0).uniform(-1, 1, (steps, count, 4)).astype(np.float32)
+        rivals: dict[str, tuple[int, Callable[[], None] | None]] = {
+            "physics floor": (steps, floor(count, steps, actions)),
+            "butfor": (steps, batched(count, steps, False, actions)),
+            "butfor, contacts": (steps, batched(count, steps, True, actions)),
+            "EnvPool": (slow, envpool(count, slow, actions)),
+        }
+        rivals |= {name: (slow, stepping(worlds, slow, actions)) for name, worlds in peers[count].items()}
+        running = {name: run for name, (_, run) in rivals.items() if run is not None}
+        for name, seconds in medians(running, "cpu", RUNS).items():
+            rates[name][count] = count * rivals[name][0] / seconds
+        for worlds in peers[count].values():
+            worlds.close()
+    report(rates, counts)
+    print(f"memory: {memory_per_world():.1f} KiB a world")
+
+
+def report(rates: dict[str, dict[int, float]], counts: list[int]) -> None:
+    """Steps a second, then the ratios that matter."""
+    print(f"{'env steps/s, N =':<32}" + "".join(f"{count:>9}" for count in counts))
+    for name, row in rates.items():
+        cells = [f"{row[count]:>9.0f}" if count in row else f"{'-':>9}" for count in counts]
+        print(f"{name:<32}" + "".join(cells))
+    pairs = [("butfor", "AsyncVectorEnv"), ("butfor", "SyncVectorEnv"), ("butfor", "EnvPool")]
+    pairs += [("butfor", "physics floor"), ("butfor, contacts", "butfor")]
+    for one, other in pairs:
+        if rates[other]:
+            print(f"{f'{one} / {other}':<32}" + "".join(f"{rates[one][n] / rates[other][n]:>9.2f}" for n in counts))
+
+
+if __name__ == "__main__":
+    main([int(word) for word in sys.argv[1:]] or [1, 8, 32, 128])
