@@ -7,6 +7,8 @@ from typing import Any
 
 import torch
 
+from butfor.record import versions
+
 
 def medians(rivals: dict[str, Callable[[], Any]], device: str, runs: int = 7) -> dict[str, float]:
     """Median seconds of each rival, after a warm-up, taking turns."""
@@ -20,6 +22,13 @@ def medians(rivals: dict[str, Callable[[], Any]], device: str, runs: int = 7) ->
             if turn:  # the first turn warms up
                 times[name].append(time.perf_counter() - began)
     return {name: statistics.median(values) for name, values in times.items()}
+
+
+def describe(device: str) -> str:
+    """What the figures below it depend on."""
+    found = versions(device)
+    hardware = found["device"] if device == "cuda" else f"{found['processor']}, {found['threads']} threads"
+    return f"butfor {found['butfor']}, commit {found['commit']}, torch {found['torch']}, {hardware}, {found['started']}"
 
 
 def matrix_peak(device: str) -> float:

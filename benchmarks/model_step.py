@@ -9,7 +9,7 @@ import torch
 from torch import Tensor, nn
 
 from benchmarks.scoring import ACTION, LAYERS, OBS, TARGET, WIDTH, PlainModel
-from benchmarks._timing import medians
+from benchmarks._timing import describe, medians
 from butfor.capture import captured
 from butfor.dynamics import FitConfig, GaussianDynamics, ModelConfig, make_optimizer, take, train_step
 from butfor.networks import make_generators
@@ -18,7 +18,8 @@ BATCH, ROWS, STEPS = 500, 10_000, 20
 
 
 def main(device: str) -> None:
-    print(f"model step on {device}: {LAYERS}x{WIDTH} tanh, batch {BATCH}, {torch.get_num_threads()} threads")
+    print(describe(device))
+    print(f"model step: {LAYERS}x{WIDTH} tanh, batch {BATCH}")
     print(f"{'R':>4}{'plain ms':>10}{'butfor ms':>11}{'ms a replica':>14}{'ratio a replica':>17}")
     inputs = torch.randn(ROWS, OBS + ACTION, device=device)
     target = torch.randn(ROWS, TARGET, device=device)

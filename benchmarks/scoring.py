@@ -9,7 +9,7 @@ import sys
 import torch
 from torch import Tensor, nn
 
-from benchmarks._timing import matrix_peak, medians
+from benchmarks._timing import describe, matrix_peak, medians
 from butfor.actions import ActionLaw
 from butfor.dynamics import GaussianDynamics, ModelConfig
 from butfor.influence import ScoreConfig, score_states
@@ -53,8 +53,9 @@ def plain_cai(model: PlainModel, obs: Tensor, actions: int) -> Tensor:
 
 def main(device: str) -> None:
     peak = matrix_peak(device)
-    print(f"scoring on {device}: {LAYERS}x{WIDTH} network, {OBS}+{ACTION} inputs, {TARGET} targets; ", end="")
-    print(f"{torch.get_num_threads()} threads, matrix peak {peak / 1e9:,.0f} GFLOP/s")
+    print(describe(device))
+    print(f"scoring: {LAYERS}x{WIDTH} network, {OBS}+{ACTION} inputs, {TARGET} targets; ", end="")
+    print(f"matrix peak {peak / 1e9:,.0f} GFLOP/s")
     print(f"{'activation':<12}{'K':>4}{'plain states/s':>16}{'butfor states/s':>17}{'of peak':>9}{'ratio':>7}{'goal':>6}")
     law, generators = ActionLaw((-1.0,) * ACTION, (1.0,) * ACTION), make_generators([0], device)
     for activation, layer in (("relu", nn.ReLU), ("tanh", nn.Tanh)):

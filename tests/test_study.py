@@ -322,6 +322,23 @@ def test_a_run_cut_off_in_any_stage_ends_with_the_same_bits(
     assert_same_results(run_detection(CONFIG, tmp_path / "run"), finished)
 
 
+def test_a_fit_that_ended_early_is_not_fitted_again(tmp_path: Path) -> None:
+    """A learning rate so large that patience ends: the checkpoint of that end is as good as one of the last epoch."""
+    config = replace(CONFIG, fitting=replace(CONFIG.fitting, learning_rate=1.0, max_epochs=50, patience=1))
+    calls: list[Call] = []
+    run_detection(config, tmp_path / "unbroken", progress=lambda *call: calls.append(call))
+    epochs = [call[1] for call in calls if call[0] == "fit CAI"]
+    assert epochs[-2] < 50  # the last call says that the stage is done
+    assert epochs[-1] == 50
+    number = [call[0] for call in calls].index("fit Attention")
+    with pytest.raises(Stop, match="fit Attention"):
+        run_detection(config, tmp_path / "run", progress=stop_at(number))
+    again: list[Call] = []
+    run_detection(config, tmp_path / "run", progress=lambda *call: again.append(call))
+    assert [call[1] for call in again if call[0] == "fit CAI"] == [50]
+    assert_same_results(tmp_path / "run", tmp_path / "unbroken")
+
+
 @pytest.mark.usefixtures("hasty_clock")
 def test_a_run_cut_off_again_and_again_ends_with_the_same_bits(finished: Path, tmp_path: Path) -> None:
     """Each attempt gets two steps further: through the data, and every epoch's checkpoint, to the scores."""

@@ -10,6 +10,9 @@ import mujoco
 import numpy as np
 import numpy.typing as npt
 
+Frame = npt.NDArray[np.uint8]
+
+RING_COLOUR = (220, 30, 30)
 CAMERA = {"distance": 2.5, "azimuth": 132.0, "elevation": -14.0, "lookat": np.array([1.3, 0.75, 0.55])}
 
 
@@ -30,12 +33,11 @@ class Painter:
         mujoco.mjr_resizeOffscreen(width, height, self._graphics)
         mujoco.mjr_setBuffer(int(mujoco.mjtFramebuffer.mjFB_OFFSCREEN), self._graphics)
 
-    def paint(self, physics: npt.NDArray[np.float64], sites: dict[int, Any]) -> npt.NDArray[np.uint8]:
-        """The picture [height, width, 3] of an mjSTATE_INTEGRATION row, with some sites moved."""
+    def paint(self, physics: npt.NDArray[np.float64], site: int, goal: npt.NDArray[np.float64]) -> Frame:
+        """The picture [height, width, 3] of an mjSTATE_INTEGRATION row, with a site moved to the goal."""
         mujoco.mj_setState(self.model, self.data, physics, mujoco.mjtState.mjSTATE_INTEGRATION)
         mujoco.mj_forward(self.model, self.data)
-        for site, position in sites.items():
-            self.data.site_xpos[site] = position
+        self.data.site_xpos[site] = goal
         self._context.make_current()
         everything = int(mujoco.mjtCatBit.mjCAT_ALL)
         mujoco.mjv_updateScene(self.model, self.data, self._option, None, self._camera, everything, self._scene)
@@ -43,7 +45,21 @@ class Painter:
         mujoco.mjr_render(view, self._scene, self._graphics)
         frame = np.empty((self.height, self.width, 3), dtype=np.uint8)
         mujoco.mjr_readPixels(frame, None, view, self._graphics)
-        return frame[::-1].copy()  # OpenGL's rows go upwards
+        frame = frame[::-1].copy()  # OpenGL's rows go upwards
+        self._ring(frame, goal)
+        return frame
+
+    def _ring(self, frame: Frame, goal: npt.NDArray[np.float64]) -> None:
+        """Draw a ring around the goal, which shows it also where the robot hides it."""
+        camera = self._scene.camera[0]
+        seen = goal - camera.pos
+        right = np.cross(camera.forward, camera.up)
+        # Rows and columns are square: one unit of the frustum's height is `scale` pixels either way.
+        scale = self.height / (camera.frustum_top - camera.frustum_bottom)
+        across, upwards = scale * camera.frustum_near * np.array([seen @ right, seen @ camera.up]) / (seen @ camera.forward)
+        row, column = np.ogrid[: self.height, : self.width]
+        radius = np.hypot(row + 0.5 - self.height / 2 + upwards, column + 0.5 - self.width / 2 - across)
+        frame[np.abs(radius - self.height / 50) < 0.7] = RING_COLOUR
 
     def close(self) -> None:
         """Give the graphics context back."""

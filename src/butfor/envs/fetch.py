@@ -203,7 +203,7 @@ class FetchVectorEnv(VectorEnv[Observation, Any, npt.NDArray[Any]]):
 
             self._painter = Painter(self.physics.model.mj, *self._picture_size)
         states, target = self.physics.batch.state, self.physics.model.target_site
-        return tuple(self._painter.paint(states[world], {target: self._goal[world]}) for world in chosen)
+        return tuple(self._painter.paint(states[world], target, self._goal[world]) for world in chosen)
 
     def close_extras(self, **kwargs: Any) -> None:
         """Give back the graphics context."""

@@ -47,6 +47,8 @@ def replace_table(spec: Any) -> None:
     top = table.geoms[0]
     top.type, top.size, top.mass = mujoco.mjtGeom.mjGEOM_CYLINDER, TABLE_SIZE, TABLE_MASS
     top.contype = top.conaffinity = TABLE
+    stripe = table.add_geom(type=mujoco.mjtGeom.mjGEOM_BOX, pos=[0.19, 0, TABLE_SIZE[1]], size=[0.19, 0.004, 0.001])
+    stripe.rgba, stripe.mass, stripe.contype, stripe.conaffinity = [0.5, 0.5, 0.5, 1], 0, 0, 0  # only shows the angle
     hinge = "table0:hinge"  # no name that starts with "robot", and the actuator comes last, behind the fingers'
     table.add_joint(name=hinge, type=mujoco.mjtJoint.mjJNT_HINGE, axis=[0, 0, 1], damping=[HINGE_DAMPING, 0, 0])
     servo = spec.add_actuator(name=hinge, target=hinge, trntype=mujoco.mjtTrn.mjTRN_JOINT)
