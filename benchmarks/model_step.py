@@ -8,10 +8,11 @@ import sys
 import torch
 from torch import Tensor, nn
 
-from benchmarks.scoring import ACTION, LAYERS, OBS, TARGET, WIDTH, PlainModel
 from benchmarks._timing import describe, medians
+from benchmarks.scoring import ACTION, LAYERS, OBS, TARGET, WIDTH, PlainModel
 from butfor.capture import captured
-from butfor.dynamics import FitConfig, GaussianDynamics, ModelConfig, make_optimizer, take, train_step
+from butfor.dynamics import GaussianDynamics, ModelConfig
+from butfor.fitting import FitConfig, make_optimizer, take, train_step
 from butfor.networks import make_generators
 
 BATCH, ROWS, STEPS = 500, 10_000, 20
@@ -51,7 +52,10 @@ def main(device: str) -> None:
             for _ in range(STEPS):
                 step(torch.randint(ROWS, (replicas, BATCH), device=device))  # type: ignore[operator]
 
-        seconds = {name: 1000 * value / STEPS for name, value in medians({"plain": plain_steps, "butfor": steps}, device).items()}
+        seconds = {
+            name: 1000 * value / STEPS
+            for name, value in medians({"plain": plain_steps, "butfor": steps}, device).items()
+        }
         ratio = seconds["plain"] / (seconds["butfor"] / replicas)
         print(f"{replicas:>4}{seconds['plain']:>10.2f}{seconds['butfor']:>11.2f}", end="")
         print(f"{seconds['butfor'] / replicas:>14.2f}{ratio:>17.2f}", flush=True)

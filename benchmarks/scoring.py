@@ -5,6 +5,7 @@ python -m benchmarks.scoring [cuda]
 
 import math
 import sys
+from itertools import pairwise
 
 import torch
 from torch import Tensor, nn
@@ -13,7 +14,7 @@ from benchmarks._timing import describe, matrix_peak, medians
 from butfor.actions import ActionLaw
 from butfor.dynamics import GaussianDynamics, ModelConfig
 from butfor.influence import ScoreConfig, score_states
-from butfor.networks import make_generators
+from butfor.networks import Activation, make_generators
 
 OBS, ACTION, TARGET, LAYERS, WIDTH = 25, 4, 3, 4, 256
 
@@ -24,9 +25,7 @@ class PlainModel(nn.Module):
     def __init__(self, activation: type[nn.Module]) -> None:
         super().__init__()
         sizes = [OBS + ACTION, *[WIDTH] * LAYERS]
-        layers = [
-            module for i, o in zip(sizes[:-1], sizes[1:], strict=True) for module in (nn.Linear(i, o), activation())
-        ]
+        layers = [module for i, o in pairwise(sizes) for module in (nn.Linear(i, o), activation())]
         self.trunk = nn.Sequential(*layers)
         self.mean, self.variance = nn.Linear(WIDTH, TARGET), nn.Linear(WIDTH, TARGET)
 
@@ -56,26 +55,34 @@ def main(device: str) -> None:
     print(describe(device))
     print(f"scoring: {LAYERS}x{WIDTH} network, {OBS}+{ACTION} inputs, {TARGET} targets; ", end="")
     print(f"matrix peak {peak / 1e9:,.0f} GFLOP/s")
-    print(f"{'activation':<12}{'K':>4}{'plain states/s':>16}{'butfor states/s':>17}{'of peak':>9}{'ratio':>7}{'goal':>6}")
-    law, generators = ActionLaw((-1.0,) * ACTION, (1.0,) * ACTION), make_generators([0], device)
+    print(
+        f"{'activation':<12}{'K':>4}{'plain states/s':>16}{'butfor states/s':>17}{'of peak':>9}{'ratio':>7}{'goal':>6}"
+    )
     for activation, layer in (("relu", nn.ReLU), ("tanh", nn.Tanh)):
-        config = ModelConfig(layers=LAYERS, width=WIDTH, activation=activation)
-        model = GaussianDynamics(OBS, ACTION, TARGET, config, make_generators([0])).to(device).eval()
-        plain = PlainModel(layer).to(device).eval()
         for actions, goal in ((32, 2.0), (64, 2.5)):
-            many, few = (500_000, 10_000) if device == "cuda" else (4000, 2000)
-            obs = torch.randn(1, many, OBS, device=device)
-            scoring = ScoreConfig(actions=actions)
-            rivals = {
-                "plain": lambda: plain_cai(plain, obs[0, :few], actions),
-                "butfor": lambda: score_states(model, obs, law, [[0, 1, 2]], scoring, generators),
-            }
-            seconds = medians(rivals, device)
-            speed = {"plain": few / seconds["plain"], "butfor": many / seconds["butfor"]}
-            operations = 2 * actions * (WIDTH * ACTION + (LAYERS - 1) * WIDTH**2 + WIDTH * 2 * TARGET)
-            share, ratio = speed["butfor"] * operations / peak, speed["butfor"] / speed["plain"]
-            print(f"{activation:<12}{actions:>4}{speed['plain']:>16,.0f}{speed['butfor']:>17,.0f}", end="")
-            print(f"{share:>9.0%}{ratio:>7.2f}{goal:>6.1f}", flush=True)
+            compare(activation, layer, actions, goal, peak, device)
+
+
+def compare(
+    activation: Activation, layer: type[nn.Module], actions: int, goal: float, peak: float, device: str
+) -> None:
+    config = ModelConfig(layers=LAYERS, width=WIDTH, activation=activation)
+    model = GaussianDynamics(OBS, ACTION, TARGET, config, make_generators([0])).to(device).eval()
+    plain = PlainModel(layer).to(device).eval()
+    many, few = (500_000, 10_000) if device == "cuda" else (4000, 2000)
+    obs = torch.randn(1, many, OBS, device=device)
+    law, generators = ActionLaw((-1.0,) * ACTION, (1.0,) * ACTION), make_generators([0], device)
+    scoring = ScoreConfig(actions=actions)
+    rivals = {
+        "plain": lambda: plain_cai(plain, obs[0, :few], actions),
+        "butfor": lambda: score_states(model, obs, law, [[0, 1, 2]], scoring, generators),
+    }
+    seconds = medians(rivals, device)
+    speed = {"plain": few / seconds["plain"], "butfor": many / seconds["butfor"]}
+    operations = 2 * actions * (WIDTH * ACTION + (LAYERS - 1) * WIDTH**2 + WIDTH * 2 * TARGET)
+    share, ratio = speed["butfor"] * operations / peak, speed["butfor"] / speed["plain"]
+    print(f"{activation:<12}{actions:>4}{speed['plain']:>16,.0f}{speed['butfor']:>17,.0f}", end="")
+    print(f"{share:>9.0%}{ratio:>7.2f}{goal:>6.1f}", flush=True)
 
 
 if __name__ == "__main__":

@@ -18,6 +18,7 @@ RANKS = {
     "networks": 0,
     "attention": 1,
     "dynamics": 1,
+    "fitting": 1,
     "episodes": 1,
     "influence": 2,
     "replay": 2,

@@ -7,7 +7,7 @@ import torch
 from torch import Tensor, nn
 
 from butfor.attention import AttentionConfig, AttentionModel, EncoderLayer
-from butfor.dynamics import FitConfig, Fitting, make_optimizer, train_step
+from butfor.fitting import FitConfig, Fitting, make_optimizer, train_step
 from butfor.networks import make_generators
 
 TOKENS = {"agent": [0, 1], "object": [2, 3], "action": [4]}

@@ -38,7 +38,11 @@ def butfor_command(
     monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], tmp_path: Path
 ) -> Iterator[Butfor]:
     """Runs the command in this process, in an empty folder: exit code, stdout, stderr."""
-    handler = signal.getsignal(signal.SIGTERM)
+
+    def unhandled(number: int, frame: Any) -> None:
+        raise AssertionError("the command does not handle SIGTERM")
+
+    handler = signal.signal(signal.SIGTERM, unhandled)
     monkeypatch.chdir(tmp_path)
 
     def run(*arguments: str) -> Result:

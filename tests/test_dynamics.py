@@ -9,16 +9,8 @@ import torch
 from torch import Tensor, nn
 from torch.distributions import Normal
 
-from butfor.dynamics import (
-    FitConfig,
-    Fitting,
-    GaussianDynamics,
-    ModelConfig,
-    fit_batches,
-    make_optimizer,
-    take,
-    train_step,
-)
+from butfor.dynamics import GaussianDynamics, ModelConfig
+from butfor.fitting import FitConfig, Fitting, fit_batches, make_optimizer, take, train_step
 from butfor.networks import Linear, make_generators
 
 SEEDS = (3, 1, 4)

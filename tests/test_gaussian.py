@@ -1,6 +1,7 @@
 """Gaussians against torch.distributions and numerical integration, and float32 against float64."""
 
 import math
+from typing import Any
 
 import numpy as np
 import pytest
@@ -13,12 +14,11 @@ from torch.distributions import Independent, Normal, kl_divergence
 
 from butfor.gaussian import KL_FORMS, KLForm, entropy, kl, kl_to_mixture, log_product
 
+Gaussians = tuple[Tensor, Tensor]
 HALF_GAP = 0.5 * (1 - math.log(2))  # H(f) + log t_ff = 0.1534 a dimension, whatever the variance
 
 
-def random_gaussians(
-    *shape: int, seed: int = 0, spread: float = 1.0, dtype: torch.dtype = torch.float64
-) -> tuple[Tensor, Tensor]:
+def random_gaussians(*shape: int, seed: int = 0, spread: float = 1.0, dtype: torch.dtype = torch.float64) -> Gaussians:
     """Means N(0, spread^2) and log-normal variances of the given shape."""
     generator = torch.Generator().manual_seed(seed)
     mean = spread * torch.randn(shape, generator=generator, dtype=torch.float64)
@@ -26,11 +26,16 @@ def random_gaussians(
     return mean.to(dtype), variance.to(dtype)
 
 
-def distribution(mean: Tensor, variance: Tensor) -> Independent:
+def distribution(mean: Tensor, variance: Tensor) -> Any:
     return Independent(Normal(mean.double(), variance.double().sqrt()), 1)
 
 
-def reference(mean: Tensor, variance: Tensor, mixture: tuple[Tensor, Tensor], form: KLForm) -> Tensor:
+def kl_of(f: Gaussians, g: Gaussians | None, form: KLForm) -> Tensor:
+    """`kl_to_mixture` with the mixture g, or with none, so that f is its own."""
+    return kl_to_mixture(*f, form=form) if g is None else kl_to_mixture(*f, *g, form=form)
+
+
+def reference(mean: Tensor, variance: Tensor, mixture: Gaussians, form: KLForm) -> Tensor:
     """Appendix A.4 as printed (with the log-determinant's sign corrected), by torch.distributions in float64."""
     f = distribution(mean[..., :, None, :], variance[..., :, None, :])
     g = distribution(mixture[0][..., None, :, :], mixture[1][..., None, :, :])
@@ -39,7 +44,7 @@ def reference(mean: Tensor, variance: Tensor, mixture: tuple[Tensor, Tensor], fo
     variational = count - torch.logsumexp(-kl_divergence(f, g), -1)
     log_t = sum_of_both.log_prob(mean[..., :, None, :].double())
     product = count - torch.logsumexp(log_t, -1) - f.entropy()[..., 0]
-    forms = {
+    forms: dict[str, Tensor] = {
         "product": product,
         "variational": variational,
         "mean": (0.5 * (product + variational)).clamp_min(0),
@@ -93,7 +98,7 @@ def test_log_product_is_the_integral_of_the_two_densities() -> None:
 # --- the KL to a mixture against numerical integration --------------------------------------------
 
 
-def integrated_kl(mean: Tensor, variance: Tensor, mixture: tuple[Tensor, Tensor]) -> Tensor:
+def integrated_kl(mean: Tensor, variance: Tensor, mixture: Gaussians) -> Tensor:
     """KL of each of K Gaussians [K, d] to the mixture [M, d], d = 1 or 2, by the trapezoid rule over +-10 deviations.
 
     For smooth integrands that vanish at the ends this rule converges faster than any power of the step.
@@ -131,8 +136,7 @@ def test_product_and_variational_enclose_the_true_kl_of_each_action(dimensions: 
     f = random_gaussians(5, dimensions, seed=8, spread=spread)
     g = f if own else random_gaussians(7, dimensions, seed=9, spread=spread)
     truth = integrated_kl(*f, g)
-    given = () if own else g
-    bounds = {form: kl_to_mixture(*f, *given, form=form) for form in KL_FORMS}
+    bounds = {form: kl_of(f, None if own else g, form) for form in KL_FORMS}
     lower, upper = bounds["product"], bounds["variational"]
     assert (lower <= truth + 1e-9).all()
     assert (truth <= upper + 1e-9).all()
@@ -148,7 +152,7 @@ def test_product_and_variational_enclose_the_true_kl_of_each_action(dimensions: 
 def test_every_form_is_its_formula(form: KLForm, dimensions: int, own: bool) -> None:
     f = random_gaussians(2, 3, 6, dimensions, seed=10)
     g = f if own else random_gaussians(2, 3, 4, dimensions, seed=11)
-    result = kl_to_mixture(*f, *(() if own else g), form=form)
+    result = kl_of(f, None if own else g, form)
     assert result.shape == (2, 3, 6)
     torch.testing.assert_close(result, reference(*f, g, form), rtol=1e-10, atol=1e-10)
 
@@ -189,8 +193,8 @@ def test_equal_components_give_zero_and_the_product_its_constant(
     variance: float, dimensions: int, dtype: torch.dtype
 ) -> None:
     f = (torch.full((32, dimensions), 3.7, dtype=dtype), torch.full((32, dimensions), variance, dtype=dtype))
-    for given in ((), f):
-        results = {form: kl_to_mixture(*f, *given, form=form) for form in KL_FORMS}
+    for mixture in (None, f):
+        results = {form: kl_of(f, mixture, form) for form in KL_FORMS}
         assert torch.equal(results["variational"], torch.zeros(32, dtype=dtype))
         assert torch.equal(results["mean"], torch.zeros(32, dtype=dtype))
         assert torch.equal(results["mean_clip_product"], torch.zeros(32, dtype=dtype))
@@ -268,9 +272,9 @@ FLOORS: dict[KLForm, float] = {
 }
 
 
-def assert_float32_is_exact(f: tuple[Tensor, Tensor], g: tuple[Tensor, Tensor] | None) -> None:
+def assert_float32_is_exact(f: Gaussians, g: Gaussians | None) -> None:
     for form in KL_FORMS:
-        result = kl_to_mixture(*f, *(g or ()), form=form)
+        result = kl_of(f, g, form)
         assert result.dtype == torch.float32
         assert torch.isfinite(result).all(), form
         expected = reference(*f, g or f, form)
@@ -293,7 +297,7 @@ def test_float32_is_exact_for_any_variances_and_distances(
 ) -> None:
     generator = torch.Generator().manual_seed(seed)
 
-    def draw(amount: int) -> tuple[Tensor, Tensor]:
+    def draw(amount: int) -> Gaussians:
         uniform = torch.rand(2, 3, amount, dimensions, generator=generator)
         variance = 10 ** (lowest + (highest - lowest) * uniform[0])
         return 10.0**distance * (uniform[1] - 0.5), variance.clamp(1e-8, 200)
@@ -315,7 +319,7 @@ def test_float32_is_exact_for_nearly_equal_gaussians(
 ) -> None:
     generator = torch.Generator().manual_seed(seed)
 
-    def draw() -> tuple[Tensor, Tensor]:
+    def draw() -> Gaussians:
         normal = torch.randn(2, 3, 32, dimensions, generator=generator)
         variance = (10**level * (1 + relative * normal[0])).clamp(1e-8, 200)
         return offset + relative * 10 ** (level / 2) * normal[1], variance
@@ -331,6 +335,17 @@ def test_float32_is_exact_at_the_ends_of_the_range(own: bool) -> None:
         mean = distance * torch.linspace(0, 1, 25)[:, None] * torch.tensor([1.0, -1.0])
         f = (mean, variance)
         assert_float32_is_exact(f, None if own else (mean.flip(0), variance.roll(7, 0)))
+
+
+def test_float32_does_not_overflow_in_many_dimensions() -> None:
+    # one wide Gaussian among narrow ones: log t_fg - log t_ff is 1/2 log 2 a dimension, so 104, and its exp infinite
+    variance = torch.full((4, 300), 1e-6)
+    variance[0] = 100.0
+    f = (torch.zeros(4, 300), variance)
+    for form in KL_FORMS:
+        for mixture in (None, f):
+            result = kl_of(f, mixture, form)
+            torch.testing.assert_close(result.double(), reference(*f, f, form), rtol=1e-4, atol=1e-4)
 
 
 def test_kl_keeps_its_precision_in_float32() -> None:

@@ -1,5 +1,7 @@
 """Replicated layers against torch's own, one replica at a time."""
 
+from typing import Any
+
 import pytest
 import torch
 from torch import Tensor, nn
@@ -77,9 +79,7 @@ def test_spectral_norm_divides_by_the_largest_singular_value() -> None:
     for _ in range(500):
         layer(normal(4, 2, 6))
     largest = torch.linalg.svdvals(layer.weight)[:, 0]
-    torch.testing.assert_close(
-        layer.effective_weight(), layer.weight / largest[:, None, None], rtol=1e-9, atol=1e-9
-    )
+    torch.testing.assert_close(layer.effective_weight(), layer.weight / largest[:, None, None], rtol=1e-9, atol=1e-9)
     effective = torch.linalg.svdvals(layer.effective_weight())[:, 0]
     torch.testing.assert_close(effective, torch.ones(4, dtype=torch.float64), rtol=1e-9, atol=1e-9)
 
@@ -97,7 +97,7 @@ def test_spectral_norm_is_torchs_step_by_step_with_its_gradients() -> None:
         other = nn.Linear(6, 4, bias=False, dtype=torch.float64)
         other.weight.data = ours.weight.data[replica].clone()
         torch_spectral_norm(other)
-        norm = other.parametrizations["weight"][0]  # type: ignore[index]
+        norm: Any = other.parametrizations["weight"][0]  # type: ignore[index]
         norm._u.data, norm._v.data = ours.left[replica, :, 0].clone(), ours.right[replica, :, 0].clone()
         theirs.append(other)
     for step in range(5):
@@ -111,7 +111,7 @@ def test_spectral_norm_is_torchs_step_by_step_with_its_gradients() -> None:
             (reference * weight[replica]).sum().backward()
             torch.testing.assert_close(effective[replica], reference, rtol=1e-12, atol=1e-12)
             original = other.parametrizations["weight"].original  # type: ignore[union-attr, index]
-            torch.testing.assert_close(ours.weight.grad[replica], original.grad, rtol=1e-10, atol=1e-12)  # type: ignore[index, arg-type]
+            torch.testing.assert_close(ours.weight.grad[replica], original.grad, rtol=1e-10, atol=1e-12)  # type: ignore[index]
 
 
 def test_spectral_norm_iterates_once_a_training_pass_and_never_in_evaluation() -> None:

@@ -22,9 +22,10 @@ from safetensors import safe_open
 import butfor
 from butfor import detect, study
 from butfor.attention import AttentionConfig
-from butfor.dynamics import FitConfig, ModelConfig
+from butfor.dynamics import ModelConfig
 from butfor.envs import slide
 from butfor.episodes import Episodes
+from butfor.fitting import FitConfig
 from butfor.gaussian import KL_FORMS
 from butfor.influence import Influence, ScoreConfig
 from butfor.record import read_metrics
@@ -38,7 +39,8 @@ CONFIG = DetectionConfig(
     validation_episodes=6,
     test_episodes=10,
     model=ModelConfig(layers=1, width=8, normalize_input=False, target_scale=1.0),
-    fitting=FitConfig(batch_size=100, max_epochs=5, validate_every=1),
+    # so fast that errors rise, too, and the last weights are not the best
+    fitting=FitConfig(batch_size=100, learning_rate=0.03, max_epochs=5, validate_every=1),
     scoring=ScoreConfig(actions=4),
     attention=AttentionConfig(embedding=4, feedforward=4, layers=1),
 )

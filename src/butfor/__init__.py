@@ -3,13 +3,14 @@
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from butfor.dynamics import FitConfig, ModelConfig
+    from butfor.dynamics import ModelConfig
+    from butfor.fitting import FitConfig
     from butfor.influence import Influence, ScoreConfig
 
 __version__ = "0.1.0"
 __all__ = ["FitConfig", "Influence", "ModelConfig", "ScoreConfig", "__version__"]
 
-_HOMES = {"Influence": "influence", "ScoreConfig": "influence", "ModelConfig": "dynamics", "FitConfig": "dynamics"}
+_HOMES = {"Influence": "influence", "ScoreConfig": "influence", "ModelConfig": "dynamics", "FitConfig": "fitting"}
 
 
 def __getattr__(name: str) -> Any:

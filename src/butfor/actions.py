@@ -1,5 +1,6 @@
 """The uniform law over an action space: what CAI averages over, and how a model sees an action."""
 
+import warnings
 from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -31,6 +32,8 @@ class ActionLaw:
                 raise ValueError(f"The discrete action space starts at {space.start}; shift its actions to start at 0.")
             return cls(count=int(space.n))
         if isinstance(space, gymnasium.spaces.Box) and len(space.shape) == 1:
+            if not space.shape[0]:
+                raise ValueError(f"The action space {space} has no dimension, so there are no actions to compare.")
             if not (np.isfinite(space.low).all() and np.isfinite(space.high).all()):
                 raise ValueError(f"The action space {space} has infinite bounds; give a Box with finite ones.")
             return cls(tuple(space.low.astype(float).tolist()), tuple(space.high.astype(float).tolist()))
@@ -43,6 +46,29 @@ class ActionLaw:
             return cls(count=int(action.max()) + 1)
         low, high = action.double().amin(0).tolist(), action.double().amax(0).tolist()
         return cls(tuple(low), tuple(high))
+
+    def check(self, name: str, action: Tensor) -> None:
+        """Refuses actions that are not of this space, naming the first row; warns of those outside a box's bounds."""
+        if self.count:
+            if action.is_floating_point() and bool((action != action.round()).any()):
+                raise ValueError(f"{name} holds fractions; discrete actions are integers from 0 to {self.count - 1}.")
+            bad = ((action < 0) | (action >= self.count)).nonzero()
+            if len(bad):
+                value, row = action[tuple(bad[0])].item(), bad[0, 0].item()
+                raise ValueError(f"{name} holds {value} in row {row}; discrete actions run from 0 to {self.count - 1}.")
+            if name == "action" and action.dim() != 1:
+                raise ValueError(f"{name} has shape {list(action.shape)}; a discrete action space takes integers [N].")
+            return
+        if action.dim() < 2 or action.shape[-1] != self.size:
+            shape = list(action.shape)
+            raise ValueError(f"{name} has shape {shape}, but the action space has {self.size} dimension(s).")
+        rows, margin = action.reshape(-1, self.size).double(), 1e-5
+        low, high = rows.new_tensor(self.low), rows.new_tensor(self.high)
+        outside = ((rows < low - margin) | (rows > high + margin)).any(0).nonzero().flatten().tolist()
+        if outside:
+            warnings.warn(
+                f"{name} leaves the action space in column(s) {outside}: is it the right space?", stacklevel=3
+            )
 
     def encode(self, action: Tensor) -> Tensor:
         """Actions as the model sees them: those of a box as they are, discrete ones one-hot -> [..., size]."""

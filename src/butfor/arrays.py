@@ -1,5 +1,6 @@
 """Arrays from outside: numpy or torch, checked with sentences that name the offending row or column."""
 
+import operator
 import warnings
 from collections.abc import Mapping, Sequence
 from typing import Any
@@ -13,13 +14,20 @@ FEWEST_TRANSITIONS = 100
 
 
 def to_tensor(name: str, value: Any) -> Tensor:
-    """A numpy or torch array (or nested lists) as a tensor; other types are refused."""
+    """A numpy or torch array (or nested lists) of real numbers as a tensor; other types are refused."""
     if isinstance(value, Tensor):
+        if value.is_complex():
+            raise TypeError(f"{name} has type {value.dtype}; expected an array of real numbers.")
         return value.detach()
-    array = np.asarray(value)
+    try:
+        array = np.asarray(value)
+    except ValueError as error:
+        raise ValueError(f"{name} is not an array: its rows have different lengths.") from error
     if array.dtype.kind not in "fiub":
-        raise TypeError(f"{name} has type {array.dtype}; expected an array of numbers.")
-    return torch.from_numpy(np.ascontiguousarray(array))
+        raise TypeError(f"{name} has type {array.dtype}; expected an array of real numbers.")
+    kind = np.float64 if array.dtype.itemsize > 8 else array.dtype.newbyteorder("=")
+    array = np.ascontiguousarray(array, dtype=kind).reshape(array.shape)
+    return torch.from_numpy(array if array.flags.writeable else array.copy())
 
 
 def like(result: Tensor, given: Any) -> Any:
@@ -28,10 +36,8 @@ def like(result: Tensor, given: Any) -> Any:
 
 
 def check_finite_rows(name: str, value: Tensor) -> None:
-    """Refuses NaN and infinity, naming the first place."""
-    if not value.is_floating_point():
-        return
-    bad = (~torch.isfinite(value)).nonzero()
+    """Refuses NaN and what is infinite in single precision, naming the first place."""
+    bad = (~torch.isfinite(value.float())).nonzero()
     if len(bad):
         row, *rest = bad[0].tolist()
         column = f", column {rest[-1]}" if rest else ""
@@ -46,18 +52,23 @@ def check_table(name: str, value: Any, columns: int | None = None) -> Tensor:
     if table.dim() != 2 or (columns is not None and table.shape[1] != columns):
         raise ValueError(f"{name} has shape {list(table.shape)}; expected {expected}, one row a state.")
     check_finite_rows(name, table)
-    return table if table.is_floating_point() else table.float()
+    return table if table.is_floating_point() else table.double()
 
 
 def check_entities(
     entities: Mapping[str, Sequence[int]], obs: Tensor, action: Tensor, next_obs: Tensor
 ) -> dict[str, list[int]]:
     """Entities as lists of columns within range; warns of columns in which nothing can be learned."""
+    if not isinstance(entities, Mapping):
+        raise TypeError(f'entities is {entities!r}; expected names with columns, such as {{"cube": [3, 4, 5]}}.')
     if not entities:
         raise ValueError('entities is empty; name at least one, such as {"cube": [3, 4, 5]}.')
     checked = {}
     for name, members in entities.items():
-        columns = [int(column) for column in members]
+        try:
+            columns = [operator.index(column) for column in members]
+        except TypeError as error:
+            raise TypeError(f"Entity {name!r} has columns {members!r}; expected a list of whole numbers.") from error
         if not columns or len(set(columns)) != len(columns):
             raise ValueError(f"Entity {name!r} has columns {columns}; expected at least one, each once.")
         for column in columns:
@@ -65,18 +76,25 @@ def check_entities(
                 last = obs.shape[1] - 1
                 raise ValueError(f"Entity {name!r} names column {column}, but observations have columns 0 to {last}.")
         change = next_obs[:, columns] - obs[:, columns]
-        constant = [column for column, fixed in zip(columns, (change == change[0]).all(0), strict=True) if fixed]
+        rounding = (
+            4 * torch.finfo(obs.dtype).eps * torch.maximum(obs[:, columns].abs(), next_obs[:, columns].abs()).amax(0)
+        )
+        fixed = change.amax(0) - change.amin(0) <= rounding
+        constant = [column for column, still in zip(columns, fixed, strict=True) if still]
         if constant:
             text = (
                 f"Column(s) {constant} of entity {name!r} always change by the same amount: no influence will be found."
             )
             warnings.warn(text, stacklevel=3)
         checked[name] = columns
+    if action.dim() == 1 and bool((action == action[0]).all()):
+        warnings.warn("The action never varies in the data: its influence cannot be learned.", stacklevel=3)
     if action.dim() == 2:
-        fixed = (action == action[0]).all(0).nonzero().flatten().tolist()
-        if fixed:
+        fixed_actions = (action == action[0]).all(0).nonzero().flatten().tolist()
+        if fixed_actions:
             warnings.warn(
-                f"Action column(s) {fixed} never vary in the data: their influence cannot be learned.", stacklevel=3
+                f"Action column(s) {fixed_actions} never vary in the data: their influence cannot be learned.",
+                stacklevel=3,
             )
     return checked
 
@@ -90,7 +108,7 @@ def check_transitions(
     action = to_tensor("action", action)
     if action.dim() == 1 and action.is_floating_point():
         raise ValueError("action has shape [N] with fractions; expected [N, A], or integers [N] for discrete actions.")
-    if action.dim() not in (1, 2):
+    if action.dim() not in (1, 2) or action.shape[1:] == (0,):
         raise ValueError(f"action has shape {list(action.shape)}; expected [N, A], or integers [N].")
     check_finite_rows("action", action)
     if not len(obs) == len(action) == len(next_obs):

@@ -24,6 +24,9 @@ class AttentionConfig:
     """batch normalisation of the inputs, without learnable parameters"""
 
     def __post_init__(self) -> None:
+        for name in ("embedding", "feedforward", "heads", "layers"):
+            if getattr(self, name) < 1:
+                raise ValueError(f"{name} must be at least 1; got {getattr(self, name)}.")
         if self.embedding % self.heads:
             raise ValueError(f"embedding ({self.embedding}) must be a multiple of heads ({self.heads}).")
 
@@ -89,7 +92,7 @@ class AttentionModel(nn.Module):
         for layer in self.layers:
             x, attention = layer(x, count)
             total = attention @ total  # the last layer's rows are the outputs, the first one's columns the inputs
-        output = x.view(*inputs.shape[:2], count, -1)[:, :, self.object]
+        output = x.view(*inputs.shape[:2], count, x.shape[-1])[:, :, self.object]
         return self.head(output), total[..., self.object, self.action]
 
     def predict_mean(self, inputs: Tensor) -> Tensor:

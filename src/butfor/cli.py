@@ -31,6 +31,7 @@ def detect(
     preset: Literal["paper", "demo"] = "paper",
     seeds: Count = None,
     train_episodes: Count = None,
+    validation_episodes: Count = None,
     test_episodes: Count = None,
     max_epochs: Count = None,
     actions: Count = None,
@@ -49,6 +50,7 @@ def detect(
         preset: settings to start from: the paper's, or a short run of a minute or two
         seeds: independent models, trained together as one batch
         train_episodes: episodes to learn from
+        validation_episodes: episodes that decide when training ends
         test_episodes: episodes to judge
         max_epochs: training ends earlier for a seed whose validation error no longer improves
         actions: K, the actions tried in each state
@@ -62,14 +64,16 @@ def detect(
     from butfor.study import DETECTION_PRESETS, run_detection
 
     short_names = {id: name for name, id in WORLDS.items()}
-    changes: dict[str, Any] = {"seeds": seeds, "train_episodes": train_episodes, "test_episodes": test_episodes}
-    config = DETECTION_PRESETS[preset]
-    config = dataclasses.replace(
-        config,
+    base = DETECTION_PRESETS[preset]
+    config = _changed(
+        base,
         world=short_names.get(world_id(world), world),
-        fitting=_changed(config.fitting, max_epochs=max_epochs),
-        scoring=_changed(config.scoring, actions=actions, form=form),
-        **{name: value for name, value in changes.items() if value is not None},
+        seeds=seeds,
+        train_episodes=train_episodes,
+        validation_episodes=validation_episodes,
+        test_episodes=test_episodes,
+        fitting=_changed(base.fitting, max_epochs=max_epochs),
+        scoring=_changed(base.scoring, actions=actions, form=form),
     )
     folder = run or Path("runs") / run_label("detection", config)
     with _live_progress() as progress:
@@ -183,12 +187,15 @@ def main() -> None:
             commands, prog="butfor", description=DESCRIPTION, args=arguments or ["--help"]
         )
     except KeyboardInterrupt:
-        print(
-            "\nInterrupted; nothing that was written is lost, and the same command goes on from there.", file=sys.stderr
-        )
+        again = "the same command without --overwrite" if "--overwrite" in arguments else "the same command"
+        print(f"\nInterrupted; nothing that was written is lost, and {again} goes on from there.", file=sys.stderr)
         sys.exit(130)
-    except (ValueError, TypeError, OSError, FloatingPointError, ImportError) as error:
+    except (ValueError, TypeError, OSError, FloatingPointError, ImportError, MemoryError) as error:
         sys.exit(f"Error: {error}")
+    except RuntimeError as error:
+        if type(error).__name__ == "OutOfMemoryError":  # torch's; not worth importing torch for
+            sys.exit(f"Error: {error}")
+        raise
 
 
 if __name__ == "__main__":

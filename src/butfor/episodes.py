@@ -1,7 +1,6 @@
 """Episodes as arrays [episode, time, ...]: the data type that worlds produce and everything else reads."""
 
 import json
-import zipfile
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -15,6 +14,7 @@ from butfor.files import written
 SCHEMA_VERSION = 1
 Float = NDArray[np.float32]
 Bool = NDArray[np.bool_]
+_KINDS = {"iu": "whole numbers", "b": "true or false", "fiu": "numbers"}
 
 
 @dataclass
@@ -33,6 +33,8 @@ class Episodes:
     metadata: dict[str, Any] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
+        if self.action.dtype.kind not in "fiu":
+            raise ValueError(f"action has type {self.action.dtype}; expected numbers.")
         if self.observation.ndim != 3 or self.action.ndim != 3:
             shapes = f"{self.observation.shape} and {self.action.shape}"
             raise ValueError(f"observation and action have shapes {shapes}; expected [E, T + 1, D] and [E, T, A].")
@@ -51,6 +53,11 @@ class Episodes:
             shape = expected.get(name, (episodes, steps))
             if array is None:
                 continue
+            kind = {"length": "iu", "sampled": "b", "contact": "b"}.get(
+                name, "b" if name.startswith("label_") else "fiu"
+            )
+            if array.dtype.kind not in kind:
+                raise ValueError(f"{name} has type {array.dtype}; expected {_KINDS[kind]}.")
             if array.ndim != len(shape) or any(
                 want not in (None, got) for want, got in zip(shape, array.shape, strict=True)
             ):
@@ -94,23 +101,29 @@ class Episodes:
         try:
             with np.load(path, allow_pickle=False) as file:
                 arrays = {name: file[name] for name in file.files}
-        except (zipfile.BadZipFile, ValueError, EOFError, OSError, AttributeError) as error:
+            version = arrays.pop("schema_version", np.array(0)).item()
+        except Exception as error:  # a damaged file can fail in many ways
             raise ValueError(f"{path} is not a complete episode file ({error}).") from error
-        version = int(arrays.pop("schema_version", np.array(0)))
         if version != SCHEMA_VERSION:
             raise ValueError(f"{path} has schema version {version}; this version of butfor reads {SCHEMA_VERSION}.")
-        metadata = json.loads(str(arrays.pop("metadata", "{}")))
         label = {name.removeprefix("label_"): arrays.pop(name) for name in list(arrays) if name.startswith("label_")}
-        known = set(cls.__dataclass_fields__)
         try:
-            return cls(**{k: v for k, v in arrays.items() if k in known}, label=label, metadata=metadata)
-        except TypeError as error:
+            metadata = json.loads(str(arrays.pop("metadata", "{}")))
+            known = {name: value for name, value in arrays.items() if name in cls.__dataclass_fields__}
+            return cls(**known, label=label, metadata=metadata)
+        except (TypeError, ValueError) as error:
             raise ValueError(f"{path} is not a complete episode file ({error}).") from error
 
 
 def concatenate(parts: Sequence[Episodes]) -> Episodes:
     """Episodes of the same world one after the other; optional arrays are kept where every part has them."""
+    if not parts:
+        raise ValueError("There are no episodes to join; give at least one part.")
     steps = max(part.action.shape[1] for part in parts)
+    for name in ("observation", "action", "achieved_goal", "desired_goal"):
+        sizes = sorted({getattr(part, name).shape[2] for part in parts})
+        if len(sizes) > 1:
+            raise ValueError(f"Only episodes of one world can be joined; {name} has sizes {sizes}.")
 
     def joined(arrays: Sequence[NDArray[Any] | None], extra: int) -> Any:
         present = [array for array in arrays if array is not None]

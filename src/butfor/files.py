@@ -43,11 +43,11 @@ def read_json(path: Path | str) -> Any:
 
 def save_tensors(path: Path | str, tensors: "Mapping[str, Tensor]", header: Mapping[str, Any]) -> None:
     """A safetensors file with a JSON header inside."""
-    from safetensors.torch import save_file
+    from safetensors.torch import save
 
+    contiguous = {name: tensor.detach().cpu().contiguous() for name, tensor in tensors.items()}
     with written(path) as temporary:
-        contiguous = {name: tensor.detach().cpu().contiguous() for name, tensor in tensors.items()}
-        save_file(contiguous, temporary, metadata={"butfor": json.dumps(header)})
+        temporary.write_bytes(save(contiguous, metadata={"butfor": json.dumps(header)}))
 
 
 def load_tensors(path: Path | str) -> "tuple[dict[str, Tensor], dict[str, Any]]":
@@ -58,31 +58,37 @@ def load_tensors(path: Path | str) -> "tuple[dict[str, Tensor], dict[str, Any]]"
         raise FileNotFoundError(f"There is no file {path}.")
     try:
         with safe_open(path, framework="pt") as file:
-            header = (file.metadata() or {}).get("butfor")
+            text = (file.metadata() or {}).get("butfor", "null")
             tensors = {name: file.get_tensor(name) for name in file.keys()}  # noqa: SIM118
-    except SafetensorError as error:
+        header = json.loads(text)
+    except (SafetensorError, json.JSONDecodeError) as error:
         raise ValueError(f"{path} is not a complete safetensors file ({error}).") from error
-    if header is None:
+    if not isinstance(header, dict):
         raise ValueError(f"{path} is a safetensors file, but not one of butfor's: its header is missing.")
-    return tensors, json.loads(header)
+    return tensors, header
 
 
 def save_checkpoint(path: Path | str, state: Mapping[str, Any]) -> None:
     """A checkpoint of tensors and plain values."""
     import torch
 
-    with written(path) as temporary:
-        torch.save(dict(state), temporary)
+    with written(path) as temporary, temporary.open("wb") as file:
+        try:
+            torch.save(dict(state), file)
+        except RuntimeError as error:  # how torch reports that a write failed
+            raise OSError(f"{path} could not be written ({error.__cause__ or error}).") from error
 
 
 def load_checkpoint(path: Path | str) -> dict[str, Any]:
-    """What `save_checkpoint` wrote; nothing in the file is executed."""
+    """What `save_checkpoint` wrote, on the CPU; nothing in the file is executed."""
     import torch
 
     try:
-        state: dict[str, Any] = torch.load(path, weights_only=True)
-    except FileNotFoundError:
+        state = torch.load(path, weights_only=True, map_location="cpu")
+    except OSError:
         raise
     except Exception as error:  # torch raises many kinds for a broken file
         raise ValueError(f"{path} is not a complete checkpoint ({type(error).__name__}).") from error
+    if not isinstance(state, dict):
+        raise ValueError(f"{path} is not a complete checkpoint: it holds {type(state).__name__}.")
     return state

@@ -51,7 +51,9 @@ def kl_to_mixture(
     """
     if form not in KL_FORMS:
         raise ValueError(f"form is {form!r}; it must be one of {', '.join(KL_FORMS)}.")
-    own = mixture_mean is None or mixture_variance is None
+    if (mixture_mean is None) != (mixture_variance is None):
+        raise ValueError("Give both the mean and the variance of the mixture, or neither.")
+    own = mixture_mean is None
     if mixture_mean is None or mixture_variance is None:
         mixture_mean, mixture_variance = mean, variance
     divergence, overlap = _pairs(mean, variance, mixture_mean, mixture_variance)

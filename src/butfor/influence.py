@@ -18,8 +18,17 @@ from torch import Tensor
 
 from butfor.actions import ActionLaw
 from butfor.arrays import Array, check_entities, check_finite_rows, check_table, check_transitions, like, to_tensor
-from butfor.dynamics import FitConfig, Fitting, GaussianDynamics, ModelConfig
+from butfor.dynamics import (
+    GaussianDynamics,
+    ModelConfig,
+    Table,
+    split_table,
+    target_columns,
+    target_scale,
+    training_table,
+)
 from butfor.files import load_tensors, save_tensors
+from butfor.fitting import FitConfig, Fitting
 from butfor.gaussian import KL_FORMS, KLForm, entropy, kl_to_mixture
 from butfor.networks import make_generators
 
@@ -98,7 +107,8 @@ def _drawer(
     """How many actions a state gets, and what draws those of the states from `start` to `stop`."""
     count = law.count or config.actions * (2 if config.separate_mixture else 1)
     if law.count or config.sampling == "sobol":
-        shared = law.shared(count, generators[0].initial_seed() % 2**31, generators[0].device)
+        sets = [law.shared(count, generator.initial_seed() % 2**31, generator.device) for generator in generators]
+        shared = torch.cat(sets)  # [generators, 1, K, A]
         return count, lambda start, stop: shared
     return count, lambda start, stop: law.draw(stop - start, count, generators)
 
@@ -157,7 +167,7 @@ class Influence:
         entities: Mapping[str, Sequence[int]],
         *,
         action_space: gymnasium.Space[Any] | None = None,
-        validation: tuple[Array, Array, Array] | float = 0.1,
+        validation: Sequence[Array] | float = 0.1,
         model: ModelConfig = ModelConfig(),
         fitting: FitConfig = FitConfig(batch_size=500, learning_rate=8e-4, max_epochs=300, validate_every=5),
         scoring: ScoreConfig = ScoreConfig(),
@@ -172,17 +182,22 @@ class Influence:
         (default: the smallest box around the data). `validation` is a share of the transitions, or other transitions.
         `members` networks are averaged. `progress` is called after every validation.
         """
+        if members < 1:
+            raise ValueError(f"members must be at least 1; got {members}.")
         transitions = check_transitions(obs, action, next_obs)
         entities = check_entities(entities, *transitions)
         law = ActionLaw.from_data(transitions[1]) if action_space is None else ActionLaw.of(action_space)
+        law.check("action", transitions[1])
         scale = target_scale(transitions, entities, model)
-        train = training_table(transitions, law, entities, scale, device)
-        if isinstance(validation, tuple):
-            held_out = training_table(check_transitions(*validation, fewest=1), law, entities, scale, device)
+        table = training_table(transitions, law, entities, scale, device)
+        if isinstance(validation, float | int):
+            train, held_out = split_table(table, validation, seed)
         else:
-            train, held_out = split_table(train, validation, seed)
+            train, held_out = table, _validation_table(validation, table, law, entities, scale)
         generators = make_generators([seed * 1000 + member for member in range(members)])
         network = GaussianDynamics(transitions[0].shape[1], law.size, len(scale), model, generators).to(device)
+        with torch.no_grad():  # a steady drift need not be learned
+            network.mean_head.bias.copy_(train[1].mean(0))
         run = Fitting(network, train, held_out, fitting, generators)
         for fitted in run.run():
             if progress is not None:
@@ -201,13 +216,11 @@ class Influence:
         """How far each given action's outcome stands out from the mixture over them: actions [N, M, A] -> [N, M]."""
         states, given = self.model_obs(obs), to_tensor("actions", actions)
         expected = [states.shape[1], "M", *([] if self.law.count else [self.law.size])]
-        if (
-            given.dim() != len(expected)
-            or given.shape[0] != expected[0]
-            or (not self.law.count and given.shape[2] != self.law.size)
-        ):
+        wanted = [given.shape[1] if size == "M" and given.dim() > 1 else size for size in expected]
+        if list(given.shape) != wanted or not given.shape[1]:
             raise ValueError(f"actions has shape {list(given.shape)}; expected {expected}: M actions for each state.")
         check_finite_rows("actions", given)
+        self.law.check("actions", given)
         encoded = self.law.encode(given).to(states.device)[None]
         return self._named(score_actions(self.model, states, encoded, self._dims, self.scoring.form).mean(0), obs)
 
@@ -251,16 +264,15 @@ class Influence:
             raise ValueError(f"{path} holds {header.get('kind')!r}, not a saved Influence.")
         if header.get("format") != FORMAT_VERSION:
             raise ValueError(f"{path} has format {header.get('format')}; this version reads format {FORMAT_VERSION}.")
-        law = ActionLaw(tuple(header["law"]["low"]), tuple(header["law"]["high"]), header["law"]["count"])
-        generators = make_generators([0] * len(tensors["mean_head.weight"]))
-        config = ModelConfig(**header["model"])
-        model = GaussianDynamics(header["obs_size"], law.size, len(header["scale"]), config, generators)
         try:
+            law = ActionLaw(tuple(header["law"]["low"]), tuple(header["law"]["high"]), header["law"]["count"])
+            generators = make_generators([0] * len(tensors["mean_head.weight"]))
+            config, scoring = ModelConfig(**header["model"]), ScoreConfig(**header["scoring"])
+            model = GaussianDynamics(header["obs_size"], law.size, len(header["scale"]), config, generators)
             model.load_state_dict(tensors)
-        except RuntimeError as error:
+            return cls(model.to(device), law, header["entities"], header["scale"], scoring, header["seed"])
+        except (KeyError, TypeError, RuntimeError) as error:
             raise ValueError(f"{path} does not hold the weights that its header describes: {error}") from error
-        scoring = ScoreConfig(**header["scoring"])
-        return cls(model.to(device), law, header["entities"], header["scale"], scoring, header["seed"])
 
     def dims(self, entity: str) -> list[int]:
         """Where an entity's columns stand in what the model predicts."""
@@ -281,43 +293,15 @@ class Influence:
         return {name: like(scores[..., j], given) for j, name in enumerate(self.entities)}
 
 
-Transitions = tuple[Tensor, Tensor, Tensor]
-
-
-def target_columns(entities: Mapping[str, Sequence[int]]) -> list[int]:
-    """The columns of next_obs that the model predicts: the union of the entities' columns."""
-    return sorted({column for entity in entities.values() for column in entity})
-
-
-def target_scale(transitions: Transitions, entities: Mapping[str, Sequence[int]], config: ModelConfig) -> Tensor:
-    """The factor on each target column: as configured, or 1 / standard deviation (1 where it is constant) -> [d]."""
-    obs, _, next_obs = transitions
-    deviation = (next_obs - obs)[:, target_columns(entities)].double().std(0)
-    if config.target_scale is not None:
-        return torch.full_like(deviation, config.target_scale)
-    return torch.where(deviation > 0, 1 / deviation, 1.0)
-
-
-def training_table(
-    transitions: Transitions,
-    law: ActionLaw,
-    entities: Mapping[str, Sequence[int]],
-    scale: Tensor,
-    device: torch.device | str,
-) -> tuple[Tensor, Tensor]:
-    """Inputs [N, D + A] and scaled relative targets [N, d], the difference taken before rounding to float32."""
-    obs, action, next_obs = transitions
-    target = (next_obs - obs)[:, target_columns(entities)] * scale
-    return torch.cat([obs.float(), law.encode(action)], 1).to(device), target.float().to(device)
-
-
-def split_table(
-    table: tuple[Tensor, Tensor], share: float, seed: int
-) -> tuple[tuple[Tensor, Tensor], tuple[Tensor, Tensor]]:
-    """A random share of the rows held out for validation: (train, validation)."""
-    if not 0 < share < 1:
-        raise ValueError(f"validation is {share}; expected a share between 0 and 1, or a tuple of transitions.")
-    inputs, target = table
-    order = torch.randperm(len(inputs), generator=torch.Generator().manual_seed(seed)).to(inputs.device)
-    rest, held_out = order.split([len(order) - max(1, round(share * len(order))), max(1, round(share * len(order)))])
-    return (inputs[rest], target[rest]), (inputs[held_out], target[held_out])
+def _validation_table(
+    validation: Sequence[Array], table: Table, law: ActionLaw, entities: Mapping[str, Sequence[int]], scale: Tensor
+) -> Table:
+    """Other transitions as the table to validate on; what is wrong with them is named as theirs."""
+    try:
+        obs, action, next_obs = validation
+        transitions = check_transitions(obs, action, next_obs, fewest=1)
+        check_table("obs", obs, table[0].shape[1] - law.size)
+        law.check("action", transitions[1])
+    except (ValueError, TypeError) as error:
+        raise ValueError(f"validation must be a share or (obs, action, next_obs): {error}") from error
+    return training_table(transitions, law, entities, scale, table[0].device)

@@ -16,7 +16,7 @@ ACTIVATIONS = {"relu": torch.relu, "tanh": torch.tanh}
 
 def fast_tanh_(x: Tensor) -> Tensor:
     """tanh x = 2 sigmoid(2 x) - 1 in place: equal to 2e-7, and on a CPU four times as fast as torch's own."""
-    return x.mul_(2).sigmoid_().mul_(2).sub_(1)
+    return x.tanh_() if x.is_cuda else x.mul_(2).sigmoid_().mul_(2).sub_(1)
 
 
 ACTIVATIONS_IN_PLACE = {"relu": torch.relu_, "tanh": fast_tanh_}  # where no gradient is needed
@@ -88,7 +88,7 @@ class InputNorm(nn.Module):
         mean, variance = self.mean, self.variance
         if self.training:
             if x.shape[1] < 2:
-                raise ValueError("Batch normalisation needs at least 2 samples in a batch; got 1.")
+                raise ValueError(f"Batch normalisation needs at least 2 samples in a batch; got {x.shape[1]}.")
             variance, mean = torch.var_mean(x, dim=1, correction=0, keepdim=True)
             with torch.no_grad():
                 self.mean.lerp_(mean, self.momentum)

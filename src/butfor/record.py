@@ -5,6 +5,7 @@ import importlib.metadata
 import json
 import os
 import platform
+import shlex
 import shutil
 import subprocess
 import sys
@@ -27,17 +28,28 @@ def open_run(folder: Path | str, kind: str, config: Any, overwrite: bool = False
     record = {"schema": SCHEMA_VERSION, "kind": kind, "label": run_label(kind, config), "config": plain(config)}
     if folder.exists() and not folder.is_dir():
         raise FileExistsError(f"{folder} is a file; give another name for the run folder.")
-    if folder.is_dir() and any(folder.iterdir()):
-        config_file = folder / "config.json"
-        if not config_file.is_file():
+    if folder.is_dir() and any(entry.suffix != ".part" for entry in folder.iterdir()):
+        held = _held_run(folder)
+        if held is None:
             raise FileExistsError(f"{folder} is not empty and holds no run; give another name for the run folder.")
         if overwrite:
-            shutil.rmtree(folder)
-        elif read_json(config_file) != record:
+            (folder / "summary.json").unlink(missing_ok=True)  # from here on the run is not a finished one
+            for entry in folder.iterdir():
+                shutil.rmtree(entry) if entry.is_dir() and not entry.is_symlink() else entry.unlink()
+        elif held != record:
             raise FileExistsError(f"{folder} holds a run with other settings; give another name or say --overwrite.")
     folder.mkdir(parents=True, exist_ok=True)
     write_json(folder / "config.json", record)
     return folder
+
+
+def _held_run(folder: Path) -> dict[str, Any] | None:
+    """The record of the run that a folder holds; None where it holds none."""
+    try:
+        held = read_json(folder / "config.json")
+    except OSError:
+        return None
+    return held if isinstance(held, dict) and held.keys() == {"schema", "kind", "label", "config"} else None
 
 
 def run_label(kind: str, config: Any) -> str:
@@ -55,7 +67,10 @@ def differences(config: Any, prefix: str = "") -> list[tuple[str, Any]]:
         if item.default_factory is not dataclasses.MISSING:
             default = item.default_factory()
         if dataclasses.is_dataclass(value):
-            reference = default if dataclasses.is_dataclass(default) else type(value)()  # type: ignore[misc]
+            reference = default
+            if not dataclasses.is_dataclass(default):
+                found.append((name, "on"))
+                reference = type(value)()  # type: ignore[misc]
             pairs = zip(flat(value), flat(reference), strict=True)
             found += [(f"{name}.{key}", mine) for (key, mine), (_, other) in pairs if mine != other]
         elif value != default:
@@ -95,7 +110,7 @@ def versions(device: torch.device | str) -> dict[str, Any]:
         "cores": os.cpu_count(),
         "device": torch.cuda.get_device_name(device) if device.type == "cuda" else str(device),
         "threads": torch.get_num_threads(),
-        "command": " ".join(["butfor", *sys.argv[1:]]),
+        "command": shlex.join(["butfor", *sys.argv[1:]]),
         "started": datetime.now(UTC).isoformat(timespec="seconds"),
     }
 
@@ -109,13 +124,15 @@ def _version(package: str) -> str | None:
 
 def _commit() -> str | None:
     """The commit of the source that runs, marked where files differ from it; BUTFOR_COMMIT where git is absent."""
-    source = Path(__file__).resolve().parent
+    source = Path(__file__).resolve()
+
+    def git(*arguments: str) -> str:
+        command = ["git", *arguments]
+        return subprocess.run(command, cwd=source.parent, capture_output=True, text=True, check=True, timeout=10).stdout
+
     try:
-        output = subprocess.run(
-            ["git", "describe", "--always", "--dirty", "--abbrev=12", "--exclude=*"],
-            cwd=source, capture_output=True, text=True, check=True, timeout=10,
-        )  # fmt: skip
-        return output.stdout.strip() or None
+        git("ls-files", "--error-unmatch", source.name)  # else this is a copy inside somebody else's repository
+        return git("describe", "--always", "--dirty", "--abbrev=12", "--exclude=*").strip()
     except (OSError, subprocess.SubprocessError):
         return os.environ.get("BUTFOR_COMMIT")
 

@@ -4,6 +4,7 @@ from collections.abc import Callable
 from typing import Any
 
 import numpy as np
+from gymnasium.spaces import Box
 from gymnasium.vector import AutoresetMode, VectorEnv
 from numpy.typing import NDArray
 
@@ -22,6 +23,8 @@ def episode_seed(seed: int, replica: int, episode: int) -> int:
 def random_policy(env: VectorEnv[Any, Any, Any]) -> Policy:
     """Uniform actions within the world's own bounds."""
     space: Any = env.single_action_space
+    if not isinstance(space, Box) or not space.is_bounded():
+        raise ValueError(f"Uniform actions need a Box with finite bounds as action space; got {space}.")
 
     def act(obs: Observation, generator: np.random.Generator) -> tuple[NDArray[Any], NDArray[np.bool_]]:
         worlds = len(obs["observation"])
@@ -43,6 +46,14 @@ def collect(
 
     The contact and every `label_...` that the world reports in `info` are stored, too.
     """
+    if episodes < 1:
+        raise ValueError(f"episodes must be at least 1; got {episodes}.")
+    goals = getattr(env.single_observation_space, "spaces", {})
+    if not {"observation", "achieved_goal", "desired_goal"} <= set(goals):
+        needed = "observation, achieved_goal and desired_goal"
+        raise ValueError(
+            f"collect needs a goal world with {needed}; its observations are {env.single_observation_space}."
+        )
     if env.metadata.get("autoreset_mode") is not AutoresetMode.DISABLED:
         raise ValueError("collect needs worlds made with AutoresetMode.DISABLED; make them with envs.make_worlds.")
     steps = getattr(env.spec, "max_episode_steps", None)
@@ -66,6 +77,8 @@ def collect(
         if name not in stored:
             kind = np.bool_ if value.dtype == np.bool_ else np.float32
             stored[name] = np.zeros((episodes, length, *value.shape[1:]), kind)
+        while at[rows].max(initial=0) >= stored[name].shape[1]:  # the world's own limit is longer than it declares
+            stored[name] = np.concatenate([stored[name], np.zeros_like(stored[name])], 1)
         stored[name][playing[rows], at[rows]] = value[rows]
 
     def store_obs(rows: NDArray[np.bool_], at: NDArray[np.int64], value: Observation) -> None:
@@ -95,5 +108,9 @@ def collect(
             store_obs(ended & (playing < episodes), time, obs)
             if progress is not None:
                 progress(int((length > 0).sum()))
+    longest = int(length.max())
+    for name in stored:
+        extra = 1 if name in ("observation", "achieved_goal", "desired_goal") else 0
+        stored[name] = stored[name][:, : longest + extra]
     label = {name.removeprefix("label_"): stored.pop(name) for name in list(stored) if name.startswith("label_")}
     return Episodes(**stored, length=length, label=label, metadata=metadata or {})

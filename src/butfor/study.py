@@ -1,5 +1,6 @@
 """The paper's experiments: each a config, and a function that fills a run folder and goes on where it was cut off."""
 
+import functools
 import time
 from collections.abc import Callable
 from dataclasses import dataclass, replace
@@ -15,12 +16,13 @@ from butfor import detect
 from butfor.actions import ActionLaw
 from butfor.arrays import check_transitions
 from butfor.attention import AttentionConfig, AttentionModel
-from butfor.dynamics import FitConfig, Fitting, GaussianDynamics, ModelConfig
+from butfor.dynamics import GaussianDynamics, ModelConfig, target_scale, training_table
 from butfor.envs import make_worlds, slide
 from butfor.episodes import Episodes, concatenate
 from butfor.files import load_checkpoint, save_checkpoint, write_json, written
+from butfor.fitting import FitConfig, Fitting
 from butfor.gaussian import KL_FORMS
-from butfor.influence import Influence, ScoreConfig, target_scale, training_table
+from butfor.influence import Influence, ScoreConfig
 from butfor.networks import make_generators
 from butfor.record import open_run, versions, write_metrics
 from butfor.rollout import Observation, Policy, collect, random_policy
@@ -91,6 +93,10 @@ def run_detection(
     validation = _episodes(config, folder, "validation", config.validation_episodes, 1, progress)
     test = _episodes(config, folder, "test", config.test_episodes, 2, progress)
 
+    label = test.label["exact"][test.valid]
+    if label.all() or not label.any():
+        raise ValueError(f"All {len(label)} test states have the same label; use more test_episodes.")
+
     law = ActionLaw.of(make_worlds(config.world, 1).single_action_space)
     entities = {"object": OBJECT[config.world]}
     transitions = [check_transitions(*part.transitions()) for part in (train, validation)]
@@ -121,8 +127,8 @@ def run_detection(
         progress("scoring", len(scores), len(detectors), name)
         scores[name] = detector(test)
     progress("scoring", len(detectors), len(detectors), "done")
-    _write_results(folder, config, test, scores)
     write_json(folder / "versions.json", record | {"seconds": round(time.perf_counter() - began, 1)})
+    _write_results(folder, config, test, scores)  # the summary, written last, marks the run as finished
     return folder
 
 
@@ -135,22 +141,31 @@ def _episodes(config: DetectionConfig, folder: Path, name: str, count: int, seed
     """Episodes of the run's data folder, played if not there yet: half by a random, half by the scripted policy."""
     path = folder / "data" / f"{name}.npz"
     if path.is_file():
-        return Episodes.load(path)
+        episodes = Episodes.load(path)
+        if len(episodes) != count:
+            raise ValueError(
+                f"{path} holds {len(episodes)} episodes, not {count}; delete it or use another run folder."
+            )
+        return episodes
     env = make_worlds(config.world, min(100, count))
     policies: dict[str, tuple[Policy, int]] = {
         "random": (random_policy(env), count - count // 2),
         "scripted": (scripted_policy, count // 2),
     }
-    parts = []
+    parts: list[Episodes] = []
     for index, (policy_name, (policy, share)) in enumerate(policies.items()):
         if share:
             metadata = {"world": config.world, "policy": policy_name, "seed": seed, "episodes": share}
-            show = lambda done: progress(f"{name} data", done, count, policy_name)  # noqa: B023, E731
+            show = functools.partial(_show_data, progress, name, sum(map(len, parts)), count)
             parts.append(collect(env, policy, share, 2 * seed + index, metadata, show))
     env.close()
     episodes = concatenate(parts)
     episodes.save(path)
     return episodes
+
+
+def _show_data(progress: Progress, name: str, before: int, count: int, done: int) -> None:
+    progress(f"{name} data", before + done, count, "episodes")
 
 
 def _fit(
@@ -166,7 +181,10 @@ def _fit(
     fitting = Fitting(model, tables[0], tables[1], config, generators)
     path = folder / "checkpoint" / f"{name.lower()}.pt"
     if path.is_file():
-        fitting.restore(load_checkpoint(path))
+        try:
+            fitting.restore(load_checkpoint(path))
+        except (ValueError, KeyError, RuntimeError, OSError) as error:
+            raise ValueError(f"{path} cannot be continued ({error}); delete it to fit {name} anew.") from error
     saved = time.monotonic()
     for state in fitting.run():
         running = int((~state.stopped).sum())

@@ -51,12 +51,14 @@ class Painter:
 
     def _ring(self, frame: Frame, goal: npt.NDArray[np.float64]) -> None:
         """Draw a ring around the goal, which shows it also where the robot hides it."""
-        camera = self._scene.camera[0]
+        camera = mujoco.mjv_averageCamera(*self._scene.camera)  # of the left and the right eye
         seen = goal - camera.pos
         right = np.cross(camera.forward, camera.up)
         # Rows and columns are square: one unit of the frustum's height is `scale` pixels either way.
         scale = self.height / (camera.frustum_top - camera.frustum_bottom)
-        across, upwards = scale * camera.frustum_near * np.array([seen @ right, seen @ camera.up]) / (seen @ camera.forward)
+        across, upwards = (
+            scale * camera.frustum_near * np.array([seen @ right, seen @ camera.up]) / (seen @ camera.forward)
+        )
         row, column = np.ogrid[: self.height, : self.width]
         radius = np.hypot(row + 0.5 - self.height / 2 + upwards, column + 0.5 - self.width / 2 - across)
         frame[np.abs(radius - self.height / 50) < 0.7] = RING_COLOUR
@@ -69,12 +71,12 @@ class Painter:
 
 
 def open_context(width: int, height: int) -> Any:
-    """An OpenGL context: what MUJOCO_GL names if it is set, then EGL, then OSMesa, else an error that tells why."""
-    wanted = os.environ.get("MUJOCO_GL", "").lower().strip()
-    named = [wanted] if wanted in ("egl", "osmesa", "glfw", "cgl") else []
-    others = ["egl", "osmesa"] if platform.system() == "Linux" else ["cgl", "glfw"]
+    """An OpenGL context without a screen: EGL, else OSMesa (the other way round if MUJOCO_GL=osmesa), else an error."""
+    backends = ["egl", "osmesa"] if platform.system() == "Linux" else ["cgl", "glfw"]
+    if os.environ.get("MUJOCO_GL", "").lower().strip() == backends[1]:
+        backends.reverse()
     reasons: list[str] = []
-    for backend in dict.fromkeys([*named, *others]):
+    for backend in backends:
         platform_before = os.environ.get("PYOPENGL_PLATFORM")
         try:
             return importlib.import_module(f"mujoco.{backend}").GLContext(width, height)

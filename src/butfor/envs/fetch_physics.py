@@ -38,7 +38,7 @@ class FetchPhysics:
         self.field: dict[str, Floats] = {name: self.batch.bind(name) for name in STATE_FIELDS + DERIVED_FIELDS}
         self.gripper = np.zeros((count, 7))  # position and quaternion of the gripper's body
         self.observation = np.zeros((count, self.observation_size))
-        self._forces = np.zeros((count, SUBSTEPS, self.model.mj.nsensordata))
+        self.forces = np.zeros((count, SUBSTEPS, self.model.mj.nsensordata))  # at the contacts, of the last step
 
     def place(self, worlds: npt.NDArray[np.int64], places: Floats) -> None:
         """Put worlds into the initial state with their objects at these places [n, 2]."""
@@ -66,7 +66,7 @@ class FetchPhysics:
 
         contact = np.zeros(len(action), dtype=np.bool_)
         if self.contacts:
-            record = {"sensordata": self._forces[: len(action)]}
+            record = {"sensordata": self.forces[: len(action)]}
             failed = self._survivors(
                 lambda: self.batch.rollout(SUBSTEPS, record=("sensordata",), ids=worlds, out=record)
             )
@@ -127,19 +127,25 @@ class FetchPhysics:
         axes = field["cdof"][rows][:, model.arm_dofs]  # [n, dofs, 6]
         twist = np.einsum("nd,ndk->nk", qvel[:, model.arm_dofs], axes)
         arm = grip - field["subtree_com"][rows, model.gripper_root]
-        grip_velocity = (twist[:, 3:] + np.cross(twist[:, :3], arm)) * TIME_STEP
-        linear, angular = np.split(qvel[:, model.object_dof : model.object_dof + 6], 2, axis=1)
-        spin = np.einsum("nij,nj->ni", matrix.reshape(-1, 3, 3), angular) * TIME_STEP
+        turn = twist[:, [1, 2, 0]] * arm[:, [2, 0, 1]] - twist[:, [2, 0, 1]] * arm[:, [1, 2, 0]]  # their cross product
+        grip_velocity = (twist[:, 3:] + turn) * TIME_STEP
+        first = model.object_dof
+        linear = qvel[:, first : first + 3]
+        spin = np.einsum("nij,nj->ni", matrix.reshape(-1, 3, 3), qvel[:, first + 3 : first + 6]) * TIME_STEP
         parts = [grip, thing, thing - grip, qpos[:, model.finger_qpos], euler(matrix)]
         parts += [linear * TIME_STEP - grip_velocity, spin, grip_velocity, qvel[:, model.finger_dofs] * TIME_STEP]
         return np.concatenate(parts, axis=1)
 
 
-def touching(forces: Floats) -> Flags:
-    """Whether one finger's contact forces [n, substeps, fingers x points x 3] sum up to 30 N; -> [n]."""
-    points = forces.reshape(len(forces), SUBSTEPS, len(FINGERS), CONTACT_POINTS, 3)
-    sums = np.sqrt(np.einsum("nsfpk,nsfpk->nsfp", points, points)).sum(axis=(1, 3))  # [n, fingers]
-    return np.asarray((sums >= CONTACT_FORCE).any(axis=1))
+def finger_forces(record: Floats) -> Floats:
+    """Recorded contact forces [n, substeps, fingers x points x 3] -> the sum of their norms for each finger [n, 2]."""
+    points = record.reshape(len(record), SUBSTEPS, len(FINGERS), CONTACT_POINTS, 3)
+    return np.asarray(np.sqrt(np.einsum("nsfpk,nsfpk->nsfp", points, points)).sum(axis=(1, 3)))
+
+
+def touching(record: Floats) -> Flags:
+    """Whether the contact forces of one finger sum up to 30 N or more; [n, substeps, ...] -> [n]."""
+    return np.asarray((finger_forces(record) >= CONTACT_FORCE).any(axis=1))
 
 
 def euler(matrix: Floats) -> Floats:

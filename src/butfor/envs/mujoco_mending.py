@@ -27,8 +27,8 @@ def mend(mujoco: ModuleType) -> None:
 
 def mend_when_imported() -> None:
     """Mend mujoco now if it is loaded, else when somebody imports it: a world without mujoco never pays for it."""
-    if "mujoco" in sys.modules:
-        mend(sys.modules["mujoco"])
+    if loaded := sys.modules.get("mujoco"):
+        mend(loaded)
     elif not any(isinstance(finder, _Watcher) for finder in sys.meta_path):
         sys.meta_path.insert(0, _Watcher())
 

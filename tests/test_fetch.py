@@ -1,0 +1,575 @@
+import re
+import subprocess
+import sys
+import types
+import warnings
+from typing import Any
+
+import gymnasium
+import gymnasium_robotics
+import mujoco
+import numpy as np
+import numpy.typing as npt
+import pytest
+import torch
+from gymnasium.error import ClosedEnvironmentError, ResetNeeded
+from gymnasium.utils.env_checker import check_env
+from gymnasium.vector import AutoresetMode
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from butfor.envs import drawing
+from butfor.envs.fetch import FetchEnv, FetchVectorEnv, reward, scripted_action
+from butfor.envs.fetch_model import SUBSTEPS, TASKS, SimulationError, build
+from butfor.envs.fetch_physics import finger_forces, touching
+
+PEERS = {"push": "FetchPush-v4", "pick_and_place": "FetchPickAndPlace-v4"}
+IDS = {"push": "butfor/FetchPush-v0", "pick_and_place": "butfor/FetchPickAndPlace-v0"}
+both_tasks = pytest.mark.parametrize("task", list(PEERS))
+
+
+def peer(task: str, count: int, mode: AutoresetMode, steps: int = 50) -> Any:
+    """gymnasium-robotics' own worlds."""
+    gymnasium.register_envs(gymnasium_robotics)
+    options = {"autoreset_mode": mode}
+    return gymnasium.make_vec(PEERS[task], count, "sync", vector_kwargs=options, max_episode_steps=steps)
+
+
+def largest_difference(ours: dict[str, Any], theirs: dict[str, Any]) -> float:
+    return max(float(np.abs(ours[name] - theirs[name]).max()) for name in theirs)
+
+
+def random_actions(steps: int, count: int, seed: int = 0) -> npt.NDArray[np.float32]:
+    return np.random.default_rng(seed).uniform(-1, 1, (steps, count, 4)).astype(np.float32)
+
+
+@both_tasks
+@pytest.mark.parametrize("policy", ["random", "scripted"])
+def test_equal_to_gymnasium_robotics_over_episodes(task: str, policy: str) -> None:
+    """Two episodes and the resets between: observations, goals, rewards and successes to 1e-12."""
+    ours, theirs = FetchVectorEnv(task, 3), peer(task, 3, AutoresetMode.NEXT_STEP)
+    observation, _ = ours.reset(seed=11)
+    expected, _ = theirs.reset(seed=11)
+    generator = np.random.default_rng(0)
+    worst = largest_difference(observation, expected)
+    moved, successes = 0.0, 0
+    for step in range(101):
+        share = 1.0 if policy == "random" else 0.05
+        action, _ = scripted_action(
+            task, observation["observation"], observation["desired_goal"], generator, 0.1, share
+        )
+        before = observation["achieved_goal"]
+        observation, rewards, terminated, truncated, infos = ours.step(action)
+        expected, expected_rewards, _, expected_truncated, expected_infos = theirs.step(action)
+        worst = max(worst, largest_difference(observation, expected))
+        assert np.array_equal(rewards, expected_rewards)
+        assert np.array_equal(truncated, expected_truncated)
+        assert not terminated.any()
+        assert ("is_success" in infos) == ("is_success" in expected_infos) == (step != 50)
+        if step != 50:
+            assert np.array_equal(infos["is_success"], expected_infos["is_success"].astype(bool))
+            successes += infos["is_success"].sum()
+            moved = max(moved, np.abs(observation["achieved_goal"] - before).max())
+    assert worst <= 1e-12
+    if policy == "scripted":  # else the comparison would say little about contacts and grasps
+        assert moved > 0.01
+        assert successes > 30
+
+
+@both_tasks
+@pytest.mark.parametrize("mode", [AutoresetMode.SAME_STEP, AutoresetMode.DISABLED])
+def test_autoreset_modes_equal_gymnasiums(task: str, mode: AutoresetMode) -> None:
+    """Also final_obs, final_info and masked resets."""
+    ours = FetchVectorEnv(task, 3, max_episode_steps=4, autoreset_mode=mode)
+    theirs = peer(task, 3, mode, steps=4)
+    assert ours.metadata["autoreset_mode"] is mode
+    assert largest_difference(ours.reset(seed=5)[0], theirs.reset(seed=5)[0]) <= 1e-12
+    if mode is AutoresetMode.DISABLED:  # the worlds finish at different times from here on
+        mask = np.array([False, True, False])
+        first = [worlds.step(random_actions(1, 3)[0])[0] for worlds in (ours, theirs)]
+        masked = [worlds.reset(seed=[1, 2, 3], options={"reset_mask": mask})[0] for worlds in (ours, theirs)]
+        assert largest_difference(*masked) <= 1e-12
+        assert np.array_equal(masked[0]["observation"][[0, 2]], first[0]["observation"][[0, 2]])
+        assert not np.array_equal(masked[0]["observation"][1], first[0]["observation"][1])
+    for action in random_actions(10, 3, seed=2):
+        observation, rewards, _, truncated, infos = ours.step(action)
+        expected, expected_rewards, _, expected_truncated, expected_infos = theirs.step(action)
+        assert largest_difference(observation, expected) <= 1e-12
+        assert np.array_equal(rewards, expected_rewards)
+        assert np.array_equal(truncated, expected_truncated)
+        assert np.array_equal(infos.get("_is_success", []), expected_infos.get("_is_success", []))
+        if mode is AutoresetMode.SAME_STEP and truncated.any():
+            assert np.array_equal(infos["_final_obs"], expected_infos["_final_obs"])
+            for world in np.flatnonzero(truncated):
+                final = infos["final_obs"][world], expected_infos["final_obs"][world]
+                assert largest_difference(*final) <= 1e-12
+            assert np.array_equal(infos["final_info"]["is_success"], expected_infos["final_info"]["is_success"] > 0)
+        if mode is AutoresetMode.DISABLED and truncated.any():
+            with pytest.raises(ResetNeeded, match=re.escape(str(np.flatnonzero(truncated).tolist()))):
+                ours.step(action)
+            resets = [worlds.reset(options={"reset_mask": truncated.copy()})[0] for worlds in (ours, theirs)]
+            assert largest_difference(*resets) <= 1e-12
+
+
+@pytest.mark.parametrize(
+    ("task", "pose"), [("push", [1.3627, 0.7491, 0.4160]), ("pick_and_place", [1.3419, 0.7491, 0.5347])]
+)
+def test_initial_gripper_pose(task: str, pose: list[float]) -> None:
+    """Where gymnasium-robotics v4 puts the robot; v3 put it elsewhere."""
+    theirs = peer(task, 1, AutoresetMode.DISABLED).envs[0].unwrapped
+    model = build(TASKS[task], contacts=False)
+    assert np.array_equal(model.gripper, theirs.initial_gripper_xpos)
+    assert model.height == theirs.height_offset
+    observation, _ = FetchVectorEnv(task, 4).reset(seed=0)
+    assert np.abs(observation["observation"][:, :3] - pose).max() < 1e-3
+    place = observation["achieved_goal"] - model.gripper
+    assert (np.abs(place[:, :2]) <= 0.15).all()
+    assert (np.linalg.norm(place[:, :2], axis=1) >= 0.1).all()
+    assert np.abs(observation["achieved_goal"][:, 2] - 0.425).max() < 1e-3
+
+
+def test_reward_on_numpy_and_torch() -> None:
+    """Zero up to a distance of 0.05, in both libraries; a swap of achieved and desired changes nothing."""
+    achieved = np.array([[1.0, 2.0, 3.0]] * 3)
+    desired = achieved + np.array([[0.03, 0.0, 0.0399], [0.03, 0.0, 0.0401], [0.0, 0.0, 0.0]])
+    assert reward(achieved, desired).tolist() == [0.0, -1.0, 0.0]
+    tensors = torch.from_numpy(achieved), torch.from_numpy(desired)
+    assert reward(*tensors).tolist() == [0.0, -1.0, 0.0]
+    assert reward(*tensors).dtype == torch.float32
+    assert reward(achieved, desired).dtype == np.float32
+    assert reward(achieved[None, :, :], desired[:, None, :]).shape == (3, 3)
+    with pytest.raises(ValueError, match=r"shape \(3, 2\); expected a numpy array or torch tensor \[..., 3\]"):
+        reward(achieved, desired[:, :2])
+
+
+@both_tasks
+def test_contacts_change_nothing_and_equal_the_contact_forces(task: str) -> None:
+    """The flag against a loop that adds up |force| of every finger-object contact point over the 20 substeps."""
+    with_contacts, without = FetchVectorEnv(task, 4, contacts=True), FetchVectorEnv(task, 4)
+    observation, _ = with_contacts.reset(seed=3)
+    without.reset(seed=3)
+    model = build(TASKS[task], contacts=False).mj
+    data, force = mujoco.MjData(model), np.zeros(6)
+    sides = [model.geom(f"robot0:{side}_gripper_finger_link").id for side in "rl"]
+    thing, spec, generator = model.geom("object0").id, mujoco.mjtState.mjSTATE_INTEGRATION, np.random.default_rng(0)
+    flags, expected = [], []
+    for _ in range(40):
+        action, _ = scripted_action(task, observation["observation"], observation["desired_goal"], generator, 0.1)
+        before = with_contacts.physics.batch.state.copy()
+        observation, _, _, _, infos = with_contacts.step(action)
+        twin, _, _, _, plain_infos = without.step(action)
+        assert "contact" not in plain_infos
+        assert np.array_equal(observation["observation"], twin["observation"])
+        flags.append(infos["contact"])
+        for world, row in enumerate(before):
+            mujoco.mj_setState(model, data, row, spec)
+            for name in ("ctrl", "mocap_pos", "mocap_quat"):
+                getattr(data, name)[:] = with_contacts.physics.field[name][world]
+            sums = np.zeros(2)
+            for _ in range(SUBSTEPS):
+                mujoco.mj_step(model, data)
+                for number, contact in enumerate(data.contact[: data.ncon]):
+                    for side, geom in enumerate(sides):
+                        if {contact.geom1, contact.geom2} == {geom, thing}:
+                            mujoco.mj_contactForce(model, data, number, force)
+                            sums[side] += np.linalg.norm(force[:3])
+            assert finger_forces(with_contacts.physics.forces)[world] == pytest.approx(sums, rel=1e-9)
+            expected.append((sums >= 30).any())
+    assert np.concatenate(flags).tolist() == expected
+    assert 0 < np.mean(expected) < 1
+
+
+def test_contact_needs_30_newtons_on_one_finger() -> None:
+    """Norms of force vectors, summed over substeps and points, but not over the two fingers."""
+    record = np.zeros((4, SUBSTEPS, 2, 8, 3))
+    record[0, :, 0, 3] = [0.0, 0.9, 1.2]  # 20 x 1.5 N
+    record[1, :, 0, 3] = [0.0, 0.89, 1.2]
+    record[2, 4, 1, :6] = [3.0, 0.0, -4.0]  # six points of 5 N
+    record[3, 4, :, :5] = [3.0, 0.0, 4.0]  # 25 N on each finger
+    assert touching(record.reshape(4, SUBSTEPS, -1)).tolist() == [True, False, True, False]
+
+
+@settings(max_examples=10, deadline=None, derandomize=True)
+@given(seed=st.integers(0, 2**31), task=st.sampled_from(list(PEERS)))
+def test_a_restored_state_steps_identically_anywhere(seed: int, task: str) -> None:
+    """Any state, in any world, after any history, with or without contacts and with any number of threads."""
+    generator = np.random.default_rng(seed)
+    source = FetchVectorEnv(task, 3, max_episode_steps=None)
+    target = FetchVectorEnv(task, 5, max_episode_steps=None, contacts=bool(seed % 2), threads=1)
+    for worlds in (source, target):
+        observation, _ = worlds.reset(seed=int(generator.integers(1000)))
+        for _ in range(generator.integers(1, 30)):
+            goal = observation["desired_goal"]
+            action, _ = scripted_action(task, observation["observation"], goal, generator, 0.3, 0.2)
+            observation, *_ = worlds.step(action)
+    saved, places = source.save_state(), generator.permutation(5)[:3]
+    target.restore_state(places, saved)
+    assert np.array_equal(target.save_state(places), saved)
+    for _ in range(3):
+        action = generator.uniform(-1, 1, (3, 4)).astype(np.float32)
+        everyone = generator.uniform(-1, 1, (5, 4)).astype(np.float32)
+        everyone[places] = action
+        expected, observed = source.step(action)[0], target.step(everyone)[0]
+        assert np.array_equal(target.save_state(places), source.save_state())
+        assert all(np.array_equal(observed[name][places], expected[name]) for name in expected)
+
+
+def test_state_columns_and_edited_states() -> None:
+    """The layout names what it says, and an edited state shows in the refreshed observation."""
+    worlds = FetchVectorEnv("pick_and_place", 2)
+    worlds.reset(seed=0)
+    worlds.step(random_actions(1, 2)[0])
+    states, layout = worlds.save_state(), worlds.layout
+    assert states.shape == (2, layout.size)
+    assert states.dtype == np.float64
+    observation = states[:, layout.observation]
+    assert np.abs(states[:, layout.object_pose][:, :3] - observation[:, 3:6]).max() < 1e-4  # one substep apart
+    assert states[:, layout.elapsed].tolist() == [[1.0], [1.0]]
+    assert np.allclose(states[:, layout.time], build(TASKS["pick_and_place"], False).start[0] + 0.04)
+    assert layout.qpos.stop - layout.qpos.start == 22
+    assert layout.qvel.stop - layout.qvel.start == 21
+    states[1, layout.object_pose] = [1.5, 0.6, 0.9, 1, 0, 0, 0]
+    states[1, layout.object_velocity] = [0, 0, -1, 0, 0, 0]
+    worlds.restore_state([1], states[1:], refresh=True)
+    edited = worlds.save_state([1])[0, layout.observation]
+    assert np.allclose(edited[3:6], [1.5, 0.6, 0.9], atol=1e-12)
+    assert np.allclose(edited[14:17] + edited[20:23], [0, 0, -0.04], atol=1e-12)
+
+
+def test_saved_states_need_no_reset() -> None:
+    """Worlds that were never reset can be filled with saved states and stepped."""
+    source, target = (FetchVectorEnv("push", 2, max_episode_steps=None) for _ in range(2))
+    source.reset(seed=0)
+    target.restore_state(None, source.save_state())
+    action = random_actions(1, 2)[0]
+    assert np.array_equal(target.step(action)[0]["observation"], source.step(action)[0]["observation"])
+
+
+def test_bad_states_and_indices_are_refused() -> None:
+    worlds = FetchVectorEnv("push", 2)
+    worlds.reset(seed=0)
+    states = worlds.save_state()
+    with pytest.raises(ValueError, match=r"shape \(2, 3\).*expected finite numbers of shape \(2, "):
+        worlds.restore_state(None, states[:, :3])
+    states[0, 4] = np.nan
+    with pytest.raises(ValueError, match="1 numbers that are not finite"):
+        worlds.restore_state(None, states)
+    for indices in ([2], [-1], [0.5], 1):
+        with pytest.raises(ValueError, match="expected a list of worlds from 0 to 1"):
+            worlds.save_state(indices)
+
+
+@both_tasks
+def test_a_bad_action_harms_nobody(task: str) -> None:
+    """NaN in one world or a wrong shape raises before anything moves; the next step is as if nothing had happened."""
+    worlds, twin = FetchVectorEnv(task, 3), FetchVectorEnv(task, 3)
+    worlds.reset(seed=1)
+    twin.reset(seed=1)
+    actions = random_actions(2, 3)
+    worlds.step(actions[0])
+    twin.step(actions[0])
+    bad = actions[1].copy()
+    bad[1, 2] = np.nan
+    with pytest.raises(ValueError, match=r"worlds \[1\] contain NaN; no world was stepped"):
+        worlds.step(bad)
+    for shape in ((3, 3), (2, 4), (4,), (12,)):
+        with pytest.raises(ValueError, match=re.escape(f"shape {shape}; expected (3, 4)")):
+            worlds.step(np.zeros(shape))
+    assert np.array_equal(worlds.step(actions[1])[0]["observation"], twin.step(actions[1])[0]["observation"])
+    assert np.array_equal(worlds.save_state(), twin.save_state())
+
+
+def test_actions_beyond_the_limits_are_clipped() -> None:
+    worlds, twin = FetchVectorEnv("pick_and_place", 2), FetchVectorEnv("pick_and_place", 2)
+    worlds.reset(seed=1)
+    twin.reset(seed=1)
+    wild = np.array([[7, -np.inf, 0.5, 2], [-3, 1, np.inf, -9]])
+    tame = np.array([[1, -1, 0.5, 1], [-1, 1, 1, -1]])
+    assert np.array_equal(worlds.step(wild)[0]["observation"], twin.step(tame)[0]["observation"])
+
+
+def test_misuse_raises_with_a_sentence() -> None:
+    worlds = FetchVectorEnv("push", 2)
+    with pytest.raises(ResetNeeded, match="call reset"):
+        worlds.step(np.zeros((2, 4)))
+    with pytest.raises(ResetNeeded, match="leaves worlds out"):
+        worlds.reset(options={"reset_mask": np.array([True, False])})
+    with pytest.raises(ValueError, match="Got 3 seeds for 2 worlds"):
+        worlds.reset(seed=[1, 2, 3])
+    worlds.reset(seed=0)
+    for mask in (np.array([1, 0]), np.array([True]), np.zeros(2, dtype=bool)):
+        with pytest.raises(ValueError, match=r"expected a bool array of shape \(2,\)"):
+            worlds.reset(options={"reset_mask": mask})
+    worlds.close()
+    worlds.close()
+    for use in (lambda: worlds.step(np.zeros((2, 4))), worlds.reset):
+        with pytest.raises(ClosedEnvironmentError, match="make new worlds"):
+            use()
+    with pytest.raises(ValueError, match="no Fetch task 'pull'; the tasks are push, pick_and_place"):
+        FetchVectorEnv("pull")
+    with pytest.raises(ValueError, match="num_envs is 0"):
+        FetchVectorEnv("push", 0)
+    with pytest.raises(ValueError, match="render_mode is 'human'"):
+        FetchVectorEnv("push", 1, render_mode="human")
+    with pytest.raises(ValueError, match=r"shape \(3,\); expected \(4,\)"):
+        FetchEnv(task="push").step(np.zeros(3))
+
+
+@pytest.mark.parametrize("contacts", [False, True])
+@pytest.mark.parametrize("mode", list(AutoresetMode))
+def test_a_blow_up_is_noticed_counted_and_mended(
+    mode: AutoresetMode, contacts: bool, tmp_path: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Twice in the same world, for MuJoCo restarts its counters when it resets itself; the others go on unharmed."""
+    monkeypatch.chdir(tmp_path)  # MuJoCo writes its warnings to a file in the current folder
+    worlds, twin = (FetchVectorEnv("pick_and_place", 3, contacts=contacts, autoreset_mode=mode) for _ in range(2))
+    worlds.reset(seed=1)
+    twin.reset(seed=1)
+    others = [0, 2]
+    for count in (1, 2):
+        state = worlds.save_state([1])
+        before = state[0, worlds.layout.observation].copy()
+        state[0, worlds.layout.qvel] = 1e11
+        worlds.restore_state([1], state)
+        action = random_actions(1, 3, seed=count)[0]
+        observation, _, terminated, truncated, infos = worlds.step(action)
+        expected, *_ = twin.step(action)
+        assert truncated.tolist() == [False, True, False]
+        assert not terminated.any()
+        shown = infos["final_info"] if mode is AutoresetMode.SAME_STEP else infos
+        assert shown["blow_ups"][1] == count
+        assert infos["blow_ups"][others].tolist() == [0, 0]
+        if mode is AutoresetMode.SAME_STEP:
+            assert np.array_equal(infos["final_obs"][1]["observation"], before)
+        if contacts:
+            assert not shown["contact"][1]
+        assert np.array_equal(observation["observation"][others], expected["observation"][others])
+        assert np.abs(observation["observation"][1, :2] - [1.342, 0.749]).max() < 0.01  # a new episode
+        assert np.array_equal(worlds.save_state([1])[0, worlds.layout.elapsed], [0])
+        if mode is AutoresetMode.DISABLED:
+            worlds.reset(options={"reset_mask": truncated})
+        elif mode is AutoresetMode.NEXT_STEP:
+            observation, rewards, *_ = worlds.step(action)
+            expected, *_ = twin.step(action)
+            assert rewards[1] == 0
+            assert np.array_equal(observation["observation"][others], expected["observation"][others])
+    observation, _, _, truncated, infos = worlds.step(random_actions(1, 3)[0])
+    assert np.isfinite(observation["observation"]).all()
+    assert not truncated.any()
+    assert infos["blow_ups"].tolist() == [0, 2, 0]
+
+
+def test_an_error_of_mujoco_in_one_world_is_a_blow_up(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The batch reports it after the other worlds have gone on."""
+    worlds, twin = FetchVectorEnv("push", 3), FetchVectorEnv("push", 3)
+    worlds.reset(seed=1)
+    twin.reset(seed=1)
+    step = worlds.physics.batch.step
+
+    def failing(*arguments: Any, **options: Any) -> None:
+        step(*arguments, **options)
+        raise SimulationError(np.array([2]), "out of memory", 3)
+
+    monkeypatch.setattr(worlds.physics.batch, "step", failing)
+    action = random_actions(1, 3)[0]
+    observation, _, _, truncated, infos = worlds.step(action)
+    assert truncated.tolist() == [False, False, True]
+    assert infos["blow_ups"].tolist() == [0, 0, 1]
+    assert np.array_equal(observation["observation"][:2], twin.step(action)[0]["observation"][:2])
+
+
+@both_tasks
+def test_the_expert_succeeds(task: str) -> None:
+    """At least 98 % of 256 episodes without noise; a random policy almost never succeeds."""
+    worlds, generator = FetchVectorEnv(task, 256), np.random.default_rng(0)
+    observation, _ = worlds.reset(seed=20_000)
+    for _ in range(50):
+        action, sampled = scripted_action(task, observation["observation"], observation["desired_goal"], generator)
+        assert not sampled.any()
+        observation, _, _, truncated, infos = worlds.step(action)
+    assert truncated.all()
+    assert infos["is_success"].mean() >= 0.98
+
+
+def test_the_expert_with_noise() -> None:
+    """Shares, bounds and errors; and a world's draws do not depend on the other worlds' states."""
+    observation, _ = FetchVectorEnv("push", 400).reset(seed=0)
+    state, goal = observation["observation"], observation["desired_goal"]
+
+    def act(state: Any, **options: Any) -> Any:
+        return scripted_action("push", state, goal, np.random.default_rng(5), **options)
+
+    plain, _ = act(state)
+    action, sampled = act(state, noise=0.2, random_share=0.3)
+    assert abs(sampled.mean() - 0.3) < 4 * np.sqrt(0.3 * 0.7 / 400)
+    assert action.dtype == np.float32
+    assert np.abs(action).max() <= 1
+    inside = (np.abs(plain) < 0.1) & ~sampled[:, None]  # where clipping cannot matter at 4.5 deviations
+    assert abs((action - plain)[inside].std() / 0.2 - 1) < 0.15
+    everything, all_sampled = act(state, random_share=1.0)
+    assert all_sampled.all()
+    assert abs(everything.mean()) < 4 * np.sqrt(1 / 3 / everything.size)
+    changed = state.copy()
+    changed[0, 3:9] += 0.1
+    assert np.array_equal(act(changed, noise=0.2, random_share=0.3)[0][1:], action[1:])
+    with pytest.raises(ValueError, match="noise is -1"):
+        act(state, noise=-1)
+    with pytest.raises(ValueError, match="no expert for the task 'pull'"):
+        scripted_action("pull", state, goal, np.random.default_rng(0))
+    with pytest.raises(ValueError, match=r"shape \(400, 24\)"):
+        act(state[:, :24])
+
+
+@both_tasks
+def test_goals_and_seeds(task: str) -> None:
+    """World i with seed s + i is the single world with that seed; each episode has a goal of its own."""
+    worlds = FetchVectorEnv(task, 3, max_episode_steps=2, threads=2)
+    observation, _ = worlds.reset(seed=8)
+    single = FetchEnv(task=task)
+    for world in range(3):
+        alone, _ = single.reset(seed=8 + world)
+        assert all(np.array_equal(alone[name], observation[name][world]) for name in alone)
+    goals = [observation["desired_goal"]]
+    for _ in range(6):
+        observation, *_ = worlds.step(np.zeros((3, 4)))
+        goals.append(observation["desired_goal"])
+    assert len(np.unique(np.concatenate(goals), axis=0)) == 3 * 3  # episodes of two steps and one reset
+    again, _ = worlds.reset(seed=8)
+    assert np.array_equal(again["desired_goal"], goals[0])
+    height = build(TASKS[task], False).height
+    starts, _ = FetchVectorEnv(task, 400).reset(seed=0)
+    lifted = (starts["desired_goal"][:, 2] > height).mean()
+    share = TASKS[task].air_share
+    assert abs(lifted - share) <= 4 * np.sqrt(share * (1 - share) / 400)
+
+
+@both_tasks
+def test_single_worlds_are_registered_and_pass_the_checker(task: str) -> None:
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        env = gymnasium.make(IDS[task], contacts=True)
+        with warnings.catch_warnings():
+            warnings.filterwarnings("ignore", message=".*Box (low|high|observation space).*infinity.*")
+            check_env(env.unwrapped, skip_render_check=True)
+    wrapped = gymnasium.wrappers.RecordEpisodeStatistics(gymnasium.wrappers.FlattenObservation(env))
+    observation, _ = wrapped.reset(seed=0)
+    assert observation.shape == (31,)
+    for _ in range(50):
+        observation, _, terminated, truncated, info = wrapped.step(wrapped.action_space.sample())
+    assert truncated
+    assert not terminated
+    assert info["episode"]["l"] == 50
+    assert {type(info[name]) for name in ("is_success", "contact")} == {bool}
+    worlds = gymnasium.make_vec(IDS[task], 2)
+    assert isinstance(worlds.unwrapped, FetchVectorEnv)
+    assert worlds.unwrapped.max_episode_steps == 50
+    assert worlds.unwrapped.physics.model.task is TASKS[task]
+
+
+def red_ring(frame: npt.NDArray[np.uint8]) -> npt.NDArray[np.float64]:
+    """The centre of the ring around the goal: row and column."""
+    return np.asarray(np.argwhere((frame == drawing.RING_COLOUR).all(axis=-1)).mean(axis=0))
+
+
+@both_tasks
+def test_pictures_show_the_goal_and_change_nothing(task: str) -> None:
+    """Chosen worlds of a batch, and a single world; drawing leaves the states alone."""
+    try:
+        drawing.open_context(8, 8).free()
+    except RuntimeError as error:
+        pytest.skip(str(error))
+    worlds = FetchVectorEnv(task, 3, render_mode="rgb_array", width=240, height=200)
+    worlds.reset(seed=0)
+    states = worlds.save_state()
+    states[0, worlds.layout.desired_goal] = [1.3, 0.75, 0.55]  # what the camera looks at
+    states[2, worlds.layout.desired_goal] = [1.3, 0.75, 0.85]  # and above it
+    worlds.restore_state(None, states)
+    frames = worlds.render([0, 2])
+    assert frames is not None
+    assert len(frames) == 2
+    assert frames[0].shape == (200, 240, 3)
+    assert frames[0].dtype == np.uint8
+    assert frames[0].std() > 20
+    assert np.abs(red_ring(frames[0]) - [99.5, 119.5]).max() < 1
+    assert np.abs(red_ring(frames[1]) - [99.5, 119.5])[1] < 1
+    # 0.3 m upwards, seen from 2.5 m under 14 degrees, with MuJoCo's vertical field of view of 45 degrees
+    upwards = 0.3 * np.cos(np.radians(14)) / (2.5 - 0.3 * np.sin(np.radians(14))) / np.tan(np.radians(22.5)) * 100
+    assert abs(99.5 - red_ring(frames[1])[0] - upwards) < 1
+    assert np.array_equal(worlds.save_state(), states)
+    all_frames = worlds.render()
+    assert all_frames is not None
+    assert np.array_equal(all_frames[2], frames[1])
+    worlds.close()
+    single = gymnasium.make(IDS[task], render_mode="rgb_array", width=64, height=48)
+    single.reset(seed=0)
+    assert np.asarray(single.render()).shape == (48, 64, 3)
+    single.close()
+
+
+def test_drawing_falls_back_and_says_what_to_install(monkeypatch: pytest.MonkeyPatch) -> None:
+    """EGL, then OSMesa, then a sentence."""
+
+    def failing(width: int, height: int) -> None:
+        raise ImportError("no display")
+
+    def backend(name: str, context: Any) -> None:
+        module = types.ModuleType(f"mujoco.{name}")
+        module.GLContext = context  # type: ignore[attr-defined]
+        monkeypatch.setitem(sys.modules, f"mujoco.{name}", module)
+
+    monkeypatch.setattr(drawing, "_forget_opengl", lambda backend, platform_before: None)
+    monkeypatch.setattr("platform.system", lambda: "Linux")
+    monkeypatch.delenv("MUJOCO_GL", raising=False)
+    backend("egl", failing)
+    backend("osmesa", lambda width, height: ("osmesa", width, height))
+    assert drawing.open_context(3, 4) == ("osmesa", 3, 4)
+    backend("osmesa", failing)
+    with pytest.raises(RuntimeError, match=r"egl: no display; osmesa: no display\); install EGL .*libegl1"):
+        drawing.open_context(3, 4)
+
+
+def run_python(program: str) -> str:
+    done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, timeout=120)
+    assert done.returncode == 0, done.stderr
+    return done.stdout
+
+
+def test_the_package_mends_mujoco_without_importing_it() -> None:
+    """Whether mujoco comes before or after; then gymnasium-robotics works, and foreign comparisons do not raise."""
+    program = """
+        import sys
+        import butfor.envs
+        assert "mujoco" not in sys.modules
+        import gymnasium, gymnasium_robotics, mujoco, numpy as np
+        gymnasium.register_envs(gymnasium_robotics)
+        gymnasium.make("FetchPickAndPlace-v4").reset(seed=0)
+        hinge = mujoco.mjtJoint.mjJNT_HINGE
+        assert hinge == np.int32(3) and np.int32(3) == hinge and hinge == 3 and hinge == mujoco.mjtJoint(3)
+        assert not hinge != np.int32(3) and hinge != np.int32(2) and hinge != mujoco.mjtGeom(3)
+        assert hinge != None and hinge != "3" and hinge.__eq__(None) is NotImplemented and {hinge: 1}[hinge] == 1
+        print("mended")
+    """
+    program = "\n".join(line.strip() for line in program.splitlines())
+    for first in ("", "import mujoco\n"):
+        if first:
+            program = program.replace('assert "mujoco" not in sys.modules', "")
+        assert run_python(first + program).endswith("mended\n")
+
+
+def test_without_mujoco_the_package_imports_and_says_what_to_install() -> None:
+    for missing in ("mujoco", "gymnasium_robotics"):
+        program = f"""
+            import sys
+            sys.modules["{missing}"] = None
+            import gymnasium, butfor.envs
+            gymnasium.make("butfor/Slide-v0").reset(seed=0)
+            for id in ("butfor/FetchPush-v0", "butfor/FetchRotTable-v0"):
+                try:
+                    gymnasium.make(id)
+                except ImportError as error:
+                    print(error)
+        """
+        program = "\n".join(line.removeprefix(" " * 12) for line in program.splitlines())
+        said = run_python(program).splitlines()
+        assert len(said) == 2
+        assert all("pip install 'butfor[fetch]'" in line for line in said)
