@@ -5,6 +5,7 @@ taken as float32, the dtype of the action space, so that stored actions replay e
 """
 
 from collections.abc import Sequence
+from operator import index
 from typing import Any
 
 import gymnasium
@@ -31,18 +32,20 @@ GOAL_RADIUS = 0.05
 METADATA: dict[str, Any] = {"render_modes": ["rgb_array"], "render_fps": 25}
 
 
-def reward(achieved: Any, desired: Any) -> Any:
-    """0 within 0.05 of the goal, else -1, as float32; [..., 3] numpy arrays or torch tensors -> [...]."""
-    for name, goal in (("achieved", achieved), ("desired", desired)):
+def reward(achieved_goal: Any, desired_goal: Any, info: Any = None) -> Any:
+    """0 within 0.05 of the goal, else -1, float32; [..., 3] numpy arrays or torch tensors -> [...]; info is unused."""
+    for name, goal in (("achieved", achieved_goal), ("desired", desired_goal)):
         if tuple(getattr(goal, "shape", ()))[-1:] != (3,):
             given = f"shape {tuple(goal.shape)}" if hasattr(goal, "shape") else f"type {type(goal).__name__}"
             raise ValueError(f"The {name} goal has {given}; expected a numpy array or torch tensor [..., 3].")
-    success = ((achieved - desired) ** 2).sum(-1) ** 0.5 <= GOAL_RADIUS
+    success = ((achieved_goal - desired_goal) ** 2).sum(-1) ** 0.5 <= GOAL_RADIUS
     return (success.astype(np.float32) if hasattr(success, "astype") else success.float()) - 1
 
 
 class FetchVectorEnv(VectorEnv[Observation, Any, npt.NDArray[Any]]):
     """Many Fetch worlds stepped at once; info holds is_success, blow_ups and, if asked for, contact."""
+
+    compute_reward = staticmethod(reward)
 
     def __init__(
         self,
@@ -100,11 +103,10 @@ class FetchVectorEnv(VectorEnv[Observation, Any, npt.NDArray[Any]]):
         self, *, seed: int | Sequence[int | None] | None = None, options: dict[str, Any] | None = None
     ) -> tuple[Observation, dict[str, Any]]:
         """Reset all worlds or those of options["reset_mask"]; the others keep their state and observation."""
-        if self.closed:
-            raise ClosedEnvironmentError("reset() after close(); make new worlds.")
+        _check_usable("reset", self.closed, started=True)
         if isinstance(seed, int | np.integer):
-            seed = [int(seed) + world for world in range(self.num_envs)]
-        seeds = [None] * self.num_envs if seed is None else list(seed)
+            seed = range(int(seed), int(seed) + self.num_envs)
+        seeds = [None] * self.num_envs if seed is None else [one if one is None else index(one) for one in seed]
         if len(seeds) != self.num_envs:
             raise ValueError(f"Got {len(seeds)} seeds for {self.num_envs} worlds; expected one (or None) per world.")
         mask = np.asarray((options or {}).get("reset_mask", np.ones(self.num_envs, dtype=np.bool_)))
@@ -124,13 +126,10 @@ class FetchVectorEnv(VectorEnv[Observation, Any, npt.NDArray[Any]]):
     def step(self, actions: npt.ArrayLike) -> tuple[Observation, Any, Flags, Flags, dict[str, Any]]:
         """Step all worlds; worlds that finished before are reset instead (NEXT_STEP) or refused (DISABLED).
 
-        A world whose physics blows up is truncated, counted in info["blow_ups"] and reset at once: this step's
-        reward is that of the state before, and its observation that of the new episode.
+        A world whose physics blows up is truncated, counted in info["blow_ups"] and put back to its initial state; the
+        observation and reward of that step are those of the last true state, so its transition is best left out.
         """
-        if self.closed:
-            raise ClosedEnvironmentError("step() after close(); make new worlds.")
-        if not self._started.all():
-            raise ResetNeeded("step() before reset(); call reset() first.")
+        _check_usable("step", self.closed, self._started.all())
         action = _actions(actions, self.num_envs)
         resetting = self._finished.copy()
         if self.autoreset_mode is AutoresetMode.DISABLED and resetting.any():
@@ -157,13 +156,8 @@ class FetchVectorEnv(VectorEnv[Observation, Any, npt.NDArray[Any]]):
             infos = {**_infos(values, ~truncated), **self._final(values, truncated)}
             self._restart(truncated)
         else:
-            self._restart(blown)
             self._finished = truncated.copy()
         return self._observe(), rewards, np.zeros_like(truncated), truncated, infos
-
-    def compute_reward(self, achieved_goal: Any, desired_goal: Any, info: Any) -> Any:
-        """The reward of any achieved and desired goals, for hindsight."""
-        return reward(achieved_goal, desired_goal)
 
     def save_state(self, indices: npt.ArrayLike | None = None) -> Floats:
         """The full state of some worlds (default: all), float64 [n, S]; `layout` names its columns."""
@@ -190,14 +184,10 @@ class FetchVectorEnv(VectorEnv[Observation, Any, npt.NDArray[Any]]):
 
     def render(self, indices: npt.ArrayLike | None = None) -> tuple[Frame, ...] | None:
         """Pictures of some worlds (default: all) with their goals, or None without a render mode."""
-        if self.render_mode is None:
-            gymnasium.logger.warn("render() without a render mode; make the worlds with render_mode='rgb_array'.")
-            return None
-        if self.closed:
-            raise ClosedEnvironmentError("render() after close(); make new worlds.")
         chosen = self._indices(indices)
-        if not self._started[chosen].all():
-            raise ResetNeeded("render() before reset(); call reset() first.")
+        _check_usable("render", self.closed, self._started[chosen].all())
+        if self.render_mode is None:
+            return None
         if self._painter is None:
             from butfor.envs.drawing import Painter
 
@@ -223,8 +213,6 @@ class FetchVectorEnv(VectorEnv[Observation, Any, npt.NDArray[Any]]):
     def _restart(self, mask: Flags) -> None:
         """Start new episodes in the worlds of the mask."""
         chosen = np.flatnonzero(mask)
-        if not len(chosen):
-            return
         places = np.empty((len(chosen), 2))
         for row, world in enumerate(chosen):
             generator = self._generators[world] or seeding.np_random()[0]
@@ -253,6 +241,7 @@ class FetchEnv(gymnasium.Env[Observation, Any]):
     """One Fetch world, a batch of one; gymnasium.make limits its episodes to 50 steps, it never terminates itself."""
 
     metadata = METADATA
+    compute_reward = staticmethod(reward)
     vector_env: type[FetchVectorEnv] = FetchVectorEnv
 
     def __init__(self, **options: Any) -> None:
@@ -283,10 +272,6 @@ class FetchEnv(gymnasium.Env[Observation, Any]):
         observation = {name: value[0] for name, value in observations.items()}
         return observation, float(rewards[0]), False, bool(truncated[0]), info
 
-    def compute_reward(self, achieved_goal: Any, desired_goal: Any, info: Any) -> Any:
-        """The reward of any achieved and desired goals, for hindsight."""
-        return reward(achieved_goal, desired_goal)
-
     def render(self) -> Frame | None:
         """The current picture, or None without a render mode."""
         frames = self.worlds.render()
@@ -295,6 +280,14 @@ class FetchEnv(gymnasium.Env[Observation, Any]):
     def close(self) -> None:
         """Refuse further use."""
         self.worlds.close()
+
+
+def _check_usable(verb: str, closed: bool, started: Any) -> None:
+    """Refuse to use worlds that were closed or never reset."""
+    if closed:
+        raise ClosedEnvironmentError(f"{verb}() after close(); make new worlds.")
+    if not started:
+        raise ResetNeeded(f"{verb}() before reset(); call reset() first.")
 
 
 def _actions(values: npt.ArrayLike, count: int) -> npt.NDArray[np.float32]:

@@ -7,7 +7,17 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from butfor.envs.fetch_model import CONTACT_POINTS, FINGERS, SUBSTEPS, Batch, Floats, SimulationError, Task, build
+from butfor.envs.fetch_model import (
+    CLEARANCE,
+    CONTACT_POINTS,
+    FINGERS,
+    SUBSTEPS,
+    Batch,
+    Floats,
+    SimulationError,
+    Task,
+    build,
+)
 
 Flags = npt.NDArray[np.bool_]
 Worlds = npt.NDArray[np.int64] | None  # ascending indices; None means all
@@ -55,7 +65,7 @@ class FetchPhysics:
     def advance(self, action: npt.NDArray[np.float32], worlds: Worlds = None) -> tuple[Flags, Flags]:
         """One environment step of actions [n, 4] in [-1, 1]: (who touched the object, whose physics blew up) [n].
 
-        The worlds that blew up are in no usable state, but keep the observation from before.
+        Worlds that blew up are put back to the initial state, but keep the observation from before: the last true one.
         """
         model, rows = self.model, slice(None) if worlds is None else worlds
         field, fingers = self.field, model.actuated_qpos
@@ -84,8 +94,10 @@ class FetchPhysics:
         before = self.observation[rows][blown]
         self._look(worlds)
         if blown.any():
-            self.observation[np.arange(self.count)[rows][blown]] = before
-            self.batch.warning[rows] = 0  # MuJoCo restarts its count when it resets itself: a rise could be missed
+            lost = np.arange(self.count)[rows][blown]
+            self.place(lost, np.broadcast_to(model.gripper[:2] + CLEARANCE, (len(lost), 2)))
+            self.observation[lost] = before
+            self.batch.warning[lost] = 0  # MuJoCo restarts its count when it resets itself: a rise could be missed
         return contact & ~blown, blown
 
     def save(self, worlds: npt.NDArray[np.int64]) -> Floats:

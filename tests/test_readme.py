@@ -1,0 +1,19 @@
+"""The README's example does what it says."""
+
+import re
+
+import pytest
+from conftest import ROOT
+
+
+def test_the_example_runs_and_tells_touching_from_apart(capsys: pytest.CaptureFixture[str]) -> None:
+    text = (ROOT / "README.md").read_text(encoding="utf-8")
+    (example,) = re.findall(r"```python\n(.*?)```", text, re.DOTALL)
+    assert len([line for line in example.splitlines() if line.strip()]) <= 11
+    exec(compile(example, "README.md", "exec"), {})
+    printed = re.fullmatch(r"touching ([\d.]+), apart ([\d.]+)\n", capsys.readouterr().out)
+    assert printed is not None
+    touching, apart = map(float, printed.groups())
+    # the true influence of two uniform actions of 0.1 against noise of 0.01 is about 2 x 1.6 nats where they touch
+    assert touching > 1.5
+    assert apart < touching / 4
