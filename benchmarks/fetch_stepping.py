@@ -8,6 +8,7 @@ import importlib.metadata
 import os
 import resource
 import sys
+import time
 import warnings
 from collections.abc import Callable
 from typing import Any
@@ -86,6 +87,18 @@ def envpool(count: int, steps: int, actions: np.ndarray) -> Callable[[], None] |
     return stepping(worlds, steps, actions.astype(np.float64))
 
 
+def processor_seconds() -> tuple[float, float] | None:
+    """Busy seconds of all processors, and of this process with its ended children, where Linux tells."""
+    try:
+        with open("/proc/stat") as file:
+            user, nice, system, _, _, *interrupts = (int(word) for word in file.readline().split()[1:8])
+    except OSError:
+        return None
+    own = os.times()
+    busy = (user + nice + system + sum(interrupts)) / os.sysconf("SC_CLK_TCK")
+    return busy, own.user + own.system + own.children_user + own.children_system
+
+
 def memory_per_world() -> float:
     """Kibibytes that one more world adds to the process."""
     few, many = 64, 2112
@@ -106,6 +119,7 @@ def main(counts: list[int]) -> None:
     gymnasium.register_envs(gymnasium_robotics)
     versions = [f"{name} {importlib.metadata.version(name)}" for name in ("mujoco", "gymnasium", "gymnasium-robotics")]
     print(f"{PEER}, random actions, {CORES} processors; {', '.join(versions)}")
+    began, before = time.perf_counter(), processor_seconds()
     # Worker processes are forked before the batches start their threads.
     peers = {
         count: {
@@ -117,7 +131,7 @@ def main(counts: list[int]) -> None:
     rates: dict[str, dict[int, float]] = {name: {} for name in ROWS}
     for count in counts:
         steps = max(10, min(100, 1600 // count))
-        slow = max(4, steps // 4)  # the peers are measured on fewer steps, for they take longer
+        slow = max(4, steps // 3)  # the peers are measured on fewer steps, for they take longer
         actions = np.random.default_rng(0).uniform(-1, 1, (steps, count, 4)).astype(np.float32)
         rivals: dict[str, tuple[int, Callable[[], None] | None]] = {
             "physics floor": (steps, floor(count, steps, actions)),
@@ -133,6 +147,10 @@ def main(counts: list[int]) -> None:
             worlds.close()
     report(rates, counts)
     print(f"memory: {memory_per_world():.1f} KiB a world")
+    if before is not None and (after := processor_seconds()) is not None:
+        others = (after[0] - before[0]) - (after[1] - before[1])
+        share = max(0.0, others) / (CORES * (time.perf_counter() - began))
+        print(f"other processes took {share:.0%} of the processors meanwhile; many worker processes gain by that")
 
 
 def report(rates: dict[str, dict[int, float]], counts: list[int]) -> None:

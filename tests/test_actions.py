@@ -58,9 +58,13 @@ def test_without_a_space_the_law_is_the_smallest_box_around_the_data() -> None:
     assert ActionLaw.from_data(action.double() / 3).high == (0.5 / 3, 2.0 / 3)  # in double precision
 
 
-@pytest.mark.parametrize("kind", [torch.int64, torch.int32, torch.uint8, torch.bool])
+@pytest.mark.parametrize("kind", [torch.int64, torch.int32, torch.uint8, torch.uint16, torch.bool])
 def test_without_a_space_integers_are_discrete_actions(kind: torch.dtype) -> None:
-    assert ActionLaw.from_data(torch.tensor([0, 1, 1, 0]).to(kind)) == ActionLaw(count=2)
+    action = torch.tensor([0, 1, 1, 0]).to(kind)
+    law = ActionLaw.from_data(action)
+    assert law == ActionLaw(count=2)
+    law.check("action", action)
+    assert law.encode(action).tolist() == [[1, 0], [0, 1], [0, 1], [1, 0]]
 
 
 def test_discrete_actions_are_encoded_one_hot_and_decoded_back() -> None:

@@ -128,7 +128,9 @@ def test_the_variance_stays_within_its_limits(low: float, high: float) -> None:
         assert torch.equal(variance, torch.full_like(variance, expected))
 
 
-@pytest.mark.parametrize(("low", "high"), [(1e-8, 200.0), (1e-6, 5.0), (1e-8, 1.0), (1e-6, 0.1), (2.0, 10.0)])
+@pytest.mark.parametrize(
+    ("low", "high"), [(1e-8, 200.0), (1e-6, 5.0), (1e-8, 1.0), (1e-6, 0.1), (2.0, 10.0), (1.0, 5000.0)]
+)
 def test_the_variance_can_be_learned_whatever_its_limits(low: float, high: float) -> None:
     model = network(min_variance=low, max_variance=high).train()
     model.loss(normal(3, 50, 5), normal(3, 50, 2, seed=1)).sum().backward()

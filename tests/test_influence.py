@@ -4,6 +4,7 @@ import dataclasses
 import json
 import math
 import pickle
+import warnings
 from collections.abc import Callable
 from itertools import pairwise
 from pathlib import Path
@@ -534,7 +535,7 @@ def test_members_are_averaged() -> None:
         alone = GaussianDynamics(4, 2, 3, model.config, make_generators([0]))
         alone.load_state_dict({name: value[replica : replica + 1] for name, value in model.state_dict().items()})
         parts.append(Influence(alone, BOX, ensemble.entities, [1.0] * 3, config, seed=4))
-    actions = normal(10, 5, 2, seed=1)
+    actions = BOX.draw(10, 5, make_generators([1]))[0]
     for name in ("a", "b"):
         mean = torch.stack([part.score(obs)[name] for part in parts]).mean(0)
         torch.testing.assert_close(ensemble.score(obs)[name], mean, rtol=1e-4, atol=1e-5)
@@ -554,7 +555,7 @@ def test_scoring_leaves_the_callers_arrays_and_the_global_generator_alone(fitted
 
 
 def test_an_action_is_compared_with_exactly_the_given_ones(fitted: Influence) -> None:
-    obs, actions = torch.from_numpy(OBS[:6]).float(), normal(6, 4, 2)
+    obs, actions = torch.from_numpy(OBS[:6]).float(), fitted.law.draw(6, 4, [generator(1)])[0]
     scores = fitted.action_scores(obs, actions)["object"]
     assert scores.shape == (6, 4)
     dims = fitted.dims("object")
@@ -733,10 +734,13 @@ def test_a_list_of_validation_arrays_is_as_good_as_a_tuple() -> None:
 def test_constant_columns_are_warned_of_at_the_users_line() -> None:
     action, next_obs = ACTION[:200].copy(), NEXT_OBS[:200].copy()
     action[:, 1], next_obs[:, 2] = 0.5, OBS[:200, 2]
-    with pytest.warns(UserWarning, match=r"Action column\(s\) \[1\] never vary") as caught:
+    with warnings.catch_warnings(record=True) as caught:
+        warnings.simplefilter("always")
         Influence.fit(OBS[:200], action, next_obs, ENTITIES, **BRIEF)
-    texts = [str(warning.message) for warning in caught]
-    assert any("Column(s) [2] of entity 'bystander'" in text for text in texts)
+    texts = sorted(str(warning.message) for warning in caught)
+    assert len(texts) == 2
+    assert texts[0].startswith("Action column(s) [1] never vary")
+    assert texts[1].startswith("Column(s) [2] of entity 'bystander' always change")
     assert {Path(warning.filename).name for warning in caught} == {Path(__file__).name}
 
 

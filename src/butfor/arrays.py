@@ -110,6 +110,8 @@ def check_transitions(
         raise ValueError("action has shape [N] with fractions; expected [N, A], or integers [N] for discrete actions.")
     if action.dim() not in (1, 2) or action.shape[1:] == (0,):
         raise ValueError(f"action has shape {list(action.shape)}; expected [N, A], or integers [N].")
+    if action.dim() == 1:
+        action = action.long()
     check_finite_rows("action", action)
     if not len(obs) == len(action) == len(next_obs):
         lengths = f"{len(obs)}, {len(action)} and {len(next_obs)}"

@@ -83,7 +83,8 @@ class GaussianDynamics(nn.Module):
             if config.min_variance < 1 < config.max_variance / 2
             else (config.min_variance + config.max_variance) / 2
         )
-        self.variance_offset = math.log(math.expm1(start - config.min_variance))
+        rise = start - config.min_variance
+        self.variance_offset = rise + math.log(-math.expm1(-rise))  # the inverse of softplus, without overflow
 
     def _variance(self, raw: Tensor) -> Tensor:
         variance = nn.functional.softplus(raw + self.variance_offset) + self.config.min_variance

@@ -70,7 +70,12 @@ class DetectionConfig:
 
 DETECTION_PRESETS = {
     "paper": DetectionConfig(),
-    "demo": DetectionConfig(seeds=2, test_episodes=1000, fitting=FitConfig(max_epochs=240), compare_forms=False),
+    "demo": DetectionConfig(
+        seeds=2,
+        test_episodes=1000,
+        fitting=FitConfig(batch_size=250, learning_rate=5e-4, max_epochs=60, validate_every=10),
+        compare_forms=False,
+    ),
 }
 
 
