@@ -43,7 +43,7 @@ class ActionLaw:
     def from_data(cls, action: Tensor) -> "ActionLaw":
         """The law where no space is given: integers [N] are discrete actions, else the smallest box around the data."""
         if action.dim() == 1:
-            return cls(count=int(action.max()) + 1)
+            return cls(count=int(action.long().max()) + 1)
         low, high = action.double().amin(0).tolist(), action.double().amax(0).tolist()
         return cls(tuple(low), tuple(high))
 

@@ -9,6 +9,8 @@ import gymnasium
 from gymnasium.envs.registration import EnvSpec, VectorizeMode, load_env_creator
 from gymnasium.vector import AutoresetMode, VectorEnv
 
+from butfor.envs.mujoco_mending import mend_when_imported
+
 # Short name -> Gymnasium id.
 WORLDS: dict[str, str] = {}
 
@@ -20,7 +22,13 @@ def _add_world(name: str, id: str, env: str, vector_env: str, steps: int, **kwar
         gymnasium.register(id, entry_point=env, vector_entry_point=vector_env, max_episode_steps=steps, kwargs=kwargs)
 
 
-_add_world("slide", "butfor/Slide-v0", f"{__name__}.slide:SlideEnv", f"{__name__}.slide:SlideVectorEnv", 30)
+_slide, _fetch, _rot_table = (f"{__name__}.{module}" for module in ("slide", "fetch", "rot_table"))
+_fetch_classes = (f"{_fetch}:FetchEnv", f"{_fetch}:FetchVectorEnv")
+_add_world("slide", "butfor/Slide-v0", f"{_slide}:SlideEnv", f"{_slide}:SlideVectorEnv", 30)
+_add_world("push", "butfor/FetchPush-v0", *_fetch_classes, 50, task="push")
+_add_world("pick-and-place", "butfor/FetchPickAndPlace-v0", *_fetch_classes, 50, task="pick_and_place")
+_add_world("rot-table", "butfor/FetchRotTable-v0", f"{_rot_table}:RotTableEnv", f"{_rot_table}:RotTableVectorEnv", 50)
+mend_when_imported()
 
 
 def world_id(name: str) -> str:
