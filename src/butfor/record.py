@@ -105,7 +105,7 @@ def versions(device: torch.device | str) -> dict[str, Any]:
         "commit": _commit(),
         "python": platform.python_version(),
         **{name: version for name, version in found.items() if version},
-        "platform": platform.platform(terse=True),
+        "platform": f"{platform.system()} {platform.machine()}",
         "processor": _processor(),
         "cores": os.cpu_count(),
         "device": torch.cuda.get_device_name(device) if device.type == "cuda" else str(device),
