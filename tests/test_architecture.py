@@ -29,7 +29,9 @@ RANKS = {
     "priority": 4,
     "record": 4,
     "rollout": 4,
+    "collect": 5,
     "train": 5,
+    "agreement": 6,
     "report": 6,
     "study": 6,
     "cli": 7,
@@ -37,7 +39,7 @@ RANKS = {
     "__main__": 8,
     "sb3": 8,
 }
-ENVS_IMPORTERS = {"cli", "rollout", "study", "train"}
+ENVS_IMPORTERS = {"agreement", "cli", "collect", "rollout", "study", "train"}
 
 
 def room_of_file(file: str) -> str:

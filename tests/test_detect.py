@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 from numpy.typing import NDArray
 
-from butfor.detect import contact, evaluate, moved, summarize
+from butfor.detect import contact, evaluate, moved, reference_cai, summarize
 from butfor.episodes import Episodes
 
 Flags = NDArray[np.bool_]
@@ -166,3 +166,28 @@ def test_summarize_takes_mean_and_deviation_over_seeds() -> None:
 def test_summarize_of_one_seed_has_no_deviation() -> None:
     result = summarize([{"auc": 0.5, "ap": 0.1, "f1": 0.2}])
     assert result == {name: {"mean": value, "std": 0} for name, value in [("auc", 0.5), ("ap", 0.1), ("f1", 0.2)]}
+
+
+# ------------------------------------------------------------------------------------------------ reference
+
+
+def test_the_reference_is_the_integral_of_the_mixture_divergence() -> None:
+    outcomes = np.array([[[0.0], [0.5], [2.0]]])
+    noise = 0.4
+    grid = np.linspace(-4, 6, 20001)
+    densities = np.exp(-0.5 * ((grid - outcomes[0]) / noise) ** 2) / (noise * np.sqrt(2 * np.pi))  # [3, grid]
+    with np.errstate(divide="ignore", invalid="ignore"):
+        terms = np.nan_to_num(densities * np.log(densities / densities.mean(0)))
+    truth = float(np.trapezoid(terms, grid, axis=1).mean())
+    estimate = reference_cai(outcomes, noise, 4000, np.random.default_rng(0))
+    # one draw of the integrand varies by less than log 3 around its mean
+    assert estimate[0] == pytest.approx(truth, abs=4 * np.log(3) / np.sqrt(3 * 4000))
+
+
+def test_the_reference_is_zero_without_influence_and_log_m_with_full_influence() -> None:
+    same, apart = np.ones((1, 5, 3)), np.arange(5.0)[None, :, None] * np.ones(3)
+    both = reference_cai(np.concatenate([same, apart]), 1e-3, 3, np.random.default_rng(0))
+    assert both[0] == pytest.approx(0, abs=1e-12)
+    assert both[1] == pytest.approx(np.log(5), rel=1e-9)
+    with pytest.raises(ValueError, match=r"expected \[n, M, d\]"):
+        reference_cai(np.ones((2, 3)), 1.0, 1, np.random.default_rng(0))

@@ -167,7 +167,7 @@ def test_data_is_half_random_half_scripted_and_each_file_is_its_own(finished: Pa
         assert episodes.desired_goal.shape == (count, 31, 1)
         assert episodes.contact is not None
         assert list(episodes.label) == ["exact"]
-        assert [part["policy"] for part in episodes.metadata["parts"]] == ["random", "scripted"]
+        assert [part["policy"] for part in episodes.metadata["parts"]] == ["random", "noisy-expert"]
         half = count - count // 2
         assert episodes.sampled[:half].all()
         assert not episodes.sampled[half:].all()

@@ -87,6 +87,58 @@ def detect(
         print(f"\nRun: {folder}\nNo report was written: {error}. Write it elsewhere with: butfor report {folder}")
 
 
+def collect(
+    world: Annotated[str, tyro.conf.Positional, tyro.conf.arg(metavar="WORLD")],
+    /,
+    policy: Literal["random", "expert", "noisy-expert"] = "random",
+    episodes: int = 1000,
+    labels: str = "",
+    seed: int = 0,
+    out: Annotated[Path | None, tyro.conf.arg(metavar="FILE", help_behavior_hint="")] = None,
+) -> None:
+    """Play episodes into a file, with labels that say whether the action matters in each state.
+
+    The file is saved whole every 500 episodes; called again after an interruption, the command goes on from there.
+
+    Args:
+        world: slide, push, pick-and-place, rot-table, or the id of any Gymnasium goal world (random actions, no labels)
+        policy: uniform actions, a scripted expert, or the expert with noise and a fifth of random actions
+        episodes: how many episodes
+        labels: any of exact, heuristic, contact, separated by commas
+        seed: the seed of the episodes' starts and of the policy
+        out: the episode file (default: data/WORLD-POLICY.npz)
+    """
+    from butfor.collect import CollectConfig, collect_file, short_name
+
+    wanted = tuple(filter(None, labels.split(",")))
+    config = CollectConfig(world, policy, episodes, wanted, seed)
+    path = out or Path("data") / f"{short_name(world).replace('/', '-')}-{policy}.npz"
+    with _live_progress() as progress:
+        data = collect_file(config, path, lambda done: progress("episodes", done, episodes, policy))
+    shares = {"contact": data.contact} if data.contact is not None else {}
+    parts = [f"{name} {value[data.valid].mean():.1%}" for name, value in (shares | data.label).items()]
+    print(f"{len(data)} episodes, {int(data.length.sum()):,} states" + (f": {', '.join(parts)}" if parts else ""))
+    print(f"Episodes: {path}")
+
+
+def labels(file: Annotated[Path, tyro.conf.Positional, tyro.conf.arg(metavar="FILE")], /, pictures: int = 12) -> None:
+    """Where do the labels of an episode file agree? A table, and a page with pictures of states where they differ.
+
+    Args:
+        file: an episode file of a Fetch world with at least two labels
+        pictures: states to draw for each pair of labels
+    """
+    from butfor.agreement import compare, write_agreement
+    from butfor.episodes import Episodes
+
+    for row in compare(Episodes.load(file)):
+        agree = row["both"] + row["neither"]
+        print(f"{row['first']} and {row['second']}: agree in {agree:.2%} of {row['states']:,} states; both ", end="")
+        print(f"{row['both']:.2%}, only {row['first']} {row['only_first']:.2%}, ", end="")
+        print(f"only {row['second']} {row['only_second']:.2%}")
+    print(f"Page: {write_agreement(file, pictures)}")
+
+
 def report(run: Annotated[Path, tyro.conf.Positional, tyro.conf.arg(metavar="RUN")], /) -> None:
     """Write the report of a finished run anew.
 
@@ -181,7 +233,7 @@ def main() -> None:
         print(f"butfor {__version__}")
         return
     signal.signal(signal.SIGTERM, _interrupt)
-    commands: dict[str, Any] = {"detect": detect, "report": report}
+    commands: dict[str, Any] = {"detect": detect, "collect": collect, "labels": labels, "report": report}
     try:
         tyro.extras.subcommand_cli_from_dict(
             commands, prog="butfor", description=DESCRIPTION, args=arguments or ["--help"]

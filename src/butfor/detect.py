@@ -6,6 +6,7 @@ from typing import Any
 import numpy as np
 import torch
 from numpy.typing import NDArray
+from scipy.special import logsumexp
 from sklearn.metrics import average_precision_score, precision_recall_curve, roc_auc_score
 
 from butfor.attention import AttentionModel
@@ -74,6 +75,28 @@ def moved(episodes: Episodes) -> Scores:
     distance = np.linalg.norm(np.diff(episodes.achieved_goal, axis=1), axis=-1)
     distances: Scores = distance[episodes.valid].astype(np.float32)[None]
     return distances
+
+
+def reference_cai(
+    outcomes: NDArray[np.float64], noise: float, samples: int, generator: np.random.Generator
+) -> NDArray[np.float64]:
+    """CAI in nats from forked next states [n, M, d] of M actions that are seen through Gaussian noise: [n].
+
+    The mean over actions k of log N(y; x_k, noise^2) - log mean_j N(y; x_j, noise^2) with y drawn around x_k. It is the
+    truth for an estimator whose model was trained on targets with that same noise, and for no other.
+    """
+    if outcomes.ndim != 3 or not noise > 0 or samples < 1:
+        raise ValueError(
+            f"outcomes has shape {outcomes.shape}, noise is {noise} and samples {samples}; expected [n, M, d], a "
+            "positive standard deviation and at least one sample."
+        )
+    total = np.zeros(len(outcomes))
+    for _ in range(samples):
+        seen = outcomes + noise * generator.standard_normal(outcomes.shape)  # y [n, M, d]
+        squared = np.square((seen[:, :, None] - outcomes[:, None]) / noise).sum(-1)  # [n, M (drawn), M (mixture)]
+        own = np.diagonal(squared, axis1=1, axis2=2)
+        total += (np.log(squared.shape[2]) - 0.5 * own - logsumexp(-0.5 * squared, axis=2)).mean(1)
+    return total / samples
 
 
 def evaluate(score: NDArray[Any], label: NDArray[np.bool_]) -> dict[str, float]:

@@ -13,6 +13,8 @@ from butfor.episodes import Episodes
 Observation = dict[str, NDArray[Any]]  # observation [W, D], achieved_goal [W, G], desired_goal [W, G]
 Policy = Callable[[Observation, np.random.Generator], tuple[NDArray[Any], NDArray[np.bool_]]]
 """Actions [W, A] for W worlds, and which of them were drawn from a known law with full support [W]."""
+Judge = Callable[[Observation, NDArray[Any]], dict[str, NDArray[np.bool_]]]
+"""Labels `label_...` [W] of the states that W worlds are in, given the actions [W, A] about to be taken."""
 
 
 def episode_seed(seed: int, replica: int, episode: int) -> int:
@@ -41,10 +43,13 @@ def collect(
     seed: int,
     metadata: dict[str, Any] | None = None,
     progress: Callable[[int], None] | None = None,
+    first: int = 0,
+    judge: Judge | None = None,
 ) -> Episodes:
     """Plays whole episodes; episode e starts from the reset seeded by (seed, 0, e), whatever the number of worlds.
 
-    The contact and every `label_...` that the world reports in `info` are stored, too.
+    `first` is the number of the first episode. The contact and every `label_...` that the world reports in `info`, or
+    that a `judge` gives before each step, are stored, too.
     """
     if episodes < 1:
         raise ValueError(f"episodes must be at least 1; got {episodes}.")
@@ -59,13 +64,13 @@ def collect(
     steps = getattr(env.spec, "max_episode_steps", None)
     if steps is None:
         raise ValueError("The world has no time limit; register it with max_episode_steps.")
-    generator = np.random.default_rng(np.random.SeedSequence((seed, 1)))
+    generator = np.random.default_rng(np.random.SeedSequence((seed, 1, first)))
     worlds = env.num_envs
     playing = np.arange(worlds)  # the episode each world plays; those past the last are played but not kept
     next_episode = worlds
 
     def reset(mask: NDArray[np.bool_]) -> Observation:
-        seeds: Any = [episode_seed(seed, 0, int(episode)) for episode in playing]
+        seeds: Any = [episode_seed(seed, 0, first + int(episode)) for episode in playing]
         start: Observation = env.reset(seed=seeds, options={"reset_mask": mask})[0]
         return start
 
@@ -90,10 +95,11 @@ def collect(
     while (playing < episodes).any():
         kept = playing < episodes
         action, sampled = policy(obs, generator)
+        verdict = judge(obs, action) if judge is not None else {}
         obs, _, terminated, truncated, info = env.step(action)
         store("action", kept, time, action, steps)
         store("sampled", kept, time, sampled, steps)
-        for name, value in info.items():
+        for name, value in (info | verdict).items():
             if name == "contact" or name.startswith("label_"):
                 store(name, kept, time, np.asarray(value, dtype=bool), steps)
         time += 1
@@ -114,3 +120,12 @@ def collect(
         stored[name] = stored[name][:, : longest + extra]
     label = {name.removeprefix("label_"): stored.pop(name) for name in list(stored) if name.startswith("label_")}
     return Episodes(**stored, length=length, label=label, metadata=metadata or {})
+
+
+def replay(env: VectorEnv[Any, Any, Any], seed: int, actions: NDArray[Any]) -> Observation:
+    """Plays the given actions [t, A] in the first world from a seeded reset; the observation it ends with."""
+    seeds: Any = [seed] * env.num_envs
+    obs: Observation = env.reset(seed=seeds)[0]
+    for action in actions:
+        obs = env.step(np.repeat(action[None], env.num_envs, 0))[0]
+    return obs

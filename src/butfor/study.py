@@ -9,15 +9,15 @@ from typing import Any
 
 import numpy as np
 import torch
-from numpy.typing import NDArray
 from torch import Tensor
 
 from butfor import detect
 from butfor.actions import ActionLaw
 from butfor.arrays import check_transitions
 from butfor.attention import AttentionConfig, AttentionModel
+from butfor.collect import make_policy
 from butfor.dynamics import GaussianDynamics, ModelConfig, target_scale, training_table
-from butfor.envs import make_worlds, slide
+from butfor.envs import make_worlds
 from butfor.episodes import Episodes, concatenate
 from butfor.files import load_checkpoint, save_checkpoint, write_json, written
 from butfor.fitting import FitConfig, Fitting
@@ -25,7 +25,7 @@ from butfor.gaussian import KL_FORMS
 from butfor.influence import Influence, ScoreConfig
 from butfor.networks import make_generators
 from butfor.record import open_run, versions, write_metrics
-from butfor.rollout import Observation, Policy, collect, random_policy
+from butfor.rollout import Policy, collect
 
 Progress = Callable[[str, int, int, str], None]
 """Called with the stage, how much of it is done, how much there is, and a word on how it goes."""
@@ -137,13 +137,8 @@ def run_detection(
     return folder
 
 
-def scripted_policy(obs: Observation, generator: np.random.Generator) -> tuple[NDArray[Any], NDArray[np.bool_]]:
-    """The scripted hitter of 1DSlide, a fifth of its actions random and the rest noisy, as an agent that explores."""
-    return slide.scripted_action(obs, generator, noise=0.2, random_share=0.2)
-
-
 def _episodes(config: DetectionConfig, folder: Path, name: str, count: int, seed: int, progress: Progress) -> Episodes:
-    """Episodes of the run's data folder, played if not there yet: half by a random, half by the scripted policy."""
+    """Episodes of the run's data folder, played if not there yet: half by a random policy, half by the noisy expert."""
     path = folder / "data" / f"{name}.npz"
     if path.is_file():
         episodes = Episodes.load(path)
@@ -154,8 +149,8 @@ def _episodes(config: DetectionConfig, folder: Path, name: str, count: int, seed
         return episodes
     env = make_worlds(config.world, min(100, count))
     policies: dict[str, tuple[Policy, int]] = {
-        "random": (random_policy(env), count - count // 2),
-        "scripted": (scripted_policy, count // 2),
+        "random": (make_policy(config.world, env, "random"), count - count // 2),
+        "noisy-expert": (make_policy(config.world, env, "noisy-expert"), count // 2),
     }
     parts: list[Episodes] = []
     for index, (policy_name, (policy, share)) in enumerate(policies.items()):

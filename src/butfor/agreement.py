@@ -1,0 +1,104 @@
+"""Where two labels of the same states agree, and pictures of states where they do not."""
+
+import base64
+import io
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from butfor.collect import LABELS
+from butfor.envs import make_worlds
+from butfor.episodes import Episodes
+from butfor.files import written
+from butfor.rollout import episode_seed, replay
+
+PICTURES = 12
+
+
+def labels_of(episodes: Episodes) -> dict[str, NDArray[np.bool_]]:
+    """Every label of the real steps, contact among them: name -> [N]."""
+    found = dict(episodes.label) | ({"contact": episodes.contact} if episodes.contact is not None else {})
+    return {name: found[name][episodes.valid] for name in LABELS if name in found}
+
+
+def compare(episodes: Episodes) -> list[dict[str, Any]]:
+    """One row a pair of labels: the share of states in each of the four cases."""
+    labels = labels_of(episodes)
+    if len(labels) < 2:
+        raise ValueError(f"Comparing needs two labels; these episodes have {', '.join(labels) or 'none'}.")
+    pairs = [(a, b) for a in labels for b in labels if LABELS.index(a) < LABELS.index(b)]
+    rows = []
+    for a, b in pairs:
+        first, second = labels[a], labels[b]
+        rows.append(
+            {
+                "first": a,
+                "second": b,
+                "states": len(first),
+                "both": float((first & second).mean()),
+                "only_first": float((first & ~second).mean()),
+                "only_second": float((~first & second).mean()),
+                "neither": float((~first & ~second).mean()),
+            }
+        )
+    return rows
+
+
+def disagreements(episodes: Episodes, first: str, second: str, count: int) -> list[tuple[int, int]]:
+    """States (episode, time) where two labels differ, both ways alike and spread over the episodes."""
+    one, other = (episodes.contact if name == "contact" else episodes.label[name] for name in (first, second))
+    assert one is not None and other is not None  # noqa: PT018
+    chosen: list[tuple[int, int]] = []
+    for only in (one & ~other & episodes.valid, ~one & other & episodes.valid):
+        places = np.argwhere(only)
+        places = places[np.unique(places[:, 0], return_index=True)[1]]  # the first of each episode
+        spread = np.linspace(0, len(places) - 1, min(count // 2, len(places))).astype(int)
+        chosen += [(int(episode), int(time)) for episode, time in places[spread]]
+    return chosen
+
+
+def pictures(episodes: Episodes, states: list[tuple[int, int]]) -> list[NDArray[np.uint8]]:
+    """The worlds in these states: each episode is played again from its seed, with its stored actions."""
+    config = episodes.metadata["config"]
+    env: Any = make_worlds(config["world"], 1, render_mode="rgb_array", width=320, height=320)
+    frames = []
+    for episode, time in states:
+        replay(env, episode_seed(config["seed"], 0, episode), episodes.action[episode, :time])
+        frames.append(env.render()[0])
+    env.close()
+    return frames
+
+
+def write_agreement(file: Path | str, count: int = PICTURES) -> Path:
+    """A page beside the episode file: the table, and pictures of states where the exact and another label differ."""
+    import jinja2
+    from imageio.v3 import imwrite
+
+    episodes = Episodes.load(file)
+    rows = compare(episodes)
+    shown = []
+    for row in rows:
+        if row["first"] == "exact":
+            states = disagreements(episodes, "exact", row["second"], count)
+            for (episode, time), frame in zip(states, pictures(episodes, states), strict=True):
+                buffer = io.BytesIO()
+                imwrite(buffer, frame, extension=".png")
+                obs = episodes.observation[episode, time]
+                shown.append(
+                    {
+                        "image": base64.b64encode(buffer.getvalue()).decode(),
+                        "episode": episode,
+                        "time": time,
+                        "other": row["second"],
+                        "exact": bool(episodes.label["exact"][episode, time]),
+                        "distance": float(np.linalg.norm(obs[6:9])),
+                    }
+                )
+    loader = jinja2.PackageLoader("butfor")
+    template = jinja2.Environment(loader=loader, autoescape=True).get_template("agreement.html.j2")
+    page = Path(file).with_suffix(".html")
+    with written(page) as temporary:
+        temporary.write_text(template.render(rows=rows, shown=shown, metadata=episodes.metadata, name=Path(file).name))
+    return page

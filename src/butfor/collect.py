@@ -1,0 +1,124 @@
+"""Episode files of the built-in worlds: policies and labels by name, in a file that grows by whole parts."""
+
+from collections.abc import Callable
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from gymnasium.vector import VectorEnv
+from numpy.typing import NDArray
+
+from butfor.envs import WORLDS, make_worlds, slide, world_id
+from butfor.episodes import Episodes, concatenate
+from butfor.record import versions
+from butfor.rollout import Judge, Observation, Policy, collect, random_policy
+
+POLICIES = {
+    "random": "uniform actions",
+    "expert": "a scripted policy that solves the task",
+    "noisy-expert": "the same with Gaussian noise of 0.2, and a fifth of its actions uniform",
+}
+LABELS = ("exact", "heuristic", "contact")
+EPISODES_A_PART = 500  # what a killed process can lose
+
+
+@dataclass(frozen=True)
+class CollectConfig:
+    """What an episode file holds."""
+
+    world: str
+    policy: str = "random"
+    episodes: int = 1000
+    labels: tuple[str, ...] = ()
+    seed: int = 0
+
+    def __post_init__(self) -> None:
+        if self.policy not in POLICIES:
+            raise ValueError(f"There is no policy {self.policy!r}; the policies are {', '.join(POLICIES)}.")
+        unknown = [label for label in self.labels if label not in LABELS]
+        if unknown:
+            raise ValueError(f"There is no label {unknown[0]!r}; the labels are {', '.join(LABELS)}.")
+        if self.episodes < 1:
+            raise ValueError(f"episodes must be at least 1; got {self.episodes}.")
+        built_in = self.world in WORLDS or self.world in WORLDS.values()
+        if not built_in and (self.policy != "random" or self.labels):
+            raise ValueError(f"{self.world} is not a built-in world: it has neither experts nor labels.")
+        if "heuristic" in self.labels and self.world in ("slide", WORLDS["slide"]):
+            raise ValueError("The heuristic label is for the Fetch worlds; slide has the exact label and contact.")
+
+
+def short_name(world: str) -> str:
+    """The short name of a built-in world given by either name; other Gymnasium ids as they are."""
+    return {id: name for name, id in WORLDS.items()}.get(world_id(world), world)
+
+
+def make_policy(world: str, env: VectorEnv[Any, Any, Any], name: str) -> Policy:
+    """A policy of `POLICIES` for a built-in world."""
+    if name == "random":
+        return random_policy(env)
+    noise, share = (0.2, 0.2) if name == "noisy-expert" else (0.0, 0.0)
+
+    def act(obs: Observation, generator: np.random.Generator) -> tuple[NDArray[Any], NDArray[np.bool_]]:
+        if world == "slide":
+            return slide.scripted_action(obs, generator, noise=noise, random_share=share)
+        from butfor.envs.fetch_expert import scripted_action
+
+        task = world.replace("-", "_")
+        return scripted_action(task, obs["observation"], obs["desired_goal"], generator, noise, share)
+
+    return act
+
+
+def collect_file(
+    config: CollectConfig, path: Path | str, progress: Callable[[int], None] = lambda done: None
+) -> Episodes:
+    """Plays and labels episodes into one file, saved whole after every part; called again, it goes on from there."""
+    path, world = Path(path), short_name(config.world)
+    wanted = {"config": asdict(config) | {"world": world, "labels": list(config.labels)}}
+    parts: list[Episodes] = []
+    if path.is_file():
+        parts = [Episodes.load(path)]
+        found = parts[0].metadata.get("config", {})
+        if found | {"episodes": 0} != wanted["config"] | {"episodes": 0} or len(parts[0]) > config.episodes:
+            raise FileExistsError(f"{path} holds other episodes ({found}); give another name.")
+    is_fetch = world in WORLDS and world != "slide"
+    options = {"contacts": True} if is_fetch and {"contact", "heuristic"} & set(config.labels) else {}
+    env = make_worlds(config.world, min(64, config.episodes), **options)
+    judge = _exact_judge(env) if is_fetch and "exact" in config.labels else None
+    policy = make_policy(world, env, config.policy)
+    while (done := sum(map(len, parts))) < config.episodes:
+        count = min(EPISODES_A_PART, config.episodes - done)
+
+        def show(more: int, done: int = done) -> None:
+            progress(done + more)
+
+        part = collect(env, policy, count, config.seed, progress=show, first=done, judge=judge)
+        if "heuristic" in config.labels:
+            part.label["heuristic"] = _heuristic(part)
+        parts = [concatenate([*parts, part])]
+        parts[0].metadata = wanted | {"versions": versions("cpu")}
+        parts[0].save(path)
+    env.close()
+    return parts[0]
+
+
+def _heuristic(episodes: Episodes) -> NDArray[np.bool_]:
+    """The paper's ellipsoid label of each state, from the observation and the contact of the step."""
+    from butfor.envs.heuristic import heuristic_label
+
+    return heuristic_label(episodes.observation[:, :-1], episodes.contact)
+
+
+def _exact_judge(env: VectorEnv[Any, Any, Any]) -> Judge:
+    """Forks every state that the worlds come through: would another action have moved the object elsewhere?"""
+    from butfor.envs.truth import Forker, exact_label
+
+    worlds: Any = env.unwrapped
+    forker = Forker(worlds)
+
+    def judge(obs: Observation, action: NDArray[Any]) -> dict[str, NDArray[np.bool_]]:
+        label, _ = exact_label(forker, worlds.save_state(), action)
+        return {"label_exact": label}
+
+    return judge

@@ -1,0 +1,68 @@
+"""Shares of agreement by hand, states of disagreement from both sides, and a page with their pictures."""
+
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from butfor.agreement import compare, disagreements, pictures, write_agreement
+from butfor.collect import CollectConfig, collect_file
+from butfor.episodes import Episodes
+from butfor.rollout import episode_seed
+
+
+def made() -> Episodes:
+    exact = np.array([[1, 1, 0, 0], [0, 0, 1, 0]], bool)
+    contact = np.array([[1, 0, 1, 0], [0, 0, 0, 1]], bool)
+    shape = (2, 5, 3)
+    goals, length = np.zeros(shape, np.float32), np.array([4, 3])
+    return Episodes(
+        np.zeros((2, 5, 25), np.float32), np.zeros((2, 4, 4), np.float32), goals, goals, length, exact, contact,
+        {"exact": exact},
+    )  # fmt: skip
+
+
+def test_shares_count_real_steps_alone() -> None:
+    (row,) = compare(made())  # 7 real steps: the last of the second episode is padding
+    assert (row["first"], row["second"], row["states"]) == ("exact", "contact", 7)
+    assert row["both"] == pytest.approx(1 / 7)
+    assert row["only_first"] == pytest.approx(2 / 7)
+    assert row["only_second"] == pytest.approx(1 / 7)
+    assert row["neither"] == pytest.approx(3 / 7)
+
+
+def test_disagreements_come_from_both_sides() -> None:
+    assert disagreements(made(), "exact", "contact", 4) == [(0, 1), (1, 2), (0, 2)]
+
+
+def test_one_label_alone_is_refused() -> None:
+    episodes = made()
+    episodes.contact = None
+    with pytest.raises(ValueError, match="needs two labels; these episodes have exact"):
+        compare(episodes)
+
+
+def test_the_page_shows_the_states_where_labels_differ(tmp_path: Path) -> None:
+    pytest.importorskip("mujoco")
+    path = tmp_path / "a.npz"
+    episodes = collect_file(CollectConfig("pick-and-place", "noisy-expert", 3, ("exact", "contact"), 5), path)
+    page = write_agreement(path, 4).read_text()
+    shown = disagreements(episodes, "exact", "contact", 4)
+    assert page.count("data:image/png;base64,") == len(shown) > 0
+    for episode, time in shown:
+        assert f"Episode {episode}, step {time}:" in page
+    frame, again = pictures(episodes, [shown[0], shown[0]])
+    assert frame.shape == (320, 320, 3)
+    assert np.array_equal(frame, again)
+
+
+def test_a_replayed_episode_comes_through_the_stored_states(tmp_path: Path) -> None:
+    pytest.importorskip("mujoco")
+    from butfor.envs import make_worlds
+    from butfor.rollout import replay
+
+    episodes = collect_file(CollectConfig("push", "random", 2, seed=4), tmp_path / "a.npz")
+    env = make_worlds("push", 1)
+    obs = replay(env, episode_seed(4, 0, 1), episodes.action[1, :20])
+    assert np.array_equal(obs["observation"][0].astype(np.float32), episodes.observation[1, 20])
+    env.close()

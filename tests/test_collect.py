@@ -1,0 +1,96 @@
+"""Episode files: every label and policy by name, whole parts that a killed process goes on from."""
+
+from pathlib import Path
+
+import gymnasium
+import numpy as np
+import pytest
+
+from butfor import collect as library
+from butfor.collect import CollectConfig, collect_file, make_policy
+from butfor.envs import make_worlds, slide
+from butfor.episodes import Episodes
+
+
+def test_slide_episodes_carry_exact_labels_and_contacts(tmp_path: Path) -> None:
+    episodes = collect_file(CollectConfig("slide", "noisy-expert", 8, ("exact", "contact"), 3), tmp_path / "a.npz")
+    assert np.array_equal(episodes.label["exact"], slide.influence(episodes.observation[:, :-1]))
+    assert episodes.contact is not None
+    assert episodes.contact.any()
+    assert episodes.metadata["config"]["policy"] == "noisy-expert"
+    assert episodes.metadata["versions"]["butfor"]
+
+
+def test_a_file_cut_off_after_a_part_ends_as_an_unbroken_one(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(library, "EPISODES_A_PART", 3)
+    config = CollectConfig("slide", "noisy-expert", 8, ("exact",), 1)
+    unbroken = collect_file(config, tmp_path / "unbroken.npz")
+
+    def stop(done: int) -> None:
+        if done > 4:
+            raise KeyboardInterrupt
+
+    path = tmp_path / "cut.npz"
+    with pytest.raises(KeyboardInterrupt):
+        collect_file(config, path, stop)
+    assert len(Episodes.load(path)) == 3  # what is there is whole
+    resumed = collect_file(config, path)
+    for name in ("observation", "action", "desired_goal", "sampled", "length"):
+        assert np.array_equal(getattr(resumed, name), getattr(unbroken, name)), name
+    assert len(np.unique(resumed.observation[:, 0], axis=0)) == 8  # every episode starts elsewhere
+
+
+def test_more_episodes_are_added_to_a_file_and_other_settings_are_refused(tmp_path: Path) -> None:
+    path = tmp_path / "a.npz"
+    few = collect_file(CollectConfig("slide", episodes=2), path)
+    more = collect_file(CollectConfig("slide", episodes=5), path)
+    assert np.array_equal(more.observation[:2], few.observation)
+    with pytest.raises(FileExistsError, match="holds other episodes"):
+        collect_file(CollectConfig("slide", "expert", episodes=5), path)
+    assert len(Episodes.load(path)) == 5
+
+
+@pytest.mark.parametrize(
+    ("settings", "message"),
+    [
+        ({"policy": "genius"}, "no policy 'genius'; the policies are random, expert, noisy-expert"),
+        ({"labels": ("true",)}, "no label 'true'; the labels are exact, heuristic, contact"),
+        ({"episodes": 0}, "episodes must be at least 1"),
+        ({"world": "CartPole-v1", "policy": "expert"}, "CartPole-v1 is not a built-in world"),
+        ({"labels": ("heuristic",)}, "heuristic label is for the Fetch worlds"),
+    ],
+)
+def test_what_cannot_be_collected_is_refused(settings: dict[str, object], message: str) -> None:
+    with pytest.raises(ValueError, match=message):
+        CollectConfig(**({"world": "slide"} | settings))  # type: ignore[arg-type]
+
+
+def test_fetch_labels_follow_from_the_stored_arrays_and_from_forks(tmp_path: Path) -> None:
+    pytest.importorskip("mujoco")
+    from butfor.envs.heuristic import heuristic_label
+
+    config = CollectConfig("pick-and-place", "expert", 3, ("exact", "heuristic", "contact"))
+    episodes = collect_file(config, tmp_path / "a.npz")
+    exact, contact = episodes.label["exact"], episodes.contact
+    assert contact is not None
+    assert exact[contact].all()  # who is touched depends on what the hand does
+    assert 0.5 < exact.mean() < 1  # an expert approaches first, then holds the object
+    # the approach: at the start of an episode the gripper is more than 0.1 m from the object
+    assert not exact[:, 0].any()
+    expected = heuristic_label(episodes.observation[:, :-1], contact)
+    assert np.array_equal(episodes.label["heuristic"], expected)
+
+
+def test_the_expert_of_each_world_acts_within_bounds() -> None:
+    pytest.importorskip("mujoco")
+    for world in ("slide", "push", "pick-and-place", "rot-table"):
+        env = make_worlds(world, 2)
+        obs, _ = env.reset(seed=0)
+        for name, always in (("random", True), ("expert", False), ("noisy-expert", None)):
+            action, sampled = make_policy(world, env, name)(obs, np.random.default_rng(0))
+            space = env.single_action_space
+            assert isinstance(space, gymnasium.spaces.Box)
+            assert action.shape == (2, *space.shape)
+            assert (np.abs(action) <= 1).all()
+            assert always is None or world == "slide" or sampled.all() == always
+        env.close()
