@@ -52,7 +52,7 @@ def test_the_page_shows_the_states_where_labels_differ(tmp_path: Path) -> None:
     for episode, time in shown:
         assert f"Episode {episode}, step {time}:" in page
     frame, again = pictures(episodes, [shown[0], shown[0]])
-    assert frame.shape == (320, 320, 3)
+    assert frame.shape == (360, 360, 3)
     assert np.array_equal(frame, again)
 
 

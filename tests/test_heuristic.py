@@ -18,7 +18,8 @@ from butfor.envs.heuristic import all_targets, build_table, heuristic_label, loa
 
 Floats = npt.NDArray[np.float64]
 START, MOVEMENT = load_table()
-OVER_THE_TABLE = (START[:, 2] > 0.4) & (np.abs(START[:, 0] - 1.3) < 0.2) & (np.abs(START[:, 1] - 0.75) < 0.25)
+# Above 0.43 the fingers are clear of the table; lower down they rub on it and get less far.
+OVER_THE_TABLE = (START[:, 2] > 0.43) & (np.abs(START[:, 0] - 1.3) < 0.2) & (np.abs(START[:, 1] - 0.75) < 0.25)
 
 
 def observations(grip: Any, thing: Any, fingers: Any = 0.0, finger_velocities: Any = 0.0, size: int = 25) -> Floats:
@@ -87,7 +88,7 @@ def test_typical_semi_axes() -> None:
     """Over the table one step goes 0.030 to 0.031 (0.035 near the limits), which makes (0.069, <= 0.117, 0.114)."""
     assert OVER_THE_TABLE.sum() > 50_000
     assert np.abs(np.median(MOVEMENT[OVER_THE_TABLE], axis=0) - 0.0305).max() < 0.001
-    assert MOVEMENT[OVER_THE_TABLE].min() > 0.02
+    assert MOVEMENT[OVER_THE_TABLE].min() > 0.025
     assert MOVEMENT[OVER_THE_TABLE].max() < 0.036
     grip = START[OVER_THE_TABLE][::500]
     wide, narrow = (np.median(semi_axes(observations(grip, grip, fingers)), axis=0) for fingers in (0.05, 0.0))

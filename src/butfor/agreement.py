@@ -62,11 +62,11 @@ def disagreements(episodes: Episodes, first: str, second: str, count: int) -> li
 def pictures(episodes: Episodes, states: list[tuple[int, int]]) -> list[NDArray[np.uint8]]:
     """The worlds in these states: each episode is played again from its seed, with its stored actions."""
     config = episodes.metadata["config"]
-    env: Any = make_worlds(config["world"], 1, render_mode="rgb_array", width=320, height=320)
+    env: Any = make_worlds(config["world"], 1, render_mode="rgb_array", width=720, height=720)
     frames = []
     for episode, time in states:
         replay(env, episode_seed(config["seed"], 0, episode), episodes.action[episode, :time])
-        frames.append(env.render()[0])
+        frames.append(env.render()[0][240:600, 200:560])  # what is around the gripper
     env.close()
     return frames
 

@@ -27,8 +27,8 @@ HAND = ("robot0:gripper_link", *FINGERS)  # geoms
 HAND_SLACK, FINGER_SLACK, ARM_SLACK = 0.05, 0.05, 0.08
 UPRIGHT = 0.1  # radians; a gripper that is tilted more is being swung back and moves its links by up to 0.09
 GRIPPER_LAG = 0.01  # between the gripper's kept pose and its qpos; one substep makes 0.0034
-# An object that nothing of the robot touches stayed within its speed times the time of a step plus 0.008 (gravity) when
-# it lay, fell, tumbled or rode on the table, and within 0.018 when it was put 0.03 deep into the table.
+# The box of an object that nothing of the robot touches grew by at most its speed times the time of a step plus 0.008
+# (gravity) when it lay, fell, tumbled or rode on the table, and by two thirds of its depth when put into the table.
 OBJECT_SPEED_FACTOR, OBJECT_SLACK = 1.5, 0.02
 
 
@@ -55,19 +55,19 @@ class Forker:
         fingers = (-1, 1) if len(model.actuated_qpos) else (0,)
         self.corners: Actions = np.array(list(product((-1, 1), (-1, 1), (-1, 1), fingers)), dtype=np.float32)
 
-        self._data = mujoco.MjData(mj)
-        self._object = int(mj.geom("object0").id)
-        bits = int(mj.geom_contype[self._object]), int(mj.geom_conaffinity[self._object])
+        thing = int(mj.geom("object0").id)
+        meets = (mj.geom_contype & mj.geom_conaffinity[thing]) | (mj.geom_conaffinity & mj.geom_contype[thing])
         names = [mj.body(body).name for body in mj.geom_bodyid]
-        touching = (mj.geom_contype & bits[1]) | (mj.geom_conaffinity & bits[0])
-        robot = [geom for geom, name in enumerate(names) if name.startswith("robot0:") and touching[geom]]
+        others = [geom for geom in np.flatnonzero(meets).tolist() if geom != thing]
+        robot = [geom for geom in others if names[geom].startswith("robot0:")]
         self.robot_geoms = np.array(robot)  # [G] every geom of the robot that can touch the object
-        slack = np.full((len(robot), 3), ARM_SLACK)
+        self._geoms = np.array([*robot, *(geom for geom in others if geom not in robot), thing])
+        self._object_qpos = slice(model.object_qpos, model.object_qpos + 7)
+        self._data = mujoco.MjData(mj)
+        self._slack = np.full((len(robot), 3), ARM_SLACK)
         for name in HAND:
-            slack[robot.index(mj.geom(name).id)] = HAND_SLACK
-            if name in FINGERS and not model.task.blocked:
-                slack[robot.index(mj.geom(name).id), 1] += FINGER_SLACK
-        self._slack = slack + mj.geom_margin[robot].max()
+            opening = FINGER_SLACK if name in FINGERS and not model.task.blocked else 0.0
+            self._slack[robot.index(mj.geom(name).id)] = [HAND_SLACK, HAND_SLACK + opening, HAND_SLACK]
 
     def fork(self, states: npt.ArrayLike, actions: npt.ArrayLike, columns: Any = None) -> Floats:
         """Step M alternatives from each state: [n, S] and actions [n, M, 4] or [M, 4] -> next states [n, M, S].
@@ -96,49 +96,45 @@ class Forker:
     def within_reach(self, states: npt.ArrayLike) -> Flags:
         """Which states [n, S] are such that some geom of the robot could touch the object during one step -> [n].
 
-        Each link's bounding box now and where its velocity carries it, grown by a measured slack, against the object's
-        box grown by its own speed. A state unlike those measured (tilted gripper, kept gripper pose far from qpos)
-        counts as within reach.
+        Boxes around each link as it stands and where its velocity carries it, grown by the slack measured above,
+        against the object's box, grown by its own motion. A state unlike those measured (a tilted gripper, or one kept
+        apart from its qpos) counts as within reach.
         """
-        rows, model = self._states(states), self.physics.model
-        places = self._places(rows)  # [n, 2 (low, high), G + 1, 3]
-        links, thing = places[:, :, :-1], places[:, :, -1:]
-        velocity = rows[:, self.layout.object_velocity]
-        radius = model.mj.geom_rbound[self._object]
+        rows = self._states(states)
+        low, high, lag = self._boxes(rows)
+        gap = np.maximum(low[:, :-1] - high[:, -1:], low[:, -1:] - high[:, :-1])  # [n, others, 3]; overlap: negative
+        links, surroundings = gap[:, : len(self.robot_geoms)], gap[:, len(self.robot_geoms) :]
+        velocity, radius = rows[:, self.layout.object_velocity], self.physics.model.mj.geom_rbound[self._geoms[-1]]
         speed = np.linalg.norm(velocity[:, :3], axis=1) + radius * np.linalg.norm(velocity[:, 3:], axis=1)
-        growth = OBJECT_SPEED_FACTOR * speed * TIME_STEP + OBJECT_SLACK
-        gap = np.maximum(links[:, 0] - thing[:, 1], thing[:, 0] - links[:, 1])  # [n, G, 3], negative where they overlap
-        near = (gap <= self._slack + growth[:, None, None]).all(axis=2).any(axis=1)
+        sunk = np.maximum(-surroundings.max(axis=2), 0).max(axis=1)
+        growth = OBJECT_SPEED_FACTOR * speed * TIME_STEP + OBJECT_SLACK + sunk
+        near = (links <= self._slack + growth[:, None, None]).all(axis=2).any(axis=1)
+        cosine = np.abs(rows[:, self.layout.gripper][:, 3:] @ [1.0, 0.0, 1.0, 0.0]) / np.sqrt(2)
+        return np.asarray(near | (cosine < np.cos(UPRIGHT / 2)) | (lag > GRIPPER_LAG))
 
-        gripper = rows[:, self.layout.gripper]
-        cosine = np.abs(gripper[:, 3:] @ np.array([1.0, 0.0, 1.0, 0.0])) / np.sqrt(2)
-        tilt = 2 * np.arccos(np.clip(cosine, 0, 1))
-        return np.asarray(near | (tilt > UPRIGHT) | (self._lag > GRIPPER_LAG))
+    def _boxes(self, rows: Floats) -> tuple[Floats, Floats, Floats]:
+        """Low and high corners [n, geoms, 3] of boxes along the world's axes, the object last, and the lag [n].
 
-    def _places(self, rows: Floats) -> Floats:
-        """Boxes along the world's axes that hold the robot's geoms and, last, the object; [n, S] -> [n, 2, G + 1, 3].
-
-        A box of the robot holds the geom as it stands and as its velocity would carry it through the step.
+        A box holds its geom as it stands and, but for the object, as its velocity would carry it through the step; the
+        lag is the distance between the gripper's kept position and the one that qpos gives.
         """
-        mj, data = self.physics.model.mj, self._data
-        geoms = np.append(self.robot_geoms, self._object)
-        centre, matrix = np.empty((2, len(rows), len(geoms), 3)), np.empty((2, len(rows), len(geoms), 9))
-        self._lag = np.empty(len(rows))
+        mj, data, geoms, layout = self.physics.model.mj, self._data, self._geoms, self.layout
+        centre, matrix = np.empty((len(rows), 2, len(geoms), 3)), np.empty((len(rows), 2, len(geoms), 9))
+        gripper = np.empty((len(rows), 3))
         for number, row in enumerate(rows):
-            data.qpos[:] = row[self.layout.qpos]
+            data.qpos[:] = row[layout.qpos]
             mujoco.mj_kinematics(mj, data)
-            centre[0, number], matrix[0, number] = data.geom_xpos[geoms], data.geom_xmat[geoms]
-            lag = data.xpos[self.physics.model.gripper_body] - row[self.layout.gripper][:3]
-            self._lag[number] = np.sqrt(lag @ lag)
-            mujoco.mj_integratePos(mj, data.qpos, row[self.layout.qvel], TIME_STEP)
+            centre[number, 0], matrix[number, 0] = data.geom_xpos[geoms], data.geom_xmat[geoms]
+            gripper[number] = data.xpos[self.physics.model.gripper_body]
+            mujoco.mj_integratePos(mj, data.qpos, row[layout.qvel], TIME_STEP)
+            data.qpos[self._object_qpos] = row[layout.object_pose]
             mujoco.mj_kinematics(mj, data)
-            centre[1, number], matrix[1, number] = data.geom_xpos[geoms], data.geom_xmat[geoms]
+            centre[number, 1], matrix[number, 1] = data.geom_xpos[geoms], data.geom_xmat[geoms]
         axes = matrix.reshape(*matrix.shape[:3], 3, 3)
-        centre += np.einsum("tngij,gj->tngi", axes, mj.geom_aabb[geoms, :3])
-        half = np.einsum("tngij,gj->tngi", np.abs(axes), mj.geom_aabb[geoms, 3:])
-        low, high = centre - half, centre + half
-        low[1, :, -1], high[1, :, -1] = low[0, :, -1], high[0, :, -1]  # the object may go anywhere: see its growth
-        return np.stack([low.min(axis=0), high.max(axis=0)], axis=1)
+        centre += np.einsum("ntgij,gj->ntgi", axes, mj.geom_aabb[geoms, :3])
+        half = np.einsum("ntgij,gj->ntgi", np.abs(axes), mj.geom_aabb[geoms, 3:])
+        lag = np.linalg.norm(gripper - rows[:, layout.gripper][:, :3], axis=1)
+        return (centre - half).min(axis=1), (centre + half).max(axis=1), lag
 
     def _states(self, states: npt.ArrayLike) -> Floats:
         """The states as float64 [n, S], or an error that says what was given."""
