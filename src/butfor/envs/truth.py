@@ -214,7 +214,7 @@ def label_episodes(
     if rows.ndim < 1 or action.shape != (*shape, ACTION_SIZE) or block < 1:
         raise ValueError(
             f"states has shape {rows.shape}, actions {action.shape} and block is {block}; expected states [..., "
-            f"{forker.layout.size}], actions [..., {ACTION_SIZE}] with the same leading sizes, and a block of 1 or more."
+            f"{forker.layout.size}], actions [..., {ACTION_SIZE}] with equal leading sizes, and a block of 1 or more."
         )
     rows, action = rows.reshape(-1, rows.shape[-1]), action.reshape(-1, ACTION_SIZE)
     label, effect = np.zeros(len(rows), dtype=np.bool_), np.zeros(len(rows))
