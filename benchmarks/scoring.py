@@ -41,12 +41,14 @@ def plain_cai(model: PlainModel, obs: Tensor, actions: int) -> Tensor:
     inputs = torch.cat([obs[:, None].expand(-1, actions, -1), tried], -1)
     mean, variance = model(inputs.flatten(0, 1))
     mean, variance = mean.view(len(obs), actions, -1), variance.view(len(obs), actions, -1)
-    f = torch.distributions.Normal(mean[:, :, None], variance[:, :, None].sqrt())  # [N, K, 1, d]
-    g = torch.distributions.Normal(mean[:, None], variance[:, None].sqrt())  # [N, 1, K, d]
-    divergence = torch.distributions.kl_divergence(f, g).sum(-1)  # [N, K, K]
+    mean_f, mean_g, variance_f, variance_g = mean[:, :, None], mean[:, None], variance[:, :, None], variance[:, None]
+    squared = (mean_f - mean_g) ** 2  # [N, K, K, d]
+    divergence = 0.5 * (variance_f / variance_g + squared / variance_g - 1 + torch.log(variance_g / variance_f)).sum(-1)
     variational = math.log(actions) - torch.logsumexp(-divergence, -1)
-    overlap = torch.distributions.Normal(g.loc, (f.variance + g.variance).sqrt()).log_prob(f.loc).sum(-1)
-    product = math.log(actions) - f.entropy().sum(-1).squeeze(-1) - torch.logsumexp(overlap, -1)
+    total = variance_f + variance_g
+    overlap = -0.5 * (math.log(2 * math.pi) + torch.log(total) + squared / total).sum(-1)
+    entropy = 0.5 * (math.log(2 * math.pi * math.e) + torch.log(variance)).sum(-1)
+    product = math.log(actions) - entropy - torch.logsumexp(overlap, -1)
     return (0.5 * (variational + product.clamp_min(0))).mean(-1)
 
 

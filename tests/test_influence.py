@@ -4,6 +4,9 @@ import dataclasses
 import json
 import math
 import pickle
+import subprocess
+import sys
+import textwrap
 import warnings
 from collections.abc import Callable
 from itertools import pairwise
@@ -136,7 +139,8 @@ def test_cai_of_a_linear_world_is_its_mutual_information(ratio: float) -> None:
         assert score == pytest.approx(expected, rel=0.01, abs=0.002), form
     # the known gap: the truth lies between the bounds, so their middle is off by half their distance at most
     gap = limits["variational"] - max(0.0, limits["product"])
-    assert abs(limits["mean_clip_product"] - truth) <= 0.5 * gap + 0.01
+    score = linear_score(ratio, sampling="sobol", actions=1024).item()
+    assert abs(score - truth) <= 0.5 * gap + 0.02
 
 
 @pytest.mark.parametrize("form", ["variational", "mean_clip_product"])
@@ -267,7 +271,7 @@ def test_chunking_does_not_change_the_scores(
         return [
             score_states(model, obs, BOX, [[0], [1, 2]], config, make_generators([0, 1])),
             score_actions(model, obs, actions, [[0], [1, 2]], "mean"),
-            score_entropy(model, obs, BOX, config, [generator()]),
+            score_entropy(model, obs, BOX, [0, 2], config, [generator()]),
         ]
 
     expected = all_scores()
@@ -310,7 +314,7 @@ def test_the_entropy_rival_is_the_entropy_of_the_noise() -> None:
     model = linear_model([1.0, 2.0], 0.3)
     expected = 2 * 0.5 * math.log(2 * math.pi * math.e * 0.3**2)
     for config in (ScoreConfig(), ScoreConfig(sampling="sobol"), ScoreConfig(separate_mixture=True)):
-        result = score_entropy(model, torch.zeros(1, 3, 1), UNIT, config, [generator()])
+        result = score_entropy(model, torch.zeros(1, 3, 1), UNIT, [0, 1], config, [generator()])
         torch.testing.assert_close(result, torch.full((1, 3), expected), rtol=1e-5, atol=1e-5)
 
 
@@ -560,7 +564,7 @@ def test_an_action_is_compared_with_exactly_the_given_ones(fitted: Influence) ->
     assert scores.shape == (6, 4)
     dims = fitted.dims("object")
     for state in range(6):
-        inputs = torch.cat([obs[state].expand(4, -1), actions[state]], 1)
+        inputs = torch.cat([fitted.model_obs(obs)[0, state].expand(4, -1), actions[state]], 1)
         mean, variance = fitted.model(inputs[None])
         expected = kl_to_mixture(mean[0, :, dims].detach(), variance[0, :, dims].detach())
         torch.testing.assert_close(scores[state], expected, rtol=1e-3, atol=1e-4)
@@ -625,8 +629,9 @@ def test_ties_are_broken_at_random() -> None:
     assert np.abs(score).max() <= 1e-6
     counts = np.bincount(action, minlength=4)
     assert np.abs(counts - 500).max() < 100  # the deviation is 19
-    assert np.array_equal(action, influence.best_action(np.zeros((2000, 1)))[0])
-    assert not np.array_equal(action, influence.best_action(np.zeros((2000, 1)), generator=generator(1))[0])
+    assert not np.array_equal(action, influence.best_action(np.zeros((2000, 1)))[0])  # every call tries other actions
+    first, again = (influence.best_action(np.zeros((2000, 1)), generator=generator(1))[0] for _ in range(2))
+    assert np.array_equal(first, again)
 
 
 def test_the_best_action_for_one_of_several_entities_needs_its_name(fitted: Influence) -> None:
@@ -671,10 +676,42 @@ def test_given_validation_data_are_used_and_nothing_is_held_out() -> None:
     brief_fit(validation=gate_world(33, 7), progress=seen.append)
     assert seen[0].train[0].shape == (200, 5)
     assert seen[0].validation[0].shape == (33, 5)
-    np.testing.assert_allclose(seen[0].validation[0][:, :3], gate_world(33, 7)[0], rtol=1e-6)
+    standardised = (gate_world(33, 7)[0] - OBS[:200].mean(0)) / OBS[:200].std(0, ddof=1)
+    np.testing.assert_allclose(seen[0].validation[0][:, :3], standardised, rtol=1e-5, atol=1e-6)
     seen.clear()
     brief_fit(validation=0.25, progress=seen.append)
     assert (len(seen[0].train[0]), len(seen[0].validation[0])) == (150, 50)
+
+
+@pytest.mark.parametrize(("scale", "offset"), [(1e-6, 0.0), (0.01, 5e5), (1e5, -3.0)])
+def test_the_units_of_the_observations_do_not_matter(scale: float, offset: float) -> None:
+    changed = {"obs": OBS[:200] * scale + offset, "next_obs": NEXT_OBS[:200] * scale + offset}
+    expected = brief_fit().score(OBS[:50])["object"]
+    # rounding of the given numbers alone: 1e-16 of the offset, against steps of a tenth of the scale
+    np.testing.assert_allclose(
+        brief_fit(**changed).score(changed["obs"][:50])["object"], expected, rtol=2e-3, atol=1e-4
+    )
+
+
+def test_memory_does_not_grow_with_the_number_of_states() -> None:
+    program = """
+        import resource, sys, torch
+        from butfor.actions import ActionLaw
+        from butfor.dynamics import GaussianDynamics, ModelConfig
+        from butfor.influence import ScoreConfig, score_states
+        from butfor.networks import make_generators
+        torch.set_num_threads(1)
+        model = GaussianDynamics(25, 4, 3, ModelConfig(layers=1, width=256), make_generators([0])).eval()
+        law = ActionLaw((-1.0,) * 4, (1.0,) * 4)
+        for states in (2_000, 20_000):
+            score_states(model, torch.zeros(1, states, 25), law, [[0, 1, 2]], ScoreConfig(), make_generators([0]))
+            print(resource.getrusage(resource.RUSAGE_SELF).ru_maxrss)
+    """
+    done = subprocess.run([sys.executable, "-c", textwrap.dedent(program)], capture_output=True, text=True, check=True)
+    few, many = map(int, done.stdout.split())
+    unit = 2**10 if sys.platform != "darwin" else 1  # kibibytes, but on macOS bytes
+    # 18,000 states more are 1.8 MB of observations and 0.07 MB of scores; their activations would be 1.2 GB
+    assert (many - few) * unit < 20 * 2**20
 
 
 def test_without_a_space_actions_are_tried_within_the_data() -> None:
@@ -841,7 +878,9 @@ def test_a_saved_influence_gives_the_same_numbers(kind: str, tmp_path: Path) -> 
     for name in ENTITIES:
         assert np.array_equal(influence.score(OBS[:20])[name], loaded.score(OBS[:20])[name])
         for first, second in zip(
-            influence.best_action(OBS[:20], name), loaded.best_action(OBS[:20], name), strict=True
+            influence.best_action(OBS[:20], name, generator(2)),
+            loaded.best_action(OBS[:20], name, generator(2)),
+            strict=True,
         ):
             assert np.array_equal(first, second)
     for field in ("law", "entities", "scale", "scoring", "seed"):

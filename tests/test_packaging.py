@@ -22,7 +22,11 @@ import butfor
 PROJECT = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))["project"]
 CORE = [Requirement(text) for text in PROJECT["dependencies"]]
 EXTRAS = {extra: list(map(Requirement, texts)) for extra, texts in PROJECT["optional-dependencies"].items()}
-EXTRA_OF_ROOM = {"agreement": "fetch", "envs": "fetch", "sb3": "sb3"}  # only these modules may import what an extra installs
+EXTRA_OF_ROOM = {
+    "agreement": "fetch",
+    "envs": "fetch",
+    "sb3": "sb3",
+}  # only these modules may import what an extra installs
 DISTRIBUTIONS = {"sklearn": "scikit-learn"}  # where the import's name is not the package's name
 
 # What is imported is what was installed; the entropy of a unit Gaussian is log(2 pi e) / 2 a dimension.

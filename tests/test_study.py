@@ -45,7 +45,7 @@ CONFIG = DetectionConfig(
     attention=AttentionConfig(embedding=4, feedforward=4, layers=1),
 )
 STATES = 10 * 30  # no slide episode ends early
-STAGES = ["train data", "validation data", "test data", "fit CAI", "fit Attention", "scoring"]
+STAGES = ["test data", "train data", "validation data", "fit CAI", "fit Attention", "scoring"]
 LEARNED, RULES = ["cai", "entropy", "attention"], ["contact", "moved"]
 FORMS = [f"cai_{form}" for form in KL_FORMS]
 FILES = {
@@ -198,7 +198,7 @@ def test_the_learned_scores_belong_to_their_states_and_differ_between_seeds(fini
     scores, test = arrays(finished / "scores.npz"), Episodes.load(finished / "data" / "test.npz")
     influence = Influence.load(finished / "model.safetensors")
     np.testing.assert_array_equal(detect.cai(influence, "object")(test), scores["cai"])
-    np.testing.assert_array_equal(detect.conditional_entropy(influence)(test), scores["entropy"])
+    np.testing.assert_array_equal(detect.conditional_entropy(influence, "object")(test), scores["entropy"])
     for name in LEARNED:
         assert not np.array_equal(scores[name][0], scores[name][1])
         assert scores[name].std() > 0

@@ -333,6 +333,17 @@ def test_unusual_states_are_never_skipped(task: str) -> None:
     assert forker.within_reach(np.stack([far, tilted, apart, deep])).tolist() == [False, True, True, True]
 
 
+@all_tasks
+def test_an_object_that_flies_towards_the_robot_is_never_skipped(task: str) -> None:
+    """At 6 m/s it comes from 0.2 m away and hits the hand within the step."""
+    grip = still(task)[forker_of(task).layout.observation][:3]
+    state = with_object(task, grip + np.array([0, -0.2, 0.03]), (0, 6, 0))[None]
+    assert exact_label(forker_of(task), state, shortcut=False)[0].all()
+    assert exact_label(forker_of(task), state)[0].all()
+    state[:, forker_of(task).layout.object_velocity] *= -1
+    assert not exact_label(forker_of(task), state, shortcut=False)[0].any()
+
+
 def test_contact_implies_a_positive_label() -> None:
     """A finger that pushes the object could have pushed otherwise; the converse fails."""
     contact = np.concatenate([one.contact for one in samples()])
@@ -376,6 +387,17 @@ def test_a_blow_up_is_left_out(tmp_path: Any, monkeypatch: pytest.MonkeyPatch) -
     label, effect = exact_label(one.forker, states, one.action[-3:], shortcut=False)
     assert np.isnan(effect[1])
     assert label.tolist() == [True, False, True]
+
+    fork = one.forker.fork
+
+    def failing_once(*arguments: Any) -> Floats:
+        outcome = fork(*arguments)
+        outcome[:, -1] = np.nan  # the action taken
+        return outcome
+
+    _, corners_alone = exact_label(one.forker, one.state[-3:])
+    monkeypatch.setattr(one.forker, "fork", failing_once)
+    assert np.array_equal(exact_label(one.forker, one.state[-3:], one.action[-3:])[1], corners_alone)
 
 
 def test_candidates() -> None:

@@ -13,6 +13,11 @@ __all__ = ["FitConfig", "Influence", "ModelConfig", "ScoreConfig", "__version__"
 _HOMES = {"Influence": "influence", "ScoreConfig": "influence", "ModelConfig": "dynamics", "FitConfig": "fitting"}
 
 
+def __dir__() -> list[str]:
+    """The public names, also those not loaded yet."""
+    return sorted(__all__)
+
+
 def __getattr__(name: str) -> Any:
     """Loads the public names on first use, so that `butfor --version` need not wait for torch."""
     if name not in _HOMES:

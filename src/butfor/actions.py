@@ -43,6 +43,10 @@ class ActionLaw:
     def from_data(cls, action: Tensor) -> "ActionLaw":
         """The law where no space is given: integers [N] are discrete actions, else the smallest box around the data."""
         if action.dim() == 1:
+            negative = (action.long() < 0).nonzero()
+            if len(negative):
+                row = int(negative[0, 0])
+                raise ValueError(f"action holds {int(action[row])} in row {row}; discrete actions start at 0.")
             return cls(count=int(action.long().max()) + 1)
         low, high = action.double().amin(0).tolist(), action.double().amax(0).tolist()
         return cls(tuple(low), tuple(high))
@@ -50,6 +54,7 @@ class ActionLaw:
     def check(self, name: str, action: Tensor) -> None:
         """Refuses actions that are not of this space, naming the first row; warns of those outside a box's bounds."""
         if self.count:
+            action = action if action.is_floating_point() else action.long()
             if action.is_floating_point() and bool((action != action.round()).any()):
                 raise ValueError(f"{name} holds fractions; discrete actions are integers from 0 to {self.count - 1}.")
             bad = ((action < 0) | (action >= self.count)).nonzero()

@@ -67,6 +67,8 @@ def check_entities(
     for name, members in entities.items():
         try:
             columns = [operator.index(column) for column in members]
+            if any(isinstance(column, bool | np.bool_) for column in members):
+                raise TypeError("true and false are no columns")
         except TypeError as error:
             raise TypeError(f"Entity {name!r} has columns {members!r}; expected a list of whole numbers.") from error
         if not columns or len(set(columns)) != len(columns):

@@ -40,13 +40,15 @@ def cai(influence: Influence, entity: str) -> Detector:
     return score
 
 
-def conditional_entropy(influence: Influence) -> Detector:
+def conditional_entropy(influence: Influence, entity: str) -> Detector:
     """The entropy of the next state, from the same model as CAI."""
 
     def score(episodes: Episodes) -> Scores:
         obs = influence.model_obs(episodes.transitions()[0])
         generator = make_generators([influence.seed], obs.device)
-        return _numpy(score_entropy(influence.model, obs, influence.law, influence.scoring, generator))
+        return _numpy(
+            score_entropy(influence.model, obs, influence.law, influence.dims(entity), influence.scoring, generator)
+        )
 
     return score
 

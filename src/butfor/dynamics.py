@@ -173,17 +173,26 @@ def target_scale(transitions: Transitions, entities: Mapping[str, Sequence[int]]
     return torch.where(deviation > rounding, 1 / deviation, 1.0)
 
 
+def obs_range(obs: Tensor) -> tuple[Tensor, Tensor]:
+    """Mean and standard deviation (1 where constant) of each column in float64, so that units do not matter: [D]."""
+    deviation = obs.double().std(0)
+    return obs.double().mean(0), torch.where(deviation > 0, deviation, 1.0)
+
+
 def training_table(
     transitions: Transitions,
     law: ActionLaw,
     entities: Mapping[str, Sequence[int]],
     scale: Tensor,
     device: torch.device | str,
+    center: Tensor | float = 0.0,
+    spread: Tensor | float = 1.0,
 ) -> Table:
-    """Inputs and scaled relative targets, the difference taken before rounding to float32."""
+    """Inputs, centred and divided by their spread, and scaled relative targets; all before rounding to float32."""
     obs, action, next_obs = transitions
     target = (next_obs - obs)[:, target_columns(entities)] * scale
-    return torch.cat([obs.float(), law.encode(action)], 1).to(device), target.float().to(device)
+    inputs = torch.cat([((obs - center) / spread).float(), law.encode(action)], 1)
+    return inputs.to(device), target.float().to(device)
 
 
 def split_table(table: Table, share: float, seed: int) -> tuple[Table, Table]:

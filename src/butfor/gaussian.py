@@ -25,8 +25,11 @@ def kl(mean_f: Tensor, variance_f: Tensor, mean_g: Tensor, variance_g: Tensor) -
     With x = variance_f / variance_g each dimension adds 1/2 (x - 1 - log x + (mean_f - mean_g)^2 / variance_g).
     The log-determinant enters as log |Sigma_g| / |Sigma_f|; the paper's appendix prints the inverse ratio.
     """
-    ratio = variance_f / variance_g
-    return 0.5 * ((ratio - 1) - ratio.log() + (mean_f - mean_g).square() / variance_g).sum(-1)
+    excess = (variance_f - variance_g) / variance_g  # x - 1
+    # x - 1 - log x near x = 1 by its series: the difference would lose its digits
+    series = excess.square() * (1 / 2 - excess * (1 / 3 - excess * (1 / 4 - excess * (1 / 5 - excess / 6))))
+    terms = torch.where(excess.abs() < 0.03, series, excess - (variance_f / variance_g).log())
+    return 0.5 * (terms + (mean_f - mean_g).square() / variance_g).sum(-1)
 
 
 def log_product(mean_f: Tensor, variance_f: Tensor, mean_g: Tensor, variance_g: Tensor) -> Tensor:
@@ -83,7 +86,8 @@ def _pairs(mean_f: Tensor, variance_f: Tensor, mean_g: Tensor, variance_g: Tenso
         squared = (mean_f[..., :, None, j] - mean_g[..., None, :, j]).square_().div_(variance_b)
         log_ratio, plus = ratio.log(), ratio + 1
         divergence += ratio.sub_(1).sub_(log_ratio).add_(squared)
-        overlap += log_ratio.sub_(squared.div_(plus)).sub_(plus.log_())
+        overlap.addcdiv_(squared, plus, value=-1)
+        overlap += log_ratio.sub_(plus.log_())
     return divergence.mul_(0.5), overlap.mul_(0.5)
 
 
@@ -94,5 +98,5 @@ def _log_mean_exp(exponent: Tensor, bounded: bool) -> Tensor:
     """
     if bounded:
         return exponent.expm1_().mean(-1).log1p_()
-    largest = exponent.amax(-1, keepdim=True)
+    largest = exponent.clamp_(min=-1e30).amax(-1, keepdim=True)
     return largest.squeeze(-1) + exponent.sub_(largest).expm1_().mean(-1).log1p_()

@@ -22,6 +22,7 @@ from butfor.dynamics import (
     GaussianDynamics,
     ModelConfig,
     Table,
+    obs_range,
     split_table,
     target_columns,
     target_scale,
@@ -94,11 +95,16 @@ def score_actions(
 
 
 def score_entropy(
-    model: GaussianDynamics, obs: Tensor, law: ActionLaw, config: ScoreConfig, generators: Sequence[torch.Generator]
+    model: GaussianDynamics,
+    obs: Tensor,
+    law: ActionLaw,
+    dims: Sequence[int],
+    config: ScoreConfig,
+    generators: Sequence[torch.Generator],
 ) -> Tensor:
     """The entropy rival: H(s'_j | s) as the mean over K actions of the predicted entropy: [R, N, D] -> [R, N]."""
     drawer = _drawer(law, dataclasses.replace(config, separate_mixture=False), generators)
-    return _in_chunks(model, obs, *drawer, lambda mean, variance: entropy(variance).mean(-1))
+    return _in_chunks(model, obs, *drawer, lambda mean, variance: entropy(variance[..., list(dims)]).mean(-1))
 
 
 def _drawer(
@@ -107,7 +113,8 @@ def _drawer(
     """How many actions a state gets, and what draws those of the states from `start` to `stop`."""
     count = law.count or config.actions * (2 if config.separate_mixture else 1)
     if law.count or config.sampling == "sobol":
-        sets = [law.shared(count, generator.initial_seed() % 2**31, generator.device) for generator in generators]
+        seeds = [int(torch.randint(2**31, (1,), generator=g, device=g.device)) for g in generators]
+        sets = [law.shared(count, seed, g.device) for seed, g in zip(seeds, generators, strict=True)]
         shared = torch.cat(sets)  # [generators, 1, K, A]
         return count, lambda start, stop: shared
     return count, lambda start, stop: law.draw(stop - start, count, generators)
@@ -117,7 +124,7 @@ def chunk_states(model: GaussianDynamics, actions: int, device: torch.device) ->
     """States scored at a time: what stays in the processor's cache, or in 4 GiB of a GPU's memory."""
     width = max(model.config.width, 2 * model.target_size)
     numbers = model.replicas * actions * (3 * width + 6 * actions)  # activations and pairs of one state
-    return max(1, (2**30 if device.type == "cuda" else 2**21) // numbers)
+    return max(1, (2**30 if device.type == "cuda" else 3 * 2**21) // numbers)
 
 
 @torch.no_grad()
@@ -132,15 +139,20 @@ def _in_chunks(
     predict = model.predictor()
     size, states = chunk_states(model, actions, obs.device), obs.shape[1]
     edges = [(start, min(start + size, states)) for start in range(0, max(states, 1), size)]
-    parts = [reduce(*predict(obs[:, start:stop], draw(start, stop))) for start, stop in edges]
-    return torch.cat(parts, 1)
+    result: Tensor | None = None
+    for start, stop in edges:
+        part = reduce(*predict(obs[:, start:stop], draw(start, stop)))
+        if result is None:  # one block for all: many small ones would keep the freed memory in pieces
+            result = part.new_empty(part.shape[0], states, *part.shape[2:])
+        result[:, start:stop] = part
+    assert result is not None
+    return result
 
 
 class Influence:
     """CAI for anyone's data: fit it on transitions, then ask how much the action matters in any state.
 
-    >>> influence = Influence.fit(obs, action, next_obs, entities={"cube": [3, 4, 5]})
-    >>> influence.score(obs)["cube"]  # [N], in nats; zero where the agent has no influence on the cube
+    >>> Influence.fit(obs, action, next_obs, entities={"cube": [3, 4, 5]}).score(obs)["cube"]  # [N], in nats
     """
 
     def __init__(
@@ -151,10 +163,15 @@ class Influence:
         scale: Sequence[float],
         scoring: ScoreConfig = ScoreConfig(),
         seed: int = 0,
+        obs_center: Sequence[float] | None = None,
+        obs_spread: Sequence[float] | None = None,
     ) -> None:
         self.model, self.law, self.scoring, self.seed = model.eval(), law, scoring, seed
         self.entities = {name: list(columns) for name, columns in entities.items()}
         self.scale = list(scale)  # of each target column, in the order of `target_columns`
+        self.obs_center = list(obs_center or [0.0] * model.obs_size)
+        self.obs_spread = list(obs_spread or [1.0] * model.obs_size)
+        self._stream = make_generators([seed], model.mean_head.weight.device)[0]
         columns = target_columns(self.entities)
         self._dims = [[columns.index(column) for column in entity] for entity in self.entities.values()]
 
@@ -189,11 +206,12 @@ class Influence:
         law = ActionLaw.from_data(transitions[1]) if action_space is None else ActionLaw.of(action_space)
         law.check("action", transitions[1])
         scale = target_scale(transitions, entities, model)
-        table = training_table(transitions, law, entities, scale, device)
+        center, spread = obs_range(transitions[0])
+        table = training_table(transitions, law, entities, scale, device, center, spread)
         if isinstance(validation, float | int):
             train, held_out = split_table(table, validation, seed)
         else:
-            train, held_out = table, _validation_table(validation, table, law, entities, scale)
+            train, held_out = table, _validation_table(validation, table, law, entities, scale, center, spread)
         generators = make_generators([seed * 1000 + member for member in range(members)])
         network = GaussianDynamics(transitions[0].shape[1], law.size, len(scale), model, generators).to(device)
         with torch.no_grad():  # a steady drift need not be learned
@@ -202,11 +220,14 @@ class Influence:
         for fitted in run.run():
             if progress is not None:
                 progress(fitted)
-        return cls(network, law, entities, scale.tolist(), scoring, seed)
+        return cls(network, law, entities, scale.tolist(), scoring, seed, center.tolist(), spread.tolist())
 
     def score(self, obs: Array, generator: torch.Generator | None = None) -> dict[str, Any]:
-        """CAI of each state, one array [N] an entity, in nats. The same call gives the same numbers unless a
-        `generator` for the tried actions is passed in."""
+        """CAI of each state, one array [N] an entity, in nats, at most log K.
+
+        The same call gives the same numbers unless a `generator` for the tried actions is passed in; each row has its
+        own actions, so a state's score varies a little with its row.
+        """
         scores = score_states(
             self.model, self.model_obs(obs), self.law, self._dims, self.scoring, [self._random(generator)]
         )
@@ -227,19 +248,26 @@ class Influence:
     def best_action(
         self, obs: Array, entity: str | None = None, generator: torch.Generator | None = None
     ) -> tuple[Any, Any]:
-        """The most influential of K tried actions, ties broken at random: (action [N, A], score [N])."""
+        """The most influential of K tried actions, ties broken at random: (action [N, A], score [N]).
+
+        Each call tries other actions than the one before, so that an agent that explores by it does not repeat itself.
+        """
         if entity is None and len(self.entities) > 1:
             raise ValueError(f"There are several entities; choose one with entity=: {', '.join(self.entities)}.")
         dims = self.dims(entity if entity is not None else next(iter(self.entities)))
-        states, random = self.model_obs(obs), self._random(generator)
-        _, draw = _drawer(self.law, dataclasses.replace(self.scoring, separate_mixture=False), [random])
-        actions = draw(0, states.shape[1]).expand(1, states.shape[1], -1, -1)
-        scores = score_actions(self.model, states, actions, [dims], self.scoring.form).mean(0)[..., 0]
-        best = scores.amax(1, keepdim=True)  # [N, 1]
-        lots = torch.rand(scores.shape, generator=random, device=random.device)
-        chosen = torch.where(scores == best, lots, -1.0).argmax(1)
-        action = self.law.decode(actions[0, torch.arange(len(chosen), device=chosen.device), chosen])
-        return like(action, obs), like(best[:, 0], obs)
+        states, random = self.model_obs(obs), self._stream if generator is None else self._random(generator)
+        config = dataclasses.replace(self.scoring, separate_mixture=False)
+        chosen, highest = [], []
+        for block in states.split(8192, 1):  # [R, n, D]
+            _, draw = _drawer(self.law, config, [random])
+            tried = draw(0, block.shape[1]).expand(1, block.shape[1], -1, -1)
+            scores = score_actions(self.model, block, tried, [dims], config.form).mean(0)[..., 0]  # [n, K]
+            best = scores.amax(1, keepdim=True)
+            lots = torch.rand(scores.shape, generator=random, device=random.device)
+            index = torch.where(scores == best, lots, -1.0).argmax(1)
+            chosen.append(tried[0, torch.arange(len(index), device=index.device), index])
+            highest.append(best[:, 0])
+        return like(self.law.decode(torch.cat(chosen)), obs), like(torch.cat(highest), obs)
 
     def save(self, path: Path | str) -> None:
         """Writes one safetensors file with a JSON header; nothing in it is executable."""
@@ -253,6 +281,8 @@ class Influence:
             "model": dataclasses.asdict(self.model.config),
             "scoring": dataclasses.asdict(self.scoring),
             "seed": self.seed,
+            "obs_center": self.obs_center,
+            "obs_spread": self.obs_spread,
         }
         save_tensors(path, self.model.state_dict(), header)
 
@@ -270,7 +300,8 @@ class Influence:
             config, scoring = ModelConfig(**header["model"]), ScoreConfig(**header["scoring"])
             model = GaussianDynamics(header["obs_size"], law.size, len(header["scale"]), config, generators)
             model.load_state_dict(tensors)
-            return cls(model.to(device), law, header["entities"], header["scale"], scoring, header["seed"])
+            kept = {name: header[name] for name in ("seed", "obs_center", "obs_spread")}
+            return cls(model.to(device), law, header["entities"], header["scale"], scoring, **kept)
         except (KeyError, TypeError, RuntimeError) as error:
             raise ValueError(f"{path} does not hold the weights that its header describes: {error}") from error
 
@@ -283,18 +314,32 @@ class Influence:
     def model_obs(self, obs: Array) -> Tensor:
         """States as the model wants them: [R, N, D], without copying for the replicas."""
         table = check_table("obs", obs, self.model.obs_size)
-        device = self.model.mean_head.weight.device
-        return table.to(device, torch.float32).expand(self.model.replicas, -1, -1)
+        center, spread = torch.tensor(
+            [self.obs_center, self.obs_spread], dtype=torch.float64, device=table.device
+        ).unbind()
+        table = ((table - center) / spread).to(self.model.mean_head.weight.device, torch.float32)
+        return table.expand(self.model.replicas, -1, -1)
 
     def _random(self, generator: torch.Generator | None) -> torch.Generator:
-        return generator or make_generators([self.seed], self.model.mean_head.weight.device)[0]
+        device = self.model.mean_head.weight.device
+        if generator is None:
+            return make_generators([self.seed], device)[0]
+        if not isinstance(generator, torch.Generator) or generator.device.type != device.type:
+            raise TypeError(f"generator is {generator!r}; expected a torch.Generator on {device}.")
+        return generator
 
     def _named(self, scores: Tensor, given: Array) -> dict[str, Any]:
         return {name: like(scores[..., j], given) for j, name in enumerate(self.entities)}
 
 
 def _validation_table(
-    validation: Sequence[Array], table: Table, law: ActionLaw, entities: Mapping[str, Sequence[int]], scale: Tensor
+    validation: Sequence[Array],
+    table: Table,
+    law: ActionLaw,
+    entities: Mapping[str, Sequence[int]],
+    scale: Tensor,
+    center: Tensor,
+    spread: Tensor,
 ) -> Table:
     """Other transitions as the table to validate on; what is wrong with them is named as theirs."""
     try:
@@ -304,4 +349,4 @@ def _validation_table(
         law.check("action", transitions[1])
     except (ValueError, TypeError) as error:
         raise ValueError(f"validation must be a share or (obs, action, next_obs): {error}") from error
-    return training_table(transitions, law, entities, scale, table[0].device)
+    return training_table(transitions, law, entities, scale, table[0].device, center, spread)

@@ -24,7 +24,7 @@ from butfor.fitting import FitConfig, Fitting
 from butfor.gaussian import KL_FORMS
 from butfor.influence import Influence, ScoreConfig
 from butfor.networks import make_generators
-from butfor.record import open_run, versions, write_metrics
+from butfor.record import differences, open_run, versions, write_metrics
 from butfor.rollout import Policy, collect
 
 Progress = Callable[[str, int, int, str], None]
@@ -94,13 +94,12 @@ def run_detection(
     if (folder / "summary.json").is_file():
         return folder
     began, record = time.perf_counter(), versions(device)
-    train = _episodes(config, folder, "train", config.train_episodes, 0, progress)
-    validation = _episodes(config, folder, "validation", config.validation_episodes, 1, progress)
     test = _episodes(config, folder, "test", config.test_episodes, 2, progress)
-
     label = test.label["exact"][test.valid]
     if label.all() or not label.any():
-        raise ValueError(f"All {len(label)} test states have the same label; use more test_episodes.")
+        raise ValueError(f"All {len(label)} test states have the same label; use more test episodes.")
+    train = _episodes(config, folder, "train", config.train_episodes, 0, progress)
+    validation = _episodes(config, folder, "validation", config.validation_episodes, 1, progress)
 
     law = ActionLaw.of(make_worlds(config.world, 1).single_action_space)
     entities = {"object": OBJECT[config.world]}
@@ -119,7 +118,7 @@ def run_detection(
 
     detectors: dict[str, detect.Detector] = {
         "cai": detect.cai(influence, "object"),
-        "entropy": detect.conditional_entropy(influence),
+        "entropy": detect.conditional_entropy(influence, "object"),
         "attention": detect.attention(transformer, device),
         "contact": detect.contact,
         "moved": detect.moved,
@@ -223,6 +222,7 @@ def _write_results(folder: Path, config: DetectionConfig, test: Episodes, scores
         }
         for name, seeds in scores.items()
     ]
+    changed = ", ".join(f"{name} {value}" for name, value in differences(config) if name != "compare_forms")
     summary = {
         "schema": 1,
         "world": config.world,
@@ -233,7 +233,8 @@ def _write_results(folder: Path, config: DetectionConfig, test: Episodes, scores
         "forms": [row for row in table if row["name"] not in detect.TITLES],
         "notes": [
             "The paper collected its data with learned agents; here half of the episodes are random and half are by a "
-            "scripted policy that hits the object, so the rows compare methods, not data sets."
+            "scripted policy that hits the object, so the rows compare methods, not data sets.",
+            *([f"Settings that differ from the paper's: {changed}."] if changed else []),
         ],
     }
     write_json(folder / "summary.json", summary)

@@ -82,12 +82,11 @@ class Forker:
         outcome = np.empty((total, len(chosen)))
         for first in range(0, total, self.slots):
             flat = np.arange(first, min(first + self.slots, total))
-            before, slots = rows[flat // count], np.arange(len(flat))
-            self.physics.restore(slots, before)
+            after, slots = rows[flat // count], np.arange(len(flat))
+            self.physics.restore(slots, after)
             _, blown = self.physics.advance(action[flat // count, flat % count], slots)
-            after = before  # goals stay
             moved = self.physics.save(slots)
-            after[:, : moved.shape[1]] = moved
+            after[:, : moved.shape[1]] = moved  # the goal stays
             after[:, self.layout.elapsed] += 1
             after[blown] = np.nan
             outcome[flat] = after[:, chosen]

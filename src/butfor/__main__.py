@@ -1,0 +1,5 @@
+"""`python -m butfor` is the command `butfor`."""
+
+from butfor.cli import main
+
+main()
