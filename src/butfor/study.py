@@ -36,7 +36,7 @@ PAPER = {
         "cai": {"auc": [1.00, 0.00], "ap": [0.98, 0.00], "f1": [0.95, 0.01]},
         "entropy": {"auc": [0.96, 0.00], "ap": [0.47, 0.01], "f1": [0.50, 0.01]},
         "attention": {"auc": [0.42, 0.31], "ap": [0.13, 0.14], "f1": [0.18, 0.17]},
-        "contact": {"auc": [0.89, 0.00], "ap": [0.78, 0.00], "f1": [0.88, 0.00]},
+        "contact": {"auc": [0.89], "ap": [0.78], "f1": [0.88]},
     }
 }
 OBJECT = {"slide": [2]}  # the columns of the observation whose next value is predicted
