@@ -13,8 +13,8 @@ from torch import Tensor, nn
 from benchmarks._timing import describe, matrix_peak, medians
 from butfor.actions import ActionLaw
 from butfor.dynamics import GaussianDynamics, ModelConfig
-from butfor.influence import ScoreConfig, score_states
 from butfor.networks import Activation, make_generators
+from butfor.scoring import ScoreConfig, score_states
 
 OBS, ACTION, TARGET, LAYERS, WIDTH = 25, 4, 3, 4, 256
 

@@ -27,8 +27,9 @@ from butfor.envs import slide
 from butfor.episodes import Episodes
 from butfor.fitting import FitConfig
 from butfor.gaussian import KL_FORMS
-from butfor.influence import Influence, ScoreConfig
+from butfor.influence import Influence
 from butfor.record import read_metrics
+from butfor.scoring import ScoreConfig
 from butfor.study import DETECTION_PRESETS, DetectionConfig, run_detection
 
 torch.set_num_threads(1)  # the promise of equal bits is for an equal number of threads

@@ -5,12 +5,13 @@ from typing import TYPE_CHECKING, Any
 if TYPE_CHECKING:
     from butfor.dynamics import ModelConfig
     from butfor.fitting import FitConfig
-    from butfor.influence import Influence, ScoreConfig
+    from butfor.influence import Influence
+    from butfor.scoring import ScoreConfig
 
 __version__ = "0.1.0"
 __all__ = ["FitConfig", "Influence", "ModelConfig", "ScoreConfig", "__version__"]
 
-_HOMES = {"Influence": "influence", "ScoreConfig": "influence", "ModelConfig": "dynamics", "FitConfig": "fitting"}
+_HOMES = {"Influence": "influence", "ScoreConfig": "scoring", "ModelConfig": "dynamics", "FitConfig": "fitting"}
 
 
 def __dir__() -> list[str]:

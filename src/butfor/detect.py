@@ -11,8 +11,9 @@ from sklearn.metrics import average_precision_score, precision_recall_curve, roc
 
 from butfor.attention import AttentionModel
 from butfor.episodes import Episodes
-from butfor.influence import Influence, score_entropy, score_states
+from butfor.influence import Influence
 from butfor.networks import make_generators
+from butfor.scoring import score_entropy, score_states
 
 Scores = NDArray[np.float32]
 Detector = Callable[[Episodes], Scores]

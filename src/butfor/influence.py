@@ -1,16 +1,9 @@
-"""Causal action influence (CAI): how much the agent's action matters for each entity, state by state.
-
-    CAI_j(s) = mean over K actions a of KL( p(s'_j | s, a) || mixture of p(s'_j | s, a') over the K actions a' )
-
-(the paper's equation 3). The class `Influence` is for anyone's arrays; the functions above it are its core and carry a
-leading replica axis R.
-"""
+"""Causal action influence (CAI) for anyone's arrays: how much the agent's action matters for each entity."""
 
 import dataclasses
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, Literal
+from typing import Any
 
 import gymnasium
 import torch
@@ -30,123 +23,10 @@ from butfor.dynamics import (
 )
 from butfor.files import load_tensors, save_tensors
 from butfor.fitting import FitConfig, Fitting
-from butfor.gaussian import KL_FORMS, KLForm, entropy, kl_to_mixture
 from butfor.networks import make_generators
+from butfor.scoring import ScoreConfig, action_drawer, score_actions, score_states
 
 FORMAT_VERSION = 1
-
-
-@dataclass(frozen=True)
-class ScoreConfig:
-    """How CAI is estimated from a fitted model."""
-
-    actions: int = 64
-    """K, the actions tried in each state (discrete action spaces: all of them)"""
-    sampling: Literal["independent", "sobol"] = "independent"
-    """fresh uniform actions for each state, or one shared low-discrepancy (Sobol) set for all states"""
-    separate_mixture: bool = False
-    """draw another K actions for the mixture, instead of using the same K for the mean and the mixture"""
-    form: KLForm = "mean_clip_product"
-    """how the KL to the mixture is approximated"""
-
-    def __post_init__(self) -> None:
-        if self.actions < 2:
-            raise ValueError(f"actions must be at least 2, to compare an action with others; got {self.actions}.")
-        if self.form not in KL_FORMS:
-            raise ValueError(f"form is {self.form!r}; it must be one of {', '.join(KL_FORMS)}.")
-        if self.sampling not in ("independent", "sobol"):
-            raise ValueError(f"sampling is {self.sampling!r}; it must be 'independent' or 'sobol'.")
-
-
-def score_states(
-    model: GaussianDynamics,
-    obs: Tensor,
-    law: ActionLaw,
-    entities: Sequence[Sequence[int]],
-    config: ScoreConfig,
-    generators: Sequence[torch.Generator],
-) -> Tensor:
-    """CAI of each state for J entities from one forward pass (equation 3): obs [R, N, D] -> [R, N, J].
-
-    One generator serves all replicas with the same actions; R generators give each replica its own.
-    """
-
-    def influence(mean: Tensor, variance: Tensor) -> Tensor:
-        scores = []
-        for dims in map(list, entities):
-            f, g = (mean[..., dims], variance[..., dims]), ()
-            if config.separate_mixture and not law.count:  # the second half of the actions is the mixture
-                f, g = zip(*(half.chunk(2, 2) for half in f), strict=True)
-            scores.append(kl_to_mixture(*f, *g, form=config.form).mean(-1))
-        return torch.stack(scores, -1)
-
-    return _in_chunks(model, obs, *_drawer(law, config, generators), influence)
-
-
-def score_actions(
-    model: GaussianDynamics, obs: Tensor, actions: Tensor, entities: Sequence[Sequence[int]], form: KLForm
-) -> Tensor:
-    """KL of each given action to the mixture over them: obs [R, N, D], actions [R or 1, N, K, A] -> [R, N, K, J]."""
-
-    def divergence(mean: Tensor, variance: Tensor) -> Tensor:
-        return torch.stack([kl_to_mixture(mean[..., j], variance[..., j], form=form) for j in map(list, entities)], -1)
-
-    return _in_chunks(model, obs, actions.shape[2], lambda start, stop: actions[:, start:stop], divergence)
-
-
-def score_entropy(
-    model: GaussianDynamics,
-    obs: Tensor,
-    law: ActionLaw,
-    dims: Sequence[int],
-    config: ScoreConfig,
-    generators: Sequence[torch.Generator],
-) -> Tensor:
-    """The entropy rival: H(s'_j | s) as the mean over K actions of the predicted entropy: [R, N, D] -> [R, N]."""
-    drawer = _drawer(law, dataclasses.replace(config, separate_mixture=False), generators)
-    return _in_chunks(model, obs, *drawer, lambda mean, variance: entropy(variance[..., list(dims)]).mean(-1))
-
-
-def _drawer(
-    law: ActionLaw, config: ScoreConfig, generators: Sequence[torch.Generator]
-) -> tuple[int, Callable[[int, int], Tensor]]:
-    """How many actions a state gets, and what draws those of the states from `start` to `stop`."""
-    count = law.count or config.actions * (2 if config.separate_mixture else 1)
-    if law.count or config.sampling == "sobol":
-        seeds = [int(torch.randint(2**31, (1,), generator=g, device=g.device)) for g in generators]
-        sets = [law.shared(count, seed, g.device) for seed, g in zip(seeds, generators, strict=True)]
-        shared = torch.cat(sets)  # [generators, 1, K, A]
-        return count, lambda start, stop: shared
-    return count, lambda start, stop: law.draw(stop - start, count, generators)
-
-
-def chunk_states(model: GaussianDynamics, actions: int, device: torch.device) -> int:
-    """States scored at a time: what stays in the processor's cache, or in 4 GiB of a GPU's memory."""
-    width = max(model.config.width, 2 * model.target_size)
-    numbers = model.replicas * actions * (3 * width + 6 * actions)  # activations and pairs of one state
-    return max(1, (2**30 if device.type == "cuda" else 3 * 2**21) // numbers)
-
-
-@torch.no_grad()
-def _in_chunks(
-    model: GaussianDynamics,
-    obs: Tensor,
-    actions: int,
-    draw: Callable[[int, int], Tensor],
-    reduce: Callable[[Tensor, Tensor], Tensor],
-) -> Tensor:
-    """Predicts for `actions` actions in each state and reduces, chunk by chunk of states, so that memory is bounded."""
-    predict = model.predictor()
-    size, states = chunk_states(model, actions, obs.device), obs.shape[1]
-    edges = [(start, min(start + size, states)) for start in range(0, max(states, 1), size)]
-    result: Tensor | None = None
-    for start, stop in edges:
-        part = reduce(*predict(obs[:, start:stop], draw(start, stop)))
-        if result is None:  # one block for all: many small ones would keep the freed memory in pieces
-            result = part.new_empty(part.shape[0], states, *part.shape[2:])
-        result[:, start:stop] = part
-    assert result is not None
-    return result
 
 
 class Influence:
@@ -259,7 +139,7 @@ class Influence:
         config = dataclasses.replace(self.scoring, separate_mixture=False)
         chosen, highest = [], []
         for block in states.split(8192, 1):  # [R, n, D]
-            _, draw = _drawer(self.law, config, [random])
+            _, draw = action_drawer(self.law, config, [random])
             tried = draw(0, block.shape[1]).expand(1, block.shape[1], -1, -1)
             scores = score_actions(self.model, block, tried, [dims], config.form).mean(0)[..., 0]  # [n, K]
             best = scores.amax(1, keepdim=True)

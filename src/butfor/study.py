@@ -22,10 +22,11 @@ from butfor.episodes import Episodes, concatenate
 from butfor.files import load_checkpoint, save_checkpoint, write_json, written
 from butfor.fitting import FitConfig, Fitting
 from butfor.gaussian import KL_FORMS
-from butfor.influence import Influence, ScoreConfig
+from butfor.influence import Influence
 from butfor.networks import make_generators
 from butfor.record import differences, open_run, versions, write_metrics
 from butfor.rollout import Policy, collect
+from butfor.scoring import ScoreConfig
 
 Progress = Callable[[str, int, int, str], None]
 """Called with the stage, how much of it is done, how much there is, and a word on how it goes."""
