@@ -323,3 +323,22 @@ def test_random_actions_of_a_discrete_space_are_refused() -> None:
     """Episodes hold actions [E, T, A]."""
     with pytest.raises((ValueError, TypeError), match="Discrete"):
         drawn(spaces.Discrete(3), 2)
+
+
+def test_a_step_in_which_the_physics_blew_up_does_not_count() -> None:
+    pytest.importorskip("mujoco")
+    env: Any = make_worlds("push", 2)
+    calls = 0
+
+    def policy(obs: Any, generator: np.random.Generator) -> tuple[Any, Any]:
+        nonlocal calls
+        calls += 1
+        if calls == 8:  # an object that flies off faster than any number allows
+            states = env.unwrapped.save_state([1])
+            states[:, env.unwrapped.layout.object_velocity] = 1e12
+            env.unwrapped.restore_state([1], states)
+        return np.zeros((2, 4), np.float32), np.zeros(2, bool)
+
+    episodes = collect(env, policy, 2, 0)
+    assert episodes.length.tolist() == [50, 7]
+    env.close()

@@ -17,7 +17,7 @@ if TYPE_CHECKING:
     from butfor.study import Progress
 
 PRESET = "(default: the preset's)"
-KLFormName = Literal["product", "variational", "mean", "mean_clip_product"]
+KLFormName = Literal["preset", "product", "variational", "mean", "mean_clip_product"]
 Count = Annotated[int | None, tyro.conf.arg(metavar="N", help_behavior_hint=PRESET)]
 DESCRIPTION = """Would it have happened but for the action?
 
@@ -35,7 +35,7 @@ def detect(
     test_episodes: Count = None,
     max_epochs: Count = None,
     actions: Count = None,
-    form: Annotated[KLFormName | None, tyro.conf.arg(help_behavior_hint=PRESET)] = None,
+    form: Annotated[KLFormName, tyro.conf.arg(help_behavior_hint=PRESET)] = "preset",
     run: Annotated[Path | None, tyro.conf.arg(metavar="FOLDER", help_behavior_hint="")] = None,
     overwrite: Annotated[bool, tyro.conf.FlagCreatePairsOff] = False,
     device: Literal["auto", "cpu", "cuda"] = "auto",
@@ -73,7 +73,7 @@ def detect(
         validation_episodes=validation_episodes,
         test_episodes=test_episodes,
         fitting=_changed(base.fitting, max_epochs=max_epochs),
-        scoring=_changed(base.scoring, actions=actions, form=form),
+        scoring=_changed(base.scoring, actions=actions, form=None if form == "preset" else form),
     )
     folder = run or Path("runs") / run_label("detection", config)
     with _live_progress() as progress:

@@ -91,6 +91,7 @@ def collect(
             store(name, rows, at, value[name], steps + 1)
 
     length = np.zeros(episodes, dtype=np.int64)
+    blow_ups = np.zeros(worlds, dtype=np.int64)
     store_obs(playing < episodes, time, obs)
     while (playing < episodes).any():
         kept = playing < episodes
@@ -105,8 +106,10 @@ def collect(
         time += 1
         store_obs(kept, time, obs)
         ended = terminated | truncated
+        # a world whose physics blew up in this step shows its last true state again: that step does not count
+        lost, blow_ups = info.get("blow_ups", blow_ups) > blow_ups, info.get("blow_ups", blow_ups).copy()
         if ended.any():
-            length[playing[ended & kept]] = time[ended & kept]
+            length[playing[ended & kept]] = np.maximum(time - lost, 1)[ended & kept]
             for world in ended.nonzero()[0]:
                 playing[world], next_episode = next_episode, next_episode + 1
             time[ended] = 0
