@@ -148,3 +148,9 @@ def test_a_shared_set_is_evenly_spread_in_each_column(actions: int) -> None:
 def test_shared_sets_of_other_seeds_differ_and_of_the_same_do_not() -> None:
     assert torch.equal(LAW.shared(16, 0, CPU), LAW.shared(16, 0, CPU))
     assert not torch.equal(LAW.shared(16, 0, CPU), LAW.shared(16, 1, CPU))
+
+
+def test_whole_numbers_in_a_column_are_not_guessed_to_be_continuous() -> None:
+    # how some replay buffers store discrete actions
+    with pytest.raises(ValueError, match=r"whole numbers \[N, 1\]: give discrete actions as integers \[N\]"):
+        ActionLaw.from_data(torch.tensor([[0], [2], [1]]))

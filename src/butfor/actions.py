@@ -48,6 +48,11 @@ class ActionLaw:
                 row = int(negative[0, 0])
                 raise ValueError(f"action holds {int(action[row])} in row {row}; discrete actions start at 0.")
             return cls(count=int(action.long().max()) + 1)
+        if not action.is_floating_point():
+            raise ValueError(
+                f"action holds whole numbers [N, {action.shape[1]}]: give discrete actions as integers [N], or say by "
+                "action_space=Box(...) that they are continuous."
+            )
         low, high = action.double().amin(0).tolist(), action.double().amax(0).tolist()
         return cls(tuple(low), tuple(high))
 
