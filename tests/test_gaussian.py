@@ -390,3 +390,21 @@ def test_entropy_grows_with_each_variance_by_half_its_log() -> None:
     variance = np.array([[1.0, 2.0, 3.0]])
     wider = variance * np.array([1.0, math.e**2, 1.0])
     assert (entropy(torch.from_numpy(wider)) - entropy(torch.from_numpy(variance))).item() == pytest.approx(1.0)
+
+
+@pytest.mark.parametrize("apart", [0.2, 0.101, 0.099, 3e-2, 1e-2, 1e-3, 1e-4, 1e-5])
+def test_nearly_equal_gaussians_keep_their_divergence_in_single_precision(apart: float) -> None:
+    # x - 1 - log x is apart^2 / 2: as a difference of rounded numbers it would be lost
+    variance = torch.logspace(-8, 2, 50)
+    mean = torch.zeros(50, 1)
+    f, g = (variance * (1 + apart))[:, None], variance[:, None]
+    truth = kl(mean.double(), f.double(), mean.double(), g.double())  # of the same rounded inputs
+    exact = 0.5 * ((f.double() / g.double() - 1) - torch.log1p((f.double() - g.double()) / g.double())).sum(-1)
+    torch.testing.assert_close(truth, exact, rtol=1e-4, atol=1e-17)
+    torch.testing.assert_close(kl(mean, f, mean, g).double(), truth, rtol=1e-4, atol=0)
+
+
+def test_means_too_far_apart_for_single_precision_give_no_nan() -> None:
+    mean, far, variance = torch.zeros(2, 1), torch.full((3, 1), 1e16), torch.full((3, 1), 1e-8)
+    for form in KL_FORMS:
+        assert torch.isfinite(kl_to_mixture(mean, variance[:2], far, variance, form)).all(), form
