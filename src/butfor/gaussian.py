@@ -27,8 +27,9 @@ def kl(mean_f: Tensor, variance_f: Tensor, mean_g: Tensor, variance_g: Tensor) -
     """
     excess = (variance_f - variance_g) / variance_g  # x - 1
     # x - 1 - log x near x = 1 by its series: the difference would lose its digits
+    near = 1e-3 if excess.dtype == torch.float64 else 0.1
     series = excess.square() * (1 / 2 - excess * (1 / 3 - excess * (1 / 4 - excess * (1 / 5 - excess / 6))))
-    terms = torch.where(excess.abs() < 0.1, series, excess - (variance_f / variance_g).log())
+    terms = torch.where(excess.abs() < near, series, excess - (variance_f / variance_g).log())
     return 0.5 * (terms + (mean_f - mean_g).square() / variance_g).sum(-1)
 
 
