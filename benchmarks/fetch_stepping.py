@@ -20,7 +20,6 @@ from mujoco.batch import Batch
 from benchmarks._timing import medians
 from butfor.envs.fetch import FetchVectorEnv
 from butfor.envs.fetch_model import SUBSTEPS
-from butfor.envs.mujoco_mending import mend_when_imported
 
 CORES = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
 RUNS = 5
@@ -113,7 +112,6 @@ def memory_per_world() -> float:
 def main(counts: list[int]) -> None:
     warnings.simplefilter("ignore")
     gymnasium.logger.min_level = gymnasium.logger.ERROR
-    mend_when_imported()
     import gymnasium_robotics
 
     gymnasium.register_envs(gymnasium_robotics)

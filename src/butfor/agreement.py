@@ -19,7 +19,7 @@ PICTURES = 12
 
 def labels_of(episodes: Episodes) -> dict[str, NDArray[np.bool_]]:
     """Every label of the real steps, contact among them: name -> [N]."""
-    found = dict(episodes.label) | ({"contact": episodes.contact} if episodes.contact is not None else {})
+    found = episodes.labels()
     return {name: found[name][episodes.valid] for name in LABELS if name in found}
 
 
@@ -48,8 +48,7 @@ def compare(episodes: Episodes) -> list[dict[str, Any]]:
 
 def disagreements(episodes: Episodes, first: str, second: str, count: int) -> list[tuple[int, int]]:
     """States (episode, time) where two labels differ, both ways alike and spread over the episodes."""
-    one, other = (episodes.contact if name == "contact" else episodes.label[name] for name in (first, second))
-    assert one is not None and other is not None  # noqa: PT018
+    one, other = (episodes.labels()[name] for name in (first, second))
     chosen: list[tuple[int, int]] = []
     for only in (one & ~other & episodes.valid, ~one & other & episodes.valid):
         places = np.argwhere(only)
@@ -78,24 +77,23 @@ def write_agreement(file: Path | str, count: int = PICTURES) -> Path:
 
     episodes = Episodes.load(file)
     rows = compare(episodes)
+    others = [row["second"] for row in rows if row["first"] == "exact"]
+    differing = [(other, *state) for other in others for state in disagreements(episodes, "exact", other, count)]
+    frames = pictures(episodes, [(episode, time) for _, episode, time in differing])
     shown = []
-    for row in rows:
-        if row["first"] == "exact":
-            states = disagreements(episodes, "exact", row["second"], count)
-            for (episode, time), frame in zip(states, pictures(episodes, states), strict=True):
-                buffer = io.BytesIO()
-                imwrite(buffer, frame, extension=".png")
-                obs = episodes.observation[episode, time]
-                shown.append(
-                    {
-                        "image": base64.b64encode(buffer.getvalue()).decode(),
-                        "episode": episode,
-                        "time": time,
-                        "other": row["second"],
-                        "exact": bool(episodes.label["exact"][episode, time]),
-                        "distance": float(np.linalg.norm(obs[6:9])),
-                    }
-                )
+    for (other, episode, time), frame in zip(differing, frames, strict=True):
+        buffer = io.BytesIO()
+        imwrite(buffer, frame, extension=".png")
+        shown.append(
+            {
+                "image": base64.b64encode(buffer.getvalue()).decode(),
+                "episode": episode,
+                "time": time,
+                "other": other,
+                "exact": bool(episodes.label["exact"][episode, time]),
+                "distance": float(np.linalg.norm(episodes.observation[episode, time, 6:9])),
+            }
+        )
     loader = jinja2.PackageLoader("butfor")
     template = jinja2.Environment(loader=loader, autoescape=True).get_template("agreement.html.j2")
     page = Path(file).with_suffix(".html")

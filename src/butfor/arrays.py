@@ -55,6 +55,11 @@ def check_table(name: str, value: Any, columns: int | None = None) -> Tensor:
     return table if table.is_floating_point() else table.double()
 
 
+def change_rounding(obs: Tensor, next_obs: Tensor) -> Tensor:
+    """How much the change next_obs - obs of each column may vary by rounding alone: [N, d] -> [d]."""
+    return 4 * torch.finfo(obs.dtype).eps * torch.maximum(obs.abs(), next_obs.abs()).amax(0)
+
+
 def check_entities(
     entities: Mapping[str, Sequence[int]], obs: Tensor, action: Tensor, next_obs: Tensor
 ) -> dict[str, list[int]]:
@@ -78,10 +83,7 @@ def check_entities(
                 last = obs.shape[1] - 1
                 raise ValueError(f"Entity {name!r} names column {column}, but observations have columns 0 to {last}.")
         change = next_obs[:, columns] - obs[:, columns]
-        rounding = (
-            4 * torch.finfo(obs.dtype).eps * torch.maximum(obs[:, columns].abs(), next_obs[:, columns].abs()).amax(0)
-        )
-        fixed = change.amax(0) - change.amin(0) <= rounding
+        fixed = change.amax(0) - change.amin(0) <= change_rounding(obs[:, columns], next_obs[:, columns])
         constant = [column for column, still in zip(columns, fixed, strict=True) if still]
         if constant:
             text = (

@@ -59,15 +59,14 @@ def detect(
         overwrite: start anew where the run folder holds a run already
         device: where to compute; auto takes a GPU where there is one
     """
-    from butfor.envs import WORLDS, world_id
+    from butfor.collect import short_name
     from butfor.record import run_label
     from butfor.study import DETECTION_PRESETS, run_detection
 
-    short_names = {id: name for name, id in WORLDS.items()}
     base = DETECTION_PRESETS[preset]
     config = _changed(
         base,
-        world=short_names.get(world_id(world), world),
+        world=short_name(world),
         seeds=seeds,
         train_episodes=train_episodes,
         validation_episodes=validation_episodes,
@@ -115,8 +114,7 @@ def collect(
     path = out or Path("data") / f"{short_name(world).replace('/', '-')}-{policy}.npz"
     with _live_progress() as progress:
         data = collect_file(config, path, lambda done: progress("episodes", done, episodes, policy))
-    shares = {"contact": data.contact} if data.contact is not None else {}
-    parts = [f"{name} {value[data.valid].mean():.1%}" for name, value in (shares | data.label).items()]
+    parts = [f"{name} {value[data.valid].mean():.1%}" for name, value in data.labels().items()]
     print(f"{len(data)} episodes, {int(data.length.sum()):,} states" + (f": {', '.join(parts)}" if parts else ""))
     print(f"Episodes: {path}")
 

@@ -8,6 +8,7 @@ import torch
 from torch import Tensor, nn
 
 from butfor.actions import ActionLaw
+from butfor.arrays import change_rounding
 from butfor.networks import ACTIVATIONS, ACTIVATIONS_IN_PLACE, Activation, InputNorm, Linear
 
 
@@ -165,12 +166,11 @@ def target_columns(entities: Mapping[str, Sequence[int]]) -> list[int]:
 
 def target_scale(transitions: Transitions, entities: Mapping[str, Sequence[int]], config: ModelConfig) -> Tensor:
     """The factor on each target: as configured, or 1 / standard deviation (1 where only rounding varies) -> [d]."""
-    obs, next_obs = (table[:, target_columns(entities)].double() for table in transitions[::2])
-    deviation = (next_obs - obs).std(0)
+    obs, next_obs = (table[:, target_columns(entities)] for table in transitions[::2])
+    deviation = (next_obs.double() - obs.double()).std(0)
     if config.target_scale is not None:
         return torch.full_like(deviation, config.target_scale)
-    rounding = 4 * torch.finfo(transitions[0].dtype).eps * torch.maximum(obs.abs(), next_obs.abs()).amax(0)
-    return torch.where(deviation > rounding, 1 / deviation, 1.0)
+    return torch.where(deviation > change_rounding(obs, next_obs), 1 / deviation, 1.0)
 
 
 def obs_range(obs: Tensor) -> tuple[Tensor, Tensor]:

@@ -33,14 +33,13 @@ class Episodes:
     metadata: dict[str, Any] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
-        if self.action.dtype.kind not in "fiu":
-            raise ValueError(f"action has type {self.action.dtype}; expected numbers.")
         if self.observation.ndim != 3 or self.action.ndim != 3:
             shapes = f"{self.observation.shape} and {self.action.shape}"
             raise ValueError(f"observation and action have shapes {shapes}; expected [E, T + 1, D] and [E, T, A].")
         episodes, steps = self.action.shape[:2]
         expected = {
             "observation": (episodes, steps + 1, None),
+            "action": (episodes, steps, None),
             "achieved_goal": (episodes, steps + 1, None),
             "desired_goal": (episodes, steps + 1, None),
             "length": (episodes,),
@@ -76,6 +75,10 @@ class Episodes:
         """Which steps are real, not padding: [E, T]."""
         mask: Bool = np.arange(self.action.shape[1]) < self.length[:, None]
         return mask
+
+    def labels(self) -> dict[str, Bool]:
+        """Every label, contact among them where it is known: name -> [E, T]."""
+        return ({"contact": self.contact} if self.contact is not None else {}) | self.label
 
     def transitions(self) -> tuple[Float, Float, Float]:
         """obs [N, D], action [N, A], next_obs [N, D] of all real steps, episode by episode."""

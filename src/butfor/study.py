@@ -1,6 +1,5 @@
 """The paper's experiments: each a config, and a function that fills a run folder and goes on where it was cut off."""
 
-import functools
 import time
 from collections.abc import Callable
 from dataclasses import dataclass, replace
@@ -156,16 +155,15 @@ def _episodes(config: DetectionConfig, folder: Path, name: str, count: int, seed
     for index, (policy_name, (policy, share)) in enumerate(policies.items()):
         if share:
             metadata = {"world": config.world, "policy": policy_name, "seed": seed, "episodes": share}
-            show = functools.partial(_show_data, progress, name, sum(map(len, parts)), count)
+
+            def show(done: int, before: int = sum(map(len, parts))) -> None:
+                progress(f"{name} data", before + done, count, "episodes")
+
             parts.append(collect(env, policy, share, 2 * seed + index, metadata, show))
     env.close()
     episodes = concatenate(parts)
     episodes.save(path)
     return episodes
-
-
-def _show_data(progress: Progress, name: str, before: int, count: int, done: int) -> None:
-    progress(f"{name} data", before + done, count, "episodes")
 
 
 def _fit(
