@@ -46,7 +46,7 @@ def main(device: str) -> None:
             return train_step(model, adam, take(inputs, index), take(target, index))
 
         example = torch.zeros(replicas, BATCH, dtype=torch.long, device=device)
-        step = captured(eager, example, model, adam)
+        step = captured(eager, [example], [model, adam])
 
         def steps(replicas: int = replicas, step: object = step) -> None:
             for _ in range(STEPS):

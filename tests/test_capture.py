@@ -33,7 +33,7 @@ def steps(device: str, kind: str, capture: bool, count: int = 5) -> tuple[dict[s
         return train_step(model, optimizer, take(inputs, index), take(target, index))
 
     batches = torch.randint(200, (count, 3, 32), generator=make_generators([9])[0]).to(device)
-    step = captured(eager, batches[0], model, optimizer) if capture else eager
+    step = captured(eager, [batches[0]], [model, optimizer]) if capture else eager
     for index in batches:
         losses.append(step(index).clone())
     return model.state_dict(), losses
@@ -45,7 +45,7 @@ def test_without_a_gpu_the_step_itself_is_used() -> None:
     def step(index: Tensor) -> Tensor:
         return index
 
-    assert captured(step, torch.zeros(3, 4, dtype=torch.long), model, make_optimizer(model, FitConfig())) is step
+    assert captured(step, [torch.zeros(3, 4, dtype=torch.long)], [model, make_optimizer(model, FitConfig())]) is step
 
 
 @needs_gpu
@@ -71,7 +71,7 @@ def test_recording_leaves_no_trace(fresh: bool) -> None:
     if not fresh:
         eager(index)
     weights, moments = copy.deepcopy(model.state_dict()), copy.deepcopy(optimizer.state_dict())["state"]
-    captured(eager, index, model, optimizer)
+    captured(eager, [index], [model, optimizer])
     for name, value in model.state_dict().items():
         assert torch.equal(value, weights[name]), name
     for key, state in optimizer.state_dict()["state"].items():

@@ -25,6 +25,7 @@ EXTRAS = {extra: list(map(Requirement, texts)) for extra, texts in PROJECT["opti
 EXTRA_OF_ROOM = {
     "agreement": "fetch",
     "envs": "fetch",
+    "record": "tensorboard",
     "sb3": "sb3",
 }  # only these modules may import what an extra installs
 DISTRIBUTIONS = {"sklearn": "scikit-learn"}  # where the import's name is not the package's name

@@ -7,10 +7,13 @@ import re
 import shutil
 import subprocess
 import sys
+import warnings
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
+from itertools import count
 from pathlib import Path
-from typing import Any
+from types import SimpleNamespace
+from typing import Any, Literal, Optional
 
 import numpy as np
 import pytest
@@ -19,7 +22,22 @@ from conftest import ROOT
 
 import butfor
 from butfor import record
-from butfor.record import differences, flat, open_run, plain, read_metrics, run_label, versions, write_metrics
+from butfor.record import (
+    append_metrics,
+    config_from,
+    differences,
+    flat,
+    open_events,
+    open_run,
+    plain,
+    read_metrics,
+    read_run,
+    run_label,
+    truncate_metrics,
+    versions,
+    write_metrics,
+)
+from butfor.study import DETECTION_PRESETS, DetectionConfig
 
 git = pytest.mark.skipif(shutil.which("git") is None, reason="git is not installed")
 
@@ -171,6 +189,191 @@ def test_a_damaged_config_is_named(tmp_path: Path, text: str) -> None:
     (folder / "config.json").write_text(text)
     with pytest.raises(ValueError, match=r"config\.json is not valid JSON"):
         open_run(folder, "detection", Outer())
+
+
+def edit_config(folder: Path, **changes: Any) -> None:
+    """Changes entries of a run's `config.json`."""
+    held = json.loads((folder / "config.json").read_text())
+    (folder / "config.json").write_text(json.dumps(held | changes))
+
+
+def test_a_run_from_before_a_field_existed_goes_on_with_its_default(tmp_path: Path) -> None:
+    folder = open_run(tmp_path / "run", "detection", Outer(seeds=2))
+    new = (folder / "config.json").read_text()
+    older = plain(Outer(seeds=2))
+    del older["form"], older["model"]["betas"]
+    edit_config(folder, config=older)
+    (folder / "metrics.jsonl").write_text("")
+    with pytest.raises(FileExistsError, match="other settings"):
+        open_run(folder, "detection", Outer(seeds=2, form="mean"))
+    open_run(folder, "detection", Outer(seeds=2))
+    assert (folder / "config.json").read_text() == new
+    assert (folder / "metrics.jsonl").exists()
+
+
+def test_a_run_of_a_newer_schema_is_refused_and_kept(tmp_path: Path) -> None:
+    folder = open_run(tmp_path / "run", "detection", Outer())
+    edit_config(folder, schema=2)
+    before = content(folder)
+    with pytest.raises(ValueError, match=r"run holds a run of schema 2, .* reads up to 1; use a newer butfor"):
+        open_run(folder, "detection", Outer())
+    assert content(folder) == before
+
+
+# ---------------------------------------------------------------------------------------------- read_run
+
+
+def test_a_run_tells_what_it_is(tmp_path: Path) -> None:
+    folder = open_run(tmp_path / "run", "training", Outer(seeds=2))
+    expected = {"schema": 1, "kind": "training", "label": "training-slide-seeds=2", "config": plain(Outer(seeds=2))}
+    assert read_run(folder) == read_run(str(folder)) == expected
+    assert config_from(Outer, read_run(folder)["config"]) == Outer(seeds=2)
+
+
+def test_a_folder_that_is_no_run_is_named(tmp_path: Path) -> None:
+    with pytest.raises(FileNotFoundError, match=r"There is no folder .*missing; give the folder of a run"):
+        read_run(tmp_path / "missing")
+    (tmp_path / "file").write_text("")
+    with pytest.raises(FileNotFoundError, match=r"There is no folder .*file; give the folder of a run"):
+        read_run(tmp_path / "file")
+    (tmp_path / "empty").mkdir()
+    with pytest.raises(ValueError, match="empty is not a run folder"):
+        read_run(tmp_path / "empty")
+
+
+@pytest.mark.parametrize("files", FOREIGN.values(), ids=FOREIGN.keys())
+def test_a_foreign_folder_is_no_run(tmp_path: Path, files: dict[str, str]) -> None:
+    for name, text in files.items():
+        (tmp_path / name).write_text(text)
+    with pytest.raises(ValueError, match=r"is not a run folder|config\.json is not valid JSON"):
+        read_run(tmp_path)
+
+
+@pytest.mark.parametrize("schema", [2, 0, "1", None, [1]])
+def test_an_unknown_schema_is_refused(tmp_path: Path, schema: Any) -> None:
+    folder = open_run(tmp_path / "run", "detection", Outer())
+    edit_config(folder, schema=schema)
+    with pytest.raises(ValueError, match=f"holds a run of schema {re.escape(repr(schema))}.*use a newer butfor"):
+        read_run(folder)
+
+
+# ------------------------------------------------------------------------------------------- config_from
+
+
+@dataclass(frozen=True)
+class Fields:
+    """Every type that a config's field may have."""
+
+    needed: int
+    rate: float = 0.5
+    flag: bool = True
+    name: str = "a"
+    choice: Literal["mean", "clip", 3] = "mean"
+    limit: float | None = None
+    old_style: Optional[int] = 4  # noqa: UP045
+    sizes: tuple[int, ...] = (1, 2, 3)
+    pairs: tuple[tuple[int, int], ...] = ()
+    betas: tuple[float, float] = (0.9, 0.999)
+    mixed: tuple[str, Inner | None] = ("x", None)
+    inner: Inner = field(default_factory=Inner)
+    extra: Inner | None = None
+    several: tuple[Inner, ...] = ()
+    either: int | Literal["auto"] | None = "auto"
+    bounds: "tuple[float, ...] | None" = None
+
+
+CONFIGS: list[Any] = [
+    *DETECTION_PRESETS.values(),
+    DetectionConfig(seeds=1),
+    Outer(extra=Inner(betas=(0.0, 1.0)), form="x"),
+    Fields(1),
+    Fields(
+        needed=-2, rate=float("inf"), flag=False, name="ä", choice=3, limit=1e-300, old_style=None, sizes=(),
+        pairs=((1, 2), (3, 4)), betas=(0.0, 1.0), mixed=("y", Inner(width=2)), inner=Inner(width=3),
+        extra=Inner(width=4), several=(Inner(), Inner(width=5)), either=7, bounds=(1.0,),
+    ),
+    Fields(1, limit=0.0, either=None, bounds=(), extra=Inner()),
+    Fields(1, rate=2, betas=(0, 1), limit=3, inner=Inner(betas=(0, 1))),  # whole numbers stand for floats
+]  # fmt: skip
+
+
+@pytest.mark.parametrize("config", CONFIGS, ids=lambda config: type(config).__name__)
+def test_config_from_is_the_inverse_of_plain(config: Any) -> None:
+    again = config_from(type(config), plain(config))
+    assert again == config
+    assert plain(again) == plain(config)
+    assert hash(again) == hash(config)  # tuples, not lists, at any depth
+
+
+def test_whole_numbers_become_floats_where_the_field_is_one() -> None:
+    again = config_from(Fields, {"needed": 1, "rate": 2, "limit": 3, "betas": [0, 1], "bounds": [4]})
+    floats = [again.rate, again.limit, *again.betas, *(again.bounds or ())]
+    assert floats == [2, 3, 0, 1, 4]
+    assert {type(number) for number in floats} == {float}
+    assert type(again.needed) is int
+
+
+def test_missing_fields_take_the_defaults_of_their_own_place() -> None:
+    assert config_from(Fields, {"needed": 1}) == Fields(1)
+    assert config_from(Outer, {}) == Outer()
+    assert config_from(Outer, {"model": {}}).model == Inner()  # given, if only as {}: not Outer's own default
+    assert config_from(Outer, {"extra": {"width": 3}}).extra == Inner(width=3)
+
+
+@pytest.mark.parametrize(
+    ("data", "sentence"),
+    [
+        ({}, "needed is missing, and Fields has no default"),
+        ({"needed": 1, "ned": 2}, "ned is no field of Fields; its fields are needed, rate, "),
+        ({"needed": 1, "inner": {"wdth": 2}}, r"inner\.wdth is no field of Inner; its fields are width, betas"),
+        ({"needed": 1, "extra": {"wdth": 2}}, r"extra\.wdth is no field of Inner"),
+        ({"needed": "1"}, "needed must be int; got '1'"),
+        ({"needed": 1.0}, r"needed must be int; got 1\.0"),
+        ({"needed": True}, "needed must be int; got True"),
+        ({"needed": None}, "needed must be int; got None"),
+        ({"needed": 1, "rate": "fast"}, "rate must be float; got 'fast'"),
+        ({"needed": 1, "rate": True}, "rate must be float; got True"),
+        ({"needed": 1, "rate": None}, "rate must be float; got None"),
+        ({"needed": 1, "flag": 1}, "flag must be bool; got 1"),
+        ({"needed": 1, "name": 5}, "name must be str; got 5"),
+        ({"needed": 1, "choice": "max"}, r"choice must be Literal\['mean', 'clip', 3\]; got 'max'"),
+        ({"needed": 1, "choice": 3.0}, r"choice must be Literal\[.*\]; got 3\.0"),
+        ({"needed": 1, "choice": []}, r"choice must be Literal\[.*\]; got \[\]"),
+        ({"needed": 1, "limit": "x"}, "limit must be float; got 'x'"),
+        ({"needed": 1, "old_style": 1.5}, r"old_style must be int; got 1\.5"),
+        ({"needed": 1, "sizes": 3}, r"sizes must be tuple\[int, \.\.\.\]; got 3"),
+        ({"needed": 1, "sizes": "123"}, "sizes must be tuple"),
+        ({"needed": 1, "sizes": [1, "2"]}, r"sizes\[1\] must be int; got '2'"),
+        ({"needed": 1, "pairs": [[1, 2], [3]]}, r"pairs\[1\] must be tuple\[int, int\]; got \[3\]"),
+        ({"needed": 1, "pairs": [[1, 2], [3, None]]}, r"pairs\[1\]\[1\] must be int; got None"),
+        ({"needed": 1, "betas": [0.9]}, r"betas must be tuple\[float, float\]; got \[0\.9\]"),
+        ({"needed": 1, "betas": []}, "betas must be tuple"),
+        ({"needed": 1, "mixed": ["y", {"width": "2"}]}, r"mixed\[1\]\.width must be int; got '2'"),
+        ({"needed": 1, "inner": None}, "inner must be an object with fields of Inner; got None"),
+        ({"needed": 1, "inner": [1]}, r"inner must be an object with fields of Inner; got \[1\]"),
+        ({"needed": 1, "several": [{}, {"betas": [1, "x"]}]}, r"several\[1\]\.betas\[1\] must be float; got 'x'"),
+        ({"needed": 1, "either": "off"}, r"either must be .*int.*'auto'.*; got 'off'"),
+        ([], r"The config must be an object with fields of Fields; got \[\]"),
+        (None, "The config must be an object with fields of Fields; got None"),
+    ],
+)
+def test_what_does_not_fit_is_refused_with_the_field_named(data: Any, sentence: str) -> None:
+    with pytest.raises(ValueError, match=f"^{sentence}"):
+        config_from(Fields, data)
+
+
+def test_inconsistent_values_are_refused_by_the_config_itself() -> None:
+    with pytest.raises(ValueError, match="seeds must be at least 1; got 0"):
+        config_from(DetectionConfig, {"seeds": 0})
+
+
+def test_one_of_several_dataclasses_is_refused_not_guessed() -> None:
+    @dataclass(frozen=True)
+    class Ambiguous:
+        part: Inner | Outer = Inner()
+
+    with pytest.raises(ValueError, match=r"^part must be .*Inner \| .*Outer; got"):
+        config_from(Ambiguous, plain(Ambiguous()))
 
 
 # ------------------------------------------------------------------------------------------------ labels
@@ -331,3 +534,150 @@ def test_a_crash_while_writing_metrics_keeps_the_old_ones(tmp_path: Path) -> Non
 def test_missing_metrics_are_named(tmp_path: Path) -> None:
     with pytest.raises(FileNotFoundError, match=r"metrics\.jsonl"):
         read_metrics(tmp_path)
+
+
+def test_appended_rows_come_after_those_already_there(tmp_path: Path) -> None:
+    append_metrics(tmp_path, ROWS[:1])
+    append_metrics(tmp_path, iter(ROWS[1:]))
+    append_metrics(tmp_path, [])
+    assert read_metrics(tmp_path) == ROWS
+    written_at_once = tmp_path / "once"
+    written_at_once.mkdir()
+    write_metrics(written_at_once, ROWS)
+    assert (tmp_path / "metrics.jsonl").read_bytes() == (written_at_once / "metrics.jsonl").read_bytes()
+
+
+def write_calls() -> int:
+    """How often this thread has asked the system to write."""
+    return int(re.findall(r"syscw: (\d+)", Path("/proc/thread-self/io").read_text())[0])
+
+
+@pytest.mark.skipif(not Path("/proc/thread-self/io").exists(), reason="the system does not count writes")
+def test_rows_are_appended_in_one_write(tmp_path: Path) -> None:
+    """Also those that exceed a buffer by far."""
+    rows = [{"episode": number, "text": "x" * 1000} for number in range(100)]
+    append_metrics(tmp_path, rows[:1])
+    before = write_calls()
+    append_metrics(tmp_path, rows[1:])
+    assert write_calls() == before + 1
+    assert read_metrics(tmp_path) == rows
+
+
+def test_appending_after_a_crash_at_any_byte_loses_only_the_cut_off_row(tmp_path: Path) -> None:
+    path = tmp_path / "metrics.jsonl"
+    write_metrics(tmp_path, ROWS[:2])
+    whole = path.read_bytes()
+    first = whole.index(b"\n") + 1
+    for length in range(len(whole) + 1):
+        path.write_bytes(whole[:length])
+        append_metrics(tmp_path, ROWS[2:])
+        kept = (length >= first - 1) + (length >= len(whole) - 1)  # a row without its newline is a row
+        assert read_metrics(tmp_path) == ROWS[:kept] + ROWS[2:]
+        assert path.read_bytes().count(b"\n") == kept + 1
+    assert os.listdir(tmp_path) == ["metrics.jsonl"]
+
+
+def test_appending_replaces_a_tail_of_zeros(tmp_path: Path) -> None:
+    """What some file systems leave after a power failure."""
+    write_metrics(tmp_path, ROWS[:2])
+    with (tmp_path / "metrics.jsonl").open("ab") as file:
+        file.write(bytes(100))
+    append_metrics(tmp_path, ROWS[2:])
+    assert read_metrics(tmp_path) == ROWS
+
+
+EPISODES = [{"episode": episode, "replica": replica} for episode in (50, 100, 150) for replica in range(2)]
+
+
+@pytest.mark.parametrize(("episode", "kept"), [(0, 0), (49, 0), (50, 2), (149, 4), (150, 6), (1000, 6)])
+def test_rows_after_an_episode_are_removed(tmp_path: Path, episode: int, kept: int) -> None:
+    append_metrics(tmp_path, EPISODES)
+    truncate_metrics(tmp_path, episode)
+    assert read_metrics(tmp_path) == EPISODES[:kept]
+    append_metrics(tmp_path, EPISODES[kept:])
+    assert read_metrics(tmp_path) == EPISODES
+    assert os.listdir(tmp_path) == ["metrics.jsonl"]
+
+
+def test_truncating_removes_a_cut_off_line_and_needs_no_file(tmp_path: Path) -> None:
+    truncate_metrics(tmp_path, 5)
+    assert os.listdir(tmp_path) == []
+    append_metrics(tmp_path, EPISODES)
+    path = tmp_path / "metrics.jsonl"
+    path.write_bytes(path.read_bytes()[:-5])
+    truncate_metrics(tmp_path, 1000)
+    assert read_metrics(tmp_path) == EPISODES[:-1]
+    assert path.read_bytes().endswith(b"\n")
+
+
+def test_a_crash_while_truncating_keeps_every_row(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    append_metrics(tmp_path, EPISODES)
+
+    def crash(*arguments: Any) -> None:
+        raise KeyboardInterrupt
+
+    with monkeypatch.context() as patch:
+        patch.setattr(os, "replace", crash)
+        with pytest.raises(KeyboardInterrupt):
+            truncate_metrics(tmp_path, 50)
+    assert read_metrics(tmp_path) == EPISODES
+    assert os.listdir(tmp_path) == ["metrics.jsonl"]
+
+
+# ----------------------------------------------------------------------------------------------- events
+
+
+def curves(folder: Path) -> dict[str, list[tuple[int, float]]]:
+    """What TensorBoard shows: the steps and values of each curve."""
+    from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
+
+    found = EventAccumulator(str(folder / "events"))
+    found.Reload()
+    return {tag: [(event.step, event.value) for event in found.Scalars(tag)] for tag in found.Tags()["scalars"]}
+
+
+@pytest.fixture
+def clock(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Time that passes: TensorBoard orders its files by the second in which they were opened."""
+    pytest.importorskip("tensorboard")
+    seconds = count(1_700_000_000)
+    name = "tensorboard.summary.writer.event_file_writer.time"
+    monkeypatch.setattr(name, SimpleNamespace(time=lambda: next(seconds)))
+
+
+@pytest.mark.usefixtures("clock")
+def test_tensorboard_reads_the_curves(tmp_path: Path) -> None:
+    events = open_events(tmp_path)
+    events.add({"success": 0.25, "score/object": -1.5}, 50)
+    assert curves(tmp_path) == {"success": [(50, 0.25)], "score/object": [(50, -1.5)]}  # before it is closed
+    events.add({"success": 0.5}, 100)
+    events.close()
+    assert curves(tmp_path) == {"success": [(50, 0.25), (100, 0.5)], "score/object": [(50, -1.5)]}
+    assert os.listdir(tmp_path) == ["events"]
+
+
+@pytest.mark.usefixtures("clock")
+@pytest.mark.parametrize(("purge_step", "kept"), [(None, 3), (0, 0), (99, 1), (100, 2), (150, 3)])
+def test_steps_after_the_checkpoint_are_hidden(tmp_path: Path, purge_step: int | None, kept: int) -> None:
+    first = open_events(tmp_path, None)
+    for step in (50, 100, 150):
+        first.add({"success": 0.25}, step)
+    second = open_events(tmp_path, purge_step)  # the first was killed, not closed
+    second.add({"success": 0.5}, 200)
+    expected = [(50, 0.25), (100, 0.25), (150, 0.25)][:kept]
+    assert curves(tmp_path) == {"success": [*expected, (200, 0.5)]}
+    first.close()
+    second.close()
+
+
+def test_without_tensorboard_a_run_goes_on_and_is_told_once(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.delitem(sys.modules, "torch.utils.tensorboard", raising=False)
+    monkeypatch.setitem(sys.modules, "tensorboard", None)  # as if it were not installed
+    with pytest.warns(UserWarning, match=r"pip install 'butfor\[tensorboard\]'") as told:
+        events = open_events(tmp_path, 5)
+    assert len(told) == 1
+    assert told[0].filename == __file__
+    with warnings.catch_warnings(action="error"):
+        events.add({"success": 0.5}, 1)
+        events.close()
+    assert os.listdir(tmp_path) == []

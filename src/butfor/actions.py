@@ -102,6 +102,24 @@ class ActionLaw:
         unit = torch.quasirandom.SobolEngine(self.size, scramble=True, seed=seed).draw(actions)
         return self._stretch(unit.to(device))[None, None]
 
+    def denormalize(self, action: Tensor) -> Tensor:
+        """Actions in [-1, 1], as an agent's network gives them, in the bounds of the box."""
+        if self._is_unit:
+            return action
+        low, high = action.new_tensor(self.low), action.new_tensor(self.high)
+        return (low + high) / 2 + (high - low) / 2 * action
+
+    def normalize(self, action: Tensor) -> Tensor:
+        """The inverse of `denormalize`."""
+        if self._is_unit:
+            return action
+        low, high = action.new_tensor(self.low), action.new_tensor(self.high)
+        return (2 * action - low - high) / (high - low)
+
+    @property
+    def _is_unit(self) -> bool:
+        return set(self.low) == {-1.0} and set(self.high) == {1.0}
+
     def _stretch(self, unit: Tensor) -> Tensor:
         low, high = unit.new_tensor(self.low), unit.new_tensor(self.high)
         return low + (high - low) * unit

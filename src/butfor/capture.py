@@ -1,48 +1,73 @@
 """CUDA graphs: the same step, recorded once and replayed: small networks cost launches rather than arithmetic."""
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from typing import Any
 
 import torch
 from torch import Tensor, nn
 
+Changed = nn.Module | torch.optim.Optimizer | Tensor
+"""What a step writes to."""
 
-def captured(
-    step: Callable[[Tensor], Tensor], example: Tensor, module: nn.Module, optimizer: torch.optim.Optimizer
-) -> Callable[[Tensor], Tensor]:
-    """`step` as a CUDA graph for arguments shaped like `example`; anywhere but on a GPU, `step` itself.
 
-    Recording needs a few calls to warm up; what they did to the module and the optimiser is undone.
+def captured(step: Callable[..., Any], examples: Sequence[Tensor], changes: Sequence[Changed]) -> Callable[..., Any]:
+    """`step` as a CUDA graph for arguments shaped like `examples`; anywhere but on a GPU, `step` itself.
+
+    Recording needs a few calls to warm up; what they did to `changes` is undone. The result is overwritten by the
+    next call.
     """
-    if example.device.type != "cuda":
+    if examples[0].device.type != "cuda":
         return step
-    argument = example.clone()
-    before = {name: value.clone() for name, value in module.state_dict().items()}
-    fresh = not optimizer.state
-    moments = [value.clone() for value in _moments(optimizer)]
+    arguments = [example.clone() for example in examples]
+    fresh = [one for one in changes if isinstance(one, torch.optim.Optimizer) and not one.state]
+    before = [value.clone() for value in _tensors(changes)]
     stream = torch.cuda.Stream()
     stream.wait_stream(torch.cuda.current_stream())
     with torch.cuda.stream(stream):
         for _ in range(3):
-            step(argument)
+            step(*arguments)
     torch.cuda.current_stream().wait_stream(stream)
     graph = torch.cuda.CUDAGraph()
     with torch.cuda.graph(graph):
-        result = step(argument)
+        result = step(*arguments)
     with torch.no_grad():
-        for name, value in module.state_dict().items():
-            value.copy_(before[name])
-        for index, value in enumerate(_moments(optimizer)):
-            value.zero_() if fresh else value.copy_(moments[index])
+        for value in _tensors(fresh):  # it had no moments before
+            value.zero_()
+        kept = [one for one in changes if not any(one is other for other in fresh)]
+        for value, old in zip(_tensors(kept), before, strict=True):
+            value.copy_(old)
 
-    def replay(value: Tensor) -> Tensor:
-        argument.copy_(value)
+    def replay(*values: Tensor) -> Any:
+        for argument, value in zip(arguments, values, strict=True):
+            argument.copy_(value, non_blocking=True)
         graph.replay()
         return result
 
     return replay
 
 
-def _moments(optimizer: torch.optim.Optimizer) -> list[Tensor]:
-    """Every tensor of the optimiser's state, in a fixed order."""
-    groups = [parameter for group in optimizer.param_groups for parameter in group["params"]]
-    return [value for parameter in groups for _, value in sorted(optimizer.state.get(parameter, {}).items())]
+def _tensors(changes: Sequence[Changed]) -> list[Tensor]:
+    """Every tensor of modules and optimisers, in a fixed order."""
+    found: list[Tensor] = []
+    for one in changes:
+        if isinstance(one, Tensor):
+            found.append(one)
+        elif isinstance(one, nn.Module):
+            found += one.state_dict().values()
+        else:
+            groups = [parameter for group in one.param_groups for parameter in group["params"]]
+            states = [one.state.get(parameter, {}) for parameter in groups]
+            found += [value for state in states for _, value in sorted(state.items())]
+    return found
+
+
+@contextmanager
+def matrix_precision(precision: str) -> Iterator[None]:
+    """float32 matrix products on a GPU at "highest" precision, or "high" (TF32); recorded graphs keep theirs."""
+    before = torch.get_float32_matmul_precision()
+    torch.set_float32_matmul_precision(precision)
+    try:
+        yield
+    finally:
+        torch.set_float32_matmul_precision(before)

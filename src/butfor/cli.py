@@ -59,7 +59,7 @@ def detect(
         overwrite: start anew where the run folder holds a run already
         device: where to compute; auto takes a GPU where there is one
     """
-    from butfor.collect import short_name
+    from butfor.envs import short_name
     from butfor.record import run_label
     from butfor.study import DETECTION_PRESETS, run_detection
 
@@ -107,7 +107,8 @@ def collect(
         seed: the seed of the episodes' starts and of the policy
         out: the episode file (default: data/WORLD-POLICY.npz)
     """
-    from butfor.collect import CollectConfig, collect_file, short_name
+    from butfor.collect import CollectConfig, collect_file
+    from butfor.envs import short_name
 
     wanted = tuple(filter(None, labels.split(",")))
     config = CollectConfig(world, policy, episodes, wanted, seed)

@@ -9,7 +9,7 @@ import numpy as np
 from gymnasium.vector import VectorEnv
 from numpy.typing import NDArray
 
-from butfor.envs import WORLDS, make_worlds, slide, world_id
+from butfor.envs import WORLDS, make_worlds, short_name, slide
 from butfor.episodes import Episodes, concatenate
 from butfor.record import versions
 from butfor.rollout import Judge, Observation, Policy, collect, random_policy
@@ -46,11 +46,6 @@ class CollectConfig:
             raise ValueError(f"{self.world} is not a built-in world: it has neither experts nor labels.")
         if "heuristic" in self.labels and self.world in ("slide", WORLDS["slide"]):
             raise ValueError("The heuristic label is for the Fetch worlds; slide has the exact label and contact.")
-
-
-def short_name(world: str) -> str:
-    """The short name of a built-in world given by either name; other Gymnasium ids as they are."""
-    return {id: name for name, id in WORLDS.items()}.get(world_id(world), world)
 
 
 def make_policy(world: str, env: VectorEnv[Any, Any, Any], name: str) -> Policy:

@@ -85,6 +85,14 @@ class Episodes:
         mask = self.valid
         return self.observation[:, :-1][mask], self.action[mask], self.observation[:, 1:][mask]
 
+    def take(self, index: NDArray[Any]) -> "Episodes":
+        """Some of the episodes, in the order of `index`."""
+        names = ("observation", "action", "achieved_goal", "desired_goal", "length", "sampled", "contact", "score")
+        arrays = {name: getattr(self, name) for name in names}
+        taken: dict[str, Any] = {name: None if value is None else value[index] for name, value in arrays.items()}
+        label = {name: value[index] for name, value in self.label.items()}
+        return Episodes(**taken, label=label, metadata=self.metadata)
+
     def save(self, path: Path | str) -> None:
         """Writes one compressed `.npz`, whole or not at all."""
         arrays: dict[str, NDArray[Any]] = {"schema_version": np.array(SCHEMA_VERSION)}
@@ -154,3 +162,42 @@ def _padded(array: NDArray[Any], steps: int) -> NDArray[Any]:
     """Zeros up to `steps` along the time axis."""
     width = [(0, 0), (0, steps - array.shape[1]), *[(0, 0)] * (array.ndim - 2)]
     return np.pad(array, width)
+
+
+class EpisodeStream:
+    """Episodes on their way into one file: parts beside it, each whole, joined at the end."""
+
+    def __init__(self, path: Path | str, played: int) -> None:
+        """`played` episodes of each seed are there already; parts past them, of a run that was killed, are removed."""
+        self.path, self.played = Path(path), played
+        self.folder = self.path.with_name(self.path.name + ".parts")
+        self.waiting: list[Episodes] = []
+        if self.path.exists() and not played:
+            raise FileExistsError(f"{self.path} exists already; give another name for the episode file.")
+        self.folder.mkdir(parents=True, exist_ok=True)
+        if self.path.exists():  # a finished run goes on
+            self.path.replace(self.folder / f"{0:08d}.npz")
+        for part in self.folder.glob("*.npz"):
+            if int(part.stem) >= played:
+                part.unlink()
+
+    def add(self, episodes: Episodes, seeds: int) -> None:
+        """Takes in the episodes [seeds x W] that all seeds played; they are kept episode by episode, seeds in turn."""
+        order = np.arange(len(episodes)).reshape(seeds, -1).T.ravel()
+        self.waiting.append(episodes.take(order))
+
+    def flush(self, played: int) -> None:
+        """Writes what is waiting as a part; from then on `played` episodes of each seed are on disk."""
+        if self.waiting:
+            concatenate(self.waiting).save(self.folder / f"{self.played:08d}.npz")
+            self.waiting, self.played = [], played
+
+    def join(self, metadata: dict[str, Any]) -> None:
+        """All parts as the one file; the parts go once it is there."""
+        parts = sorted(self.folder.glob("*.npz"))
+        whole = concatenate([Episodes.load(part) for part in parts])
+        whole.metadata = metadata
+        whole.save(self.path)
+        for part in parts:
+            part.unlink()
+        self.folder.rmdir()

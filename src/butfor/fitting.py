@@ -98,7 +98,7 @@ def fit_batches(
         return train_step(model, optimizer, take(inputs, index), take(target, index))
 
     example = torch.zeros(model.replicas, batch_size, dtype=torch.long, device=inputs.device)
-    step = captured(eager, example, module, optimizer)
+    step = captured(eager, [example], [module, optimizer])
     for _ in range(batches):
         index = torch.stack([torch.randint(rows, (batch_size,), generator=g, device=g.device) for g in generators])
         total += step(index.to(inputs.device))  # [R, B]
@@ -151,7 +151,7 @@ class Fitting:
 
         self.module.train()
         example = torch.arange(size, device=inputs.device).expand(self.model.replicas, -1)
-        full_step = captured(step, example, self.module, self.optimizer)
+        full_step = captured(step, [example], [self.module, self.optimizer])
         while self.epoch < self.config.max_epochs and not bool(self.stopped.all()):
             self.module.train()
             order = torch.stack([torch.randperm(rows, generator=g, device=g.device) for g in self.generators])

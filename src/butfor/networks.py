@@ -4,8 +4,10 @@ Replicas never mix: batch statistics and power-iteration vectors are per replica
 the replica axis first, so that best weights can be kept, or replicas taken out, by indexing that axis.
 """
 
-from collections.abc import Sequence
-from typing import Literal
+import copy
+from collections.abc import Callable, Sequence
+from itertools import pairwise
+from typing import Literal, TypeVar
 
 import torch
 from torch import Tensor, nn
@@ -34,13 +36,18 @@ class Linear(nn.Module):
     right: Tensor
 
     def __init__(
-        self, inputs: int, outputs: int, generators: Sequence[torch.Generator], spectral_norm: bool = False
+        self,
+        inputs: int,
+        outputs: int,
+        generators: Sequence[torch.Generator],
+        spectral_norm: bool = False,
+        initialize: Callable[..., Tensor] = nn.init.orthogonal_,
     ) -> None:
         super().__init__()
         replicas = len(generators)
         weight = torch.empty(replicas, inputs, outputs)
         for replica, generator in enumerate(generators):
-            nn.init.orthogonal_(weight[replica], generator=generator)
+            initialize(weight[replica], generator=generator)
         self.weight = nn.Parameter(weight)
         self.bias = nn.Parameter(torch.zeros(replicas, 1, outputs))
         self.spectral_norm = spectral_norm
@@ -113,3 +120,49 @@ class LayerNorm(nn.Module):
     def forward(self, x: Tensor) -> Tensor:
         """[R, B, features] -> the same shape."""
         return nn.functional.layer_norm(x, (self.features,)) * self.gain + self.offset
+
+
+class MLP(nn.Module):
+    """Hidden layers with ReLU, optionally layer-normalised, and a linear output; Xavier's uniform initialisation."""
+
+    def __init__(self, sizes: Sequence[int], generators: Sequence[torch.Generator], layer_norm: bool = False) -> None:
+        super().__init__()
+        pairs = list(pairwise(sizes))
+        self.layers = nn.ModuleList(
+            Linear(inputs, outputs, generators, initialize=nn.init.xavier_uniform_) for inputs, outputs in pairs
+        )
+        self.norms = nn.ModuleList(LayerNorm(size, len(generators)) for size in sizes[1:-1] if layer_norm)
+
+    def forward(self, x: Tensor) -> Tensor:
+        """[R, B, in] -> [R, B, out]."""
+        for index, layer in enumerate(self.layers[:-1]):
+            x = layer(x)
+            if self.norms:
+                x = self.norms[index](x)
+            x = torch.relu(x)
+        output: Tensor = self.layers[-1](x)
+        return output
+
+
+Module = TypeVar("Module", bound=nn.Module)
+
+
+def some_replicas(module: Module, part: slice) -> Module:
+    """A copy of a module, without gradients, that holds some of its replicas."""
+    result = copy.deepcopy(module).requires_grad_(False)
+    for inner in result.modules():
+        for values in (inner._parameters, inner._buffers):
+            for name, value in values.items():
+                if value is not None:
+                    taken = value.detach()[part].clone()
+                    values[name] = nn.Parameter(taken, False) if values is inner._parameters else taken  # type: ignore
+        if hasattr(inner, "replicas"):
+            inner.replicas = len(range(*part.indices(module.replicas)))  # type: ignore
+    return result
+
+
+@torch.no_grad()
+def refresh_replicas(copied: nn.Module, module: nn.Module, part: slice) -> None:
+    """Takes the replicas' present values over into what `some_replicas` gave."""
+    targets, sources = copied.state_dict().values(), module.state_dict().values()
+    torch._foreach_copy_(list(targets), [source[part] for source in sources])

@@ -1,6 +1,8 @@
 """Playing episodes: the only place that calls `env.step`."""
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping, Sequence
+from concurrent.futures import Future, ThreadPoolExecutor
+from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
@@ -132,3 +134,96 @@ def replay(env: VectorEnv[Any, Any, Any], seed: int, actions: NDArray[Any]) -> O
     for action in actions:
         obs = env.step(np.repeat(action[None], env.num_envs, 0))[0]
     return obs
+
+
+@dataclass
+class Played:
+    """One episode of each of N worlds."""
+
+    episodes: Episodes
+    success: NDArray[np.bool_]  # [N]: at the last step, as the world says; False where it does not say
+    terminated: NDArray[np.bool_]  # [N]
+
+
+Act = Callable[[int, int, Observation], tuple[NDArray[Any], NDArray[np.bool_]]]
+"""(group, time, observation of its worlds) -> actions [W, A], and which were drawn from a known law [W]."""
+
+
+def play(groups: Sequence[VectorEnv[Any, Any, Any]], act: Act, seeds: Sequence[int], steps: int) -> Played:
+    """Plays one episode in every world, all in step; world i of the groups together starts from reset seed i.
+
+    With several groups, one acts while the others are being stepped in threads of their own.
+    """
+    counts = [env.num_envs for env in groups]
+    firsts = np.cumsum([0, *counts])
+    parts = [_Part(env, seeds[first : first + env.num_envs], steps) for env, first in zip(groups, firsts, strict=False)]
+    if len(parts) == 1:
+        for time in range(steps):
+            if not parts[0].alive.any():
+                break
+            parts[0].step(time, *act(0, time, parts[0].obs))
+    else:
+        with ThreadPoolExecutor(len(parts)) as pool:
+            pending: dict[int, Future[None]] = {}
+            for time in range(steps):
+                for group, part in enumerate(parts):
+                    if group in pending:
+                        pending.pop(group).result()
+                    if part.alive.any():
+                        action, sampled = act(group, time, part.obs)
+                        pending[group] = pool.submit(part.step, time, action, sampled)
+            for future in pending.values():
+                future.result()
+    names = set.intersection(*(set(part.stored) for part in parts))
+    arrays: dict[str, Any] = {name: np.concatenate([part.stored[name] for part in parts]) for name in sorted(names)}
+    label = {name.removeprefix("label_"): arrays.pop(name) for name in sorted(names) if name.startswith("label_")}
+    episodes = Episodes(**arrays, length=np.concatenate([part.length for part in parts]), label=label)
+    success, terminated = (np.concatenate([getattr(p, name) for p in parts]) for name in ("success", "terminated"))
+    return Played(episodes, success, terminated)
+
+
+class _Part:
+    """The worlds of one group within an episode."""
+
+    def __init__(self, env: VectorEnv[Any, Any, Any], seeds: Sequence[int], steps: int) -> None:
+        self.env, self.seeds, self.steps = env, list(seeds), steps
+        start: Any = env.reset(seed=self.seeds)  # type: ignore[arg-type]
+        self.obs: Observation = start[0]
+        worlds = env.num_envs
+        self.alive = np.ones(worlds, dtype=bool)
+        self.length = np.zeros(worlds, dtype=np.int64)
+        self.success, self.terminated = np.zeros(worlds, dtype=bool), np.zeros(worlds, dtype=bool)
+        self.blow_ups = np.zeros(worlds, dtype=np.int64)
+        self.stored: dict[str, NDArray[Any]] = {
+            name: np.zeros((worlds, steps + 1, value.shape[1]), np.float32)
+            for name, value in self.obs.items()
+            if name in ("observation", "achieved_goal", "desired_goal")
+        }
+        self._keep(self.obs, 0)
+
+    def step(self, time: int, action: NDArray[Any], sampled: NDArray[np.bool_]) -> None:
+        """One step of every world; those whose episode is over are played on from a reset, and not kept."""
+        self._keep({"action": action, "sampled": sampled}, time)
+        self.obs, _, terminated, truncated, info = self.env.step(action)
+        self._keep(self.obs, time + 1)
+        self._keep({name: info[name] for name in info if name == "contact" or name.startswith("label_")}, time)
+        success = info.get("is_success", info.get("success", np.zeros_like(terminated)))
+        # a world whose physics blew up in this step shows its last true state again: that step does not count
+        blow_ups = info.get("blow_ups", self.blow_ups)
+        lost, self.blow_ups = blow_ups > self.blow_ups, blow_ups.copy()
+        self.success = np.where(self.alive & ~lost, np.asarray(success, dtype=bool), self.success)
+        self.terminated |= self.alive & terminated
+        self.length = np.where(self.alive, np.maximum(time + 1 - lost, 1), self.length)
+        over = terminated | truncated
+        self.alive &= ~over
+        if self.alive.any() and over.any():
+            restarted: Any = self.env.reset(seed=self.seeds, options={"reset_mask": over})  # type: ignore[arg-type]
+            self.obs = restarted[0]
+
+    def _keep(self, values: Mapping[str, NDArray[Any]], time: int) -> None:
+        """Writes what the worlds that still play show at a time."""
+        for name, value in values.items():
+            if name not in self.stored:
+                kind = np.bool_ if value.ndim == 1 else np.float32
+                self.stored[name] = np.zeros((self.env.num_envs, self.steps, *value.shape[1:]), kind)
+            self.stored[name][self.alive, time] = value[self.alive]

@@ -53,6 +53,11 @@ def world_id(name: str) -> str:
         ) from error
 
 
+def short_name(world: str) -> str:
+    """The short name of a built-in world given by either name; other Gymnasium ids as they are."""
+    return {id: name for name, id in WORLDS.items()}.get(world_id(world), world)
+
+
 def make_worlds(name: str, num_envs: int, **kwargs: Any) -> VectorEnv[Any, Any, Any]:
     """Make worlds that reset only when told to, by reset(options={"reset_mask": mask})."""
     if isinstance(num_envs, bool) or not isinstance(num_envs, int) or num_envs < 1:

@@ -1,0 +1,110 @@
+"""Exploratory acting for some of the replicas, from a copy of policy and model that stays fixed within an episode."""
+
+from typing import Any
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+from torch import Tensor
+
+from butfor.actions import ActionLaw
+from butfor.agent import Policy
+from butfor.capture import captured
+from butfor.dynamics import GaussianDynamics
+from butfor.explore import ExploreConfig, draw_noise, explore
+from butfor.gaussian import KLForm, kl_to_mixture
+from butfor.networks import refresh_replicas, some_replicas
+from butfor.rollout import Observation
+
+
+def stack_inputs(obs: Observation) -> NDArray[np.float32]:
+    """What the policy sees of W worlds: observation and goal, [W, D + G]."""
+    parts = [obs["observation"], obs["desired_goal"]]
+    return np.concatenate(parts, axis=1, dtype=np.float32, casting="unsafe")
+
+
+class Acting:
+    """The actions of `part` of the replicas, `worlds` each; on a GPU one recorded graph on a stream of its own."""
+
+    def __init__(
+        self,
+        policy: Policy,
+        model: GaussianDynamics | None,
+        part: slice,
+        worlds: int,
+        law: ActionLaw,
+        config: ExploreConfig,
+        form: KLForm,
+    ) -> None:
+        """`model` is given where actions are chosen for their influence."""
+        self.sources = (policy, model)
+        self.policy = some_replicas(policy, part)
+        self.model = None if model is None else some_replicas(model, part).eval()
+        self.part, self.worlds, self.law, self.config, self.form = part, worlds, law, config, form
+        self.candidates = 0 if model is None else config.candidates
+        weight = self.policy.normalizer.mean
+        self.device, self.replicas = weight.device, len(weight)
+        self.noise = torch.empty(0)
+        self._recorded: Any = None
+        self._stream = torch.cuda.Stream(priority=-1) if self.device.type == "cuda" else None
+
+    def refresh(self) -> None:
+        """Takes over the present policy and model."""
+        refresh_replicas(self.policy, self.sources[0], self.part)
+        if self.model is not None and self.sources[1] is not None:
+            refresh_replicas(self.model, self.sources[1], self.part)
+
+    def begin(self, steps: int, generators: list[torch.Generator]) -> None:
+        """Draws all random numbers of an episode, from each replica's own stream."""
+        draws = [draw_noise(steps, self.worlds, self.law, self.candidates, g) for g in generators[self.part]]
+        self.noise = torch.stack(draws, 1)  # [T, R, W, n]
+        if self._stream is not None:  # the copy of the policy and the noise are ready before the first action
+            self._stream.wait_stream(torch.cuda.current_stream())
+
+    def random_actions(self) -> NDArray[np.float32]:
+        """Uniform actions for the whole episode: [T, R x W, A]."""
+        uniform = self.noise[..., 1 + self.law.size : 1 + 2 * self.law.size].flatten(1, 2)
+        low, high = uniform.new_tensor(self.law.low), uniform.new_tensor(self.law.high)
+        return (low + (high - low) * uniform).cpu().numpy()
+
+    def __call__(self, time: int, obs: Observation) -> tuple[NDArray[Any], NDArray[np.bool_]]:
+        """Actions [R x W, A] at a time of the episode, and which of them were drawn uniformly."""
+        inputs = torch.from_numpy(stack_inputs(obs)).view(self.replicas, self.worlds, -1)
+        if self._stream is None:
+            noise = self.noise[time]
+            active = self.config.epsilon * self.config.active
+            needed = self.model is not None and bool((noise[..., 0] < active).any())
+            output = self._act(inputs, noise, needed)
+        else:
+            output = self._act_on_gpu(inputs, time)
+        result = output.flatten(0, 1).numpy()
+        return result[:, :-1], result[:, -1] > 0.5
+
+    @torch.no_grad()
+    def _act(self, inputs: Tensor, noise: Tensor, active: bool = True) -> Tensor:
+        """Inputs [R, W, D + G] and noise [R, W, n] -> actions and the flag, [R, W, A + 1]."""
+        model = self.model if active else None
+
+        def score(candidates: Tensor) -> Tensor:
+            assert model is not None
+            obs = inputs[..., : model.obs_size]
+            mean, variance = model.predictor()(obs, candidates)
+            return kl_to_mixture(mean, variance, form=self.form)  # [R, W, K]
+
+        action = self.law.denormalize(self.policy(inputs))
+        chosen, sampled = explore(action, noise, self.law, self.config, score if model is not None else None)
+        return torch.cat([chosen, sampled[..., None]], -1)
+
+    def _act_on_gpu(self, inputs: Tensor, time: int) -> Tensor:
+        """The same through pinned memory and a recorded graph."""
+        with torch.cuda.stream(self._stream):
+            if self._recorded is None:
+                self._input = torch.empty(inputs.shape).pin_memory()
+                on_device = inputs.to(self.device)
+                self._recorded = captured(self._act, [on_device, self.noise[time]], [])
+                self._output = torch.empty(*inputs.shape[:2], self.law.size + 1).pin_memory()
+            self._input.copy_(inputs)
+            self._output.copy_(self._recorded(self._input, self.noise[time]), non_blocking=True)
+        assert self._stream is not None
+        self._stream.synchronize()
+        return self._output.clone()

@@ -1,0 +1,301 @@
+"""Training: the settings, and the one loop that rolls out, stores, fits, rescores and updates."""
+
+import time
+from collections.abc import Callable
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any, Literal
+
+import numpy as np
+import torch
+
+from butfor.agent import AgentConfig, save_agent
+from butfor.checkpoints import latest_checkpoint, save_checkpoint_in
+from butfor.episodes import EpisodeStream
+from butfor.explore import BonusConfig, ExploreConfig
+from butfor.files import write_json
+from butfor.online import OnlineConfig
+from butfor.priority import PriorityConfig
+from butfor.record import (
+    append_metrics,
+    config_from,
+    open_events,
+    open_run,
+    plain,
+    read_metrics,
+    read_run,
+    run_label,
+    truncate_metrics,
+    versions,
+)
+from butfor.replay import ReplayConfig
+from butfor.stopping import stopping
+from butfor.trainer import Trainer
+from butfor.worlds import MakeEnv, World, open_world
+
+Use = Literal["priority", "bonus", "active", "intrinsic"]
+Overlap = Literal["acting", "updates", "model"]
+Progress = Callable[[str, int, int, str], None]
+"""Called with the stage, how much of it is done, how much there is, and a word on how it goes."""
+
+
+@dataclass(frozen=True)
+class Config:
+    """One training run of several seeds. Defaults are the paper's for FetchPickAndPlace; `presets.py` has other worlds'."""
+
+    world: str = "pick-and-place"
+    influence: tuple[Use, ...] = ()
+    """how influence is used: replay by it, add it to the reward, explore by it; intrinsic: it is the only reward"""
+    seeds: int = 1
+    """replicas, trained together as one batch"""
+    first_seed: int = 0
+    """replica i has the seed first_seed + i"""
+    episodes: int = 3_000
+    """of each seed, the warm-up included"""
+    warmup: int = 200
+    """random episodes before learning begins"""
+    worlds: int = 1
+    """episodes that a seed plays at once; the updates grow in proportion"""
+    evaluate_every: int = 200
+    evaluation_episodes: int = 100
+    checkpoint_seconds: float = 300.0
+    """time between checkpoints"""
+    overlap: tuple[Overlap, ...] = ()
+    """acting: one half of the seeds acts while the other is simulated; updates: the next episode is simulated while the
+    updates run, by a policy one episode old; model: a round of the model is spread over the episodes up to the next"""
+    entity: tuple[int, ...] | None = None
+    """columns of the observation whose next value is predicted; None: those that show the achieved goal"""
+    tf32: bool = True
+    """on a GPU, round matrix products of training (not of scoring) to TF32"""
+    agent: AgentConfig = AgentConfig()
+    replay: ReplayConfig = ReplayConfig()
+    priority: PriorityConfig = PriorityConfig()
+    explore: ExploreConfig = ExploreConfig()
+    bonus: BonusConfig = BonusConfig()
+    model: OnlineConfig = OnlineConfig()
+
+    def __post_init__(self) -> None:
+        for name in ("seeds", "episodes", "warmup", "worlds", "evaluate_every", "evaluation_episodes"):
+            if getattr(self, name) < 1:
+                raise ValueError(f"{name} must be at least 1; got {getattr(self, name)}.")
+        if len(set(self.influence)) < len(self.influence):
+            raise ValueError(f"influence is {self.influence}; name each use once.")
+        if "priority" in self.influence and self.priority.kind != "uniform":
+            raise ValueError(
+                f"influence has 'priority', but priority.kind is {self.priority.kind!r}: episodes can be drawn by "
+                "influence or by that, not by both."
+            )
+        if {"intrinsic", "bonus"} <= set(self.influence):
+            raise ValueError("influence has 'intrinsic' and 'bonus': choose influence alone, or as an addition.")
+        if "intrinsic" in self.influence and self.agent.target_range is not None:
+            raise ValueError(
+                f"With intrinsic rewards, which are positive, agent.target_range must be None; it is "
+                f"{self.agent.target_range}. The preset 'intrinsic' has the paper's settings."
+            )
+        if self.replay.goals_by_score and not self.influence:
+            raise ValueError("replay.goals_by_score needs influence scores; choose a use of influence.")
+        if (self.episodes - self.warmup) % self.worlds:
+            raise ValueError(
+                f"episodes - warmup is {self.episodes - self.warmup}; it must be a multiple of worlds, {self.worlds}."
+            )
+        if self.replay.capacity < self.worlds:
+            raise ValueError(f"replay.capacity {self.replay.capacity} is less than the {self.worlds} worlds of a seed.")
+
+    @property
+    def needs_model(self) -> bool:
+        """Whether an influence model is trained."""
+        return bool(self.influence)
+
+    @property
+    def needs_scores(self) -> bool:
+        """Whether states in memory are scored (choosing actions alone does not need it)."""
+        return bool(set(self.influence) - {"active"}) or self.replay.goals_by_score
+
+    @property
+    def weighs_importance(self) -> bool:
+        """Whether squared errors are weighted to correct for how their transitions were drawn."""
+        by_influence = "priority" in self.influence
+        return self.priority.importance > 0 if by_influence else self.priority.kind == "per"
+
+
+def train(
+    config: Config,
+    folder: Path | str | None = None,
+    device: torch.device | str = "cpu",
+    *,
+    make_env: MakeEnv | None = None,
+    overwrite: bool = False,
+    time_limit: float | None = None,
+    keep_episodes: Path | str | None = None,
+    progress: Progress = lambda stage, done, total, text: None,
+) -> Path:
+    """Trains all seeds of a config and fills a run folder (default: runs/ and a name made from the settings).
+
+    `make_env` makes one world where `config.world` is not to be made by name. After `time_limit` seconds, or at Ctrl-C
+    or SIGTERM, the episode is finished and a checkpoint written; `resume` goes on from there.
+    """
+    folder = Path(folder) if folder is not None else Path("runs") / run_label("training", config)
+    if not overwrite and (folder / "config.json").is_file():
+        raise FileExistsError(
+            f"{folder} holds a run already; go on with it by --resume {folder}, start anew by --overwrite, or give "
+            "another name by --run."
+        )
+    world = _world(config, make_env)  # before anything is written: a mistake leaves no folder behind
+    open_run(folder, "training", config, overwrite)
+    return _run(config, world, folder, torch.device(device), None, time_limit, keep_episodes, progress)
+
+
+def resume(
+    folder: Path | str,
+    device: torch.device | str = "cpu",
+    *,
+    episodes: int | None = None,
+    make_env: MakeEnv | None = None,
+    time_limit: float | None = None,
+    keep_episodes: Path | str | None = None,
+    progress: Progress = lambda stage, done, total, text: None,
+) -> Path:
+    """Goes on with a run from its last checkpoint, to more episodes than first asked for where those are given."""
+    folder = Path(folder)
+    record = read_run(folder)
+    if record["kind"] != "training":
+        raise ValueError(f"{folder} holds a run of kind {record['kind']!r}; only training runs can be resumed.")
+    config = config_from(Config, record["config"])
+    state = latest_checkpoint(folder)
+    if episodes is not None and episodes != config.episodes:
+        if state is not None and episodes < state["replay"]["stored"]:
+            raise ValueError(f"{folder} has already played {state['replay']['stored']} episodes; got {episodes}.")
+        config = replace(config, episodes=episodes)
+        write_json(folder / "config.json", record | {"label": run_label("training", config), "config": plain(config)})
+    world = _world(config, make_env)
+    return _run(config, world, folder, torch.device(device), state, time_limit, keep_episodes, progress)
+
+
+def _world(config: Config, make_env: MakeEnv | None) -> World:
+    return open_world(config.world, config.entity, config.model.network.target_scale, make_env)
+
+
+def _run(
+    config: Config,
+    world: World,
+    folder: Path,
+    device: torch.device,
+    state: dict[str, Any] | None,
+    time_limit: float | None,
+    keep_episodes: Path | str | None,
+    progress: Progress,
+) -> Path:
+    """The loop: play, store, train the model and rescore when due, update the agent, evaluate, save."""
+    write_json(folder / "versions.json", versions(device))
+    trainer = Trainer(config, world, device)
+    if state is not None:
+        trainer.restore(state)
+    replay = trainer.replay
+    truncate_metrics(folder, replay.stored)
+    events = open_events(folder, replay.stored + 1 if state is not None else None)
+    kept = EpisodeStream(keep_episodes, replay.stored) if keep_episodes is not None else None
+    saved, began, text = time.monotonic(), (time.monotonic(), replay.stored), ""
+
+    def save() -> None:
+        trainer.check()
+        if kept is not None:
+            kept.flush(replay.stored)
+        save_checkpoint_in(folder, replay.stored, trainer.state())
+
+    with stopping(time_limit) as stop:
+        while replay.stored < config.episodes or trainer.interrupted:
+            if not trainer.interrupted:
+                before = replay.stored
+                if before < config.warmup:
+                    played = trainer.play_random(min(config.warmup - before, world.evaluation_worlds))
+                else:
+                    played = trainer.play()
+                trainer.store(played)
+                if kept is not None:
+                    kept.add(played.episodes, config.seeds)
+                trainer.begin_round(before)
+            trainer.interrupted = False
+
+            while trainer.pending:
+                trainer.fit_model()
+                if not trainer.pending:
+                    trainer.rescore()
+                if trainer.quota:  # a spread round: this was the episode's share
+                    break
+                if stop():
+                    trainer.interrupted = True
+                    break
+                progress("model", trainer.round - trainer.pending, trainer.round, f"after episode {replay.stored}")
+            if trainer.interrupted:
+                break
+
+            if replay.stored >= config.warmup:
+                if "updates" in config.overlap:
+                    trainer.refresh_acting()  # the next episode is played by the policy from before these updates
+                    trainer.update()
+                else:
+                    trainer.update()
+                    trainer.refresh_acting()
+                if replay.stored % config.evaluate_every < config.worlds or replay.stored >= config.episodes:
+                    text = _evaluate(trainer, folder, events)
+
+            speed = (replay.stored - began[1]) / max(time.monotonic() - began[0], 1e-9)
+            rate = f"{speed * config.seeds * world.steps:,.0f} steps/s"
+            progress("episodes", replay.stored, config.episodes, f"{text}{rate}")
+            if stop():
+                break
+            if time.monotonic() - saved > config.checkpoint_seconds:
+                save()
+                saved = time.monotonic()
+        save()
+        _finish(trainer, folder)
+        events.close()
+        trainer.close()
+        if kept is not None and replay.stored >= config.episodes:
+            kept.join({"world": config.world, "seeds": trainer.seeds, "order": "episode by episode, the seeds in turn"})
+        if stop.signalled:
+            raise KeyboardInterrupt(f"Stopped after episode {replay.stored}; go on by --resume {folder}")
+    return folder
+
+
+def _evaluate(trainer: Trainer, folder: Path, events: Any) -> str:
+    """Evaluates all seeds, writes a line of metrics each; the success in words."""
+    config, episode = trainer.config, trainer.replay.stored
+    losses = trainer.report()
+    success = trainer.evaluate(config.evaluation_episodes, episode // config.evaluate_every)
+    spent = round(sum(value for name, value in trainer.seconds.items() if name != "evaluation"), 2)
+    rows = [
+        {"episode": episode, "seed": seed, "success": float(success[r]), **losses[r], "seconds": spent}
+        for r, seed in enumerate(trainer.seeds)
+    ]
+    append_metrics(folder, rows)
+    values = {"success/mean": float(success.mean())}
+    shown = [name for name in rows[0] if name not in ("episode", "seed", "seconds")]
+    values |= {f"{name}/seed {row['seed']}": row[name] for row in rows for name in shown}
+    events.add(values, episode)
+    spread = f" ± {success.std():.2f}" if len(success) > 1 else ""
+    return f"success {success.mean():.2f}{spread}, "
+
+
+def _finish(trainer: Trainer, folder: Path) -> None:
+    """The models, and a summary of the run so far."""
+    config = trainer.config
+    world = trainer.world
+    save_agent(folder / "model.safetensors", trainer.agent, world.law, world.sizes, config.world, trainer.seeds)
+    if trainer.model is not None:
+        trainer.model.influence(config.first_seed).save(folder / "influence.safetensors")
+    rows = read_metrics(folder) if (folder / "metrics.jsonl").is_file() else []
+    episodes = sorted({row["episode"] for row in rows})
+    curve = [[row["success"] for row in rows if row["episode"] == episode] for episode in episodes]
+    summary = {
+        "schema": 1,
+        "world": config.world,
+        "label": run_label("training", config),
+        "seeds": trainer.seeds,
+        "finished": trainer.replay.stored >= config.episodes and not trainer.interrupted,
+        "played": trainer.replay.stored,
+        "episodes": episodes,
+        "success": {"mean": [float(np.mean(v)) for v in curve], "std": [float(np.std(v)) for v in curve]},
+        "seconds": {name: round(value, 2) for name, value in trainer.seconds.items()},
+    }
+    write_json(folder / "summary.json", summary)

@@ -1,0 +1,350 @@
+"""The pieces of a training run and their verbs: play, learn, fit and score, evaluate. `train.py` puts them in order."""
+
+import time
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from itertools import pairwise
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+from torch import Tensor
+
+from butfor import priority
+from butfor.acting import Acting, stack_inputs
+from butfor.agent import Agent
+from butfor.capture import captured, matrix_precision
+from butfor.explore import add_bonus, bonus_weight
+from butfor.fitting import check_finite
+from butfor.networks import make_generators
+from butfor.online import OnlineInfluence, batches_due
+from butfor.replay import NOISE, Batch, Replay, Weights, sample
+from butfor.rollout import Observation, Played, episode_seed, play
+from butfor.worlds import World
+
+if TYPE_CHECKING:
+    from butfor.train import Config
+
+STREAMS = ("networks", "actions", "updates", "model", "scores")  # each replica has one random stream for each
+CHUNK = 500  # batches of the model between two looks at whether to stop
+
+
+class Trainer:
+    """R agents with their memory, influence models and worlds; everything that a checkpoint must hold is in `state`."""
+
+    def __init__(self, config: "Config", world: World, device: torch.device | str) -> None:
+        self.config, self.world, self.device = config, world, torch.device(device)
+        self.seeds = [config.first_seed + replica for replica in range(config.seeds)]
+        streams = {name: [_stream_seed(seed, index) for seed in self.seeds] for index, name in enumerate(STREAMS)}
+        first = make_generators(streams.pop("networks"))  # weights start on the CPU, alike on every device
+        self.generators = {name: make_generators(seeds, self.device) for name, seeds in streams.items()}
+        obs_size, action_size, goal_size = world.sizes
+        capacity = min(config.replay.capacity, config.episodes)
+        self.replay = Replay(config.seeds, capacity, world.steps, world.sizes, self.device)
+        self.weights = Weights(self.replay)
+        self.agent = Agent(obs_size + goal_size, action_size, config.agent, first).to(self.device)
+        self.optimizers = self.agent.make_optimizers()
+        self.model: OnlineInfluence | None = None
+        if config.needs_model:
+            self.model = OnlineInfluence(
+                config.model, self.replay, world.law, world.entity, world.scale, first, self.device
+            )
+        # what recorded graphs read, refilled between episodes
+        self.bonus = torch.zeros((), device=self.device)
+        self.importance = torch.zeros((), device=self.device)
+        self.error = torch.zeros_like(self.replay.score)  # absolute TD errors, for PER
+        self.largest_error = torch.ones(config.seeds, device=self.device)
+        self._learn: Any = None
+
+        self.interrupted = False  # stopped within a round of the model, before the updates
+        self.round = self.pending = 0  # batches of the model's round, and those left of it
+        self.quota = 0  # batches of it for each episode, where the round is spread
+        self.fitted = 0  # batches since the last report of the loss
+        self.model_loss = torch.zeros(config.seeds, device=self.device)
+        self.statistics = torch.zeros(config.seeds, 3, device=self.device)
+        self.updates = 0  # since the last report
+        self.normalized = False
+        self.seconds: dict[str, float] = {}
+
+        form = config.model.scoring.form
+        active = self.model.model if self.model is not None and "active" in config.influence else None
+        edges = [0, (config.seeds + 1) // 2, config.seeds] if "acting" in config.overlap else [0, config.seeds]
+        self.acting = [
+            Acting(self.agent.policy, active, slice(*edge), config.worlds, world.law, config.explore, form)
+            for edge in pairwise(edges)
+            if edge[0] < edge[1]
+        ]
+        self.envs = [world.make(part.replicas * part.worlds) for part in self.acting]
+        self._judge: Any = None  # worlds for evaluation
+
+    # ------------------------------------------------------------------------------------------------ play
+
+    def play_random(self, count: int) -> Played:
+        """`count` episodes of each replica with uniform actions, all at once."""
+        policy = Acting(
+            self.agent.policy, None, slice(0, self.config.seeds), 1, self.world.law, self.config.explore, "mean"
+        )
+        actions = []
+        for _ in range(count):  # the numbers of each episode in turn, as if they were played one after the other
+            policy.begin(self.world.steps, self.generators["actions"])
+            actions.append(policy.random_actions())  # [T, R, A]
+        table = np.stack(actions, 2).reshape(self.world.steps, self.config.seeds * count, -1)  # [T, R x count, A]
+        env = self.world.make(self.config.seeds * count)
+        flags = np.ones(self.config.seeds * count, dtype=bool)
+        with self.clock("simulation"):
+            played = play([env], lambda group, at, obs: (table[at], flags), self._resets(count), self.world.steps)
+        env.close()
+        return played
+
+    def play(self) -> Played:
+        """One episode in each world by the exploring agents."""
+        for part in self.acting:
+            part.begin(self.world.steps, self.generators["actions"])
+        with self.clock("simulation"):
+            return play(
+                self.envs,
+                lambda group, at, obs: self.acting[group](at, obs),
+                self._resets(self.config.worlds),
+                self.world.steps,
+            )
+
+    def _resets(self, count: int) -> list[int]:
+        """The seeds of the next `count` resets of each replica: they depend on (seed, episode) alone."""
+        stored = self.replay.stored
+        return [episode_seed(seed, 0, stored + index) for seed in self.seeds for index in range(count)]
+
+    def store(self, played: Played) -> None:
+        """Puts the episodes into the memory, and scores them with the model as it is."""
+        episodes, replicas = played.episodes, self.config.seeds
+        names = ("observation", "action", "achieved_goal", "desired_goal", "sampled", "length")
+        arrays = {name: getattr(episodes, name) for name in names} | {"terminated": played.terminated}
+        slots = self.replay.store({name: _by_replica(value, replicas) for name, value in arrays.items()})
+        self.error[:, slots] = self.largest_error[:, None, None]
+        warm = self.replay.stored > self.config.warmup
+        if self.model is not None and self.config.needs_scores and warm:
+            with self.clock("scoring"):
+                self.model.score(slots, self.generators["scores"])
+
+    # ------------------------------------------------------------------------------------------- the model
+
+    def begin_round(self, before: int) -> None:
+        """Sets how many batches of the model are due after the episodes since `before`."""
+        if self.model is None:
+            return
+        config = self.config
+        episodes = range(before + 1, self.replay.stored + 1)
+        due = sum(batches_due(config.model, episode, config.warmup) for episode in episodes)
+        if due:
+            self.pending += due
+            self.round = self.pending
+            spread = "model" in config.overlap and self.replay.stored > config.warmup
+            self.quota = -(-due * config.worlds // config.model.every) if spread else 0
+
+    def fit_model(self) -> None:
+        """A chunk of the round, or an episode's share of a spread one."""
+        if self.model is None:
+            return
+        batches = min(self.pending, self.quota or CHUNK)
+        with self.clock("model"):
+            self.model.choose_data()
+            self.model_loss += self.model.fit(batches, self.generators["model"], self.config.tf32)
+        self.pending, self.fitted = self.pending - batches, self.fitted + batches
+
+    def rescore(self) -> None:
+        """Scores the memory anew after a round."""
+        if self.model is not None and self.config.needs_scores:
+            with self.clock("scoring"):
+                self.model.score(self.model.slots_to_score(), self.generators["scores"])
+
+    # ------------------------------------------------------------------------------------------- the agent
+
+    def weigh(self) -> None:
+        """Sets how likely each step is to be drawn, and what else the updates read."""
+        config, replay = self.config, self.replay
+        self.bonus.fill_(bonus_weight(config.bonus, replay.stored))
+        self.importance.fill_(
+            config.priority.importance
+            if "priority" in config.influence
+            else priority.beta_at(config.priority, replay.stored)
+        )
+        self.weights.fill(self._weight())
+
+    def _weight(self) -> Tensor:
+        config, replay = self.config, self.replay
+        if "priority" in config.influence:
+            return priority.by_influence(replay.score, replay.length, config.priority)
+        if config.priority.kind == "per":
+            return priority.by_error(self.error, replay.length, config.priority.alpha)
+        if config.priority.kind == "ebp":
+            return priority.by_energy(replay.achieved_goal, replay.length)
+        return priority.uniform(replay.length, replay.steps)
+
+    def update(self) -> None:
+        """The updates that follow the episodes just stored."""
+        config = self.config
+        count = config.agent.updates * config.worlds
+        with self.clock("updates"):
+            self.weigh()
+            if not self.normalized:
+                for _ in range(config.agent.normalizer_batches):
+                    self.agent.policy.normalizer.update(self._batch(self._noise(1)).inputs)
+                self.normalized = True
+            noise = self._noise(count)
+            if self._learn is None:
+                self._learn = self._updates
+                if self.world.capturable:
+                    changes: list[Any] = [self.agent, *self.optimizers, self.error, self.largest_error]
+                    changes += [self.weights.step, self.weights.running]
+                    with matrix_precision("high" if config.tf32 else "highest"):
+                        self._learn = captured(self._updates, [noise], changes)
+            self.statistics += self._learn(noise)
+            self.updates += count
+
+    def _noise(self, batches: int) -> Tensor:
+        shape = (batches * self.config.agent.batch_size, NOISE)
+        return torch.stack([torch.rand(shape, generator=g, device=g.device) for g in self.generators["updates"]])
+
+    def _batch(self, noise: Tensor) -> Batch:
+        """Transitions with hindsight goals, importance weights and the bonus: noise [R, B, 4]."""
+        config = self.config
+        batch = sample(self.replay, self.weights, noise, self.world.reward, config.replay)
+        batch.action = self.world.law.normalize(batch.action)
+        if "intrinsic" in config.influence:
+            batch.reward = batch.score.clamp(0, config.bonus.cap)
+        elif "bonus" in config.influence:
+            batch.reward = add_bonus(batch.reward, batch.score, self.bonus, config.bonus)
+        if config.weighs_importance:
+            drawn = self.weights.step[self.replay.rows, batch.episode, batch.time]
+            batch.weight = priority.importance_weights(self.weights.step, drawn, self.importance)
+        return batch
+
+    def _updates(self, noise: Tensor) -> Tensor:
+        """Updates of the agent from noise [R, updates x B, 4]; summed statistics [R, 3]."""
+        total, size = torch.zeros_like(self.statistics), self.config.agent.batch_size
+        by_error = self.config.priority.kind == "per"  # then each batch depends on the errors of the one before
+        batches = map(self._batch, noise.split(size, 1)) if by_error else iter(self._batch(noise).split(size))
+        for batch in batches:
+            statistics, error = self.agent.update(batch, self.optimizers)
+            total += statistics
+            if by_error:
+                self.error[self.replay.rows, batch.episode, batch.time] = error.abs()
+                self.largest_error.copy_(torch.maximum(self.largest_error, error.abs().amax(-1)))
+                self.weights.fill(self._weight())
+        return total
+
+    def refresh_acting(self) -> None:
+        """The next episode is played by the agents, and explored by the models, as they are now."""
+        for part in self.acting:
+            part.refresh()
+
+    # ------------------------------------------------------------------------------------------ evaluation
+
+    @torch.no_grad()
+    def evaluate(self, episodes: int, number: int = 0) -> NDArray[np.float64]:
+        """The share of `episodes` deterministic episodes that end in success, of each replica: [R]."""
+        wins = np.zeros(self.config.seeds)
+        played = 0
+        with self.clock("evaluation"):
+            while played < episodes:
+                count = min(self.world.evaluation_worlds, episodes - played)
+                first = number * episodes + played
+                seeds = [episode_seed(seed, 1, first + index) for seed in self.seeds for index in range(count)]
+                if self._judge is None or self._judge.num_envs != len(seeds):
+                    self._judge = self.world.make(len(seeds))
+                result = play([self._judge], lambda group, at, obs: self._best(obs), seeds, self.world.steps)
+                wins += result.success.reshape(self.config.seeds, count).sum(1)
+                played += count
+        return wins / episodes
+
+    def _best(self, obs: Observation) -> tuple[NDArray[Any], NDArray[np.bool_]]:
+        """The policy's own actions in W worlds."""
+        inputs = torch.from_numpy(stack_inputs(obs)).to(self.device).unflatten(0, (self.config.seeds, -1))
+        action = self.world.law.denormalize(self.agent.policy(inputs)).flatten(0, 1).cpu().numpy()
+        return action, np.zeros(len(action), dtype=bool)
+
+    def report(self) -> list[dict[str, float]]:
+        """What was learned since the last report, one row a replica; stops where a loss is no number."""
+        self.check()
+        critic, actor, value = (self.statistics / max(self.updates, 1)).T.tolist()
+        model = (self.model_loss / max(self.fitted, 1)).tolist()
+        newest = self.replay.slots(100)
+        steps = self.replay.length[:, newest].sum(1).clamp(min=1)
+        score = (self.replay.score[:, newest].sum((1, 2)) / steps).tolist()
+        rows = [
+            {"critic_loss": critic[r], "actor_loss": actor[r], "value": value[r]}
+            | ({"model_loss": model[r], "score": score[r]} if self.model is not None else {})
+            for r in range(self.config.seeds)
+        ]
+        self.statistics.zero_(), self.model_loss.zero_()
+        self.updates = self.fitted = 0
+        return rows
+
+    def check(self) -> None:
+        """Stops with a sentence where a loss has become NaN or infinite."""
+        check_finite(self.statistics.sum(-1), "agent's loss")
+        check_finite(self.model_loss, "influence model's loss")
+
+    # ---------------------------------------------------------------------------------------------- state
+
+    def state(self) -> dict[str, Any]:
+        """Everything that a later process needs to go on as if never interrupted."""
+        numbers = ("interrupted", "round", "pending", "quota", "fitted", "updates", "normalized", "seconds")
+        tensors = ("error", "largest_error", "model_loss", "statistics")
+        return {
+            "agent": self.agent.state_dict(),
+            "optimizers": [optimizer.state_dict() for optimizer in self.optimizers],
+            "replay": self.replay.state(),
+            "model": None if self.model is None else self.model.state(),
+            "acting": [
+                [part.policy.state_dict(), {} if part.model is None else part.model.state_dict()]
+                for part in self.acting
+            ],
+            "generators": {name: [g.get_state() for g in streams] for name, streams in self.generators.items()},
+            **{name: getattr(self, name) for name in numbers + tensors},
+        } | {"error": self.error[:, : self.replay.size].clone()}
+
+    def restore(self, state: Mapping[str, Any]) -> None:
+        """Puts back what `state` gave."""
+        self.agent.load_state_dict(state["agent"])
+        for optimizer, saved in zip(self.optimizers, state["optimizers"], strict=True):
+            optimizer.load_state_dict(saved)
+        self.replay.restore(state["replay"])
+        if self.model is not None:
+            self.model.restore(state["model"])
+        for part, (policy, model) in zip(self.acting, state["acting"], strict=True):
+            part.policy.load_state_dict(policy)
+            if part.model is not None:
+                part.model.load_state_dict(model)
+        for name, streams in self.generators.items():
+            for generator, saved in zip(streams, state["generators"][name], strict=True):
+                generator.set_state(saved)
+        for name in ("interrupted", "round", "pending", "quota", "fitted", "updates", "normalized"):
+            setattr(self, name, state[name])
+        self.seconds = dict(state["seconds"])
+        self.error[:, : self.replay.size] = state["error"].to(self.device)
+        for name in ("largest_error", "model_loss", "statistics"):
+            getattr(self, name).copy_(state[name])
+
+    @contextmanager
+    def clock(self, name: str) -> Iterator[None]:
+        """Adds up the seconds of a kind of work; without overlap a GPU's work is waited for."""
+        began = time.perf_counter()
+        yield
+        if self.device.type == "cuda" and not self.config.overlap:
+            torch.cuda.synchronize()
+        self.seconds[name] = self.seconds.get(name, 0.0) + time.perf_counter() - began
+
+    def close(self) -> None:
+        """Gives the worlds back."""
+        for env in [*self.envs, *([self._judge] if self._judge is not None else [])]:
+            env.close()
+
+
+def _stream_seed(seed: int, stream: int) -> int:
+    return int(np.random.SeedSequence((seed, stream)).generate_state(1)[0])
+
+
+def _by_replica(array: NDArray[Any], replicas: int) -> NDArray[Any]:
+    """[R x W, ...] -> [R, W, ...]: world i belongs to replica i // W."""
+    return array.reshape(replicas, -1, *array.shape[1:])

@@ -1,0 +1,165 @@
+"""Any goal world as the trainer sees it: how to make many, its sizes, its reward, and the entity that is watched."""
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any
+
+import gymnasium
+import numpy as np
+import torch
+from gymnasium.spaces import Box
+from gymnasium.vector import AutoresetMode, SyncVectorEnv, VectorEnv
+from torch import Tensor
+
+from butfor.actions import ActionLaw
+from butfor.envs import WORLDS, make_worlds, short_name
+from butfor.replay import Reward
+from butfor.rollout import Played, episode_seed, play, random_policy
+
+MakeEnv = Callable[[], gymnasium.Env[Any, Any]]
+ENTITY = {"slide": (2,)}  # columns of the observation that hold the object's position; of the Fetch worlds:
+FETCH_ENTITY = (3, 4, 5)
+
+
+@dataclass(frozen=True)
+class World:
+    """What training needs to know of a world."""
+
+    name: str
+    make: Callable[[int], VectorEnv[Any, Any, Any]]
+    steps: int  # the longest episode
+    sizes: tuple[int, int, int]  # of an observation, an action and a goal
+    law: ActionLaw
+    reward: Reward
+    capturable: bool  # whether the reward is made of tensor operations alone
+    entity: tuple[int, ...]  # columns of the observation whose change the influence model predicts
+    scale: tuple[float, ...]  # of each such change
+    evaluation_worlds: int  # how many to play at once, of each replica
+
+
+def open_world(
+    name: str,
+    entity: tuple[int, ...] | None = None,
+    target_scale: float | None = None,
+    make_env: MakeEnv | None = None,
+    steps: int | None = None,
+) -> World:
+    """Looks at a world by name, or at what `make_env` makes, and finds out what training needs to know.
+
+    `entity` are columns of the observation; by default those that show the achieved goal. `target_scale` is the factor
+    on their change; by default 1 / its standard deviation under random actions.
+    """
+    built_in = make_env is None and short_name(name) in WORLDS
+
+    def make(count: int) -> VectorEnv[Any, Any, Any]:
+        if make_env is None:
+            return make_worlds(name, count)
+        return SyncVectorEnv([make_env] * count, autoreset_mode=AutoresetMode.DISABLED)
+
+    probe = make(1 if built_in else 4)
+    try:
+        space: Any = probe.single_observation_space
+        parts = getattr(space, "spaces", {})
+        if not {"observation", "achieved_goal", "desired_goal"} <= set(parts):
+            raise ValueError(
+                f"{name} is no goal world: training needs observations with the parts observation, achieved_goal and "
+                f"desired_goal; its observations are {space}."
+            )
+        shapes = [parts[part].shape for part in ("observation", "achieved_goal", "desired_goal")]
+        if any(len(shape) != 1 for shape in shapes) or shapes[1] != shapes[2]:
+            raise ValueError(f"{name} has observations and goals of shapes {shapes}; expected flat ones, goals alike.")
+        actions: Any = probe.single_action_space
+        if not isinstance(actions, Box) or not actions.is_bounded() or len(actions.shape) != 1:
+            raise ValueError(f"DDPG needs a flat Box with finite bounds as action space; {name} has {actions}.")
+        limit = steps or getattr(probe.spec, "max_episode_steps", None) or _limit(probe)
+        if limit is None:
+            raise ValueError(f"{name} has no time limit; set max_episode_steps.")
+        sizes = (shapes[0][0], actions.shape[0], shapes[1][0])
+        reward = _reward(name, probe, built_in)
+        if built_in:
+            found = ENTITY.get(short_name(name), FETCH_ENTITY)
+            columns = _checked(entity or found, sizes[0])
+            played = None if target_scale else _random_episodes(probe, limit)
+        else:
+            played = _random_episodes(probe, limit)
+            columns = _checked(entity or _goal_columns(name, played), sizes[0])
+        scale = (target_scale,) * len(columns) if target_scale else _scale(played, columns)  # type: ignore[arg-type]
+    finally:
+        probe.close()
+    law = ActionLaw.of(actions)
+    return World(
+        name, make, int(limit), sizes, law, reward, built_in, columns, scale, 100 if built_in else 4,
+    )  # fmt: skip
+
+
+def _limit(env: VectorEnv[Any, Any, Any]) -> int | None:
+    """The time limit of the single environments."""
+    inner: Any = getattr(env, "envs", [None])[0]
+    return getattr(getattr(inner, "spec", None), "max_episode_steps", None)
+
+
+def _reward(name: str, env: VectorEnv[Any, Any, Any], tensors: bool) -> Reward:
+    """The world's own reward of achieved and desired goals, shifted so that a reached goal gives 0."""
+    inner: Any = getattr(env, "envs", [env.unwrapped])[0]
+    compute: Any = getattr(inner.unwrapped, "compute_reward", None)
+    if compute is None:
+        raise ValueError(f"{name} has no compute_reward(achieved_goal, desired_goal, info): hindsight needs it.")
+    if tensors:
+        return compute  # type: ignore[no-any-return]
+
+    def rows(achieved: Any, desired: Any) -> Any:
+        try:
+            values = np.asarray(compute(achieved, desired, {}), dtype=np.float32)
+            if values.shape == (len(achieved),):
+                return values
+        except Exception:  # it may take only one goal at a time
+            pass
+        return np.array([compute(a, d, {}) for a, d in zip(achieved, desired, strict=True)], dtype=np.float32)
+
+    size = env.single_observation_space["desired_goal"].shape[0]  # type: ignore[index]
+    best = float(rows(np.zeros((2, size)), np.zeros((2, size)))[0])
+
+    def reward(achieved: Tensor, desired: Tensor) -> Tensor:
+        shape = achieved.shape[:-1]
+        flat = [goal.reshape(-1, size).double().cpu().numpy() for goal in (achieved, desired)]
+        return torch.from_numpy(rows(*flat) - np.float32(best)).reshape(shape).to(achieved.device)
+
+    return reward
+
+
+def _random_episodes(env: VectorEnv[Any, Any, Any], steps: int) -> Played:
+    """One random episode of each world of a probe."""
+    policy, generator = random_policy(env), np.random.default_rng(0)
+    seeds = [episode_seed(0, 2, index) for index in range(env.num_envs)]
+    return play([env], lambda group, time, obs: policy(obs, generator), seeds, steps)
+
+
+def _goal_columns(name: str, played: Played) -> tuple[int, ...]:
+    """The columns of the observation that show the achieved goal."""
+    episodes = played.episodes
+    shown = np.arange(episodes.observation.shape[1]) <= episodes.length[:, None]
+    obs, goal = episodes.observation[shown], episodes.achieved_goal[shown]
+    columns = []
+    for values in goal.T:
+        equal = np.flatnonzero((np.abs(obs - values[:, None]) < 1e-6).all(0))
+        if not len(equal):
+            raise ValueError(
+                f"The achieved goal of {name} is not part of its observation; name the columns of the observation that "
+                "belong to the entity, as in entity=(3, 4, 5) or --entity 3 4 5."
+            )
+        columns.append(int(equal[0]))
+    return tuple(columns)
+
+
+def _checked(columns: tuple[int, ...], size: int) -> tuple[int, ...]:
+    """Columns in rising order, each within the observation."""
+    if len(set(columns)) < len(columns) or not all(0 <= column < size for column in columns):
+        raise ValueError(f"entity is {columns}; expected different columns from 0 to {size - 1} of the observation.")
+    return tuple(sorted(columns))
+
+
+def _scale(played: Played, columns: tuple[int, ...]) -> tuple[float, ...]:
+    """1 / standard deviation of each column's change; 1 where it never changed."""
+    obs, _, next_obs = played.episodes.transitions()
+    deviation = (next_obs.astype(np.float64) - obs)[:, list(columns)].std(0)
+    return tuple(float(1 / value) if value > 1e-8 else 1.0 for value in deviation)
