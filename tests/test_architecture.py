@@ -35,6 +35,8 @@ RANKS = {
     "rollout": 5,
     "acting": 6,
     "collect": 6,
+    "console": 6,
+    "evaluation": 6,
     "worlds": 6,
     "trainer": 7,
     "train": 8,
@@ -48,7 +50,18 @@ RANKS = {
     "__main__": 12,
     "sb3": 12,
 }
-ENVS_IMPORTERS = {"agreement", "cli", "collect", "presets", "rollout", "study", "train", "watch", "worlds"}
+ENVS_IMPORTERS = {
+    "agreement",
+    "cli",
+    "collect",
+    "evaluation",
+    "presets",
+    "rollout",
+    "study",
+    "train",
+    "watch",
+    "worlds",
+}
 
 
 def room_of_file(file: str) -> str:

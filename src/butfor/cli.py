@@ -1,20 +1,16 @@
 """The command line: parse, call, print. Everything heavy is imported by the command that needs it."""
 
 import dataclasses
+import re
 import signal
 import sys
-import time
-from collections.abc import Iterator
-from contextlib import contextmanager
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any, Literal
+from typing import Annotated, Any, Literal
 
 import tyro
 
 from butfor import __version__
-
-if TYPE_CHECKING:
-    from butfor.study import Progress
+from butfor.console import live_progress, print_detection, print_training
 
 PRESET = "(default: the preset's)"
 KLFormName = Literal["preset", "product", "variational", "mean", "mean_clip_product"]
@@ -75,7 +71,7 @@ def detect(
         scoring=_changed(base.scoring, actions=actions, form=None if form == "preset" else form),
     )
     folder = run or Path("runs") / run_label("detection", config)
-    with _live_progress() as progress:
+    with live_progress() as progress:
         run_detection(config, folder, choose_device(device), overwrite, progress)
     print_detection(folder)
     try:
@@ -89,10 +85,11 @@ def detect(
 def collect(
     world: Annotated[str, tyro.conf.Positional, tyro.conf.arg(metavar="WORLD")],
     /,
-    policy: Literal["random", "expert", "noisy-expert"] = "random",
+    policy: str = "random",
     episodes: int = 1000,
     labels: str = "",
     seed: int = 0,
+    agent_seed: Count = None,
     out: Annotated[Path | None, tyro.conf.arg(metavar="FILE", help_behavior_hint="")] = None,
 ) -> None:
     """Play episodes into a file, with labels that say whether the action matters in each state.
@@ -101,19 +98,21 @@ def collect(
 
     Args:
         world: slide, push, pick-and-place, rot-table, or the id of any Gymnasium goal world (random actions, no labels)
-        policy: uniform actions, a scripted expert, or the expert with noise and a fifth of random actions
+        policy: random (uniform actions), expert (scripted), noisy-expert (with noise and a fifth of random actions), or
+            the run folder of a trained agent
         episodes: how many episodes
         labels: any of exact, heuristic, contact, separated by commas
         seed: the seed of the episodes' starts and of the policy
+        agent_seed: which seed of a trained run acts (default: its first)
         out: the episode file (default: data/WORLD-POLICY.npz)
     """
     from butfor.collect import CollectConfig, collect_file
     from butfor.envs import short_name
 
     wanted = tuple(filter(None, labels.split(",")))
-    config = CollectConfig(world, policy, episodes, wanted, seed)
-    path = out or Path("data") / f"{short_name(world).replace('/', '-')}-{policy}.npz"
-    with _live_progress() as progress:
+    config = CollectConfig(world, policy, episodes, wanted, seed, agent_seed)
+    path = out or Path("data") / f"{short_name(world).replace('/', '-')}-{Path(policy).name}.npz"
+    with live_progress() as progress:
         data = collect_file(config, path, lambda done: progress("episodes", done, episodes, policy))
     parts = [f"{name} {value[data.valid].mean():.1%}" for name, value in data.labels().items()]
     print(f"{len(data)} episodes, {int(data.length.sum()):,} states" + (f": {', '.join(parts)}" if parts else ""))
@@ -138,6 +137,140 @@ def labels(file: Annotated[Path, tyro.conf.Positional, tyro.conf.arg(metavar="FI
     print(f"Page: {write_agreement(file, pictures)}")
 
 
+@dataclasses.dataclass
+class RunOptions:
+    """Where a training run goes and how long it may take."""
+
+    run: Annotated[Path | None, tyro.conf.arg(metavar="FOLDER", help_behavior_hint="")] = None
+    """the run folder (default: runs/ and a name made from the settings)"""
+    resume: Annotated[Path | None, tyro.conf.arg(metavar="RUN", help_behavior_hint="")] = None
+    """go on with this run instead; only --episodes, --device, --time-limit and --keep-episodes may be given with it"""
+    preset: Literal["paper", "intrinsic", "fast"] = "paper"
+    """settings to start from: the paper's for the world, its intrinsic experiment, or shorter rounds of the model"""
+    overwrite: Annotated[bool, tyro.conf.FlagCreatePairsOff] = False
+    """start anew where the run folder holds a run already"""
+    time_limit: Annotated[float | None, tyro.conf.arg(metavar="SECONDS", help_behavior_hint="")] = None
+    """finish the episode, save and stop after so long"""
+    keep_episodes: Annotated[Path | None, tyro.conf.arg(metavar="FILE", help_behavior_hint="")] = None
+    """write every episode that is played to this .npz file"""
+    device: Literal["auto", "cpu", "cuda"] = "auto"
+    """where to compute; auto takes a GPU where there is one"""
+
+
+@dataclasses.dataclass
+class ResumeOptions:
+    """Go on with a training run from its last checkpoint."""
+
+    resume: Annotated[Path, tyro.conf.arg(metavar="RUN")]
+    """the run folder"""
+    episodes: Annotated[int | None, tyro.conf.arg(metavar="N", help_behavior_hint="(default: as first asked for)")] = (
+        None
+    )
+    """go on to more episodes than first asked for"""
+    time_limit: Annotated[float | None, tyro.conf.arg(metavar="SECONDS", help_behavior_hint="")] = None
+    """finish the episode, save and stop after so long"""
+    keep_episodes: Annotated[Path | None, tyro.conf.arg(metavar="FILE", help_behavior_hint="")] = None
+    """the file given to the run at first"""
+    device: Literal["auto", "cpu", "cuda"] = "auto"
+    """where to compute; auto takes a GPU where there is one"""
+
+
+def _train(arguments: list[str]) -> None:
+    """Parses and runs `butfor train`: its defaults depend on the world and the preset."""
+    from butfor.envs import WORLDS
+    from butfor.presets import preset
+    from butfor.train import Config
+    from butfor.train import resume as resume_run
+    from butfor.train import train as train_run
+
+    arguments = [re.sub(r"^--priority(?=$|=)", "--priority.kind", word) for word in arguments]
+    if any(word.split("=")[0] == "--resume" for word in arguments):
+        going_on = tyro.cli(ResumeOptions, args=arguments, prog="butfor train")
+        device = choose_device(going_on.device)
+        with live_progress() as progress:
+            folder = resume_run(
+                going_on.resume, device, episodes=going_on.episodes, time_limit=going_on.time_limit,
+                keep_episodes=going_on.keep_episodes, progress=progress,
+            )  # fmt: skip
+    else:
+        named = bool(arguments) and not arguments[0].startswith("-")
+        world = arguments[0] if named else "pick-and-place"
+        joined = " ".join(arguments)
+        chosen = re.search(r"--preset[= ](\w+)", joined)
+        base = preset(world, chosen[1] if chosen else "paper")
+
+        def command(
+            config: Annotated[Config, tyro.conf.arg(name="")] = base,
+            options: Annotated[RunOptions, tyro.conf.arg(name="")] = RunOptions(),  # noqa: B008
+        ) -> tuple[Config, RunOptions]:
+            return config, options
+
+        worlds = f"{', '.join(WORLDS)}, or the id of any Gymnasium goal world"
+        text = f"{train.__doc__}\n\nusage: butfor train WORLD [options], where WORLD is {worlds}."
+        given = arguments[1:] if named else arguments
+        config, options = tyro.cli(command, args=given, prog=f"butfor train {world}", description=text)
+        if not named:
+            raise ValueError(f"Which world? Say butfor train WORLD, where WORLD is {worlds}.")
+        with live_progress() as progress:
+            folder = train_run(
+                config, options.run, choose_device(options.device), overwrite=options.overwrite,
+                time_limit=options.time_limit, keep_episodes=options.keep_episodes, progress=progress,
+            )  # fmt: skip
+    print_training(folder)
+    print(f"Run: {folder}")
+
+
+def train() -> None:
+    """Train agents on a goal world: DDPG with hindsight replay, and influence as priority, bonus or exploration."""
+    raise AssertionError("main hands `butfor train` to _train")
+
+
+def evaluate(
+    run: Annotated[Path, tyro.conf.Positional, tyro.conf.arg(metavar="RUN")],
+    /,
+    episodes: int = 100,
+    device: Literal["auto", "cpu", "cuda"] = "auto",
+) -> None:
+    """How often does a trained agent succeed? Plays fresh episodes with every seed of a training run.
+
+    Args:
+        run: the run folder
+        episodes: episodes of each seed
+        device: where to compute; auto takes a GPU where there is one
+    """
+    from butfor.evaluation import evaluate_run
+
+    with live_progress() as progress:
+        success = evaluate_run(run, episodes, choose_device(device), progress)
+    for seed, share in success.items():
+        print(f"seed {seed}: {share:.3f}")
+    values = list(success.values())
+    mean = sum(values) / len(values)
+    print(f"success {mean:.3f}, mean over {len(values)} seed(s), {episodes} episodes each")
+
+
+def watch(
+    run: Annotated[Path, tyro.conf.Positional, tyro.conf.arg(metavar="RUN")],
+    /,
+    out: Annotated[Path | None, tyro.conf.arg(metavar="FILE", help_behavior_hint="")] = None,
+    seed: Count = None,
+    episodes: int = 1,
+    first: int = 0,
+) -> None:
+    """Render episodes of a trained agent to a video, with the influence of each step drawn in.
+
+    Args:
+        run: the run folder
+        out: the video, .mp4 or .gif (default: watch.mp4 in the run folder)
+        seed: which seed of the run acts (default: its first)
+        episodes: how many episodes, one after the other
+        first: the number of the first episode
+    """
+    from butfor.watch import watch as render
+
+    print(f"Video: {render(run, out, seed, episodes, first)}")
+
+
 def report(run: Annotated[Path, tyro.conf.Positional, tyro.conf.arg(metavar="RUN")], /) -> None:
     """Write the report of a finished run anew.
 
@@ -147,35 +280,6 @@ def report(run: Annotated[Path, tyro.conf.Positional, tyro.conf.arg(metavar="RUN
     from butfor.report import write_report
 
     print(f"Report: {write_report(run)}")
-
-
-def print_detection(folder: Path) -> None:
-    """The table of detectors beside the paper's numbers, and CAI by form of the KL where that was asked for."""
-    from rich.box import SIMPLE
-    from rich.console import Console
-    from rich.table import Table
-
-    from butfor.files import read_json
-
-    summary = read_json(folder / "summary.json")
-    share = f"{summary['positive_share']:.1%} of {summary['states']:,} states are influenced"
-    titles = {"detectors": f"Influence detection on {summary['world']}: {share}", "forms": "CAI by form of the KL"}
-    for key, title in titles.items():
-        table = Table("", title=title, title_justify="left", title_style="bold", box=SIMPLE, padding=(0, 1, 0, 0))
-        for column in ("AUC", "AP", "best F1"):
-            table.add_column(column, justify="right")
-            table.add_column("paper", justify="right", style="dim")
-        for row in summary[key]:
-            cells = [row["title"]]
-            for metric in ("auc", "ap", "f1"):
-                spread = f"±{row[metric]['std']:.3f}" if row["seeds"] > 1 else ""
-                cells += [
-                    f"{row[metric]['mean']:.3f}{spread:<6}",
-                    f"{row['paper'][metric][0]:.2f}" if row["paper"] else "",
-                ]
-            table.add_row(*cells)
-        if summary[key]:
-            Console().print(table)
 
 
 def choose_device(name: str) -> str:
@@ -192,34 +296,6 @@ def _changed(config: Any, **changes: Any) -> Any:
     return dataclasses.replace(config, **{name: value for name, value in changes.items() if value is not None})
 
 
-@contextmanager
-def _live_progress() -> "Iterator[Progress]":
-    """One line a stage: how much is done, how it goes, time taken and left; plain lines where there is no terminal."""
-    from rich.console import Console
-    from rich.progress import BarColumn, MofNCompleteColumn, TextColumn, TimeElapsedColumn, TimeRemainingColumn
-    from rich.progress import Progress as Bars
-
-    console = Console(stderr=True)
-    bars = Bars(
-        TextColumn("{task.description:<16}"), BarColumn(24), MofNCompleteColumn(), TimeElapsedColumn(),
-        TimeRemainingColumn(), TextColumn("{task.fields[text]}"), console=console, disable=not console.is_terminal,
-    )  # fmt: skip
-    tasks: dict[str, Any] = {}
-    spoken = 0.0
-
-    def show(stage: str, done: int, total: int, text: str) -> None:
-        nonlocal spoken
-        if stage not in tasks:
-            tasks[stage] = bars.add_task(stage, total=total, text=text)
-        bars.update(tasks[stage], completed=done, total=total, text=text)
-        if not console.is_terminal and (done >= total or time.monotonic() - spoken > 10):
-            spoken = time.monotonic()
-            print(f"{stage}: {done} of {total}, {text}", file=sys.stderr, flush=True)
-
-    with bars:
-        yield show
-
-
 def _interrupt(number: int, frame: Any) -> None:
     """A polite end by SIGTERM is treated like Ctrl-C."""
     raise KeyboardInterrupt
@@ -232,12 +308,18 @@ def main() -> None:
         print(f"butfor {__version__}")
         return
     signal.signal(signal.SIGTERM, _interrupt)
-    commands: dict[str, Any] = {"detect": detect, "collect": collect, "labels": labels, "report": report}
+    functions = (detect, train, evaluate, watch, collect, labels, report)
+    commands: dict[str, Any] = {function.__name__: function for function in functions}
     try:
+        if arguments[:1] == ["train"]:
+            return _train(arguments[1:])
         tyro.extras.subcommand_cli_from_dict(
             commands, prog="butfor", description=DESCRIPTION, args=arguments or ["--help"]
         )
-    except KeyboardInterrupt:
+    except KeyboardInterrupt as stopped:
+        if stopped.args:  # a run that was stopped at a good moment says how to go on
+            print(f"\n{stopped}", file=sys.stderr)
+            sys.exit(130)
         again = "the same command without --overwrite" if "--overwrite" in arguments else "the same command"
         print(f"\nInterrupted; nothing that was written is lost, and {again} goes on from there.", file=sys.stderr)
         sys.exit(130)

@@ -9,6 +9,7 @@ import numpy as np
 from gymnasium.vector import VectorEnv
 from numpy.typing import NDArray
 
+from butfor.agent import load_policy
 from butfor.envs import WORLDS, make_worlds, short_name, slide
 from butfor.episodes import Episodes, concatenate
 from butfor.record import versions
@@ -32,26 +33,35 @@ class CollectConfig:
     episodes: int = 1000
     labels: tuple[str, ...] = ()
     seed: int = 0
+    agent_seed: int | None = None
+    """which seed of a trained run acts; None: its first"""
 
     def __post_init__(self) -> None:
-        if self.policy not in POLICIES:
-            raise ValueError(f"There is no policy {self.policy!r}; the policies are {', '.join(POLICIES)}.")
+        if self.policy not in POLICIES and not Path(self.policy).exists():
+            names = ", ".join(POLICIES)
+            raise ValueError(f"There is no policy {self.policy!r}; give one of {names}, or a training run's folder.")
         unknown = [label for label in self.labels if label not in LABELS]
         if unknown:
             raise ValueError(f"There is no label {unknown[0]!r}; the labels are {', '.join(LABELS)}.")
         if self.episodes < 1:
             raise ValueError(f"episodes must be at least 1; got {self.episodes}.")
         built_in = self.world in WORLDS or self.world in WORLDS.values()
-        if not built_in and (self.policy != "random" or self.labels):
+        scripted = self.policy in POLICIES and self.policy != "random"
+        if not built_in and (scripted or self.labels):
             raise ValueError(f"{self.world} is not a built-in world: it has neither experts nor labels.")
         if "heuristic" in self.labels and self.world in ("slide", WORLDS["slide"]):
             raise ValueError("The heuristic label is for the Fetch worlds; slide has the exact label and contact.")
 
 
-def make_policy(world: str, env: VectorEnv[Any, Any, Any], name: str) -> Policy:
-    """A policy of `POLICIES` for a built-in world."""
+def make_policy(world: str, env: VectorEnv[Any, Any, Any], name: str, agent_seed: int | None = None) -> Policy:
+    """A policy of `POLICIES` for a built-in world, or the trained agent of a run folder."""
     if name == "random":
         return random_policy(env)
+    if name not in POLICIES:
+        trained = load_policy(name, agent_seed)
+        if short_name(trained.world) != world:
+            raise ValueError(f"The agent of {name} was trained on {trained.world}; it cannot act in {world}.")
+        return lambda obs, generator: (trained(obs), np.zeros(len(obs["observation"]), dtype=bool))
     noise, share = (0.2, 0.2) if name == "noisy-expert" else (0.0, 0.0)
 
     def act(obs: Observation, generator: np.random.Generator) -> tuple[NDArray[Any], NDArray[np.bool_]]:
@@ -81,7 +91,7 @@ def collect_file(
     options = {"contacts": True} if is_fetch and {"contact", "heuristic"} & set(config.labels) else {}
     env = make_worlds(config.world, min(64, config.episodes), **options)
     judge = _exact_judge(env) if is_fetch and "exact" in config.labels else None
-    policy = make_policy(world, env, config.policy)
+    policy = make_policy(world, env, config.policy, config.agent_seed)
     while (done := sum(map(len, parts))) < config.episodes:
         count = min(EPISODES_A_PART, config.episodes - done)
 

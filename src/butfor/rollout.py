@@ -13,6 +13,8 @@ from numpy.typing import NDArray
 from butfor.episodes import Episodes
 
 Observation = dict[str, NDArray[Any]]  # observation [W, D], achieved_goal [W, G], desired_goal [W, G]
+Progress = Callable[[str, int, int, str], None]
+"""Called with the stage, how much of it is done, how much there is, and a word on how it goes."""
 Policy = Callable[[Observation, np.random.Generator], tuple[NDArray[Any], NDArray[np.bool_]]]
 """Actions [W, A] for W worlds, and which of them were drawn from a known law with full support [W]."""
 Judge = Callable[[Observation, NDArray[Any]], dict[str, NDArray[np.bool_]]]
@@ -63,9 +65,7 @@ def collect(
         )
     if env.metadata.get("autoreset_mode") is not AutoresetMode.DISABLED:
         raise ValueError("collect needs worlds made with AutoresetMode.DISABLED; make them with envs.make_worlds.")
-    steps = getattr(env.spec, "max_episode_steps", None)
-    if steps is None:
-        raise ValueError("The world has no time limit; register it with max_episode_steps.")
+    steps = episode_steps(env)
     generator = np.random.default_rng(np.random.SeedSequence((seed, 1, first)))
     worlds = env.num_envs
     playing = np.arange(worlds)  # the episode each world plays; those past the last are played but not kept
@@ -149,11 +149,25 @@ Act = Callable[[int, int, Observation], tuple[NDArray[Any], NDArray[np.bool_]]]
 """(group, time, observation of its worlds) -> actions [W, A], and which were drawn from a known law [W]."""
 
 
-def play(groups: Sequence[VectorEnv[Any, Any, Any]], act: Act, seeds: Sequence[int], steps: int) -> Played:
+def episode_steps(env: VectorEnv[Any, Any, Any]) -> int:
+    """The time limit of the worlds' episodes."""
+    inner: Any = getattr(env, "envs", [None])[0]
+    for one in (env, inner):
+        limit = getattr(getattr(one, "spec", None), "max_episode_steps", None)
+        if limit is not None:
+            return int(limit)
+    raise ValueError("The world has no time limit; register it with max_episode_steps.")
+
+
+def play(
+    groups: Sequence[VectorEnv[Any, Any, Any]], act: Act, seeds: Sequence[int], steps: int | None = None
+) -> Played:
     """Plays one episode in every world, all in step; world i of the groups together starts from reset seed i.
 
-    With several groups, one acts while the others are being stepped in threads of their own.
+    `steps` is the longest episode, by default the worlds' time limit. With several groups, one acts while the others
+    are being stepped in threads of their own.
     """
+    steps = steps or episode_steps(groups[0])
     counts = [env.num_envs for env in groups]
     firsts = np.cumsum([0, *counts])
     parts = [_Part(env, seeds[first : first + env.num_envs], steps) for env, first in zip(groups, firsts, strict=False)]

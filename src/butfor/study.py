@@ -1,7 +1,6 @@
 """The paper's experiments: each a config, and a function that fills a run folder and goes on where it was cut off."""
 
 import time
-from collections.abc import Callable
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
@@ -24,11 +23,8 @@ from butfor.gaussian import KL_FORMS
 from butfor.influence import Influence
 from butfor.networks import make_generators
 from butfor.record import differences, open_run, versions, write_metrics
-from butfor.rollout import Policy, collect
+from butfor.rollout import Policy, Progress, collect
 from butfor.scoring import ScoreConfig
-
-Progress = Callable[[str, int, int, str], None]
-"""Called with the stage, how much of it is done, how much there is, and a word on how it goes."""
 
 # mean and standard deviation over seeds of AUC, average precision and F1, from the paper's table 1
 PAPER = {

@@ -1,7 +1,6 @@
 """Training: the settings, and the one loop that rolls out, stores, fits, rescores and updates."""
 
 import time
-from collections.abc import Callable
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, Literal
@@ -29,19 +28,18 @@ from butfor.record import (
     versions,
 )
 from butfor.replay import ReplayConfig
+from butfor.rollout import Progress
 from butfor.stopping import stopping
 from butfor.trainer import Trainer
 from butfor.worlds import MakeEnv, World, open_world
 
 Use = Literal["priority", "bonus", "active", "intrinsic"]
 Overlap = Literal["acting", "updates", "model"]
-Progress = Callable[[str, int, int, str], None]
-"""Called with the stage, how much of it is done, how much there is, and a word on how it goes."""
 
 
 @dataclass(frozen=True)
 class Config:
-    """One training run of several seeds. Defaults are the paper's for FetchPickAndPlace; `presets.py` has other worlds'."""
+    """One training run of several seeds. Defaults are the paper's for FetchPickAndPlace."""
 
     world: str = "pick-and-place"
     influence: tuple[Use, ...] = ()

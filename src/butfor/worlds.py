@@ -14,7 +14,7 @@ from torch import Tensor
 from butfor.actions import ActionLaw
 from butfor.envs import WORLDS, make_worlds, short_name
 from butfor.replay import Reward
-from butfor.rollout import Played, episode_seed, play, random_policy
+from butfor.rollout import Played, episode_seed, episode_steps, play, random_policy
 
 MakeEnv = Callable[[], gymnasium.Env[Any, Any]]
 ENTITY = {"slide": (2,)}  # columns of the observation that hold the object's position; of the Fetch worlds:
@@ -42,7 +42,6 @@ def open_world(
     entity: tuple[int, ...] | None = None,
     target_scale: float | None = None,
     make_env: MakeEnv | None = None,
-    steps: int | None = None,
 ) -> World:
     """Looks at a world by name, or at what `make_env` makes, and finds out what training needs to know.
 
@@ -71,9 +70,7 @@ def open_world(
         actions: Any = probe.single_action_space
         if not isinstance(actions, Box) or not actions.is_bounded() or len(actions.shape) != 1:
             raise ValueError(f"DDPG needs a flat Box with finite bounds as action space; {name} has {actions}.")
-        limit = steps or getattr(probe.spec, "max_episode_steps", None) or _limit(probe)
-        if limit is None:
-            raise ValueError(f"{name} has no time limit; set max_episode_steps.")
+        limit = episode_steps(probe)
         sizes = (shapes[0][0], actions.shape[0], shapes[1][0])
         reward = _reward(name, probe, built_in)
         if built_in:
@@ -88,14 +85,8 @@ def open_world(
         probe.close()
     law = ActionLaw.of(actions)
     return World(
-        name, make, int(limit), sizes, law, reward, built_in, columns, scale, 100 if built_in else 4,
+        name, make, limit, sizes, law, reward, built_in, columns, scale, 100 if built_in else 4,
     )  # fmt: skip
-
-
-def _limit(env: VectorEnv[Any, Any, Any]) -> int | None:
-    """The time limit of the single environments."""
-    inner: Any = getattr(env, "envs", [None])[0]
-    return getattr(getattr(inner, "spec", None), "max_episode_steps", None)
 
 
 def _reward(name: str, env: VectorEnv[Any, Any, Any], tensors: bool) -> Reward:

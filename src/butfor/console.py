@@ -1,0 +1,96 @@
+"""What the command line shows: progress while it works, and tables at the end."""
+
+import sys
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from butfor.files import read_json
+
+if TYPE_CHECKING:
+    from butfor.rollout import Progress
+
+
+@contextmanager
+def live_progress() -> "Iterator[Progress]":
+    """One line a stage: how much is done, how it goes, time taken and left; plain lines where there is no terminal."""
+    from rich.console import Console
+    from rich.progress import BarColumn, MofNCompleteColumn, TextColumn, TimeElapsedColumn, TimeRemainingColumn
+    from rich.progress import Progress as Bars
+
+    console = Console(stderr=True)
+    bars = Bars(
+        TextColumn("{task.description:<16}"), BarColumn(24), MofNCompleteColumn(), TimeElapsedColumn(),
+        TimeRemainingColumn(), TextColumn("{task.fields[text]}"), console=console, disable=not console.is_terminal,
+    )  # fmt: skip
+    tasks: dict[str, Any] = {}
+    began: dict[str, tuple[float, int]] = {}
+    spoken = 0.0
+
+    def show(stage: str, done: int, total: int, text: str) -> None:
+        nonlocal spoken
+        if stage not in tasks:
+            tasks[stage] = bars.add_task(stage, total=total, text=text)
+            began[stage] = time.monotonic(), done
+        elif done < bars.tasks[tasks[stage]].completed:  # the stage came round again
+            bars.reset(tasks[stage], total=total)
+            began[stage] = time.monotonic(), done
+        bars.update(tasks[stage], completed=done, total=total, text=text)
+        if not console.is_terminal and (done >= total or time.monotonic() - spoken > 10):
+            spoken = time.monotonic()
+            start, first = began[stage]
+            left = (spoken - start) / max(done - first, 1) * (total - done)
+            print(f"{stage}: {done} of {total}, {text}, {left:.0f} s left", file=sys.stderr, flush=True)
+
+    with bars:
+        yield show
+
+
+def print_detection(folder: Path) -> None:
+    """The table of detectors beside the paper's numbers, and CAI by form of the KL where that was asked for."""
+    from rich.box import SIMPLE
+    from rich.console import Console
+    from rich.table import Table
+
+    summary = read_json(folder / "summary.json")
+    share = f"{summary['positive_share']:.1%} of {summary['states']:,} states are influenced"
+    titles = {"detectors": f"Influence detection on {summary['world']}: {share}", "forms": "CAI by form of the KL"}
+    for key, title in titles.items():
+        table = Table("", title=title, title_justify="left", title_style="bold", box=SIMPLE, padding=(0, 1, 0, 0))
+        for column in ("AUC", "AP", "best F1"):
+            table.add_column(column, justify="right")
+            table.add_column("paper", justify="right", style="dim")
+        for row in summary[key]:
+            cells = [row["title"]]
+            for metric in ("auc", "ap", "f1"):
+                spread = f"±{row[metric]['std']:.3f}" if row["seeds"] > 1 else ""
+                cells += [
+                    f"{row[metric]['mean']:.3f}{spread:<6}",
+                    f"{row['paper'][metric][0]:.2f}" if row["paper"] else "",
+                ]
+            table.add_row(*cells)
+        if summary[key]:
+            Console().print(table)
+
+
+def print_training(folder: Path) -> None:
+    """The success over episodes, and where the time went."""
+    from rich.box import SIMPLE
+    from rich.console import Console
+    from rich.table import Table
+
+    summary = read_json(folder / "summary.json")
+    seeds = len(summary["seeds"])
+    title = f"Success on {summary['world']}, {seeds} seed{'s' if seeds > 1 else ''}, after {summary['played']} episodes"
+    table = Table("episode", title=title, title_justify="left", title_style="bold", box=SIMPLE, padding=(0, 1, 0, 0))
+    table.add_column("mean", justify="right")
+    table.add_column("± std", justify="right")
+    rows = list(zip(summary["episodes"], summary["success"]["mean"], summary["success"]["std"], strict=True))
+    every = -(-len(rows) // 16)  # at most 16 lines, the last evaluation among them
+    for episode, mean, std in rows[(len(rows) - 1) % every if rows else 0 :: max(every, 1)]:
+        table.add_row(f"{episode}", f"{mean:.3f}", f"{std:.3f}" if seeds > 1 else "")
+    Console().print(table)
+    spent = {name: value for name, value in summary["seconds"].items() if value >= 0.05}
+    print("Seconds: " + ", ".join(f"{name} {value:.1f}" for name, value in spent.items()))
