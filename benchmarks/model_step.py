@@ -43,7 +43,7 @@ def main(device: str) -> None:
         adam = make_optimizer(model, FitConfig(learning_rate=1e-3))
 
         def eager(index: Tensor, model: GaussianDynamics = model, adam: torch.optim.Adam = adam) -> Tensor:
-            return train_step(model, adam, take(inputs, index), take(target, index))
+            return train_step(model.loss, adam, take(inputs, index), take(target, index))
 
         example = torch.zeros(replicas, BATCH, dtype=torch.long, device=device)
         step = captured(eager, [example], [model, adam])

@@ -146,10 +146,10 @@ def test_replicas_in_a_batch_learn_what_each_learns_alone(config: AttentionConfi
     optimizers = [make_optimizer(model, FitConfig(learning_rate=1e-3)) for model in alone]
     for step in range(4):
         inputs, target = normal(3, 12, 5, seed=step), normal(3, 12, 2, seed=50 + step)
-        losses = train_step(together, optimizer, inputs, target)
+        losses = train_step(together.loss, optimizer, inputs, target)
         for replica, (model, single) in enumerate(zip(alone, optimizers, strict=True)):
             part = slice(replica, replica + 1)
-            loss = train_step(model, single, inputs[part], target[part])
+            loss = train_step(model.loss, single, inputs[part], target[part])
             torch.testing.assert_close(losses[part], loss, rtol=1e-4, atol=1e-5)
             if step == 0:
                 for (name, value), other in zip(together.named_parameters(), model.parameters(), strict=True):

@@ -30,7 +30,7 @@ def steps(device: str, kind: str, capture: bool, count: int = 5) -> tuple[dict[s
     inputs, target = INPUTS.to(device), TARGET.to(device)
 
     def eager(index: Tensor) -> Tensor:
-        return train_step(model, optimizer, take(inputs, index), take(target, index))
+        return train_step(model.loss, optimizer, take(inputs, index), take(target, index))
 
     batches = torch.randint(200, (count, 3, 32), generator=make_generators([9])[0]).to(device)
     step = captured(eager, [batches[0]], [model, optimizer]) if capture else eager
@@ -65,7 +65,7 @@ def test_recording_leaves_no_trace(fresh: bool) -> None:
     inputs, target = INPUTS.to("cuda"), TARGET.to("cuda")
 
     def eager(index: Tensor) -> Tensor:
-        return train_step(model, optimizer, take(inputs, index), take(target, index))
+        return train_step(model.loss, optimizer, take(inputs, index), take(target, index))
 
     index = torch.arange(96, device="cuda").view(3, 32)
     if not fresh:

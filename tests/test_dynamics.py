@@ -32,7 +32,7 @@ def used_network(**config: Any) -> GaussianDynamics:
     model = network(**config).train()
     optimizer = make_optimizer(model, FitConfig(learning_rate=1e-2))
     for step in range(5):
-        train_step(model, optimizer, 2 * normal(3, 30, 5, seed=step) + 1, normal(3, 30, 2, seed=10 + step))
+        train_step(model.loss, optimizer, 2 * normal(3, 30, 5, seed=step) + 1, normal(3, 30, 2, seed=10 + step))
     return model.eval()
 
 
@@ -59,10 +59,10 @@ def test_replicas_in_a_batch_learn_what_each_learns_alone(config: dict[str, Any]
     optimizers = [make_optimizer(model, FitConfig(learning_rate=1e-2)) for model in alone]
     for step in range(6):
         inputs, target = 2 * normal(3, 20, 5, seed=step) - 1, normal(3, 20, 2, seed=50 + step)
-        losses = train_step(together, optimizer, inputs, target)
+        losses = train_step(together.loss, optimizer, inputs, target)
         for replica, (model, single) in enumerate(zip(alone, optimizers, strict=True)):
             part = slice(replica, replica + 1)
-            loss = train_step(model, single, inputs[part], target[part])
+            loss = train_step(model.loss, single, inputs[part], target[part])
             torch.testing.assert_close(losses[part], loss, rtol=1e-9, atol=1e-9)
             for (name, value), other in zip(together.named_parameters(), model.parameters(), strict=True):
                 torch.testing.assert_close(value.grad[part], other.grad, rtol=1e-7, atol=1e-9, msg=name)  # type: ignore[index]

@@ -534,6 +534,23 @@ def test_a_saved_influence_gives_the_same_numbers(kind: str, tmp_path: Path) -> 
     assert influence.model.config == loaded.model.config
 
 
+def test_one_replica_can_be_loaded_alone(tmp_path: Path) -> None:
+    path, obs = tmp_path / "model.safetensors", normal(10, 4)
+    Influence(random_model(3), BOX, {"a": [0, 1]}, [1.0] * 3, ScoreConfig(actions=16), seed=4).save(path)
+    everything = load_file(path)
+    parts = [Influence.load(path, replica=replica) for replica in range(3)]
+    for replica, part in enumerate(parts):
+        assert part.model.replicas == 1
+        for name, value in part.model.state_dict().items():
+            assert torch.equal(value[0], everything[name][replica]), name
+    scores = torch.stack([part.score(obs)["a"] for part in parts])
+    assert (scores[1:] != scores[0]).all()
+    torch.testing.assert_close(Influence.load(path).score(obs)["a"], scores.mean(0), rtol=1e-4, atol=1e-5)
+    for wrong in (3, -1):
+        with pytest.raises(ValueError, match=rf"holds 3 replicas, counted from 0; there is no replica {wrong}"):
+            Influence.load(path, replica=wrong)
+
+
 @pytest.fixture
 def saved(tmp_path: Path) -> Path:
     path = tmp_path / "model.safetensors"

@@ -27,8 +27,9 @@ EXTRA_OF_ROOM = {
     "envs": "fetch",
     "record": "tensorboard",
     "sb3": "sb3",
+    "watch": "video",
 }  # only these modules may import what an extra installs
-DISTRIBUTIONS = {"sklearn": "scikit-learn"}  # where the import's name is not the package's name
+DISTRIBUTIONS = {"PIL": "pillow", "sklearn": "scikit-learn"}  # where the import's name is not the package's name
 
 # What is imported is what was installed; the entropy of a unit Gaussian is log(2 pi e) / 2 a dimension.
 FIRST_LINES = """

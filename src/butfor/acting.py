@@ -46,6 +46,7 @@ class Acting:
         self.device, self.replicas = weight.device, len(weight)
         self.noise = torch.empty(0)
         self._recorded: Any = None
+        self._ready: torch.cuda.Event | None = None
         self._stream = torch.cuda.Stream(priority=-1) if self.device.type == "cuda" else None
 
     def refresh(self) -> None:
@@ -53,18 +54,23 @@ class Acting:
         refresh_replicas(self.policy, self.sources[0], self.part)
         if self.model is not None and self.sources[1] is not None:
             refresh_replicas(self.model, self.sources[1], self.part)
+        if self._stream is not None:  # acting waits for this, and not for what the learning stream does afterwards
+            self._ready = torch.cuda.current_stream().record_event()
 
     def begin(self, steps: int, generators: list[torch.Generator]) -> None:
         """Draws all random numbers of an episode, from each replica's own stream."""
-        draws = [draw_noise(steps, self.worlds, self.law, self.candidates, g) for g in generators[self.part]]
-        self.noise = torch.stack(draws, 1)  # [T, R, W, n]
-        if self._stream is not None:  # the copy of the policy and the noise are ready before the first action
-            self._stream.wait_stream(torch.cuda.current_stream())
+        with torch.cuda.stream(self._stream):  # None: no stream
+            draws = [draw_noise(steps, self.worlds, self.law, self.candidates, g) for g in generators[self.part]]
+            self.noise = torch.stack(draws, 1)  # [T, R, W, n]
+            if self._stream is not None and self._ready is not None:
+                self._stream.wait_event(self._ready)
 
     def random_actions(self) -> NDArray[np.float32]:
         """Uniform actions for the whole episode: [T, R x W, A]."""
         uniform = self.noise[..., 1 + self.law.size : 1 + 2 * self.law.size].flatten(1, 2)
-        low, high = uniform.new_tensor(self.law.low), uniform.new_tensor(self.law.high)
+        low, high = self.law.bounds(uniform.device)
+        if self._stream is not None:
+            self._stream.synchronize()
         return (low + (high - low) * uniform).cpu().numpy()
 
     def __call__(self, time: int, obs: Observation) -> tuple[NDArray[Any], NDArray[np.bool_]]:

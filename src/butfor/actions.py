@@ -1,5 +1,6 @@
 """The uniform law over an action space: what CAI averages over, and how a model sees an action."""
 
+import functools
 import warnings
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -106,20 +107,29 @@ class ActionLaw:
         """Actions in [-1, 1], as an agent's network gives them, in the bounds of the box."""
         if self._is_unit:
             return action
-        low, high = action.new_tensor(self.low), action.new_tensor(self.high)
+        low, high = self.bounds(action.device)
         return (low + high) / 2 + (high - low) / 2 * action
 
     def normalize(self, action: Tensor) -> Tensor:
         """The inverse of `denormalize`."""
         if self._is_unit:
             return action
-        low, high = action.new_tensor(self.low), action.new_tensor(self.high)
+        low, high = self.bounds(action.device)
         return (2 * action - low - high) / (high - low)
+
+    def bounds(self, device: torch.device) -> tuple[Tensor, Tensor]:
+        """`low` and `high` as tensors [size], made once: a recorded graph cannot copy from the host."""
+        return _bounds(self, device)
 
     @property
     def _is_unit(self) -> bool:
         return set(self.low) == {-1.0} and set(self.high) == {1.0}
 
     def _stretch(self, unit: Tensor) -> Tensor:
-        low, high = unit.new_tensor(self.low), unit.new_tensor(self.high)
+        low, high = self.bounds(unit.device)
         return low + (high - low) * unit
+
+
+@functools.lru_cache(maxsize=64)
+def _bounds(law: ActionLaw, device: torch.device) -> tuple[Tensor, Tensor]:
+    return torch.tensor(law.low, device=device), torch.tensor(law.high, device=device)

@@ -1,12 +1,14 @@
 """CUDA graphs: the same step, recorded once and replayed: small networks cost launches rather than arithmetic."""
 
+import shutil
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
-from typing import Any
+from typing import Any, TypeVar
 
 import torch
 from torch import Tensor, nn
 
+Function = TypeVar("Function", bound=Callable[..., Any])
 Changed = nn.Module | torch.optim.Optimizer | Tensor
 """What a step writes to."""
 
@@ -45,6 +47,13 @@ def captured(step: Callable[..., Any], examples: Sequence[Tensor], changes: Sequ
         return result
 
     return replay
+
+
+def compiled(function: Function, device: torch.device | str) -> Function:
+    """`function` with its small operations fused, on a GPU for which a compiler is installed; elsewhere itself."""
+    if torch.device(device).type != "cuda" or shutil.which("cc") is None or not torch.utils._triton.has_triton():
+        return function
+    return torch.compile(function, dynamic=False)  # type: ignore[return-value]
 
 
 def _tensors(changes: Sequence[Changed]) -> list[Tensor]:

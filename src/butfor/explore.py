@@ -105,7 +105,7 @@ def explore(
     the share `active`, else uniform. Otherwise it is the policy's, with Gaussian noise, clipped.
     """
     size = law.size
-    low, high = (action.new_tensor(bound) for bound in (law.low, law.high))
+    low, high = law.bounds(action.device)
     lot, normal, uniform = noise[..., :1], noise[..., 1 : 1 + size], noise[..., 1 + size : 1 + 2 * size]
     noisy = (action + config.noise * (high - low) / 2 * normal).clamp(low, high)
     sampled = lot < config.epsilon

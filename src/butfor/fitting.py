@@ -3,7 +3,7 @@
 import copy
 import dataclasses
 import math
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any, Protocol
 
@@ -59,9 +59,11 @@ def take(data: Tensor, index: Tensor) -> Tensor:
     return data.gather(1, index.unsqueeze(-1).expand(-1, -1, data.shape[-1]))
 
 
-def train_step(model: Fittable, optimizer: torch.optim.Optimizer, inputs: Tensor, target: Tensor) -> Tensor:
+def train_step(
+    loss_of: Callable[[Tensor, Tensor], Tensor], optimizer: torch.optim.Optimizer, inputs: Tensor, target: Tensor
+) -> Tensor:
     """One optimiser step on a batch [R, B, ...]; losses are summed, so each replica sees only its own gradient."""
-    loss = model.loss(inputs, target)
+    loss = loss_of(inputs, target)
     optimizer.zero_grad(set_to_none=True)
     loss.sum().backward()
     optimizer.step()
@@ -95,7 +97,7 @@ def fit_batches(
     total = torch.zeros(model.replicas, device=inputs.device)
 
     def eager(index: Tensor) -> Tensor:
-        return train_step(model, optimizer, take(inputs, index), take(target, index))
+        return train_step(model.loss, optimizer, take(inputs, index), take(target, index))
 
     example = torch.zeros(model.replicas, batch_size, dtype=torch.long, device=inputs.device)
     step = captured(eager, [example], [module, optimizer])
@@ -147,7 +149,7 @@ class Fitting:
         rows, size = inputs.shape[-2], min(self.config.batch_size, inputs.shape[-2])
 
         def step(index: Tensor) -> Tensor:
-            return train_step(self.model, self.optimizer, take(inputs, index), take(target, index))
+            return train_step(self.model.loss, self.optimizer, take(inputs, index), take(target, index))
 
         self.module.train()
         example = torch.arange(size, device=inputs.device).expand(self.model.replicas, -1)

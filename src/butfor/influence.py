@@ -167,8 +167,8 @@ class Influence:
         save_tensors(path, self.model.state_dict(), header)
 
     @classmethod
-    def load(cls, path: Path | str, device: torch.device | str = "cpu") -> "Influence":
-        """Reads what `save` wrote."""
+    def load(cls, path: Path | str, device: torch.device | str = "cpu", replica: int | None = None) -> "Influence":
+        """Reads what `save` wrote: all replicas, whose scores are averaged, or one of them alone."""
         tensors, header = load_tensors(path)
         if header.get("kind") != "influence":
             raise ValueError(f"{path} holds {header.get('kind')!r}, not a saved Influence.")
@@ -176,13 +176,18 @@ class Influence:
             raise ValueError(f"{path} has format {header.get('format')}; this version reads format {FORMAT_VERSION}.")
         try:
             law = ActionLaw(tuple(header["law"]["low"]), tuple(header["law"]["high"]), header["law"]["count"])
+            count = len(tensors["mean_head.weight"])
+            if replica is not None:
+                if replica not in range(count):
+                    raise ValueError(f"{path} holds {count} replicas, counted from 0; there is no replica {replica}.")
+                tensors = {name: value[replica : replica + 1] for name, value in tensors.items()}
             generators = make_generators([0] * len(tensors["mean_head.weight"]))
             config, scoring = ModelConfig(**header["model"]), ScoreConfig(**header["scoring"])
             model = GaussianDynamics(header["obs_size"], law.size, len(header["scale"]), config, generators)
             model.load_state_dict(tensors)
             kept = {name: header[name] for name in ("seed", "obs_center", "obs_spread")}
             return cls(model.to(device), law, header["entities"], header["scale"], scoring, **kept)
-        except (KeyError, TypeError, RuntimeError) as error:
+        except (KeyError, IndexError, TypeError, RuntimeError) as error:
             raise ValueError(f"{path} does not hold the weights that its header describes: {error}") from error
 
     def dims(self, entity: str) -> list[int]:

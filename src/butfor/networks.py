@@ -61,8 +61,9 @@ class Linear(nn.Module):
     @torch.no_grad()
     def _iterate_power(self) -> None:
         """One step of power iteration towards the leading singular vectors of each replica's weight."""
-        self.left.copy_(nn.functional.normalize(self.weight @ self.right, dim=1))
-        self.right.copy_(nn.functional.normalize(self.weight.mT @ self.left, dim=1))
+        # sums of products rather than matrix products: on a GPU a compiler fuses them
+        self.left.copy_(nn.functional.normalize((self.weight * self.right.mT).sum(2, keepdim=True), dim=1))
+        self.right.copy_(nn.functional.normalize((self.weight * self.left).sum(1, keepdim=True), dim=2).mT)
 
     def effective_weight(self) -> Tensor:
         """The weight as applied: divided by its estimated largest singular value where spectral norm is on."""
@@ -71,7 +72,8 @@ class Linear(nn.Module):
         if self.training:
             self._iterate_power()
         # clones, because the next iteration may overwrite the vectors before a backward pass has used them
-        return self.weight / (self.left.mT.clone() @ self.weight @ self.right.clone())
+        left, right = self.left.clone(), self.right.mT.clone()
+        return self.weight / (left * self.weight * right).sum((1, 2), keepdim=True)
 
     def forward(self, x: Tensor) -> Tensor:
         """[R, B, in] -> [R, B, out]."""

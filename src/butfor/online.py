@@ -8,7 +8,7 @@ import torch
 from torch import Tensor
 
 from butfor.actions import ActionLaw
-from butfor.capture import captured, matrix_precision
+from butfor.capture import captured, compiled, matrix_precision
 from butfor.dynamics import GaussianDynamics, ModelConfig
 from butfor.fitting import FitConfig, make_optimizer, train_step
 from butfor.influence import Influence
@@ -86,6 +86,7 @@ class OnlineInfluence:
         self.optimizer = make_optimizer(self.model, FitConfig(learning_rate=config.learning_rate, betas=config.betas))
         self.weights = Weights(replay)
         self._recorded: dict[int, Any] = {}
+        self._loss = compiled(self.model.loss, device)
 
     def choose_data(self) -> None:
         """Sets which steps the coming batches are drawn from: all, with a share from the newest where that is due."""
@@ -130,7 +131,7 @@ class OnlineInfluence:
         inputs = torch.cat([now, self.law.encode(replay.action[*at, time])], -1)
         size = self.config.batch_size
         losses = [
-            train_step(self.model, self.optimizer, x, y)
+            train_step(self._loss, self.optimizer, x, y)
             for x, y in zip(inputs.split(size, 1), target.split(size, 1), strict=True)
         ]
         return torch.stack(losses).sum(0)

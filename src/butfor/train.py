@@ -211,6 +211,8 @@ def _run(
                 trainer.store(played)
                 if kept is not None:
                     kept.add(played.episodes, config.seeds)
+                if "updates" in config.overlap:
+                    trainer.refresh_acting()  # the next episode is played by the policy from before these updates
                 trainer.begin_round(before)
             trainer.interrupted = False
 
@@ -228,11 +230,8 @@ def _run(
                 break
 
             if replay.stored >= config.warmup:
-                if "updates" in config.overlap:
-                    trainer.refresh_acting()  # the next episode is played by the policy from before these updates
-                    trainer.update()
-                else:
-                    trainer.update()
+                trainer.update()
+                if "updates" not in config.overlap:
                     trainer.refresh_acting()
                 if replay.stored % config.evaluate_every < config.worlds or replay.stored >= config.episodes:
                     text = _evaluate(trainer, folder, events)

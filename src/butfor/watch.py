@@ -1,0 +1,244 @@
+"""A video of a trained agent: its world, and beneath it the influence of its actions as it happens."""
+
+import warnings
+from collections.abc import Iterator
+from contextlib import closing
+from dataclasses import dataclass
+from importlib.util import find_spec
+from itertools import chain
+from pathlib import Path
+from typing import Any
+
+import gymnasium
+import numpy as np
+import torch
+from gymnasium.vector import VectorEnv
+from numpy.typing import NDArray
+
+from butfor.agent import TrainedPolicy, load_policy
+from butfor.envs import WORLDS, make_worlds, short_name
+from butfor.files import load_tensors, written
+from butfor.influence import Influence
+from butfor.rollout import Observation, Played, episode_seed, play
+from butfor.worlds import World, open_world
+
+_INSTALL = "install it with: pip install 'butfor[video]'"
+try:
+    from PIL import Image, ImageDraw, ImageFont
+except ImportError as error:
+    raise ImportError(f"Videos need pillow; {_INSTALL}.") from error
+
+SMALLEST = 240  # pixels across; narrower, the text could not be read
+OVERSIZE = 3  # the strip is drawn this many times as large and reduced, which makes its lines smooth
+NARROWEST_SCALE = 0.01  # nats: less than this is not blown up to the height of the strip
+PAPER, INK, GREY, FAINT = (255, 255, 255), (30, 30, 30), (110, 110, 110), (214, 214, 214)
+LINE, AREA = (28, 92, 171), (170, 200, 235)
+GREEN, PALE_GREEN = (20, 125, 60), (212, 240, 218)
+
+
+@dataclass(frozen=True)
+class Course:
+    """What the strip shows of an episode: a value, and whether the goal is reached, in each of its T + 1 states."""
+
+    quantity: str
+    unit: str
+    values: NDArray[np.float64]  # [T + 1]
+    reached: NDArray[np.bool_]  # [T + 1]
+    title: str
+
+    def words(self, step: int) -> tuple[str, str, str]:
+        """What is written at a step: ("step 17", "CAI 0.83 nats", "goal reached")."""
+        value = f"{self.quantity} {self.values[step]:.2f} {self.unit}".rstrip()
+        return f"step {step}", value, "goal reached" if self.reached[step] else ""
+
+    def scale(self) -> tuple[float, float]:
+        """The lowest and the highest number of the strip, the same in all of its pictures."""
+        low, high = min(0.0, float(self.values.min())), max(0.0, float(self.values.max()))
+        return low, max(high, low + NARROWEST_SCALE)
+
+
+def watch(
+    run: Path | str,
+    out: Path | str | None = None,
+    seed: int | None = None,
+    episodes: int = 1,
+    first: int = 0,
+    size: int = 480,
+) -> Path:
+    """Draws episodes of a run's trained policy, played as in its evaluation, to a video; gives the video's path.
+
+    `out` ends in .mp4 or .gif (default: watch.mp4 in the run's folder), `seed` is one of the run's (default: its
+    first), `first` the number of the first episode, `size` the width in pixels.
+    """
+    if episodes < 1 or first < 0:
+        raise ValueError(f"episodes is {episodes} and first {first}; expected at least 1 episode, numbered from 0.")
+    if size < SMALLEST or size % 2:
+        raise ValueError(f"size is {size}; expected an even number of pixels, at least {SMALLEST}.")
+    policy = load_policy(run, seed)
+    folder = Path(run) if Path(run).is_dir() else Path(run).parent
+    path = _video_path(folder, out)
+    influence = _load_influence(folder, policy.seed)
+    # the entity and its scale, which open_world looks for otherwise, do not matter here
+    world = open_world(policy.world, entity=(0,), target_scale=1.0)
+    if policy.sizes != world.sizes:
+        raise ValueError(
+            f"The agent of {run} has learned with observations, actions and goals of sizes {policy.sizes}; those of "
+            f"{world.name} have {world.sizes}."
+        )
+    env = _open_drawn(world.name, size)
+    try:
+        numbers = range(first, first + episodes)
+        frames = (frame for number in numbers for frame in _frames(env, world, policy, influence, number, size))
+        _write(path, frames, float(env.metadata.get("render_fps") or 30))
+    finally:
+        env.close()
+    return path
+
+
+def draw_strip(course: Course, step: int, width: int) -> Image.Image:
+    """The strip at a step: the words, and the values from the first step to this one over the whole episode's width."""
+    pixel = width * OVERSIZE / 480  # all measures are those of a strip 480 pixels wide
+    strip = Image.new("RGB", (width * OVERSIZE, strip_height(width) * OVERSIZE), PAPER)
+    draw = ImageDraw.Draw(strip)
+    large, small = (ImageFont.load_default(points * pixel) for points in (15, 11))
+    left, right, top, bottom = 44 * pixel, 468 * pixel, 50 * pixel, 108 * pixel
+
+    place = 12 * pixel
+    last = len(course.values) - 1
+    widest = (f"step {last}", max((course.words(t)[1] for t in range(last + 1)), key=len), "")
+    for words, space, colour in zip(course.words(step), widest, (INK, LINE, GREEN), strict=True):
+        draw.text((place, 6 * pixel), words, colour, large)
+        place += draw.textlength(space, large) + 16 * pixel
+    draw.text((12 * pixel, 27 * pixel), course.title, GREY, small)
+
+    low, high = course.scale()
+    x = left + (right - left) * np.arange(last + 1) / max(last, 1)
+    y = bottom - (bottom - top) * (np.clip(course.values, low, high) - low) / (high - low)
+    half = (right - left) / max(last, 1) / 2
+    for t in np.flatnonzero(course.reached[: step + 1]):
+        draw.rectangle((max(x[t] - half, left), top, min(x[t] + half, right), bottom), PALE_GREEN)
+    zero = bottom + (bottom - top) * low / (high - low)
+    line = [(float(x[t]), float(y[t])) for t in range(step + 1)]
+    if step:
+        draw.polygon([(line[0][0], zero), *line, (line[-1][0], zero)], AREA)
+    for edge in (top, bottom):
+        draw.line((left, edge, right, edge), FAINT, round(pixel))
+    draw.line(line, LINE, round(2 * pixel), joint="curve")
+    (across, down), radius = line[-1], 3.5 * pixel
+    draw.ellipse((across - radius, down - radius, across + radius, down + radius), LINE)
+    for number, height in ((high, top), (low, bottom)):
+        label = f"{number:.2f}".rstrip("0").rstrip(".")
+        draw.text((left - 5 * pixel, height), label, GREY, small, anchor="rm")
+    draw.text((left - 5 * pixel, (top + bottom) / 2), course.unit, GREY, small, anchor="rm")
+    return strip.reduce(OVERSIZE)
+
+
+def strip_height(width: int) -> int:
+    """A quarter of the width, even."""
+    return width // 8 * 2
+
+
+def _video_path(folder: Path, out: Path | str | None) -> Path:
+    """Where the video goes; refuses what cannot be written before anything is played."""
+    missing = find_spec("imageio_ffmpeg") is None
+    if out is None and missing:
+        warnings.warn(f"The video becomes a .gif, for .mp4 needs imageio-ffmpeg; {_INSTALL}.", stacklevel=3)
+        return folder / "watch.gif"
+    path = folder / "watch.mp4" if out is None else Path(out)
+    if path.suffix.lower() not in (".mp4", ".gif"):
+        raise ValueError(f"The video {path} ends in {path.suffix!r}; expected a name that ends in .mp4 or .gif.")
+    if missing and path.suffix.lower() == ".mp4":
+        raise ImportError(f"A video of .mp4 needs imageio-ffmpeg; {_INSTALL}, or write a .gif.")
+    return path
+
+
+def _load_influence(folder: Path, seed: int) -> Influence | None:
+    """The influence model of one seed, where the run has any."""
+    path = folder / "influence.safetensors"
+    if not path.is_file():
+        return None
+    seeds = load_tensors(folder / "model.safetensors")[1]["seeds"]
+    return Influence.load(path, replica=seeds.index(seed))
+
+
+def _open_drawn(name: str, size: int) -> VectorEnv[Any, Any, Any]:
+    """One world that can be drawn; Fetch worlds draw in any size, pictures of the others are scaled."""
+    fetch = short_name(name) in WORLDS and short_name(name) != "slide"
+    options = {"width": size, "height": size} if fetch else {}
+    try:
+        env = make_worlds(name, 1, render_mode="rgb_array", **options)
+    except (TypeError, gymnasium.error.Error) as error:
+        raise ValueError(f"{name} cannot be drawn: it takes no render_mode='rgb_array' ({error}).") from error
+    modes = env.metadata.get("render_modes") or []
+    if "rgb_array" not in modes:
+        env.close()
+        raise ValueError(f"{name} cannot be drawn: it needs the render mode 'rgb_array', and has {list(modes)}.")
+    return env
+
+
+def _picture(env: VectorEnv[Any, Any, Any], name: str, size: int) -> Image.Image:
+    """The world as it is now, `size` pixels wide and an even number high."""
+    drawn: Any = env.render()
+    if drawn is None or drawn[0] is None:
+        raise ValueError(f"{name} cannot be drawn: its render() gave None instead of an array [height, width, 3].")
+    picture = Image.fromarray(np.asarray(drawn[0], dtype=np.uint8)[..., :3])
+    height = max(round(picture.height * size / picture.width / 2) * 2, 2)
+    return picture if picture.size == (size, height) else picture.resize((size, height), Image.Resampling.LANCZOS)
+
+
+def _frames(
+    env: VectorEnv[Any, Any, Any],
+    world: World,
+    policy: TrainedPolicy,
+    influence: Influence | None,
+    number: int,
+    size: int,
+) -> Iterator[Image.Image]:
+    """Plays one episode, then gives a frame for each of its states."""
+    pictures: list[Image.Image] = []
+
+    def act(group: int, time: int, obs: Observation) -> tuple[NDArray[Any], NDArray[np.bool_]]:
+        pictures.append(_picture(env, world.name, size))
+        return policy(obs), np.zeros(1, dtype=bool)
+
+    played = play([env], act, [episode_seed(policy.seed, 1, number)], world.steps)
+    pictures.append(_picture(env, world.name, size))  # play leaves a finished world as it is
+    title = f"{world.name}, seed {policy.seed}, episode {number}"
+    course = _course(played, world, influence, title)
+    for step, picture in zip(range(len(course.values)), pictures, strict=False):
+        frame = Image.new("RGB", (size, picture.height + strip_height(size)), PAPER)
+        frame.paste(picture, (0, 0))
+        frame.paste(draw_strip(course, step, size), (0, picture.height))
+        yield frame
+
+
+def _course(played: Played, world: World, influence: Influence | None, title: str) -> Course:
+    """CAI of each state, or its reward where there is no influence model; the goal is reached where the reward is 0."""
+    episodes, states = played.episodes, int(played.episodes.length[0]) + 1
+    goals = (torch.from_numpy(goal[0, :states]) for goal in (episodes.achieved_goal, episodes.desired_goal))
+    reward = world.reward(*goals).double().numpy()
+    reached = reward >= 0
+    reached[-1] |= played.success[0]
+    if influence is None:
+        return Course("reward", "", reward, reached, f"{title}; no influence model in this run")
+    (values,) = influence.score(episodes.observation[0, :states]).values()
+    return Course("CAI", "nats", np.asarray(values, dtype=np.float64), reached, title)
+
+
+def _write(path: Path, frames: Iterator[Image.Image], fps: float) -> None:
+    """A video of frames as they come: .gif by pillow, .mp4 by ffmpeg."""
+    opening = next(frames)
+    with written(path) as temporary:
+        if path.suffix.lower() == ".gif":
+            opening.save(temporary, "GIF", save_all=True, append_images=frames, duration=round(1000 / fps), loop=0)
+            return
+        from imageio_ffmpeg import write_frames
+
+        # the format is named because the temporary name does not show it; faststart lets a browser play while it loads
+        options = ["-f", "mp4", "-movflags", "+faststart"]
+        with closing(
+            write_frames(temporary, opening.size, fps=fps, codec="libx264", macro_block_size=2, output_params=options)
+        ) as video:
+            video.send(None)  # starts it
+            for frame in chain([opening], frames):
+                video.send(frame.tobytes())
