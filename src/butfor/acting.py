@@ -7,9 +7,9 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
-from butfor.actions import ActionLaw
+from butfor.actions import ActionLaw, from_unit
 from butfor.agent import Policy
-from butfor.capture import captured
+from butfor.capture import captured, compiled
 from butfor.dynamics import GaussianDynamics
 from butfor.explore import ExploreConfig, draw_noise, explore
 from butfor.gaussian import KLForm, kl_to_mixture
@@ -44,6 +44,7 @@ class Acting:
         self.candidates = 0 if model is None else config.candidates
         weight = self.policy.normalizer.mean
         self.device, self.replicas = weight.device, len(weight)
+        self.bounds = law.bounds(self.device)
         self.noise = torch.empty(0)
         self._recorded: Any = None
         self._ready: torch.cuda.Event | None = None
@@ -68,7 +69,7 @@ class Acting:
     def random_actions(self) -> NDArray[np.float32]:
         """Uniform actions for the whole episode: [T, R x W, A]."""
         uniform = self.noise[..., 1 + self.law.size : 1 + 2 * self.law.size].flatten(1, 2)
-        low, high = self.law.bounds(uniform.device)
+        low, high = self.bounds
         if self._stream is not None:
             self._stream.synchronize()
         return (low + (high - low) * uniform).cpu().numpy()
@@ -97,8 +98,8 @@ class Acting:
             mean, variance = model.predictor()(obs, candidates)
             return kl_to_mixture(mean, variance, form=self.form)  # [R, W, K]
 
-        action = self.law.denormalize(self.policy(inputs))
-        chosen, sampled = explore(action, noise, self.law, self.config, score if model is not None else None)
+        action = from_unit(self.policy(inputs), self.bounds)
+        chosen, sampled = explore(action, noise, self.bounds, self.config, score if model is not None else None)
         return torch.cat([chosen, sampled[..., None]], -1)
 
     def _act_on_gpu(self, inputs: Tensor, time: int) -> Tensor:
@@ -107,7 +108,7 @@ class Acting:
             if self._recorded is None:
                 self._input = torch.empty(inputs.shape).pin_memory()
                 on_device = inputs.to(self.device)
-                self._recorded = captured(self._act, [on_device, self.noise[time]], [])
+                self._recorded = captured(compiled(self._act, self.device), [on_device, self.noise[time]], [])
                 self._output = torch.empty(*inputs.shape[:2], self.law.size + 1).pin_memory()
             self._input.copy_(inputs)
             self._output.copy_(self._recorded(self._input, self.noise[time]), non_blocking=True)

@@ -1,6 +1,5 @@
 """The uniform law over an action space: what CAI averages over, and how a model sees an action."""
 
-import functools
 import warnings
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -103,33 +102,26 @@ class ActionLaw:
         unit = torch.quasirandom.SobolEngine(self.size, scramble=True, seed=seed).draw(actions)
         return self._stretch(unit.to(device))[None, None]
 
-    def denormalize(self, action: Tensor) -> Tensor:
-        """Actions in [-1, 1], as an agent's network gives them, in the bounds of the box."""
-        if self._is_unit:
-            return action
-        low, high = self.bounds(action.device)
-        return (low + high) / 2 + (high - low) / 2 * action
-
-    def normalize(self, action: Tensor) -> Tensor:
-        """The inverse of `denormalize`."""
-        if self._is_unit:
-            return action
-        low, high = self.bounds(action.device)
-        return (2 * action - low - high) / (high - low)
-
     def bounds(self, device: torch.device) -> tuple[Tensor, Tensor]:
-        """`low` and `high` as tensors [size], made once: a recorded graph cannot copy from the host."""
-        return _bounds(self, device)
-
-    @property
-    def _is_unit(self) -> bool:
-        return set(self.low) == {-1.0} and set(self.high) == {1.0}
+        """`low` and `high` as tensors [size]."""
+        return torch.tensor(self.low, device=device), torch.tensor(self.high, device=device)
 
     def _stretch(self, unit: Tensor) -> Tensor:
         low, high = self.bounds(unit.device)
         return low + (high - low) * unit
 
 
-@functools.lru_cache(maxsize=64)
-def _bounds(law: ActionLaw, device: torch.device) -> tuple[Tensor, Tensor]:
-    return torch.tensor(law.low, device=device), torch.tensor(law.high, device=device)
+Bounds = tuple[Tensor, Tensor]
+"""The lowest and the highest action, [A] each."""
+
+
+def from_unit(action: Tensor, bounds: Bounds) -> Tensor:
+    """Actions in [-1, 1], as an agent's network gives them, in the bounds of the world's action space."""
+    low, high = bounds
+    return (low + high) / 2 + (high - low) / 2 * action
+
+
+def to_unit(action: Tensor, bounds: Bounds) -> Tensor:
+    """The inverse of `from_unit`."""
+    low, high = bounds
+    return (2 * action - low - high) / (high - low)

@@ -12,7 +12,7 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor, nn
 
-from butfor.actions import ActionLaw
+from butfor.actions import ActionLaw, from_unit
 from butfor.files import load_tensors, save_tensors
 from butfor.networks import MLP, some_replicas
 from butfor.replay import Batch
@@ -194,7 +194,7 @@ class TrainedPolicy:
             parts.append(value)
         inputs = torch.from_numpy(np.concatenate(parts, -1))
         batch = inputs.reshape(1, -1, inputs.shape[-1]).to(self.policy.normalizer.mean.device)
-        action = self.law.denormalize(self.policy(batch))[0].cpu().numpy()
+        action = from_unit(self.policy(batch), self.law.bounds(batch.device))[0].cpu().numpy()
         return np.asarray(action.reshape(*inputs.shape[:-1], -1))
 
 

@@ -178,8 +178,7 @@ class ResumeOptions:
 def _train(arguments: list[str]) -> None:
     """Parses and runs `butfor train`: its defaults depend on the world and the preset."""
     from butfor.envs import WORLDS
-    from butfor.presets import preset
-    from butfor.train import Config
+    from butfor.settings import Config, preset
     from butfor.train import resume as resume_run
     from butfor.train import train as train_run
 

@@ -7,7 +7,7 @@ from typing import Literal
 import torch
 from torch import Tensor
 
-from butfor.actions import ActionLaw
+from butfor.actions import ActionLaw, Bounds
 
 
 @dataclass(frozen=True)
@@ -95,7 +95,7 @@ def draw_noise(steps: int, worlds: int, law: ActionLaw, candidates: int, generat
 def explore(
     action: Tensor,
     noise: Tensor,
-    law: ActionLaw,
+    bounds: Bounds,
     config: ExploreConfig,
     score: Callable[[Tensor], Tensor] | None,
 ) -> tuple[Tensor, Tensor]:
@@ -104,8 +104,7 @@ def explore(
     With probability epsilon the action is exploratory: chosen among candidates by `score` [R, W, K, A] -> [R, W, K] in
     the share `active`, else uniform. Otherwise it is the policy's, with Gaussian noise, clipped.
     """
-    size = law.size
-    low, high = law.bounds(action.device)
+    (low, high), size = bounds, action.shape[-1]
     lot, normal, uniform = noise[..., :1], noise[..., 1 : 1 + size], noise[..., 1 + size : 1 + 2 * size]
     noisy = (action + config.noise * (high - low) / 2 * normal).clamp(low, high)
     sampled = lot < config.epsilon

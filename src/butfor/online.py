@@ -84,7 +84,7 @@ class OnlineInfluence:
         obs_size = replay.observation.shape[-1]
         self.model = GaussianDynamics(obs_size, law.size, len(self.scale), config.network, generators).to(device)
         self.optimizer = make_optimizer(self.model, FitConfig(learning_rate=config.learning_rate, betas=config.betas))
-        self.weights = Weights(replay)
+        self.weights = Weights(replay, even=not config.only_sampled)
         self._recorded: dict[int, Any] = {}
         self._loss = compiled(self.model.loss, device)
 

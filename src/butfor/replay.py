@@ -119,7 +119,9 @@ class Replay:
 class Weights:
     """How likely each step of the memory is to be drawn: one number a step, and their running sum over episodes."""
 
-    def __init__(self, replay: Replay) -> None:
+    def __init__(self, replay: Replay, even: bool) -> None:
+        """`even`: all steps of an episode weigh the same, which saves a running sum over them."""
+        self.replay, self.even = replay, even
         self.step = torch.zeros_like(replay.score)  # [R, E, T]
         self.running = torch.zeros(self.step.shape[:2], dtype=torch.float64, device=self.step.device)  # [R, E]
 
@@ -133,13 +135,12 @@ class Weights:
 
         The first number picks the episode, the second the step within it; a step of weight zero is never picked.
         """
-        noise = noise.double()
-        total = self.running[:, -1:]
-        episode = torch.searchsorted(self.running, noise[..., 0].contiguous() * total, right=True)  # [R, B]
-        episode = episode.clamp(max=self.running.shape[1] - 1)
-        rows = torch.arange(len(self.step), device=self.step.device)[:, None]
-        within = self.step[rows, episode].double().cumsum(-1)  # [R, B, T]
-        return episode, pick(within, noise[..., 1])
+        first = noise[..., 0].double().contiguous() * self.running[:, -1:]
+        episode = torch.searchsorted(self.running, first, right=True)  # [R, B]
+        at = (self.replay.rows, episode.clamp(max=self.running.shape[1] - 1))
+        if self.even:
+            return at[1], (noise[..., 1] * self.replay.length[at]).long()
+        return at[1], pick(self.step[at].double().cumsum(-1), noise[..., 1].double())
 
 
 def pick(running: Tensor, noise: Tensor) -> Tensor:

@@ -1,20 +1,17 @@
-"""Training: the settings, and the one loop that rolls out, stores, fits, rescores and updates."""
+"""Training: the one loop that plays, stores, fits, rescores and updates."""
 
 import time
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from pathlib import Path
-from typing import Any, Literal
+from typing import Any
 
 import numpy as np
 import torch
 
-from butfor.agent import AgentConfig, save_agent
+from butfor.agent import save_agent
 from butfor.checkpoints import latest_checkpoint, save_checkpoint_in
 from butfor.episodes import EpisodeStream
-from butfor.explore import BonusConfig, ExploreConfig
 from butfor.files import write_json
-from butfor.online import OnlineConfig
-from butfor.priority import PriorityConfig
 from butfor.record import (
     append_metrics,
     config_from,
@@ -27,93 +24,11 @@ from butfor.record import (
     truncate_metrics,
     versions,
 )
-from butfor.replay import ReplayConfig
 from butfor.rollout import Progress
+from butfor.settings import Config
 from butfor.stopping import stopping
 from butfor.trainer import Trainer
 from butfor.worlds import MakeEnv, World, open_world
-
-Use = Literal["priority", "bonus", "active", "intrinsic"]
-Overlap = Literal["acting", "updates", "model"]
-
-
-@dataclass(frozen=True)
-class Config:
-    """One training run of several seeds. Defaults are the paper's for FetchPickAndPlace."""
-
-    world: str = "pick-and-place"
-    influence: tuple[Use, ...] = ()
-    """how influence is used: replay by it, add it to the reward, explore by it; intrinsic: it is the only reward"""
-    seeds: int = 1
-    """replicas, trained together as one batch"""
-    first_seed: int = 0
-    """replica i has the seed first_seed + i"""
-    episodes: int = 3_000
-    """of each seed, the warm-up included"""
-    warmup: int = 200
-    """random episodes before learning begins"""
-    worlds: int = 1
-    """episodes that a seed plays at once; the updates grow in proportion"""
-    evaluate_every: int = 200
-    evaluation_episodes: int = 100
-    checkpoint_seconds: float = 300.0
-    """time between checkpoints"""
-    overlap: tuple[Overlap, ...] = ()
-    """acting: one half of the seeds acts while the other is simulated; updates: the next episode is simulated while the
-    updates run, by a policy one episode old; model: a round of the model is spread over the episodes up to the next"""
-    entity: tuple[int, ...] | None = None
-    """columns of the observation whose next value is predicted; None: those that show the achieved goal"""
-    tf32: bool = True
-    """on a GPU, round matrix products of training (not of scoring) to TF32"""
-    agent: AgentConfig = AgentConfig()
-    replay: ReplayConfig = ReplayConfig()
-    priority: PriorityConfig = PriorityConfig()
-    explore: ExploreConfig = ExploreConfig()
-    bonus: BonusConfig = BonusConfig()
-    model: OnlineConfig = OnlineConfig()
-
-    def __post_init__(self) -> None:
-        for name in ("seeds", "episodes", "warmup", "worlds", "evaluate_every", "evaluation_episodes"):
-            if getattr(self, name) < 1:
-                raise ValueError(f"{name} must be at least 1; got {getattr(self, name)}.")
-        if len(set(self.influence)) < len(self.influence):
-            raise ValueError(f"influence is {self.influence}; name each use once.")
-        if "priority" in self.influence and self.priority.kind != "uniform":
-            raise ValueError(
-                f"influence has 'priority', but priority.kind is {self.priority.kind!r}: episodes can be drawn by "
-                "influence or by that, not by both."
-            )
-        if {"intrinsic", "bonus"} <= set(self.influence):
-            raise ValueError("influence has 'intrinsic' and 'bonus': choose influence alone, or as an addition.")
-        if "intrinsic" in self.influence and self.agent.target_range is not None:
-            raise ValueError(
-                f"With intrinsic rewards, which are positive, agent.target_range must be None; it is "
-                f"{self.agent.target_range}. The preset 'intrinsic' has the paper's settings."
-            )
-        if self.replay.goals_by_score and not self.influence:
-            raise ValueError("replay.goals_by_score needs influence scores; choose a use of influence.")
-        if (self.episodes - self.warmup) % self.worlds:
-            raise ValueError(
-                f"episodes - warmup is {self.episodes - self.warmup}; it must be a multiple of worlds, {self.worlds}."
-            )
-        if self.replay.capacity < self.worlds:
-            raise ValueError(f"replay.capacity {self.replay.capacity} is less than the {self.worlds} worlds of a seed.")
-
-    @property
-    def needs_model(self) -> bool:
-        """Whether an influence model is trained."""
-        return bool(self.influence)
-
-    @property
-    def needs_scores(self) -> bool:
-        """Whether states in memory are scored (choosing actions alone does not need it)."""
-        return bool(set(self.influence) - {"active"}) or self.replay.goals_by_score
-
-    @property
-    def weighs_importance(self) -> bool:
-        """Whether squared errors are weighted to correct for how their transitions were drawn."""
-        by_influence = "priority" in self.influence
-        return self.priority.importance > 0 if by_influence else self.priority.kind == "per"
 
 
 def train(

@@ -4,7 +4,7 @@ import time
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from itertools import pairwise
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
 import torch
@@ -13,6 +13,7 @@ from torch import Tensor
 
 from butfor import priority
 from butfor.acting import Acting, stack_inputs
+from butfor.actions import from_unit, to_unit
 from butfor.agent import Agent
 from butfor.capture import captured, matrix_precision
 from butfor.explore import add_bonus, bonus_weight
@@ -21,10 +22,8 @@ from butfor.networks import make_generators
 from butfor.online import OnlineInfluence, batches_due
 from butfor.replay import NOISE, Batch, Replay, Weights, sample
 from butfor.rollout import Observation, Played, episode_seed, play
+from butfor.settings import Config
 from butfor.worlds import World
-
-if TYPE_CHECKING:
-    from butfor.train import Config
 
 STREAMS = ("networks", "actions", "updates", "model", "scores")  # each replica has one random stream for each
 CHUNK = 500  # batches of the model between two looks at whether to stop
@@ -33,7 +32,7 @@ CHUNK = 500  # batches of the model between two looks at whether to stop
 class Trainer:
     """R agents with their memory, influence models and worlds; everything that a checkpoint must hold is in `state`."""
 
-    def __init__(self, config: "Config", world: World, device: torch.device | str) -> None:
+    def __init__(self, config: Config, world: World, device: torch.device | str) -> None:
         self.config, self.world, self.device = config, world, torch.device(device)
         self.seeds = [config.first_seed + replica for replica in range(config.seeds)]
         streams = {name: [_stream_seed(seed, index) for seed in self.seeds] for index, name in enumerate(STREAMS)}
@@ -42,7 +41,8 @@ class Trainer:
         obs_size, action_size, goal_size = world.sizes
         capacity = min(config.replay.capacity, config.episodes)
         self.replay = Replay(config.seeds, capacity, world.steps, world.sizes, self.device)
-        self.weights = Weights(self.replay)
+        even = config.priority.kind != "per" and not config.priority.within_episode
+        self.weights = Weights(self.replay, even)
         self.agent = Agent(obs_size + goal_size, action_size, config.agent, first).to(self.device)
         self.optimizers = self.agent.make_optimizers()
         self.model: OnlineInfluence | None = None
@@ -50,6 +50,7 @@ class Trainer:
             self.model = OnlineInfluence(
                 config.model, self.replay, world.law, world.entity, world.scale, first, self.device
             )
+        self.bounds = world.law.bounds(self.device)
         # what recorded graphs read, refilled between episodes
         self.bonus = torch.zeros((), device=self.device)
         self.importance = torch.zeros((), device=self.device)
@@ -163,11 +164,9 @@ class Trainer:
         """Sets how likely each step is to be drawn, and what else the updates read."""
         config, replay = self.config, self.replay
         self.bonus.fill_(bonus_weight(config.bonus, replay.stored))
-        self.importance.fill_(
-            config.priority.importance
-            if "priority" in config.influence
-            else priority.beta_at(config.priority, replay.stored)
-        )
+        by_influence = "priority" in config.influence
+        beta = config.priority.importance if by_influence else priority.beta_at(config.priority, replay.stored)
+        self.importance.fill_(beta)
         self.weights.fill(self._weight())
 
     def _weight(self) -> Tensor:
@@ -209,7 +208,7 @@ class Trainer:
         """Transitions with hindsight goals, importance weights and the bonus: noise [R, B, 4]."""
         config = self.config
         batch = sample(self.replay, self.weights, noise, self.world.reward, config.replay)
-        batch.action = self.world.law.normalize(batch.action)
+        batch.action = to_unit(batch.action, self.bounds)
         if "intrinsic" in config.influence:
             batch.reward = batch.score.clamp(0, config.bonus.cap)
         elif "bonus" in config.influence:
@@ -260,7 +259,7 @@ class Trainer:
     def _best(self, obs: Observation) -> tuple[NDArray[Any], NDArray[np.bool_]]:
         """The policy's own actions in W worlds."""
         inputs = torch.from_numpy(stack_inputs(obs)).to(self.device).unflatten(0, (self.config.seeds, -1))
-        action = self.world.law.denormalize(self.agent.policy(inputs)).flatten(0, 1).cpu().numpy()
+        action = from_unit(self.agent.policy(inputs), self.bounds).flatten(0, 1).cpu().numpy()
         return action, np.zeros(len(action), dtype=bool)
 
     def report(self) -> list[dict[str, float]]:
@@ -337,7 +336,7 @@ class Trainer:
 
     def close(self) -> None:
         """Gives the worlds back."""
-        for env in [*self.envs, *([self._judge] if self._judge is not None else [])]:
+        for env in filter(None, [*self.envs, self._judge]):
             env.close()
 
 

@@ -48,8 +48,13 @@ class Course:
 
     def words(self, step: int) -> tuple[str, str, str]:
         """What is written at a step: ("step 17", "CAI 0.83 nats", "goal reached")."""
-        value = f"{self.quantity} {self.values[step]:.2f} {self.unit}".rstrip()
+        value = f"{self.quantity} {self.number(self.values[step])} {self.unit}".rstrip()
         return f"step {step}", value, "goal reached" if self.reached[step] else ""
+
+    def number(self, value: float) -> str:
+        """Two digits after the point, three where the whole strip is about less than 0.1."""
+        low, high = self.scale()
+        return f"{value:.{2 if high - low >= 0.1 else 3}f}"
 
     def scale(self) -> tuple[float, float]:
         """The lowest and the highest number of the strip, the same in all of its pictures."""
@@ -105,7 +110,8 @@ def draw_strip(course: Course, step: int, width: int) -> Image.Image:
 
     place = 12 * pixel
     last = len(course.values) - 1
-    widest = (f"step {last}", max((course.words(t)[1] for t in range(last + 1)), key=len), "")
+    extremes = (int(course.values.argmin()), int(course.values.argmax()))
+    widest = (f"step {last}", max((course.words(t)[1] for t in extremes), key=len), "")  # words keep their place
     for words, space, colour in zip(course.words(step), widest, (INK, LINE, GREEN), strict=True):
         draw.text((place, 6 * pixel), words, colour, large)
         place += draw.textlength(space, large) + 16 * pixel
@@ -127,7 +133,7 @@ def draw_strip(course: Course, step: int, width: int) -> Image.Image:
     (across, down), radius = line[-1], 3.5 * pixel
     draw.ellipse((across - radius, down - radius, across + radius, down + radius), LINE)
     for number, height in ((high, top), (low, bottom)):
-        label = f"{number:.2f}".rstrip("0").rstrip(".")
+        label = course.number(number).rstrip("0").rstrip(".")
         draw.text((left - 5 * pixel, height), label, GREY, small, anchor="rm")
     draw.text((left - 5 * pixel, (top + bottom) / 2), course.unit, GREY, small, anchor="rm")
     return strip.reduce(OVERSIZE)
@@ -162,9 +168,8 @@ def _load_influence(folder: Path, seed: int) -> Influence | None:
 
 
 def _open_drawn(name: str, size: int) -> VectorEnv[Any, Any, Any]:
-    """One world that can be drawn; Fetch worlds draw in any size, pictures of the others are scaled."""
-    fetch = short_name(name) in WORLDS and short_name(name) != "slide"
-    options = {"width": size, "height": size} if fetch else {}
+    """One world that can be drawn; the Fetch worlds draw larger than needed, so that they can be cut."""
+    options = {"width": size * 3 // 2, "height": size * 3 // 2} if _is_fetch(name) else {}
     try:
         env = make_worlds(name, 1, render_mode="rgb_array", **options)
     except (TypeError, gymnasium.error.Error) as error:
@@ -176,12 +181,26 @@ def _open_drawn(name: str, size: int) -> VectorEnv[Any, Any, Any]:
     return env
 
 
+def _is_fetch(name: str) -> bool:
+    """Whether it is a built-in world other than slide."""
+    return short_name(name) in WORLDS and short_name(name) != "slide"
+
+
 def _picture(env: VectorEnv[Any, Any, Any], name: str, size: int) -> Image.Image:
-    """The world as it is now, `size` pixels wide and an even number high."""
-    drawn: Any = env.render()
-    if drawn is None or drawn[0] is None:
-        raise ValueError(f"{name} cannot be drawn: its render() gave None instead of an array [height, width, 3].")
-    picture = Image.fromarray(np.asarray(drawn[0], dtype=np.uint8)[..., :3])
+    """The world now, `size` pixels wide and an even number high; of the Fetch worlds, what is around the table."""
+    try:
+        drawn: Any = env.render()
+    except Exception as error:  # each world fails in its own way
+        hint = "" if _is_fetch(name) else " Where there is no screen, worlds of MuJoCo need MUJOCO_GL=egl."
+        raise RuntimeError(f"{name} cannot be drawn ({error}).{hint}") from error
+    array = np.asarray(None if drawn is None else drawn[0])
+    if array.ndim != 3 or array.shape[2] < 3:
+        given = array.item() if array.ndim == 0 else f"an array {list(array.shape)}"
+        raise ValueError(f"{name} cannot be drawn: its render() gave {given}; expected an array [height, width, 3].")
+    if _is_fetch(name):
+        top, left = size * 4 // 15, size // 4
+        array = array[top : top + size, left : left + size]
+    picture = Image.fromarray(array[..., :3].astype(np.uint8))
     height = max(round(picture.height * size / picture.width / 2) * 2, 2)
     return picture if picture.size == (size, height) else picture.resize((size, height), Image.Resampling.LANCZOS)
 

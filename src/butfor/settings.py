@@ -1,0 +1,139 @@
+"""The settings of a training run, and those to start from for each world and experiment of the paper."""
+
+from dataclasses import dataclass, replace
+from typing import Literal
+
+from butfor.agent import AgentConfig
+from butfor.dynamics import ModelConfig
+from butfor.envs import WORLDS, short_name
+from butfor.explore import BonusConfig, ExploreConfig
+from butfor.online import OnlineConfig
+from butfor.priority import PriorityConfig
+from butfor.replay import ReplayConfig
+from butfor.scoring import ScoreConfig
+
+Use = Literal["priority", "bonus", "active", "intrinsic"]
+Overlap = Literal["acting", "updates", "model"]
+
+
+@dataclass(frozen=True)
+class Config:
+    """One training run of several seeds. Defaults are the paper's for FetchPickAndPlace."""
+
+    world: str = "pick-and-place"
+    influence: tuple[Use, ...] = ()
+    """how influence is used: replay by it, add it to the reward, explore by it; intrinsic: it is the only reward"""
+    seeds: int = 1
+    """replicas, trained together as one batch"""
+    first_seed: int = 0
+    """replica i has the seed first_seed + i"""
+    episodes: int = 3_000
+    """of each seed, the warm-up included"""
+    warmup: int = 200
+    """random episodes before learning begins"""
+    worlds: int = 1
+    """episodes that a seed plays at once; the updates grow in proportion"""
+    evaluate_every: int = 200
+    evaluation_episodes: int = 100
+    checkpoint_seconds: float = 300.0
+    """time between checkpoints"""
+    overlap: tuple[Overlap, ...] = ()
+    """acting: one half of the seeds acts while the other is simulated; updates: the next episode is simulated while the
+    updates run, by a policy one episode old; model: a round of the model is spread over the episodes up to the next"""
+    entity: tuple[int, ...] | None = None
+    """columns of the observation whose next value is predicted; None: those that show the achieved goal"""
+    tf32: bool = True
+    """on a GPU, round matrix products of training (not of scoring) to TF32"""
+    agent: AgentConfig = AgentConfig()
+    replay: ReplayConfig = ReplayConfig()
+    priority: PriorityConfig = PriorityConfig()
+    explore: ExploreConfig = ExploreConfig()
+    bonus: BonusConfig = BonusConfig()
+    model: OnlineConfig = OnlineConfig()
+
+    def __post_init__(self) -> None:
+        for name in ("seeds", "episodes", "warmup", "worlds", "evaluate_every", "evaluation_episodes"):
+            if getattr(self, name) < 1:
+                raise ValueError(f"{name} must be at least 1; got {getattr(self, name)}.")
+        if len(set(self.influence)) < len(self.influence):
+            raise ValueError(f"influence is {self.influence}; name each use once.")
+        if "priority" in self.influence and self.priority.kind != "uniform":
+            raise ValueError(
+                f"influence has 'priority', but priority.kind is {self.priority.kind!r}: episodes can be drawn by "
+                "influence or by that, not by both."
+            )
+        if {"intrinsic", "bonus"} <= set(self.influence):
+            raise ValueError("influence has 'intrinsic' and 'bonus': choose influence alone, or as an addition.")
+        if "intrinsic" in self.influence and self.agent.target_range is not None:
+            raise ValueError(
+                f"With intrinsic rewards, which are positive, agent.target_range must be None; it is "
+                f"{self.agent.target_range}. The preset 'intrinsic' has the paper's settings."
+            )
+        if self.replay.goals_by_score and not self.influence:
+            raise ValueError("replay.goals_by_score needs influence scores; choose a use of influence.")
+        if (self.episodes - self.warmup) % self.worlds:
+            raise ValueError(
+                f"episodes - warmup is {self.episodes - self.warmup}; it must be a multiple of worlds, {self.worlds}."
+            )
+        if self.replay.capacity < self.worlds:
+            raise ValueError(f"replay.capacity {self.replay.capacity} is less than the {self.worlds} worlds of a seed.")
+
+    @property
+    def needs_model(self) -> bool:
+        """Whether an influence model is trained."""
+        return bool(self.influence)
+
+    @property
+    def needs_scores(self) -> bool:
+        """Whether states in memory are scored (choosing actions alone does not need it)."""
+        return bool(set(self.influence) - {"active"}) or self.replay.goals_by_score
+
+    @property
+    def weighs_importance(self) -> bool:
+        """Whether squared errors are weighted to correct for how their transitions were drawn."""
+        by_influence = "priority" in self.influence
+        return self.priority.importance > 0 if by_influence else self.priority.kind == "per"
+
+
+def preset(world: str, name: str = "paper") -> Config:
+    """The settings to start from: the paper's for a world, its intrinsic experiment, or a short schedule."""
+    short = short_name(world)
+    config = Config(world=short)
+    if short == "rot-table":
+        config = replace(
+            config,
+            agent=AgentConfig(learning_rate=3e-4, discount=0.95, polyak=0.99),
+            priority=PriorityConfig(beta_episodes=30_000),
+            model=replace(config.model, network=replace(config.model.network, width=386)),
+        )
+    elif short == "slide":
+        network = ModelConfig(layers=3, width=64, activation="tanh", spectral_norm_hidden=False, target_scale=1.0)
+        config = replace(
+            config,
+            episodes=600,
+            warmup=50,
+            evaluate_every=50,
+            agent=AgentConfig(width=64, updates=40),
+            model=OnlineConfig(
+                network, ScoreConfig(actions=16), 250, every=50, schedule=((50, 1000), (10_000, 250)), newest_from=300
+            ),
+        )
+    elif short not in WORLDS:
+        config = replace(config, model=replace(config.model, network=replace(config.model.network, target_scale=None)))
+    if name == "intrinsic":
+        agent = AgentConfig(layers=2, width=192, learning_rate=3e-3, discount=0.95, polyak=0.99, target_range=None)
+        return replace(
+            config,
+            influence=("intrinsic",),
+            warmup=100,
+            evaluate_every=100,
+            agent=agent,
+            replay=ReplayConfig(hindsight=0.0),
+            bonus=BonusConfig(cap=10.0),
+            model=replace(config.model, schedule=((200, 40_000), (5_200, 20_000))),
+        )
+    if name == "fast":
+        return replace(config, model=replace(config.model, schedule=((200, 10_000), (10_200, 2_000))))
+    if name != "paper":
+        raise ValueError(f"There is no preset {name!r}; the presets are paper, intrinsic, fast.")
+    return config
