@@ -92,5 +92,7 @@ def print_training(folder: Path) -> None:
     for episode, mean, std in rows[(len(rows) - 1) % every if rows else 0 :: max(every, 1)]:
         table.add_row(f"{episode}", f"{mean:.3f}", f"{std:.3f}" if seeds > 1 else "")
     Console().print(table)
+    learning = summary["seconds"].get("total", 0) - summary["seconds"].get("evaluation", 0)
+    print(f"{learning:.1f} s without evaluation and start-up", end="; ")
     spent = {name: value for name, value in summary["seconds"].items() if value >= 0.05}
-    print("Seconds: " + ", ".join(f"{name} {value:.1f}" for name, value in spent.items()))
+    print("seconds by kind: " + ", ".join(f"{name} {value:.1f}" for name, value in spent.items()))

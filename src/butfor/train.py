@@ -108,9 +108,11 @@ def _run(
     events = open_events(folder, replay.stored + 1 if state is not None else None)
     kept = EpisodeStream(keep_episodes, replay.stored) if keep_episodes is not None else None
     saved, began, text = time.monotonic(), (time.monotonic(), replay.stored), ""
+    before_this_process = trainer.seconds.get("total", 0.0)
 
     def save() -> None:
         trainer.check()
+        trainer.seconds["total"] = before_this_process + time.monotonic() - began[0]
         if kept is not None:
             kept.flush(replay.stored)
         save_checkpoint_in(folder, replay.stored, trainer.state())
