@@ -23,7 +23,6 @@ from benchmarks._timing import describe, medians
 from benchmarks.fetch_stepping import CORES, PEER
 from butfor.envs import WORLDS
 from butfor.settings import preset
-from butfor.train import Use
 from butfor.trainer import Trainer
 from butfor.worlds import open_world
 

@@ -6,11 +6,13 @@ import pytest
 import torch
 from torch import Tensor
 
+from butfor.agent import Agent, AgentConfig
 from butfor.attention import AttentionConfig, AttentionModel
-from butfor.capture import captured
+from butfor.capture import _tensors, captured, matrix_precision
 from butfor.dynamics import GaussianDynamics, ModelConfig
 from butfor.fitting import FitConfig, Fitting, make_optimizer, take, train_step
 from butfor.networks import make_generators
+from butfor.replay import Batch
 
 needs_gpu = pytest.mark.skipif(not torch.cuda.is_available(), reason="no CUDA GPU: graphs cannot be recorded here")
 INPUTS, TARGET = torch.randn(200, 5, generator=make_generators([0])[0]), torch.zeros(200, 2)
@@ -98,3 +100,80 @@ def test_a_fit_on_the_gpu_agrees_with_one_on_the_cpu_and_resumes() -> None:
     on_cpu, on_gpu, resumed = fit("cpu"), fit("cuda"), fit("cuda", pause=True)
     torch.testing.assert_close(on_gpu.best_error.cpu(), on_cpu.best_error, rtol=1e-3, atol=1e-5)
     torch.testing.assert_close(resumed.best_error, on_gpu.best_error, rtol=1e-4, atol=1e-6)
+
+
+def test_a_step_without_a_gpu_is_itself_also_for_tensors_it_writes_to() -> None:
+    counter = torch.zeros(1)
+
+    def step(value: Tensor) -> Tensor:
+        counter.add_(value.sum())
+        return counter
+
+    used = captured(step, [torch.ones(2)], [counter])
+    assert counter == 0  # nothing was called to warm up
+    used(torch.ones(2))
+    assert counter == 2
+
+
+@pytest.mark.parametrize("precision", ["highest", "high"])
+def test_the_precision_of_products_is_put_back(precision: str) -> None:
+    before = torch.get_float32_matmul_precision()
+    with matrix_precision(precision):
+        assert torch.get_float32_matmul_precision() == precision
+    assert torch.get_float32_matmul_precision() == before
+
+
+def test_the_precision_of_products_is_put_back_after_an_error() -> None:
+    before = torch.get_float32_matmul_precision()
+    other = "high" if before == "highest" else "highest"
+    with pytest.raises(ZeroDivisionError), matrix_precision(other):
+        raise ZeroDivisionError
+    assert torch.get_float32_matmul_precision() == before
+
+
+def test_all_that_an_optimiser_and_a_module_hold_is_found() -> None:
+    """What a recording must undo: weights, buffers, both moments and the step count of every parameter."""
+    model = make("cpu")
+    optimizer = make_optimizer(model, FitConfig())
+    extra = torch.zeros(3)
+    parameters, saved = len(list(model.parameters())), len(model.state_dict())
+    assert saved > parameters  # there are buffers
+    assert len(_tensors([model, optimizer, extra])) == saved + 1  # no moments yet
+    index = torch.arange(96).view(3, 32)
+    train_step(model.loss, optimizer, take(INPUTS, index), take(TARGET, index))
+    found = _tensors([model, optimizer, extra])
+    assert len(found) == saved + 3 * parameters + 1
+    assert found[-1] is extra
+    places = {value.data_ptr() for value in found}
+    for value in [*model.state_dict().values(), *(v for s in optimizer.state.values() for v in s.values())]:
+        assert value.data_ptr() in places
+
+
+def updates(device: str, capture: bool, count: int = 4) -> dict[str, Tensor]:
+    """Updates of an agent, with two critics and weights, from noise alone."""
+    config = AgentConfig(layers=2, width=16, twin_critics=True, critic_layer_norm=True)
+    agent = Agent(6, 2, config, make_generators([1, 2, 3])).to(device)
+    optimizers = agent.make_optimizers()
+    total = torch.zeros(3, 3, device=device)
+
+    def eager(noise: Tensor) -> Tensor:
+        inputs, next_inputs, action, rest = noise.split([6, 6, 2, 2], -1)
+        place = torch.zeros(noise.shape[:2], dtype=torch.long, device=device)
+        batch = Batch(inputs, action, next_inputs, -rest[..., 0].round(), (rest[..., 1] > 0.1).float(), rest[..., 0],
+                      place, place, rest[..., 1])  # fmt: skip
+        total.add_(agent.update(batch, optimizers)[0])
+        return total
+
+    draws = torch.rand(count, 3, 32, 16, generator=make_generators([9])[0]).to(device)
+    step = captured(eager, [draws[0]], [agent, *optimizers, total]) if capture else eager
+    for noise in draws:
+        step(noise)
+    return agent.state_dict() | {"total": total}
+
+
+@needs_gpu
+def test_captured_updates_of_an_agent_agree_with_eager_ones() -> None:
+    eager, recorded, on_cpu = updates("cuda", False), updates("cuda", True), updates("cpu", False)
+    for name, value in eager.items():
+        torch.testing.assert_close(recorded[name], value, rtol=1e-4, atol=1e-5, msg=name)
+        torch.testing.assert_close(on_cpu[name], value.cpu(), rtol=1e-2, atol=1e-3, msg=name)

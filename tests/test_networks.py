@@ -7,9 +7,20 @@ import torch
 from torch import Tensor, nn
 from torch.nn.utils.parametrizations import spectral_norm as torch_spectral_norm
 
+from butfor.agent import AgentConfig, Policy
 from butfor.attention import AttentionConfig, AttentionModel
 from butfor.dynamics import GaussianDynamics, ModelConfig
-from butfor.networks import ACTIVATIONS, ACTIVATIONS_IN_PLACE, InputNorm, LayerNorm, Linear, make_generators
+from butfor.networks import (
+    ACTIVATIONS,
+    ACTIVATIONS_IN_PLACE,
+    MLP,
+    InputNorm,
+    LayerNorm,
+    Linear,
+    make_generators,
+    refresh_replicas,
+    some_replicas,
+)
 
 
 def normal(*shape: int, seed: int = 0) -> Tensor:
@@ -223,3 +234,131 @@ def test_activations_are_the_named_functions_also_in_place() -> None:
         overwritten = x.clone()
         assert ACTIVATIONS_IN_PLACE[name](overwritten) is overwritten
         torch.testing.assert_close(overwritten, values, rtol=0, atol=2e-7)
+
+
+# --- MLP ------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("layer_norm", [False, True])
+def test_an_mlp_is_torchs_layers_one_after_the_other_for_each_replica(layer_norm: bool) -> None:
+    sizes = [5, 7, 6, 2]
+    network = MLP(sizes, make_generators(range(3)), layer_norm).double()
+    for index, parameter in enumerate(network.parameters()):
+        parameter.data = normal(*parameter.shape, seed=index)
+    x = normal(3, 9, 5, seed=50)
+    for replica in range(3):
+        value = x[replica]
+        for index, layer in enumerate(network.layers):
+            value = value @ layer.weight[replica] + layer.bias[replica]  # type: ignore[operator, index]
+            if index < 2:
+                if layer_norm:
+                    norm: Any = network.norms[index]
+                    value = nn.functional.layer_norm(
+                        value, (sizes[index + 1],), norm.gain[replica, 0], norm.offset[replica, 0]
+                    )
+                value = value.clamp(min=0)
+        torch.testing.assert_close(network(x)[replica], value, rtol=1e-10, atol=1e-10)
+    assert len(network.norms) == (2 if layer_norm else 0)
+
+
+def test_an_mlp_starts_with_xaviers_uniform_weights_and_zero_biases() -> None:
+    network = MLP([30, 50, 10], make_generators(range(2)))
+    for layer, (inputs, outputs) in zip(network.layers, [(30, 50), (50, 10)], strict=True):
+        weight: Any = layer.weight
+        limit = (6 / (inputs + outputs)) ** 0.5
+        assert weight.abs().max() <= limit
+        assert weight.abs().max() > 0.98 * limit
+        # variance of a uniform law: limit^2 / 3; five standard errors of it are 5 sqrt(4 / 45) limit^2 / sqrt(n)
+        error = 5 * (4 / 45) ** 0.5 * limit**2 / (inputs * outputs) ** 0.5
+        assert (weight.var((1, 2)) - limit**2 / 3).abs().max() < error
+        assert not layer.bias.any()  # type: ignore[operator]
+        assert not torch.equal(weight[0], weight[1])
+
+
+def test_an_mlp_in_a_batch_is_the_one_made_alone() -> None:
+    together = MLP([4, 6, 2], make_generators([3, 8]), layer_norm=True)
+    for replica, seed in enumerate([3, 8]):
+        alone = MLP([4, 6, 2], make_generators([seed]), layer_norm=True)
+        for name, value in alone.state_dict().items():
+            assert torch.equal(value[0], together.state_dict()[name][replica]), name
+
+
+# --- some of the replicas -------------------------------------------------------------------------
+
+
+def make_model(seeds: range) -> GaussianDynamics:
+    """With batch statistics, spectral norm and power vectors, after a few training passes."""
+    model = GaussianDynamics(3, 2, 2, ModelConfig(layers=2, width=5), make_generators(seeds)).train()
+    for step in range(3):
+        model(normal(len(seeds), 10, 5, seed=step).float())
+    return model.eval()
+
+
+@pytest.mark.parametrize(
+    ("part", "chosen"),
+    [(slice(0, 4), [0, 1, 2, 3]), (slice(1, 3), [1, 2]), (slice(3, 4), [3]), (slice(2, None), [2, 3])],
+)
+def test_some_replicas_answer_as_they_do_among_all(part: slice, chosen: list[int]) -> None:
+    model, x = make_model(range(4)), normal(4, 6, 5, seed=9).float()
+    copied = some_replicas(model, part)
+    assert copied.replicas == len(chosen)
+    assert model.replicas == 4  # the original stays as it was
+    assert {len(value) for value in copied.state_dict().values()} == {len(chosen)}
+    for one, other in zip(copied(x[chosen]), model(x), strict=True):
+        torch.testing.assert_close(one, other[chosen])
+    actions = normal(4, 6, 3, 2, seed=10).float()
+    for one, other in zip(
+        copied.predictor()(x[chosen, :, :3], actions[chosen]), model.predictor()(x[..., :3], actions), strict=True
+    ):
+        torch.testing.assert_close(one, other[chosen])
+
+
+def test_some_replicas_are_copies_without_gradients() -> None:
+    model = make_model(range(3))
+    before = {name: value.clone() for name, value in model.state_dict().items()}
+    copied = some_replicas(model, slice(0, 2))
+    assert not any(parameter.requires_grad for parameter in copied.parameters())
+    assert all(parameter.requires_grad for parameter in model.parameters())
+    assert list(dict(copied.named_parameters())) == list(dict(model.named_parameters()))
+    for value in copied.state_dict().values():
+        value.fill_(7.0)
+    for name, value in model.state_dict().items():
+        assert torch.equal(value, before[name]), name
+
+
+def test_the_mode_goes_along_with_a_copy() -> None:
+    model = make_model(range(2)).train()
+    assert some_replicas(model, slice(0, 1)).training
+    assert not some_replicas(model.eval(), slice(0, 1)).training
+
+
+@pytest.mark.parametrize("part", [slice(0, 3), slice(1, 2), slice(1, 3)])
+def test_a_refreshed_copy_is_a_new_copy_in_the_same_tensors(part: slice) -> None:
+    model = make_model(range(3))
+    copied = some_replicas(model, part)
+    places = {name: value.data_ptr() for name, value in copied.state_dict().items()}
+    model.train()
+    model(10 * normal(3, 10, 5, seed=77).float())  # other statistics and power vectors
+    model.eval()
+    for parameter in model.parameters():
+        parameter.data += 0.1
+    assert any(
+        not torch.equal(value, copied.state_dict()[name])
+        for name, value in some_replicas(model, part).state_dict().items()
+    )
+    refresh_replicas(copied, model, part)
+    for name, value in some_replicas(model, part).state_dict().items():
+        assert torch.equal(copied.state_dict()[name], value), name
+        assert copied.state_dict()[name].data_ptr() == places[name]
+
+
+def test_a_policy_with_sums_in_double_precision_is_taken_apart_too() -> None:
+    policy = Policy(4, 2, AgentConfig(layers=1, width=5), make_generators(range(3)))
+    policy.normalizer.update(normal(3, 20, 4) + 1.3)
+    copied, x = some_replicas(policy, slice(1, 3)), normal(3, 6, 4, seed=1).float()
+    torch.testing.assert_close(copied(x[1:]), policy(x)[1:])
+    policy.normalizer.update(normal(3, 20, 4, seed=2))
+    refresh_replicas(copied, policy, slice(1, 3))
+    assert copied.normalizer.total.dtype == torch.float64
+    assert torch.equal(copied.normalizer.total, policy.normalizer.total[1:])
+    torch.testing.assert_close(copied(x[1:]), policy(x)[1:])

@@ -11,7 +11,7 @@ from butfor.actions import ActionLaw, from_unit
 from butfor.agent import Policy
 from butfor.capture import captured, compiled
 from butfor.dynamics import GaussianDynamics
-from butfor.explore import ExploreConfig, draw_noise, explore
+from butfor.explore import ExploreConfig, draw_noise, explore, noise_size
 from butfor.gaussian import KLForm, kl_to_mixture
 from butfor.networks import refresh_replicas, some_replicas
 from butfor.rollout import Observation
@@ -102,14 +102,23 @@ class Acting:
         chosen, sampled = explore(action, noise, self.bounds, self.config, score if model is not None else None)
         return torch.cat([chosen, sampled[..., None]], -1)
 
+    def prepare(self, features: int) -> None:
+        """On a GPU, compiles and records one action."""
+        if self._stream is None or self._recorded is not None:
+            return
+        shape = (self.replicas, self.worlds)
+        self._input = torch.zeros(*shape, features).pin_memory()
+        self._output = torch.zeros(*shape, self.law.size + 1).pin_memory()
+        with torch.cuda.stream(self._stream):
+            noise = torch.zeros(*shape, noise_size(self.law, self.candidates), device=self.device)
+            act = compiled(self._act, self.device)
+            self._recorded = captured(act, [self._input.to(self.device), noise], [])
+            self._stream.synchronize()
+
     def _act_on_gpu(self, inputs: Tensor, time: int) -> Tensor:
         """The same through pinned memory and a recorded graph."""
+        self.prepare(inputs.shape[-1])
         with torch.cuda.stream(self._stream):
-            if self._recorded is None:
-                self._input = torch.empty(inputs.shape).pin_memory()
-                on_device = inputs.to(self.device)
-                self._recorded = captured(compiled(self._act, self.device), [on_device, self.noise[time]], [])
-                self._output = torch.empty(*inputs.shape[:2], self.law.size + 1).pin_memory()
             self._input.copy_(inputs)
             self._output.copy_(self._recorded(self._input, self.noise[time]), non_blocking=True)
         assert self._stream is not None

@@ -1,6 +1,6 @@
 """The influence model that learns along with the agent: when it is trained, on what, and which states it scores."""
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any, Literal
 
@@ -85,7 +85,7 @@ class OnlineInfluence:
         self.model = GaussianDynamics(obs_size, law.size, len(self.scale), config.network, generators).to(device)
         self.optimizer = make_optimizer(self.model, FitConfig(learning_rate=config.learning_rate, betas=config.betas))
         self.weights = Weights(replay, even=not config.only_sampled)
-        self._recorded: dict[int, Any] = {}
+        self._recorded: dict[int, Callable[[Tensor], Tensor]] = {}
         self._loss = compiled(self.model.loss, device)
 
     def choose_data(self) -> None:
@@ -107,19 +107,24 @@ class OnlineInfluence:
 
         `fast` lets a GPU round matrix products to TF32.
         """
-        config, device = self.config, self.factor.device
         self.model.train()
-        total = torch.zeros(self.replay.replicas, device=device)
+        total = torch.zeros(self.replay.replicas, device=self.factor.device)
         for start in range(0, batches, BLOCK):
             count = min(BLOCK, batches - start)
-            shape = (count * config.batch_size, 2)
+            shape = (count * self.config.batch_size, 2)
             noise = torch.stack([torch.rand(shape, generator=g, device=g.device) for g in generators])
-            if count not in self._recorded:
-                with matrix_precision("high" if fast else "highest"):
-                    self._recorded[count] = captured(self._steps, [noise], [self.model, self.optimizer])
-            total += self._recorded[count](noise)
+            total += self.recorded(count, fast)(noise)
         self.model.eval()
         return total
+
+    def recorded(self, batches: int, fast: bool = True) -> Callable[[Tensor], Tensor]:
+        """`_steps` for so many batches; on a GPU a graph, recorded once."""
+        if batches not in self._recorded:
+            noise = torch.zeros(self.replay.replicas, batches * self.config.batch_size, 2, device=self.factor.device)
+            self.model.train()
+            with matrix_precision("high" if fast else "highest"):
+                self._recorded[batches] = captured(self._steps, [noise], [self.model, self.optimizer])
+        return self._recorded[batches]
 
     def _steps(self, noise: Tensor) -> Tensor:
         """A block of optimiser steps from noise [R, steps x batch, 2]; their summed loss [R]."""

@@ -103,6 +103,7 @@ def _run(
     trainer = Trainer(config, world, device)
     if state is not None:
         trainer.restore(state)
+    trainer.prepare()
     replay = trainer.replay
     truncate_metrics(folder, replay.stored)
     events = open_events(folder, replay.stored + 1 if state is not None else None)

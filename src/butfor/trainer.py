@@ -1,7 +1,7 @@
 """The pieces of a training run and their verbs: play, learn, fit and score, evaluate. `train.py` puts them in order."""
 
 import time
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from itertools import pairwise
 from typing import Any
@@ -19,7 +19,7 @@ from butfor.capture import captured, matrix_precision
 from butfor.explore import add_bonus, bonus_weight
 from butfor.fitting import check_finite
 from butfor.networks import make_generators
-from butfor.online import OnlineInfluence, batches_due
+from butfor.online import BLOCK, OnlineInfluence, batches_due
 from butfor.replay import NOISE, Batch, Replay, Weights, sample
 from butfor.rollout import Observation, Played, episode_seed, play
 from butfor.settings import Config
@@ -189,16 +189,31 @@ class Trainer:
                 for _ in range(config.agent.normalizer_batches):
                     self.agent.policy.normalizer.update(self._batch(self._noise(1)).inputs)
                 self.normalized = True
-            noise = self._noise(count)
-            if self._learn is None:
-                self._learn = self._updates
-                if self.world.capturable:
-                    changes: list[Any] = [self.agent, *self.optimizers, self.error, self.largest_error]
-                    changes += [self.weights.step, self.weights.running]
-                    with matrix_precision("high" if config.tf32 else "highest"):
-                        self._learn = captured(self._updates, [noise], changes)
-            self.statistics += self._learn(noise)
+            self.statistics += self._recorded_updates()(self._noise(count))
             self.updates += count
+
+    def _recorded_updates(self) -> Callable[[Tensor], Tensor]:
+        """`_updates`, on a GPU as a graph that is recorded once, unless the world's reward needs the host."""
+        if self._learn is None and self.world.capturable:
+            config = self.config
+            rows = config.agent.updates * config.worlds * config.agent.batch_size
+            changes: list[Any] = [self.agent, *self.optimizers, self.error, self.largest_error]
+            changes += [self.weights.step, self.weights.running]
+            with matrix_precision("high" if config.tf32 else "highest"):
+                noise = torch.zeros(config.seeds, rows, NOISE, device=self.device)
+                self._learn = captured(self._updates, [noise], changes)
+        return self._learn or self._updates
+
+    def prepare(self) -> None:
+        """On a GPU, compiles and records everything before the first episode."""
+        if self.device.type == "cuda":
+            with self.clock("start-up"):
+                self._recorded_updates()
+                if self.model is not None:
+                    self.model.recorded(BLOCK, self.config.tf32)
+                    self.model.model.eval()
+                for part in self.acting:
+                    part.prepare(self.world.sizes[0] + self.world.sizes[2])
 
     def _noise(self, batches: int) -> Tensor:
         shape = (batches * self.config.agent.batch_size, NOISE)
