@@ -22,7 +22,7 @@ from stable_baselines3.common.noise import NormalActionNoise
 from benchmarks._timing import describe, medians
 from benchmarks.fetch_stepping import CORES, PEER
 from butfor.envs import WORLDS
-from butfor.settings import preset
+from butfor.settings import Use, preset
 from butfor.trainer import Trainer
 from butfor.worlds import open_world
 
@@ -190,7 +190,7 @@ def fastest_peer(device: str, episodes: int, turns: int) -> tuple[str, str, int]
 
 def main(arguments: Sequence[str]) -> None:
     device = "cuda" if "cuda" in arguments else "cpu"
-    turns, episodes, few = (1, 2, 1) if "--quick" in arguments else (7, 5, 2)
+    turns, episodes, few = (1, 2, 1) if "--quick" in arguments else (5, 5, 2)
     silence()
     torch.set_num_threads(CORES)
     print(describe(device))

@@ -461,10 +461,10 @@ def test_a_stream_keeps_every_number(tmp_path: Path) -> None:
     stream.join({})
     joined = Episodes.load(tmp_path / "a.npz")
     order = [(0, 0), (0, 2), (0, 1), (0, 3), (1, 0), (1, 2), (1, 1), (1, 3)]  # (part, place in it)
-    for row, (part, place) in enumerate(order):
-        np.testing.assert_array_equal(joined.observation[row], parts[part].observation[place])
-        np.testing.assert_array_equal(joined.action[row], parts[part].action[place])
-        assert joined.length[row] == parts[part].length[place]
+    for row, (source, place) in enumerate(order):
+        np.testing.assert_array_equal(joined.observation[row], parts[source].observation[place])
+        np.testing.assert_array_equal(joined.action[row], parts[source].action[place])
+        assert joined.length[row] == parts[source].length[place]
 
 
 def test_nothing_is_there_under_the_final_name_before_the_end(tmp_path: Path) -> None:
@@ -487,6 +487,15 @@ def test_a_run_that_was_killed_goes_on_from_its_checkpoint(tmp_path: Path) -> No
     # killed: the checkpoint holds 4 episodes, the part of episodes 4 and 5 is on disk already
     streamed(path, 4, 10)
     assert written_order(path) == expected_order(10)
+
+
+def test_a_part_past_the_checkpoint_is_gone_also_if_nothing_more_is_played(tmp_path: Path) -> None:
+    stream = EpisodeStream(tmp_path / "a.npz", 0)
+    for episode in (0, 2):
+        stream.add(numbered(episode, 2, 2), 2)
+        stream.flush(episode + 2)
+    EpisodeStream(tmp_path / "a.npz", 2).join({})
+    assert written_order(tmp_path / "a.npz") == expected_order(2)
 
 
 def test_a_run_that_was_killed_while_episodes_were_waiting_loses_none(tmp_path: Path) -> None:

@@ -21,7 +21,7 @@ from butfor.explore import (
 from butfor.networks import make_generators
 
 LAW = ActionLaw((-1.0, 2.0), (3.0, 2.5))
-LOW, HIGH = torch.tensor(LAW.low), torch.tensor(LAW.high)
+BOUNDS = LOW, HIGH = torch.tensor(LAW.low), torch.tensor(LAW.high)
 K = 5
 
 
@@ -81,7 +81,7 @@ def test_actions_are_active_uniform_or_the_policys_in_their_shares(epsilon: floa
         seen.append(candidates)
         return first_number(candidates)
 
-    action, sampled = explore(policy, noise, LAW, config, score)
+    action, sampled = explore(policy, noise, BOUNDS, config, score)
     assert action.shape == (2, worlds, 2)
     assert sampled.shape == (2, worlds)
     assert sampled.dtype == torch.bool
@@ -111,7 +111,7 @@ def test_actions_are_active_uniform_or_the_policys_in_their_shares(epsilon: floa
 def test_without_a_score_every_exploratory_action_is_uniform(epsilon: float) -> None:
     """`active` only counts where influence is used for exploration."""
     noise = random_noise(100, 0)
-    action, sampled = explore(torch.zeros(2, 100, 2), noise, LAW, ExploreConfig(epsilon=epsilon, active=1.0), None)
+    action, sampled = explore(torch.zeros(2, 100, 2), noise, BOUNDS, ExploreConfig(epsilon=epsilon, active=1.0), None)
     assert sampled.sum() == round(200 * epsilon)
     torch.testing.assert_close(action[sampled], (LOW + (HIGH - LOW) * noise[..., 3:5])[sampled])
 
@@ -119,18 +119,18 @@ def test_without_a_score_every_exploratory_action_is_uniform(epsilon: float) -> 
 def test_the_choice_of_one_world_does_not_depend_on_the_others() -> None:
     noise, policy = random_noise(40), torch.full((2, 40, 2), 2.2)
     config = ExploreConfig(epsilon=0.6, active=0.5, candidates=K)
-    action, sampled = explore(policy, noise, LAW, config, first_number)
+    action, sampled = explore(policy, noise, BOUNDS, config, first_number)
     for replica in range(2):
         for world in range(40):
             part = (slice(replica, replica + 1), slice(world, world + 1))
-            own, flag = explore(policy[part], noise[part], LAW, config, first_number)
+            own, flag = explore(policy[part], noise[part], BOUNDS, config, first_number)
             assert torch.equal(own[0, 0], action[replica, world])
             assert flag[0, 0] == sampled[replica, world]
 
 
 def test_without_noise_the_policys_action_stays_as_it_is() -> None:
     policy = LOW + (HIGH - LOW) * torch.rand(2, 50, 2, generator=make_generators([1])[0])
-    action, sampled = explore(policy, random_noise(50, 0), LAW, ExploreConfig(epsilon=0, noise=0), None)
+    action, sampled = explore(policy, random_noise(50, 0), BOUNDS, ExploreConfig(epsilon=0, noise=0), None)
     assert torch.equal(action, policy)
     assert not sampled.any()
 
@@ -139,14 +139,16 @@ def test_noisy_actions_are_clipped_to_the_bounds_of_each_dimension() -> None:
     policy = torch.stack([LOW, HIGH]).expand(2, -1, -1)
     noise = random_noise(2, 0)
     noise[:, 0, 1:3], noise[:, 1, 1:3] = -3.0, 3.0
-    action, _ = explore(policy, noise, LAW, ExploreConfig(epsilon=0), None)
+    action, _ = explore(policy, noise, BOUNDS, ExploreConfig(epsilon=0), None)
     assert torch.equal(action, policy)
 
 
 def test_the_scale_of_the_noise_is_that_of_half_the_range() -> None:
     law = ActionLaw((-100.0, -0.1), (300.0, 0.1))
     noise = draw_noise(1, 20_000, law, 0, make_generators([2])[0])
-    action, _ = explore(torch.tensor([100.0, 0.0]).expand(1, 20_000, 2), noise, law, ExploreConfig(epsilon=0), None)
+    action, _ = explore(
+        torch.tensor([100.0, 0.0]).expand(1, 20_000, 2), noise, law.bounds(noise.device), ExploreConfig(epsilon=0), None
+    )
     # 0.2 x 200 and 0.2 x 0.1; five standard errors of a standard deviation, std / sqrt(2 n)
     expected = torch.tensor([40.0, 0.02])
     assert ((action[0].std(0) - expected).abs() < 5 * expected / (2 * 20_000) ** 0.5).all()
@@ -159,7 +161,7 @@ def test_uniform_actions_never_leave_the_bounds_by_rounding(seed: int) -> None:
     law = ActionLaw(tuple(edges[0].tolist()), tuple(edges[1].tolist()))
     noise = torch.full((1, 2, noise_size(law, 0)), 1 - 2**-24)
     noise[..., 0], noise[:, 1] = 0, 0
-    action, _ = explore(torch.zeros(1, 2, 300), noise, law, ExploreConfig(epsilon=1.0), None)
+    action, _ = explore(torch.zeros(1, 2, 300), noise, law.bounds(noise.device), ExploreConfig(epsilon=1.0), None)
     assert (action >= edges[0]).all()
     assert (action <= edges[1]).all()
 
@@ -251,6 +253,7 @@ SCORES = torch.tensor([0.0, 0.5, 1.9, 7.0, 0.0, 1.0, -2.0])
         (BonusConfig(kind="flat", threshold=0.4, ceiling=None), [-1.0, -0.8, -0.8, -0.8, 0.0, 0.2, -3.0]),
         # x (1 - 0.2 min(max(score, 0), 2)), never with its sign changed
         (BonusConfig(kind="multiplicative"), [-1.0, -0.9, -0.62, -0.6, 0.0, 0.0, -3.0]),
+        (BonusConfig(kind="multiplicative", weight=1.0, ceiling=None), [-1.0, -0.5, 0.0, 0.0, 0.0, 0.0, -3.0]),
         (BonusConfig(kind="multiplicative", weight=1.0), [-1.0, -0.5, 0.0, 0.0, 0.0, 0.0, -3.0]),
     ],
 )

@@ -249,7 +249,7 @@ def test_an_mlp_is_torchs_layers_one_after_the_other_for_each_replica(layer_norm
     for replica in range(3):
         value = x[replica]
         for index, layer in enumerate(network.layers):
-            value = value @ layer.weight[replica] + layer.bias[replica]  # type: ignore[operator, index]
+            value = value @ layer.weight[replica] + layer.bias[replica]  # type: ignore[index]
             if index < 2:
                 if layer_norm:
                     norm: Any = network.norms[index]

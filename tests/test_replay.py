@@ -294,13 +294,19 @@ def test_even_weights_never_draw_padding_whatever_the_length() -> None:
     assert len(episode.unique()) > 900
 
 
-def test_single_precision_of_the_noise_suffices_for_ten_thousand_episodes() -> None:
-    """Each of 10,000 equal episodes is drawn by its own part of the numbers that float32 has."""
+@pytest.mark.parametrize("even", [False, True])
+def test_of_ten_thousand_ranked_episodes_each_has_its_own_part_of_the_numbers(even: bool) -> None:
+    """A running sum in single precision would shift the small parts at the end by a good share of their size."""
     replay = Replay(1, 10_000, 1, SIZES, "cpu")
-    weights = Weights(replay, even=False)
-    weights.fill(torch.full((1, 10_000, 1), 0.1))  # the running sum of 0.1 has rounding errors in float32
-    numbers = torch.stack([midpoints(10_000).float(), torch.full((10_000,), 0.5)], -1)[None]
-    assert torch.equal(weights.draw(numbers)[0][0], torch.arange(10_000))
+    replay.length.fill_(1)
+    weight = 1 / torch.arange(1, 10_001.0)
+    weights = Weights(replay, even)
+    weights.fill(weight.view(1, -1, 1))
+    end = weight.double().cumsum(0)
+    for place in (0.01, 0.99):
+        noise = torch.zeros(1, 10_000, 2, dtype=torch.float64)
+        noise[0, :, 0] = (end - (1 - place) * weight.double()) / end[-1]
+        assert torch.equal(weights.draw(noise)[0][0], torch.arange(10_000))
 
 
 def test_new_weights_replace_the_old_ones_in_the_same_tensors() -> None:

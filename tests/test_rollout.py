@@ -521,6 +521,29 @@ def test_a_step_that_blew_up_is_left_out_and_says_nothing_of_success(groups: lis
     assert result.terminated.tolist() == [length <= 3 for length in ends]
 
 
+def test_what_a_world_does_after_its_end_is_not_taken_for_its_end() -> None:
+    """Those that end early are played on from a reset: their second life ends, too, while others still play."""
+
+    class BlowsUpOnce(Exploding):
+        at = 2
+
+        def reset(self, **kwargs: Any) -> tuple[dict[str, NDArray[Any]], dict[str, Any]]:
+            self.at = 2 if self.count == 0 else -1
+            return super().reset(**kwargs)
+
+        def step(self, action: NDArray[Any]) -> tuple[dict[str, NDArray[Any]], float, bool, bool, dict[str, Any]]:
+            self.at = self.at if self.end == 3 else -1
+            result = super().step(action)
+            return *result[:4], result[4] | {"is_success": result[2]}
+
+    short = [seed for seed in range(100) if end(seed) == 3][:2]
+    long = [seed for seed in range(100) if end(seed) > LIMIT][:1]
+    result = played([3], BlowsUpOnce, seeds=short + long)
+    assert result.episodes.length.tolist() == [1, 1, LIMIT]  # blown up in the second step, then terminated in the fifth
+    assert not result.terminated.any()
+    assert not result.success.any()
+
+
 @pytest.mark.xfail(strict=True, reason="the count that the worlds start with is taken for a blow-up in the first step")
 def test_blow_ups_of_an_earlier_episode_do_not_count_again() -> None:
     """The worlds count theirs over their whole life."""
