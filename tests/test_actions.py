@@ -195,7 +195,6 @@ def test_bounds_are_tensors_of_their_own_law() -> None:
         assert high.tolist() == list(law.high)
 
 
-@pytest.mark.xfail(strict=True, reason="rounding carries a saturated action over the bound by one digit")
 def test_a_saturated_action_stays_within_the_bounds() -> None:
     """Worlds that check `action_space.contains` would refuse it."""
     edges = (torch.rand(2, 300, generator=make_generators([0])[0]) * 10 - 5).sort(0).values

@@ -17,6 +17,7 @@ from conftest import ROOT
 
 import butfor
 from butfor import cli, study
+from butfor.console import live_progress
 from butfor.study import DETECTION_PRESETS, DetectionConfig
 
 torch.set_num_threads(1)
@@ -413,7 +414,7 @@ def test_progress_on_a_terminal_shows_every_stage(
 ) -> None:
     monkeypatch.setenv("FORCE_COLOR", "1")
     monkeypatch.setenv("COLUMNS", "120")
-    with cli._live_progress() as progress:
+    with live_progress() as progress:
         progress("test data", 0, 10, "random")
         progress("test data", 10, 10, "scripted")
         progress("fit CAI", 3, 30, "error 1.00e-02, best epochs [20, 20]")

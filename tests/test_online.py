@@ -177,7 +177,6 @@ def test_where_the_newest_hold_no_sampled_step_all_come_from_the_rest() -> None:
     assert chances[1, replay.slots(2)].sum() == pytest.approx(0.25, abs=1e-6)
 
 
-@pytest.mark.xfail(strict=True, reason="the last slot, here an empty one, is learned from without a word")
 def test_without_any_sampled_step_nothing_is_drawn_from_empty_slots() -> None:
     replay = memory([0], 3)
     replay.sampled.fill_(False)
@@ -392,7 +391,6 @@ def test_impossible_settings_are_refused(settings: dict[str, Any], message: str)
         OnlineConfig(**settings)
 
 
-@pytest.mark.xfail(strict=True, reason="an unknown name is taken for the other one, without a word")
 def test_an_unknown_kind_of_rescoring_is_refused() -> None:
     with pytest.raises(ValueError, match="sometimes"):
         OnlineConfig(rescore="sometimes")  # type: ignore[arg-type]

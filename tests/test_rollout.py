@@ -544,7 +544,6 @@ def test_what_a_world_does_after_its_end_is_not_taken_for_its_end() -> None:
     assert not result.success.any()
 
 
-@pytest.mark.xfail(strict=True, reason="the count that the worlds start with is taken for a blow-up in the first step")
 def test_blow_ups_of_an_earlier_episode_do_not_count_again() -> None:
     """The worlds count theirs over their whole life."""
 
@@ -573,7 +572,6 @@ class WithPicture(Judged):
         return super()._observe() | {"picture": np.full((2, 2), 7, np.uint8)}
 
 
-@pytest.mark.xfail(strict=True, reason="every part of an observation is stored, with room for one state too few")
 def test_other_parts_of_an_observation_are_left_out() -> None:
     result = played([7], WithPicture)
     assert_identical(result.episodes, played([7]).episodes)
@@ -587,7 +585,6 @@ class RarelyLabelled(Judged):
         return obs, reward, terminated, truncated, info | ({"label_fifth": True} if self.time == 5 else {})
 
 
-@pytest.mark.xfail(strict=True, reason="what only one of the groups has reported is dropped")
 def test_a_label_that_only_one_group_reports_is_kept() -> None:
     short = [seed for seed in range(50) if end(seed) < 4][:3]
     long = [seed for seed in range(50) if end(seed) > 5][:3]

@@ -23,8 +23,8 @@ from butfor.dynamics import GaussianDynamics
 from butfor.envs import make_worlds
 from butfor.influence import Influence
 from butfor.networks import make_generators
-from butfor.settings import preset
 from butfor.rollout import episode_seed
+from butfor.settings import preset
 from butfor.train import train
 from butfor.watch import AREA, PALE_GREEN, Course, draw_strip, watch
 from butfor.worlds import open_world

@@ -220,9 +220,6 @@ def test_a_built_in_reward_takes_tensors_of_any_shape(name: str, size: int, radi
     assert torch.equal(reward, expected)
 
 
-@pytest.mark.xfail(
-    strict=True, reason="a height that only trembles by 1e-8 is scaled up by 1e8; the factor should be 1"
-)
 def test_the_scale_of_a_column_that_only_trembles_is_one() -> None:
     pytest.importorskip("mujoco")
     scale = open_world("rot-table").scale
@@ -303,16 +300,12 @@ def test_the_reward_is_asked_with_the_achieved_goal_first() -> None:
     np.testing.assert_allclose(reward, achieved[:, 0] - 3 * desired[:, 1], rtol=1e-6, atol=1e-6)
 
 
-@pytest.mark.xfail(
-    strict=True, reason="as many rows as a goal has numbers: an answer of that shape is taken for theirs"
-)
 def test_a_reward_for_single_goals_is_not_asked_for_as_many_as_a_goal_has_numbers() -> None:
     achieved, desired = torch.tensor([[0.0, 9.0], [0.0, 0.0]]), torch.zeros(2, 2)
     reward = open_world("tests/FirstAxis-v0", target_scale=1.0).reward(achieved, desired)
     assert reward.tolist() == [-1.0, 0.0]
 
 
-@pytest.mark.xfail(strict=True, reason="both constant coordinates are found in the same column, and entity is blamed")
 def test_coordinates_that_never_change_are_each_found_in_a_column_of_their_own() -> None:
     assert open_world("tests/Flat-v0").entity == (0, 1, 2)
 
@@ -375,9 +368,6 @@ def test_worlds_made_to_look_at_are_closed_also_after_an_error(name: str) -> Non
     assert Unrewarded.closed == before + 4  # as many as were made
 
 
-@pytest.mark.xfail(
-    strict=True, reason="a TimeLimit around a world that was never registered is not seen", raises=ValueError
-)
 def test_the_time_limit_of_a_world_that_was_never_registered_is_found() -> None:
     world = open_world("my point", make_env=lambda: gymnasium.wrappers.TimeLimit(Point(), 11))
     assert world.steps == 11

@@ -118,7 +118,7 @@ Bounds = tuple[Tensor, Tensor]
 def from_unit(action: Tensor, bounds: Bounds) -> Tensor:
     """Actions in [-1, 1], as an agent's network gives them, in the bounds of the world's action space."""
     low, high = bounds
-    return (low + high) / 2 + (high - low) / 2 * action
+    return ((low + high) / 2 + (high - low) / 2 * action).clamp(low, high)  # rounding must not leave the bounds
 
 
 def to_unit(action: Tensor, bounds: Bounds) -> Tensor:

@@ -53,8 +53,9 @@ class AgentConfig:
         for name in ("layers", "width", "batch_size", "updates"):
             if getattr(self, name) < 1:
                 raise ValueError(f"agent.{name} must be at least 1; got {getattr(self, name)}.")
-        if not self.learning_rate > 0:
-            raise ValueError(f"agent.learning_rate must be positive; got {self.learning_rate}.")
+        for name in ("learning_rate", "observation_clip"):
+            if not getattr(self, name) > 0:
+                raise ValueError(f"agent.{name} must be positive; got {getattr(self, name)}.")
         for name in ("discount", "polyak"):
             if not 0 <= getattr(self, name) < 1:
                 raise ValueError(f"agent.{name} must lie in [0, 1); got {getattr(self, name)}.")
@@ -191,11 +192,20 @@ class TrainedPolicy:
             value = np.asarray(obs[name], dtype=np.float32)
             if value.ndim not in (1, 2) or value.shape[-1] != size:
                 raise ValueError(f"{name} has shape {list(value.shape)}; expected [{size}] or [N, {size}].")
+            if not np.isfinite(value).all():
+                raise ValueError(f"{name} holds NaN or infinite numbers; check what computed it.")
             parts.append(value)
+        if parts[0].shape[:-1] != parts[1].shape[:-1]:
+            shapes = [list(part.shape) for part in parts]
+            raise ValueError(
+                f"observation and desired_goal have shapes {shapes}; expected a goal for each observation."
+            )
         inputs = torch.from_numpy(np.concatenate(parts, -1))
-        batch = inputs.reshape(1, -1, inputs.shape[-1]).to(self.policy.normalizer.mean.device)
+        batch = inputs.reshape(1, inputs.numel() // inputs.shape[-1], inputs.shape[-1]).to(
+            self.policy.normalizer.mean.device
+        )
         action = from_unit(self.policy(batch), self.law.bounds(batch.device))[0].cpu().numpy()
-        return np.asarray(action.reshape(*inputs.shape[:-1], -1))
+        return np.asarray(action.reshape(*inputs.shape[:-1], self.sizes[1]))
 
 
 def save_agent(
@@ -227,6 +237,7 @@ def load_policy(run: Path | str, seed: int | None = None, device: torch.device |
         raise ValueError(f"{path} has format {header.get('format')}; this version reads format {FORMAT_VERSION}.")
     try:
         seeds, sizes, settings = header["seeds"], header["sizes"], dict(header["agent"])
+        world = str(header["world"])
         law = ActionLaw(tuple(header["law"]["low"]), tuple(header["law"]["high"]), header["law"]["count"])
         if seed is not None and seed not in seeds:
             raise ValueError(f"{path} holds the seeds {seeds}; there is no seed {seed}.")
@@ -241,4 +252,4 @@ def load_policy(run: Path | str, seed: int | None = None, device: torch.device |
         raise ValueError(f"{path} does not hold the weights that its header describes: {error}") from error
     index = 0 if seed is None else seeds.index(seed)
     one = some_replicas(policy, slice(index, index + 1)).to(device)
-    return TrainedPolicy(one, law, sizes, header["world"], seeds[index])
+    return TrainedPolicy(one, law, sizes, world, seeds[index])

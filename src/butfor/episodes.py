@@ -175,11 +175,19 @@ class EpisodeStream:
         if self.path.exists() and not played:
             raise FileExistsError(f"{self.path} exists already; give another name for the episode file.")
         self.folder.mkdir(parents=True, exist_ok=True)
-        if self.path.exists():  # a finished run goes on
-            self.path.replace(self.folder / f"{0:08d}.npz")
+        keep: set[str] = {f"{0:08d}"} if self.path.exists() else set()
+        if self.path.exists():  # a finished run goes on: its file becomes the first part, and stands for all others
+            whole = Episodes.load(self.path)
+            if not isinstance(whole.metadata.get("played"), int):
+                raise FileExistsError(
+                    f"{self.path} is not the file of this run; give another name for the episode file."
+                )
+            seeds = len(whole) // whole.metadata["played"]
+            whole.take(np.arange(min(played, whole.metadata["played"]) * seeds)).save(self.folder / f"{0:08d}.npz")
         for part in self.folder.glob("*.npz"):
-            if int(part.stem) >= played:
+            if part.stem not in keep and (keep or int(part.stem) >= played):
                 part.unlink()
+        self.path.unlink(missing_ok=True)
 
     def add(self, episodes: Episodes, seeds: int) -> None:
         """Takes in the episodes [seeds x W] that all seeds played; they are kept episode by episode, seeds in turn."""
@@ -196,7 +204,7 @@ class EpisodeStream:
         """All parts as the one file; the parts go once it is there."""
         parts = sorted(self.folder.glob("*.npz"))
         whole = concatenate([Episodes.load(part) for part in parts])
-        whole.metadata = metadata
+        whole.metadata = metadata | {"played": self.played}
         whole.save(self.path)
         for part in parts:
             part.unlink()

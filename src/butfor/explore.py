@@ -31,6 +31,8 @@ class ExploreConfig:
                 raise ValueError(f"explore.{name} is a share between 0 and 1; got {getattr(self, name)}.")
         if not self.noise >= 0:
             raise ValueError(f"explore.noise must not be negative; got {self.noise}.")
+        if self.choice not in ("best", "ranked", "proportional"):
+            raise ValueError(f"explore.choice is {self.choice!r}; it must be best, ranked or proportional.")
         if self.candidates < 2:
             raise ValueError(f"explore.candidates must be at least 2, to compare actions; got {self.candidates}.")
 
@@ -56,6 +58,8 @@ class BonusConfig:
     def __post_init__(self) -> None:
         if not self.weight >= 0 or not self.cap > 0:
             raise ValueError(f"bonus.weight must be at least 0 and bonus.cap above 0; got {self.weight}, {self.cap}.")
+        if self.kind not in ("additive", "flat", "multiplicative"):
+            raise ValueError(f"bonus.kind is {self.kind!r}; it must be additive, flat or multiplicative.")
         if self.anneal_episodes is not None and self.anneal_episodes < 1:
             raise ValueError(f"bonus.anneal_episodes must be at least 1 or None; got {self.anneal_episodes}.")
 

@@ -50,6 +50,8 @@ class OnlineConfig:
             raise ValueError(f"model.learning_rate must be positive; got {self.learning_rate}.")
         if not 0 <= self.newest_share < 1:
             raise ValueError(f"model.newest_share must lie in [0, 1); got {self.newest_share}.")
+        if self.rescore not in ("all", "newest"):
+            raise ValueError(f"model.rescore is {self.rescore!r}; it must be 'all' or 'newest'.")
         limits = [limit for limit, _ in self.schedule]
         if not limits or limits != sorted(limits) or min(batches for _, batches in self.schedule) < 1:
             raise ValueError(
@@ -94,6 +96,8 @@ class OnlineInfluence:
         weight = replay.valid().float()
         if config.only_sampled:
             weight = weight * replay.sampled
+            if not bool(weight.any()):
+                raise ValueError("model.only_sampled is set, but no action in the memory was drawn uniformly.")
         newest = replay.slots(config.every)
         if replay.stored > config.newest_from and len(newest) < replay.size:
             recent = torch.zeros(replay.capacity, device=weight.device).index_fill(0, newest, 1.0)[:, None]  # [E, 1]

@@ -204,11 +204,13 @@ def _commit() -> str | None:
         command = ["git", *arguments]
         return subprocess.run(command, cwd=source.parent, capture_output=True, text=True, check=True, timeout=10).stdout
 
+    if os.environ.get("BUTFOR_COMMIT"):  # a copy without its history is told which commit it is
+        return os.environ["BUTFOR_COMMIT"]
     try:
         git("ls-files", "--error-unmatch", source.name)  # else this is a copy inside somebody else's repository
         return git("describe", "--always", "--dirty", "--abbrev=12", "--exclude=*").strip()
     except (OSError, subprocess.SubprocessError):
-        return os.environ.get("BUTFOR_COMMIT")
+        return None
 
 
 def _processor() -> str:

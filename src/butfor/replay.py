@@ -109,7 +109,7 @@ class Replay:
     def restore(self, state: Mapping[str, Any]) -> None:
         """Puts back what `state` gave; the capacity may have grown unless the ring was full."""
         size = state["length"].shape[1]
-        if state["stored"] > size and size != self.capacity:
+        if size > self.capacity or (state["stored"] > size and size != self.capacity):
             raise ValueError(f"A full memory of {size} episodes cannot be continued with one of {self.capacity}.")
         self.stored = state["stored"]
         for name in self.FIELDS:

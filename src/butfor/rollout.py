@@ -12,6 +12,7 @@ from numpy.typing import NDArray
 
 from butfor.episodes import Episodes
 
+PARTS = ("observation", "achieved_goal", "desired_goal")
 Observation = dict[str, NDArray[Any]]  # observation [W, D], achieved_goal [W, G], desired_goal [W, G]
 Progress = Callable[[str, int, int, str], None]
 """Called with the stage, how much of it is done, how much there is, and a word on how it goes."""
@@ -58,7 +59,7 @@ def collect(
     if episodes < 1:
         raise ValueError(f"episodes must be at least 1; got {episodes}.")
     goals = getattr(env.single_observation_space, "spaces", {})
-    if not {"observation", "achieved_goal", "desired_goal"} <= set(goals):
+    if not set(PARTS) <= set(goals):
         needed = "observation, achieved_goal and desired_goal"
         raise ValueError(
             f"collect needs a goal world with {needed}; its observations are {env.single_observation_space}."
@@ -89,7 +90,7 @@ def collect(
         stored[name][playing[rows], at[rows]] = value[rows]
 
     def store_obs(rows: NDArray[np.bool_], at: NDArray[np.int64], value: Observation) -> None:
-        for name in ("observation", "achieved_goal", "desired_goal"):
+        for name in PARTS:
             store(name, rows, at, value[name], steps + 1)
 
     length = np.zeros(episodes, dtype=np.int64)
@@ -121,7 +122,7 @@ def collect(
                 progress(int((length > 0).sum()))
     longest = int(length.max())
     for name in stored:
-        extra = 1 if name in ("observation", "achieved_goal", "desired_goal") else 0
+        extra = 1 if name in PARTS else 0
         stored[name] = stored[name][:, : longest + extra]
     label = {name.removeprefix("label_"): stored.pop(name) for name in list(stored) if name.startswith("label_")}
     return Episodes(**stored, length=length, label=label, metadata=metadata or {})
@@ -156,6 +157,8 @@ def episode_steps(env: VectorEnv[Any, Any, Any]) -> int:
         limit = getattr(getattr(one, "spec", None), "max_episode_steps", None)
         if limit is not None:
             return int(limit)
+    if inner is not None and inner.has_wrapper_attr("_max_episode_steps"):  # gymnasium's TimeLimit
+        return int(inner.get_wrapper_attr("_max_episode_steps"))
     raise ValueError("The world has no time limit; register it with max_episode_steps.")
 
 
@@ -188,9 +191,13 @@ def play(
                         pending[group] = pool.submit(part.step, time, action, sampled)
             for future in pending.values():
                 future.result()
-    names = set.intersection(*(set(part.stored) for part in parts))
-    arrays: dict[str, Any] = {name: np.concatenate([part.stored[name] for part in parts]) for name in sorted(names)}
-    label = {name.removeprefix("label_"): arrays.pop(name) for name in sorted(names) if name.startswith("label_")}
+    names = sorted({name for part in parts for name in part.stored})  # a label that one group never saw is False there
+    false = [np.zeros((part.env.num_envs, steps), dtype=bool) for part in parts]
+    arrays: dict[str, Any] = {
+        name: np.concatenate([part.stored.get(name, other) for part, other in zip(parts, false, strict=True)])
+        for name in names
+    }
+    label = {name.removeprefix("label_"): arrays.pop(name) for name in names if name.startswith("label_")}
     episodes = Episodes(**arrays, length=np.concatenate([part.length for part in parts]), label=label)
     success, terminated = (np.concatenate([getattr(p, name) for p in parts]) for name in ("success", "terminated"))
     return Played(episodes, success, terminated)
@@ -207,24 +214,23 @@ class _Part:
         self.alive = np.ones(worlds, dtype=bool)
         self.length = np.zeros(worlds, dtype=np.int64)
         self.success, self.terminated = np.zeros(worlds, dtype=bool), np.zeros(worlds, dtype=bool)
-        self.blow_ups = np.zeros(worlds, dtype=np.int64)
+        self.blow_ups: NDArray[np.int64] | None = None  # worlds count theirs over their whole life
         self.stored: dict[str, NDArray[Any]] = {
-            name: np.zeros((worlds, steps + 1, value.shape[1]), np.float32)
-            for name, value in self.obs.items()
-            if name in ("observation", "achieved_goal", "desired_goal")
+            name: np.zeros((worlds, steps + 1, self.obs[name].shape[1]), np.float32) for name in PARTS
         }
-        self._keep(self.obs, 0)
+        self._keep_obs(0)
 
     def step(self, time: int, action: NDArray[Any], sampled: NDArray[np.bool_]) -> None:
         """One step of every world; those whose episode is over are played on from a reset, and not kept."""
         self._keep({"action": action, "sampled": sampled}, time)
         self.obs, _, terminated, truncated, info = self.env.step(action)
-        self._keep(self.obs, time + 1)
+        self._keep_obs(time + 1)
         self._keep({name: info[name] for name in info if name == "contact" or name.startswith("label_")}, time)
         success = info.get("is_success", info.get("success", np.zeros_like(terminated)))
         # a world whose physics blew up in this step shows its last true state again: that step does not count
-        blow_ups = info.get("blow_ups", self.blow_ups)
-        lost, self.blow_ups = blow_ups > self.blow_ups, blow_ups.copy()
+        blow_ups = np.array(info.get("blow_ups", np.zeros_like(self.length)))
+        lost = np.zeros_like(self.alive) if self.blow_ups is None else blow_ups > self.blow_ups
+        self.blow_ups = blow_ups
         self.success = np.where(self.alive & ~lost, np.asarray(success, dtype=bool), self.success)
         self.terminated |= self.alive & terminated
         self.length = np.where(self.alive, np.maximum(time + 1 - lost, 1), self.length)
@@ -233,6 +239,10 @@ class _Part:
         if self.alive.any() and over.any():
             restarted: Any = self.env.reset(seed=self.seeds, options={"reset_mask": over})  # type: ignore[arg-type]
             self.obs = restarted[0]
+
+    def _keep_obs(self, time: int) -> None:
+        """Writes the parts of the observation that training has a use for."""
+        self._keep({name: self.obs[name] for name in PARTS}, time)
 
     def _keep(self, values: Mapping[str, NDArray[Any]], time: int) -> None:
         """Writes what the worlds that still play show at a time."""

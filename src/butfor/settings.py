@@ -75,6 +75,10 @@ class Config:
             raise ValueError(
                 f"episodes - warmup is {self.episodes - self.warmup}; it must be a multiple of worlds, {self.worlds}."
             )
+        if self.episodes < self.warmup:
+            raise ValueError(
+                f"episodes is {self.episodes}, less than the {self.warmup} random episodes of the warm-up."
+            )
         if self.replay.capacity < self.worlds:
             raise ValueError(f"replay.capacity {self.replay.capacity} is less than the {self.worlds} worlds of a seed.")
 

@@ -123,7 +123,7 @@ def _run(
             if not trainer.interrupted:
                 before = replay.stored
                 if before < config.warmup:
-                    played = trainer.play_random(min(config.warmup - before, world.evaluation_worlds))
+                    played = trainer.play_random(min(config.warmup - before, world.evaluation_worlds, replay.capacity))
                 else:
                     played = trainer.play()
                 trainer.store(played)

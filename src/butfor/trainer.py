@@ -1,7 +1,7 @@
 """The pieces of a training run and their verbs: play, learn, fit and score, evaluate. `train.py` puts them in order."""
 
 import time
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from itertools import pairwise
 from typing import Any
@@ -9,18 +9,14 @@ from typing import Any
 import numpy as np
 import torch
 from numpy.typing import NDArray
-from torch import Tensor
 
-from butfor import priority
 from butfor.acting import Acting, stack_inputs
-from butfor.actions import from_unit, to_unit
-from butfor.agent import Agent
-from butfor.capture import captured, matrix_precision
-from butfor.explore import add_bonus, bonus_weight
+from butfor.actions import from_unit
 from butfor.fitting import check_finite
+from butfor.learner import Learner
 from butfor.networks import make_generators
 from butfor.online import BLOCK, OnlineInfluence, batches_due
-from butfor.replay import NOISE, Batch, Replay, Weights, sample
+from butfor.replay import Replay
 from butfor.rollout import Observation, Played, episode_seed, play
 from butfor.settings import Config
 from butfor.worlds import World
@@ -38,34 +34,21 @@ class Trainer:
         streams = {name: [_stream_seed(seed, index) for seed in self.seeds] for index, name in enumerate(STREAMS)}
         first = make_generators(streams.pop("networks"))  # weights start on the CPU, alike on every device
         self.generators = {name: make_generators(seeds, self.device) for name, seeds in streams.items()}
-        obs_size, action_size, goal_size = world.sizes
         capacity = min(config.replay.capacity, config.episodes)
         self.replay = Replay(config.seeds, capacity, world.steps, world.sizes, self.device)
-        even = config.priority.kind != "per" and not config.priority.within_episode
-        self.weights = Weights(self.replay, even)
-        self.agent = Agent(obs_size + goal_size, action_size, config.agent, first).to(self.device)
-        self.optimizers = self.agent.make_optimizers()
+        self.learner = Learner(config, world, self.replay, first, self.device)
+        self.agent = self.learner.agent
         self.model: OnlineInfluence | None = None
         if config.needs_model:
             self.model = OnlineInfluence(
                 config.model, self.replay, world.law, world.entity, world.scale, first, self.device
             )
         self.bounds = world.law.bounds(self.device)
-        # what recorded graphs read, refilled between episodes
-        self.bonus = torch.zeros((), device=self.device)
-        self.importance = torch.zeros((), device=self.device)
-        self.error = torch.zeros_like(self.replay.score)  # absolute TD errors, for PER
-        self.largest_error = torch.ones(config.seeds, device=self.device)
-        self._learn: Any = None
-
         self.interrupted = False  # stopped within a round of the model, before the updates
         self.round = self.pending = 0  # batches of the model's round, and those left of it
         self.quota = 0  # batches of it for each episode, where the round is spread
         self.fitted = 0  # batches since the last report of the loss
         self.model_loss = torch.zeros(config.seeds, device=self.device)
-        self.statistics = torch.zeros(config.seeds, 3, device=self.device)
-        self.updates = 0  # since the last report
-        self.normalized = False
         self.seconds: dict[str, float] = {}
 
         form = config.model.scoring.form
@@ -102,13 +85,9 @@ class Trainer:
         """One episode in each world by the exploring agents."""
         for part in self.acting:
             part.begin(self.world.steps, self.generators["actions"])
-        with self.clock("simulation"):
-            return play(
-                self.envs,
-                lambda group, at, obs: self.acting[group](at, obs),
-                self._resets(self.config.worlds),
-                self.world.steps,
-            )
+        seeds = self._resets(self.config.worlds)
+        with self.clock("simulation"), single_thread():
+            return play(self.envs, lambda group, at, obs: self.acting[group](at, obs), seeds, self.world.steps)
 
     def _resets(self, count: int) -> list[int]:
         """The seeds of the next `count` resets of each replica: they depend on (seed, episode) alone."""
@@ -121,7 +100,7 @@ class Trainer:
         names = ("observation", "action", "achieved_goal", "desired_goal", "sampled", "length")
         arrays = {name: getattr(episodes, name) for name in names} | {"terminated": played.terminated}
         slots = self.replay.store({name: _by_replica(value, replicas) for name, value in arrays.items()})
-        self.error[:, slots] = self.largest_error[:, None, None]
+        self.learner.welcome(slots)
         warm = self.replay.stored > self.config.warmup
         if self.model is not None and self.config.needs_scores and warm:
             with self.clock("scoring"):
@@ -160,92 +139,21 @@ class Trainer:
 
     # ------------------------------------------------------------------------------------------- the agent
 
-    def weigh(self) -> None:
-        """Sets how likely each step is to be drawn, and what else the updates read."""
-        config, replay = self.config, self.replay
-        self.bonus.fill_(bonus_weight(config.bonus, replay.stored))
-        by_influence = "priority" in config.influence
-        beta = config.priority.importance if by_influence else priority.beta_at(config.priority, replay.stored)
-        self.importance.fill_(beta)
-        self.weights.fill(self._weight())
-
-    def _weight(self) -> Tensor:
-        config, replay = self.config, self.replay
-        if "priority" in config.influence:
-            return priority.by_influence(replay.score, replay.length, config.priority)
-        if config.priority.kind == "per":
-            return priority.by_error(self.error, replay.length, config.priority.alpha)
-        if config.priority.kind == "ebp":
-            return priority.by_energy(replay.achieved_goal, replay.length)
-        return priority.uniform(replay.length, replay.steps)
-
-    def update(self) -> None:
-        """The updates that follow the episodes just stored."""
-        config = self.config
-        count = config.agent.updates * config.worlds
-        with self.clock("updates"):
-            self.weigh()
-            if not self.normalized:
-                for _ in range(config.agent.normalizer_batches):
-                    self.agent.policy.normalizer.update(self._batch(self._noise(1)).inputs)
-                self.normalized = True
-            self.statistics += self._recorded_updates()(self._noise(count))
-            self.updates += count
-
-    def _recorded_updates(self) -> Callable[[Tensor], Tensor]:
-        """`_updates`, on a GPU as a graph that is recorded once, unless the world's reward needs the host."""
-        if self._learn is None and self.world.capturable:
-            config = self.config
-            rows = config.agent.updates * config.worlds * config.agent.batch_size
-            changes: list[Any] = [self.agent, *self.optimizers, self.error, self.largest_error]
-            changes += [self.weights.step, self.weights.running]
-            with matrix_precision("high" if config.tf32 else "highest"):
-                noise = torch.zeros(config.seeds, rows, NOISE, device=self.device)
-                self._learn = captured(self._updates, [noise], changes)
-        return self._learn or self._updates
-
     def prepare(self) -> None:
         """On a GPU, compiles and records everything before the first episode."""
         if self.device.type == "cuda":
             with self.clock("start-up"):
-                self._recorded_updates()
+                self.learner.recorded()
                 if self.model is not None:
                     self.model.recorded(BLOCK, self.config.tf32)
                     self.model.model.eval()
                 for part in self.acting:
                     part.prepare(self.world.sizes[0] + self.world.sizes[2])
 
-    def _noise(self, batches: int) -> Tensor:
-        shape = (batches * self.config.agent.batch_size, NOISE)
-        return torch.stack([torch.rand(shape, generator=g, device=g.device) for g in self.generators["updates"]])
-
-    def _batch(self, noise: Tensor) -> Batch:
-        """Transitions with hindsight goals, importance weights and the bonus: noise [R, B, 4]."""
-        config = self.config
-        batch = sample(self.replay, self.weights, noise, self.world.reward, config.replay)
-        batch.action = to_unit(batch.action, self.bounds)
-        if "intrinsic" in config.influence:
-            batch.reward = batch.score.clamp(0, config.bonus.cap)
-        elif "bonus" in config.influence:
-            batch.reward = add_bonus(batch.reward, batch.score, self.bonus, config.bonus)
-        if config.weighs_importance:
-            drawn = self.weights.step[self.replay.rows, batch.episode, batch.time]
-            batch.weight = priority.importance_weights(self.weights.step, drawn, self.importance)
-        return batch
-
-    def _updates(self, noise: Tensor) -> Tensor:
-        """Updates of the agent from noise [R, updates x B, 4]; summed statistics [R, 3]."""
-        total, size = torch.zeros_like(self.statistics), self.config.agent.batch_size
-        by_error = self.config.priority.kind == "per"  # then each batch depends on the errors of the one before
-        batches = map(self._batch, noise.split(size, 1)) if by_error else iter(self._batch(noise).split(size))
-        for batch in batches:
-            statistics, error = self.agent.update(batch, self.optimizers)
-            total += statistics
-            if by_error:
-                self.error[self.replay.rows, batch.episode, batch.time] = error.abs()
-                self.largest_error.copy_(torch.maximum(self.largest_error, error.abs().amax(-1)))
-                self.weights.fill(self._weight())
-        return total
+    def update(self) -> None:
+        """The updates that follow the episodes just stored."""
+        with self.clock("updates"):
+            self.learner.update(self.generators["updates"])
 
     def refresh_acting(self) -> None:
         """The next episode is played by the agents, and explored by the models, as they are now."""
@@ -280,7 +188,7 @@ class Trainer:
     def report(self) -> list[dict[str, float]]:
         """What was learned since the last report, one row a replica; stops where a loss is no number."""
         self.check()
-        critic, actor, value = (self.statistics / max(self.updates, 1)).T.tolist()
+        critic, actor, value = self.learner.means().T.tolist()
         model = (self.model_loss / max(self.fitted, 1)).tolist()
         newest = self.replay.slots(100)
         steps = self.replay.length[:, newest].sum(1).clamp(min=1)
@@ -290,24 +198,23 @@ class Trainer:
             | ({"model_loss": model[r], "score": score[r]} if self.model is not None else {})
             for r in range(self.config.seeds)
         ]
-        self.statistics.zero_(), self.model_loss.zero_()
-        self.updates = self.fitted = 0
+        self.model_loss.zero_()
+        self.fitted = 0
         return rows
 
     def check(self) -> None:
         """Stops with a sentence where a loss has become NaN or infinite."""
-        check_finite(self.statistics.sum(-1), "agent's loss")
+        check_finite(self.learner.statistics.sum(-1), "agent's loss")
         check_finite(self.model_loss, "influence model's loss")
 
     # ---------------------------------------------------------------------------------------------- state
 
+    NUMBERS = ("interrupted", "round", "pending", "quota", "fitted")
+
     def state(self) -> dict[str, Any]:
         """Everything that a later process needs to go on as if never interrupted."""
-        numbers = ("interrupted", "round", "pending", "quota", "fitted", "updates", "normalized", "seconds")
-        tensors = ("error", "largest_error", "model_loss", "statistics")
         return {
-            "agent": self.agent.state_dict(),
-            "optimizers": [optimizer.state_dict() for optimizer in self.optimizers],
+            "learner": self.learner.state(),
             "replay": self.replay.state(),
             "model": None if self.model is None else self.model.state(),
             "acting": [
@@ -315,15 +222,15 @@ class Trainer:
                 for part in self.acting
             ],
             "generators": {name: [g.get_state() for g in streams] for name, streams in self.generators.items()},
-            **{name: getattr(self, name) for name in numbers + tensors},
-        } | {"error": self.error[:, : self.replay.size].clone()}
+            "model_loss": self.model_loss,
+            "seconds": self.seconds,
+            **{name: getattr(self, name) for name in self.NUMBERS},
+        }
 
     def restore(self, state: Mapping[str, Any]) -> None:
         """Puts back what `state` gave."""
-        self.agent.load_state_dict(state["agent"])
-        for optimizer, saved in zip(self.optimizers, state["optimizers"], strict=True):
-            optimizer.load_state_dict(saved)
         self.replay.restore(state["replay"])
+        self.learner.restore(state["learner"])
         if self.model is not None:
             self.model.restore(state["model"])
         for part, (policy, model) in zip(self.acting, state["acting"], strict=True):
@@ -333,12 +240,10 @@ class Trainer:
         for name, streams in self.generators.items():
             for generator, saved in zip(streams, state["generators"][name], strict=True):
                 generator.set_state(saved)
-        for name in ("interrupted", "round", "pending", "quota", "fitted", "updates", "normalized"):
+        for name in self.NUMBERS:
             setattr(self, name, state[name])
+        self.model_loss.copy_(state["model_loss"])
         self.seconds = dict(state["seconds"])
-        self.error[:, : self.replay.size] = state["error"].to(self.device)
-        for name in ("largest_error", "model_loss", "statistics"):
-            getattr(self, name).copy_(state[name])
 
     @contextmanager
     def clock(self, name: str) -> Iterator[None]:
@@ -353,6 +258,17 @@ class Trainer:
         """Gives the worlds back."""
         for env in filter(None, [*self.envs, self._judge]):
             env.close()
+
+
+@contextmanager
+def single_thread() -> Iterator[None]:
+    """torch with one thread: its waiting threads would take the processors that simulate."""
+    before = torch.get_num_threads()
+    torch.set_num_threads(1)
+    try:
+        yield
+    finally:
+        torch.set_num_threads(before)
 
 
 def _stream_seed(seed: int, stream: int) -> int:

@@ -12,6 +12,8 @@ from gymnasium.vector import AutoresetMode, SyncVectorEnv, VectorEnv
 from torch import Tensor
 
 from butfor.actions import ActionLaw
+from butfor.dynamics import ModelConfig
+from butfor.dynamics import target_scale as scale_of
 from butfor.envs import WORLDS, make_worlds, short_name
 from butfor.replay import Reward
 from butfor.rollout import Played, episode_seed, episode_steps, play, random_policy
@@ -75,11 +77,11 @@ def open_world(
         reward = _reward(name, probe, built_in)
         if built_in:
             found = ENTITY.get(short_name(name), FETCH_ENTITY)
-            columns = _checked(entity or found, sizes[0])
+            columns = _checked(found if entity is None else entity, sizes[0])
             played = None if target_scale else _random_episodes(probe, limit)
         else:
             played = _random_episodes(probe, limit)
-            columns = _checked(entity or _goal_columns(name, played), sizes[0])
+            columns = _checked(_goal_columns(name, played) if entity is None else entity, sizes[0])
         scale = (target_scale,) * len(columns) if target_scale else _scale(played, columns)  # type: ignore[arg-type]
     finally:
         probe.close()
@@ -98,17 +100,19 @@ def _reward(name: str, env: VectorEnv[Any, Any, Any], tensors: bool) -> Reward:
     if tensors:
         return compute  # type: ignore[no-any-return]
 
-    def rows(achieved: Any, desired: Any) -> Any:
-        try:
-            values = np.asarray(compute(achieved, desired, {}), dtype=np.float32)
-            if values.shape == (len(achieved),):
-                return values
-        except Exception:  # it may take only one goal at a time
-            pass
+    def one_by_one(achieved: Any, desired: Any) -> Any:
         return np.array([compute(a, d, {}) for a, d in zip(achieved, desired, strict=True)], dtype=np.float32)
 
+    def together(achieved: Any, desired: Any) -> Any:
+        return np.asarray(compute(achieved, desired, {}), dtype=np.float32)
+
     size = env.single_observation_space["desired_goal"].shape[0]  # type: ignore[index]
-    best = float(rows(np.zeros((2, size)), np.zeros((2, size)))[0])
+    tried = np.random.default_rng(0).normal(0, 0.1, (2, size + 3, size))  # a number of rows that is not a goal's size
+    try:
+        rows = together if np.array_equal(together(*tried), one_by_one(*tried)) else one_by_one
+    except Exception:  # it takes only one goal at a time
+        rows = one_by_one
+    best = float(rows(np.zeros((1, size)), np.zeros((1, size)))[0])
 
     def reward(achieved: Tensor, desired: Tensor) -> Tensor:
         shape = achieved.shape[:-1]
@@ -130,27 +134,28 @@ def _goal_columns(name: str, played: Played) -> tuple[int, ...]:
     episodes = played.episodes
     shown = np.arange(episodes.observation.shape[1]) <= episodes.length[:, None]
     obs, goal = episodes.observation[shown], episodes.achieved_goal[shown]
-    columns = []
+    columns: list[int] = []
     for values in goal.T:
-        equal = np.flatnonzero((np.abs(obs - values[:, None]) < 1e-6).all(0))
-        if not len(equal):
+        same = np.flatnonzero((np.abs(obs - values[:, None]) < 1e-6).all(0)).tolist()
+        equal = [column for column in same if column not in columns]
+        if not equal:
             raise ValueError(
                 f"The achieved goal of {name} is not part of its observation; name the columns of the observation that "
                 "belong to the entity, as in entity=(3, 4, 5) or --entity 3 4 5."
             )
-        columns.append(int(equal[0]))
+        columns.append(equal[0])
     return tuple(columns)
 
 
 def _checked(columns: tuple[int, ...], size: int) -> tuple[int, ...]:
     """Columns in rising order, each within the observation."""
-    if len(set(columns)) < len(columns) or not all(0 <= column < size for column in columns):
+    if not columns or len(set(columns)) < len(columns) or not all(0 <= column < size for column in columns):
         raise ValueError(f"entity is {columns}; expected different columns from 0 to {size - 1} of the observation.")
     return tuple(sorted(columns))
 
 
 def _scale(played: Played, columns: tuple[int, ...]) -> tuple[float, ...]:
-    """1 / standard deviation of each column's change; 1 where it never changed."""
-    obs, _, next_obs = played.episodes.transitions()
-    deviation = (next_obs.astype(np.float64) - obs)[:, list(columns)].std(0)
-    return tuple(float(1 / value) if value > 1e-8 else 1.0 for value in deviation)
+    """1 / standard deviation of each column's change; 1 where only rounding changed it."""
+    obs, _, next_obs = (torch.from_numpy(part) for part in played.episodes.transitions())
+    config = ModelConfig(target_scale=None)
+    return tuple(scale_of((obs, obs, next_obs), {"object": columns}, config).tolist())
