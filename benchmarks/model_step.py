@@ -1,4 +1,4 @@
-"""One optimiser step of the transition model, per replica, against `torch.nn.Sequential` with default Adam.
+"""A step of the influence model as training takes it (draw, gather, optimise), against plain PyTorch and default Adam.
 
 python -m benchmarks.model_step [cuda]
 """
@@ -6,16 +6,16 @@ python -m benchmarks.model_step [cuda]
 import sys
 
 import torch
-from torch import Tensor, nn
+from torch import nn
 
 from benchmarks._timing import describe, medians
 from benchmarks.scoring import ACTION, LAYERS, OBS, TARGET, WIDTH, PlainModel
-from butfor.capture import captured
-from butfor.dynamics import GaussianDynamics, ModelConfig
-from butfor.fitting import FitConfig, make_optimizer, take, train_step
+from butfor.actions import ActionLaw
 from butfor.networks import make_generators
+from butfor.online import OnlineConfig, OnlineInfluence
+from butfor.replay import Replay
 
-BATCH, ROWS, STEPS = 500, 10_000, 20
+BATCH, ROWS, STEPS, STEPS_AN_EPISODE = 500, 10_000, 20, 50
 
 
 def main(device: str) -> None:
@@ -38,19 +38,20 @@ def main(device: str) -> None:
 
     for replicas in (1, 4, 10):
         # as in training an agent: spectral norm on the variance head alone
-        config = ModelConfig(layers=LAYERS, width=WIDTH, activation="tanh", spectral_norm_hidden=False)
-        model = GaussianDynamics(OBS, ACTION, TARGET, config, make_generators(range(replicas))).to(device).train()
-        adam = make_optimizer(model, FitConfig(learning_rate=1e-3))
+        generators = make_generators(range(replicas), device)
+        replay = Replay(replicas, ROWS // STEPS_AN_EPISODE, STEPS_AN_EPISODE, (OBS, ACTION, TARGET), device)
+        for name in ("observation", "action"):
+            getattr(replay, name).normal_()
+        replay.length.fill_(STEPS_AN_EPISODE)
+        replay.stored = replay.capacity
+        config = OnlineConfig(learning_rate=1e-3, batch_size=BATCH)
+        law = ActionLaw((-1.0,) * ACTION, (1.0,) * ACTION)
+        first = make_generators(range(replicas))
+        model = OnlineInfluence(config, replay, law, range(TARGET), [1.0] * TARGET, first, device)
+        model.choose_data()
 
-        def eager(index: Tensor, model: GaussianDynamics = model, adam: torch.optim.Adam = adam) -> Tensor:
-            return train_step(model.loss, adam, take(inputs, index), take(target, index))
-
-        example = torch.zeros(replicas, BATCH, dtype=torch.long, device=device)
-        step = captured(eager, [example], [model, adam])
-
-        def steps(replicas: int = replicas, step: object = step) -> None:
-            for _ in range(STEPS):
-                step(torch.randint(ROWS, (replicas, BATCH), device=device))  # type: ignore[operator]
+        def steps(model: OnlineInfluence = model, generators: list[torch.Generator] = generators) -> None:
+            model.fit(STEPS, generators)
 
         seconds = {
             name: 1000 * value / STEPS

@@ -10,7 +10,7 @@ from test_dynamics import CONFIGS, SEEDS, network, normal
 from torch import Tensor, nn
 
 from butfor.dynamics import GaussianDynamics, ModelConfig
-from butfor.fitting import FitConfig, Fitting, fit_batches, make_optimizer, take
+from butfor.fitting import FitConfig, Fitting, take
 from butfor.networks import make_generators
 
 # --- steps ----------------------------------------------------------------------------------------
@@ -26,59 +26,10 @@ def test_take_gives_each_replica_its_rows_of_shared_and_of_own_tables() -> None:
             assert torch.equal(take(own, index)[replica, place], own[replica, row])
 
 
-@pytest.mark.parametrize("own_tables", [False, True])
-def test_fit_batches_of_replicas_is_that_of_each_alone(own_tables: bool) -> None:
-    inputs, target = normal(3, 40, 5), normal(3, 40, 2, seed=1)
-    if not own_tables:
-        inputs, target = inputs[0], target[0]
-    together = network()
-    optimizer = make_optimizer(together, FitConfig(learning_rate=1e-2))
-    losses = fit_batches(together, optimizer, inputs, target, 5, 8, make_generators([7, 8, 9]))
-    assert not together.training
-    for replica, seed in enumerate(SEEDS):
-        alone = network((seed,))
-        tables = (inputs[replica : replica + 1], target[replica : replica + 1]) if own_tables else (inputs, target)
-        single = make_optimizer(alone, FitConfig(learning_rate=1e-2))
-        loss = fit_batches(alone, single, *tables, 5, 8, make_generators([7 + replica]))
-        torch.testing.assert_close(losses[replica], loss[0], rtol=1e-6, atol=1e-6)
-        for name, value in alone.state_dict().items():
-            torch.testing.assert_close(together.state_dict()[name][replica], value[0], rtol=1e-7, atol=1e-9, msg=name)
-
-
-def test_fit_batches_in_two_calls_is_one_call_because_the_optimizer_is_kept() -> None:
-    inputs, target = normal(40, 5), normal(40, 2, seed=1)
-    results = []
-    for parts, fresh in (((10,), False), ((4, 6), False), ((4, 6), True)):
-        model, generators = network(), make_generators([7, 8, 9])
-        optimizer = make_optimizer(model, FitConfig(learning_rate=1e-2))
-        for batches in parts:
-            if fresh:
-                optimizer = make_optimizer(model, FitConfig(learning_rate=1e-2))
-            fit_batches(model, optimizer, inputs, target, batches, 8, generators)
-        results.append(model.mean_head.weight.detach())
-    assert torch.equal(results[0], results[1])
-    assert not torch.equal(results[0], results[2])
-
-
-def test_fit_batches_returns_the_mean_loss_of_its_batches() -> None:
-    # with a learning rate too small to matter, and every row the same, each batch has the loss of that row
-    model, inputs, target = network(normalize_input=False), normal(1, 5).expand(6, 5), normal(1, 2).expand(6, 2)
-    optimizer = make_optimizer(model, FitConfig(learning_rate=1e-12))
-    expected = model.eval().loss(inputs.expand(3, -1, -1), target)
-    losses = fit_batches(model, optimizer, inputs, target, 4, 3, make_generators(SEEDS))
-    torch.testing.assert_close(losses.double(), expected.detach(), rtol=1e-6, atol=1e-6)
-    nothing = fit_batches(model, optimizer, inputs, target, 0, 3, make_generators(SEEDS))
-    assert torch.equal(nothing, torch.zeros(3))
-
-
 @pytest.mark.parametrize("value", [math.nan, math.inf])
 def test_a_broken_target_stops_the_fit_and_names_the_replica(value: float) -> None:
     inputs, target = normal(3, 40, 5), normal(3, 40, 2, seed=1)
     target[1, 7, 0] = value
-    model = network()
-    optimizer = make_optimizer(model, FitConfig())
-    with pytest.raises(FloatingPointError, match=r"replica 1 became"):
-        fit_batches(model, optimizer, inputs, target, 20, 40, make_generators(SEEDS))
     fitting = Fitting(network(), (inputs, target), (inputs, target), FitConfig(batch_size=10), make_generators(SEEDS))
     with pytest.raises(FloatingPointError, match=r"replica 1 became"):
         list(fitting.run())

@@ -3,15 +3,24 @@
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
+    from butfor.agent import load_policy
     from butfor.dynamics import ModelConfig
     from butfor.fitting import FitConfig
     from butfor.influence import Influence
     from butfor.scoring import ScoreConfig
+    from butfor.settings import preset
 
 __version__ = "0.1.0"
-__all__ = ["FitConfig", "Influence", "ModelConfig", "ScoreConfig", "__version__"]
+__all__ = ["FitConfig", "Influence", "ModelConfig", "ScoreConfig", "__version__", "load_policy", "preset"]
 
-_HOMES = {"Influence": "influence", "ScoreConfig": "scoring", "ModelConfig": "dynamics", "FitConfig": "fitting"}
+_HOMES = {
+    "Influence": "influence",
+    "ScoreConfig": "scoring",
+    "ModelConfig": "dynamics",
+    "FitConfig": "fitting",
+    "load_policy": "agent",
+    "preset": "settings",
+}
 
 
 def __dir__() -> list[str]:

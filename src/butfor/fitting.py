@@ -1,4 +1,4 @@
-"""How a model of R replicas is fitted: epochs with early stopping, or batches drawn with replacement."""
+"""How a model of R replicas is fitted: optimiser steps, and epochs with early stopping per replica."""
 
 import copy
 import dataclasses
@@ -14,7 +14,7 @@ from butfor.capture import captured
 
 
 class Fittable(Protocol):
-    """What `Fitting` and `fit_batches` need of a model: one loss a replica, and a mean prediction."""
+    """What `Fitting` needs of a model: one loss a replica, and a mean prediction."""
 
     replicas: int
 
@@ -79,34 +79,6 @@ def check_finite(loss: Tensor, what: str = "loss", stopped: Tensor | None = None
             f"The {what} of replica {', '.join(map(str, bad))} became NaN or infinite. Lower the learning rate, or use "
             "spectral norm on the hidden layers; if the data holds extreme values, rescale them."
         )
-
-
-def fit_batches(
-    model: Fittable,
-    optimizer: torch.optim.Optimizer,
-    inputs: Tensor,
-    target: Tensor,
-    batches: int,
-    batch_size: int,
-    generators: Sequence[torch.Generator],
-) -> Tensor:
-    """Batches drawn with replacement, for online use; the optimiser keeps its state between calls. Mean loss -> [R]."""
-    module: nn.Module = model  # type: ignore[assignment]
-    module.train()
-    rows = inputs.shape[-2]
-    total = torch.zeros(model.replicas, device=inputs.device)
-
-    def eager(index: Tensor) -> Tensor:
-        return train_step(model.loss, optimizer, take(inputs, index), take(target, index))
-
-    example = torch.zeros(model.replicas, batch_size, dtype=torch.long, device=inputs.device)
-    step = captured(eager, [example], [module, optimizer])
-    for _ in range(batches):
-        index = torch.stack([torch.randint(rows, (batch_size,), generator=g, device=g.device) for g in generators])
-        total += step(index.to(inputs.device))  # [R, B]
-    module.eval()
-    check_finite(total)
-    return total / max(batches, 1)
 
 
 class Fitting:
