@@ -56,7 +56,7 @@ def detect(
         device: where to compute; auto takes a GPU where there is one
     """
     from butfor.envs import short_name
-    from butfor.record import run_label
+    from butfor.record import run_name
     from butfor.study import DETECTION_PRESETS, run_detection
 
     base = DETECTION_PRESETS[preset]
@@ -70,7 +70,7 @@ def detect(
         fitting=_changed(base.fitting, max_epochs=max_epochs),
         scoring=_changed(base.scoring, actions=actions, form=None if form == "preset" else form),
     )
-    folder = run or Path("runs") / run_label("detection", config)
+    folder = run or Path("runs") / run_name("detection", config)
     with live_progress() as progress:
         run_detection(config, folder, choose_device(device), overwrite, progress)
     print_detection(folder)
@@ -208,6 +208,8 @@ def _train(arguments: list[str]) -> None:
         text = f"{train.__doc__}\n\nusage: butfor train WORLD [options], where WORLD is {worlds}."
         given = arguments[1:] if named else arguments
         config, options = tyro.cli(command, args=given, prog=f"butfor train {world}", description=text)
+        if config.world != base.world:
+            raise ValueError(f"Which world, {world} or {config.world}? Name it once: butfor train WORLD.")
         if not named:
             raise ValueError(f"Which world? Say butfor train WORLD, where WORLD is {worlds}.")
         with live_progress() as progress:
@@ -320,12 +322,13 @@ def main() -> None:
             print(f"\n{stopped}", file=sys.stderr)
             sys.exit(130)
         again = "the same command without --overwrite" if "--overwrite" in arguments else "the same command"
+        again = "butfor train --resume RUN" if arguments[:1] == ["train"] else again
         print(f"\nInterrupted; nothing that was written is lost, and {again} goes on from there.", file=sys.stderr)
         sys.exit(130)
     except (ValueError, TypeError, OSError, FloatingPointError, ImportError, MemoryError) as error:
         sys.exit(f"Error: {error}")
     except RuntimeError as error:
-        if type(error).__name__ == "OutOfMemoryError":  # torch's; not worth importing torch for
+        if type(error).__name__ in ("OutOfMemoryError", "WorldError"):  # torch's and rollout's; both slow to import
             sys.exit(f"Error: {error}")
         raise
 

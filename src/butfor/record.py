@@ -1,10 +1,12 @@
 """The run folder: what was asked, by which versions, and what came out, in files that are whole or absent."""
 
 import dataclasses
+import hashlib
 import importlib.metadata
 import json
 import os
 import platform
+import re
 import shlex
 import shutil
 import subprocess
@@ -23,6 +25,7 @@ from butfor import __version__
 from butfor.files import read_json, write_json, written
 
 SCHEMA_VERSION = 1
+LONGEST_NAME = 180  # file systems allow 255 bytes
 T = TypeVar("T")
 
 
@@ -84,6 +87,14 @@ def run_label(kind: str, config: Any) -> str:
     """A name computed from how the config differs from its type's defaults: `detection-slide-seeds=2`."""
     parts = [kind] + ([config.world] if hasattr(config, "world") else [])
     return "-".join([*parts, *(f"{name}={value}" for name, value in differences(config) if name != "world")])
+
+
+def run_name(kind: str, config: Any) -> str:
+    """The label as a folder's name, without what a shell would read otherwise; where long, cut and told apart."""
+    label = run_label(kind, config)
+    name = re.sub(r"[^\w.=+-]+", "-", re.sub(r"[()\[\]' ]", "", label).replace(",", "+"))
+    digest = hashlib.blake2b(label.encode()).hexdigest()[:8]
+    return name if len(name) <= LONGEST_NAME else f"{name[:LONGEST_NAME]}-{digest}"
 
 
 def differences(config: Any, prefix: str = "") -> list[tuple[str, Any]]:

@@ -22,6 +22,10 @@ Judge = Callable[[Observation, NDArray[Any]], dict[str, NDArray[np.bool_]]]
 """Labels `label_...` [W] of the states that W worlds are in, given the actions [W, A] about to be taken."""
 
 
+class WorldError(RuntimeError):
+    """A world raised an error of its own; the sentence names the world, what was played, and the error."""
+
+
 def episode_seed(seed: int, replica: int, episode: int) -> int:
     """The seed of one reset, so that an episode's start depends on nothing else."""
     return int(np.random.SeedSequence((seed, replica, episode)).generate_state(1)[0])
@@ -163,17 +167,23 @@ def episode_steps(env: VectorEnv[Any, Any, Any]) -> int:
 
 
 def play(
-    groups: Sequence[VectorEnv[Any, Any, Any]], act: Act, seeds: Sequence[int], steps: int | None = None
+    groups: Sequence[VectorEnv[Any, Any, Any]],
+    act: Act,
+    seeds: Sequence[int],
+    steps: int | None = None,
+    what: str = "an episode",
 ) -> Played:
     """Plays one episode in every world, all in step; world i of the groups together starts from reset seed i.
 
     `steps` is the longest episode, by default the worlds' time limit. With several groups, one acts while the others
-    are being stepped in threads of their own.
+    are being stepped in threads of their own. `what` is played is said where a world raises an error.
     """
     steps = steps or episode_steps(groups[0])
     counts = [env.num_envs for env in groups]
     firsts = np.cumsum([0, *counts])
-    parts = [_Part(env, seeds[first : first + env.num_envs], steps) for env, first in zip(groups, firsts, strict=False)]
+    parts = [
+        _Part(env, seeds[first : first + env.num_envs], steps, what) for env, first in zip(groups, firsts, strict=False)
+    ]
     if len(parts) == 1:
         for time in range(steps):
             if not parts[0].alive.any():
@@ -206,10 +216,9 @@ def play(
 class _Part:
     """The worlds of one group within an episode."""
 
-    def __init__(self, env: VectorEnv[Any, Any, Any], seeds: Sequence[int], steps: int) -> None:
-        self.env, self.seeds, self.steps = env, list(seeds), steps
-        start: Any = env.reset(seed=self.seeds)  # type: ignore[arg-type]
-        self.obs: Observation = start[0]
+    def __init__(self, env: VectorEnv[Any, Any, Any], seeds: Sequence[int], steps: int, what: str) -> None:
+        self.env, self.seeds, self.steps, self.what = env, list(seeds), steps, what
+        self.obs: Observation = self._told(env.reset, seed=self.seeds)[0]
         worlds = env.num_envs
         self.alive = np.ones(worlds, dtype=bool)
         self.length = np.zeros(worlds, dtype=np.int64)
@@ -223,7 +232,7 @@ class _Part:
     def step(self, time: int, action: NDArray[Any], sampled: NDArray[np.bool_]) -> None:
         """One step of every world; those whose episode is over are played on from a reset, and not kept."""
         self._keep({"action": action, "sampled": sampled}, time)
-        self.obs, _, terminated, truncated, info = self.env.step(action)
+        self.obs, _, terminated, truncated, info = self._told(self.env.step, action)
         self._keep_obs(time + 1)
         self._keep({name: info[name] for name in info if name == "contact" or name.startswith("label_")}, time)
         success = info.get("is_success", info.get("success", np.zeros_like(terminated)))
@@ -237,8 +246,17 @@ class _Part:
         over = terminated | truncated
         self.alive &= ~over
         if self.alive.any() and over.any():
-            restarted: Any = self.env.reset(seed=self.seeds, options={"reset_mask": over})  # type: ignore[arg-type]
-            self.obs = restarted[0]
+            self.obs = self._told(self.env.reset, seed=self.seeds, options={"reset_mask": over})[0]
+
+    def _told(self, call: Callable[..., Any], *values: Any, **named: Any) -> Any:
+        """What the world answers; an error of its own becomes a sentence that says where it happened."""
+        try:
+            return call(*values, **named)
+        except Exception as error:
+            inner: Any = getattr(self.env, "envs", [self.env])[0].unwrapped
+            name = inner.spec.id if inner.spec is not None else type(inner).__name__
+            text = " ".join(str(error).split()) or "no more is said."
+            raise WorldError(f"{name} raised {type(error).__name__} in {self.what}: {text}") from error
 
     def _keep_obs(self, time: int) -> None:
         """Writes the parts of the observation that training has a use for."""

@@ -1,7 +1,7 @@
 """The settings of a training run, and those to start from for each world and experiment of the paper."""
 
 from dataclasses import dataclass, replace
-from typing import Literal
+from typing import Literal, get_args
 
 from butfor.agent import AgentConfig
 from butfor.dynamics import ModelConfig
@@ -55,8 +55,14 @@ class Config:
         for name in ("seeds", "episodes", "warmup", "worlds", "evaluate_every", "evaluation_episodes"):
             if getattr(self, name) < 1:
                 raise ValueError(f"{name} must be at least 1; got {getattr(self, name)}.")
-        if len(set(self.influence)) < len(self.influence):
-            raise ValueError(f"influence is {self.influence}; name each use once.")
+        if self.first_seed < 0:
+            raise ValueError(f"first_seed must be at least 0; got {self.first_seed}.")
+        for name, known in (("influence", get_args(Use)), ("overlap", get_args(Overlap))):
+            given = getattr(self, name)
+            if not set(given) <= set(known):
+                raise ValueError(f"{name} is {given}; expected any of {', '.join(known)}.")
+            if len(set(given)) < len(given):
+                raise ValueError(f"{name} is {given}; name each once.")
         if "priority" in self.influence and self.priority.kind != "uniform":
             raise ValueError(
                 f"influence has 'priority', but priority.kind is {self.priority.kind!r}: episodes can be drawn by "
@@ -71,13 +77,13 @@ class Config:
             )
         if self.replay.goals_by_score and not self.influence:
             raise ValueError("replay.goals_by_score needs influence scores; choose a use of influence.")
-        if (self.episodes - self.warmup) % self.worlds:
-            raise ValueError(
-                f"episodes - warmup is {self.episodes - self.warmup}; it must be a multiple of worlds, {self.worlds}."
-            )
         if self.episodes < self.warmup:
             raise ValueError(
                 f"episodes is {self.episodes}, less than the {self.warmup} random episodes of the warm-up."
+            )
+        if (self.episodes - self.warmup) % self.worlds:
+            raise ValueError(
+                f"episodes - warmup is {self.episodes - self.warmup}; it must be a multiple of worlds, {self.worlds}."
             )
         if self.replay.capacity < self.worlds:
             raise ValueError(f"replay.capacity {self.replay.capacity} is less than the {self.worlds} worlds of a seed.")
@@ -136,8 +142,8 @@ def preset(world: str, name: str = "paper") -> Config:
             bonus=BonusConfig(cap=10.0),
             model=replace(config.model, schedule=((200, 40_000), (5_200, 20_000))),
         )
-    if name == "fast":
+    if name == "fast" and short != "slide":  # its rounds are short already
         return replace(config, model=replace(config.model, schedule=((200, 10_000), (10_200, 2_000))))
-    if name != "paper":
+    if name not in ("paper", "fast"):
         raise ValueError(f"There is no preset {name!r}; the presets are paper, intrinsic, fast.")
     return config

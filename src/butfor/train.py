@@ -1,6 +1,7 @@
 """Training: the one loop that plays, stores, fits, rescores and updates."""
 
 import time
+from contextlib import closing
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -21,6 +22,7 @@ from butfor.record import (
     read_metrics,
     read_run,
     run_label,
+    run_name,
     truncate_metrics,
     versions,
 )
@@ -47,12 +49,14 @@ def train(
     `make_env` makes one world where `config.world` is not to be made by name. After `time_limit` seconds, or at Ctrl-C
     or SIGTERM, the episode is finished and a checkpoint written; `resume` goes on from there.
     """
-    folder = Path(folder) if folder is not None else Path("runs") / run_label("training", config)
+    folder = Path(folder) if folder is not None else Path("runs") / run_name("training", config)
     if not overwrite and (folder / "config.json").is_file():
         raise FileExistsError(
             f"{folder} holds a run already; go on with it by --resume {folder}, start anew by --overwrite, or give "
             "another name by --run."
         )
+    if keep_episodes is not None and Path(keep_episodes).exists():
+        raise FileExistsError(f"{keep_episodes} exists already; give another name for the episode file.")
     world = _world(config, make_env)  # before anything is written: a mistake leaves no folder behind
     open_run(folder, "training", config, overwrite)
     return _run(config, world, folder, torch.device(device), None, time_limit, keep_episodes, progress)
@@ -85,7 +89,13 @@ def resume(
 
 
 def _world(config: Config, make_env: MakeEnv | None) -> World:
-    return open_world(config.world, config.entity, config.model.network.target_scale, make_env)
+    world = open_world(config.world, config.entity, config.model.network.target_scale, make_env)
+    if config.priority.kind == "ebp" and world.sizes[2] != 3:
+        raise ValueError(
+            f"priority.kind is 'ebp', which needs goals that are positions (x, y, z); those of {world.name} have "
+            f"{world.sizes[2]} numbers. Use another kind of priority in this world."
+        )
+    return world
 
 
 def _run(
@@ -105,8 +115,9 @@ def _run(
         trainer.restore(state)
     trainer.prepare()
     replay = trainer.replay
-    truncate_metrics(folder, replay.stored)
-    events = open_events(folder, replay.stored + 1 if state is not None else None)
+    evaluated = replay.stored - trainer.interrupted  # stopped within a round, the evaluation was still to come
+    truncate_metrics(folder, evaluated)
+    events = open_events(folder, evaluated)
     kept = EpisodeStream(keep_episodes, replay.stored) if keep_episodes is not None else None
     saved, began, text = time.monotonic(), (time.monotonic(), replay.stored), ""
     before_this_process = trainer.seconds.get("total", 0.0)
@@ -118,7 +129,7 @@ def _run(
             kept.flush(replay.stored)
         save_checkpoint_in(folder, replay.stored, trainer.state())
 
-    with stopping(time_limit) as stop:
+    with closing(trainer), closing(events), stopping(time_limit) as stop:
         while replay.stored < config.episodes or trainer.interrupted:
             if not trainer.interrupted:
                 before = replay.stored
@@ -164,11 +175,9 @@ def _run(
                 saved = time.monotonic()
         save()
         _finish(trainer, folder)
-        events.close()
-        trainer.close()
         if kept is not None and replay.stored >= config.episodes:
             kept.join({"world": config.world, "seeds": trainer.seeds, "order": "episode by episode, the seeds in turn"})
-        if stop.signalled:
+        if stop.signalled and (replay.stored < config.episodes or trainer.interrupted):
             raise KeyboardInterrupt(f"Stopped after episode {replay.stored}; go on by --resume {folder}")
     return folder
 

@@ -76,8 +76,9 @@ class Trainer:
         table = np.stack(actions, 2).reshape(self.world.steps, self.config.seeds * count, -1)  # [T, R x count, A]
         env = self.world.make(self.config.seeds * count)
         flags = np.ones(self.config.seeds * count, dtype=bool)
+        what = f"the random episodes {self.replay.stored + 1} to {self.replay.stored + count}"
         with self.clock("simulation"):
-            played = play([env], lambda group, at, obs: (table[at], flags), self._resets(count), self.world.steps)
+            played = play([env], lambda group, at, obs: (table[at], flags), self._resets(count), self.world.steps, what)
         env.close()
         return played
 
@@ -85,9 +86,9 @@ class Trainer:
         """One episode in each world by the exploring agents."""
         for part in self.acting:
             part.begin(self.world.steps, self.generators["actions"])
-        seeds = self._resets(self.config.worlds)
+        seeds, what = self._resets(self.config.worlds), f"episode {self.replay.stored + 1}"
         with self.clock("simulation"), single_thread():
-            return play(self.envs, lambda group, at, obs: self.acting[group](at, obs), seeds, self.world.steps)
+            return play(self.envs, lambda group, at, obs: self.acting[group](at, obs), seeds, self.world.steps, what)
 
     def _resets(self, count: int) -> list[int]:
         """The seeds of the next `count` resets of each replica: they depend on (seed, episode) alone."""
@@ -174,7 +175,8 @@ class Trainer:
                 seeds = [episode_seed(seed, 1, first + index) for seed in self.seeds for index in range(count)]
                 if self._judge is None or self._judge.num_envs != len(seeds):
                     self._judge = self.world.make(len(seeds))
-                result = play([self._judge], lambda group, at, obs: self._best(obs), seeds, self.world.steps)
+                what = f"the evaluation after episode {self.replay.stored}"
+                result = play([self._judge], lambda group, at, obs: self._best(obs), seeds, self.world.steps, what)
                 wins += result.success.reshape(self.config.seeds, count).sum(1)
                 played += count
         return wins / episodes

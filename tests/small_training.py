@@ -1,0 +1,83 @@
+"""Training runs small enough for tests, and what their folders hold."""
+
+import dataclasses
+import json
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch import nn
+
+from butfor.agent import AgentConfig
+from butfor.dynamics import ModelConfig
+from butfor.explore import ExploreConfig
+from butfor.online import OnlineConfig
+from butfor.scoring import ScoreConfig
+from butfor.settings import Config
+
+ALL_USES = ("priority", "bonus", "active")
+SMALL = Config(
+    world="slide",
+    episodes=10,
+    warmup=4,
+    evaluate_every=3,
+    evaluation_episodes=3,
+    agent=AgentConfig(layers=2, width=8, batch_size=8, updates=2, normalizer_batches=2),
+    explore=ExploreConfig(candidates=4),
+    model=OnlineConfig(
+        ModelConfig(layers=2, width=8, activation="tanh", spectral_norm_hidden=False, target_scale=1.0),
+        ScoreConfig(actions=4),
+        batch_size=8,
+        every=3,
+        schedule=((4, 30), (1000, 10)),
+        newest_from=6,
+    ),
+)
+
+
+def changed(config: Any, **changes: Any) -> Any:
+    """A config with some fields replaced; a dict stands for changes within a field."""
+    values = {
+        name: changed(getattr(config, name), **value) if isinstance(value, dict) else value
+        for name, value in changes.items()
+    }
+    return dataclasses.replace(config, **values)
+
+
+def small(**changes: Any) -> Config:
+    """Ten episodes of slide, the first four random, in a quarter of a second."""
+    config: Config = changed(SMALL, **changes)
+    return config
+
+
+def brief(config: Config, **changes: Any) -> Config:
+    """Any settings, with only so much work that everything happens: two rounds of the model, updates, an evaluation."""
+    model = {"schedule": ((4, 3), (1000, 2)), "every": 2}
+    short: Config = changed(
+        config, episodes=7, warmup=4, evaluate_every=10, evaluation_episodes=1,
+        agent={"updates": 2, "normalizer_batches": 1}, model=model,
+    )  # fmt: skip
+    result: Config = changed(short, **changes)
+    return result
+
+
+def metrics(folder: Path) -> list[dict[str, Any]]:
+    """The rows of metrics.jsonl without the times, which no two runs share."""
+    rows = [json.loads(line) for line in (folder / "metrics.jsonl").read_text().splitlines()]
+    return [{name: value for name, value in row.items() if name != "seconds"} for row in rows]
+
+
+def models(folder: Path) -> list[bytes]:
+    """The bytes of the trained models of a run."""
+    paths = [folder / name for name in ("model.safetensors", "influence.safetensors")]
+    return [path.read_bytes() for path in paths if path.exists()]
+
+
+def results(folder: Path) -> tuple[list[bytes], list[dict[str, Any]]]:
+    """Everything that must be the same to the bit after an interruption."""
+    return models(folder), metrics(folder)
+
+
+def copy_of(module: nn.Module) -> dict[str, torch.Tensor]:
+    """What a module holds now."""
+    return {name: value.detach().clone() for name, value in module.state_dict().items()}
