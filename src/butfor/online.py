@@ -85,6 +85,7 @@ class OnlineInfluence:
         self.factor = torch.tensor(self.scale, dtype=torch.float32, device=device)
         obs_size = replay.observation.shape[-1]
         self.model = GaussianDynamics(obs_size, law.size, len(self.scale), config.network, generators).to(device)
+        self.model.eval()  # but for `fit`; a restored model scores before it learns again
         self.optimizer = make_optimizer(self.model, FitConfig(learning_rate=config.learning_rate, betas=config.betas))
         self.weights = Weights(replay, even=not config.only_sampled)
         self._recorded: dict[int, Callable[[Tensor], Tensor]] = {}
