@@ -409,7 +409,9 @@ def test_a_restored_learner_goes_on_to_the_same_bits(changes: dict[str, Any]) ->
         assert torch.equal(getattr(unbroken, name), getattr(fresh, name)), name
     assert (unbroken.count, unbroken.normalized) == (fresh.count, fresh.normalized)
     before = make_learner(**changes)
-    assert not any(torch.equal(value, copy_of(before.agent)[name]) for name, value in expected.items() if "layers" in name)
+    assert not any(
+        torch.equal(value, copy_of(before.agent)[name]) for name, value in expected.items() if "layers" in name
+    )
 
 
 def test_a_learner_alone_and_in_a_pair_learn_the_same() -> None:
