@@ -5,7 +5,10 @@ import json
 from pathlib import Path
 from typing import Any
 
+import gymnasium
+import numpy as np
 import torch
+from gymnasium import spaces
 from torch import nn
 
 from butfor.agent import AgentConfig
@@ -13,9 +16,9 @@ from butfor.dynamics import ModelConfig
 from butfor.explore import ExploreConfig
 from butfor.online import OnlineConfig
 from butfor.scoring import ScoreConfig
-from butfor.settings import Config
+from butfor.settings import Config, Use
 
-ALL_USES = ("priority", "bonus", "active")
+ALL_USES: tuple[Use, ...] = ("priority", "bonus", "active")
 SMALL = Config(
     world="slide",
     episodes=10,
@@ -81,3 +84,40 @@ def results(folder: Path) -> tuple[list[bytes], list[dict[str, Any]]]:
 def copy_of(module: nn.Module) -> dict[str, torch.Tensor]:
     """What a module holds now."""
     return {name: value.detach().clone() for name, value in module.state_dict().items()}
+
+
+class Track(gymnasium.Env[Any, Any]):
+    """A point on a line, pushed about; episodes end after 3 to 12 steps, 10 at most. It breaks when it is told to."""
+
+    observation_space: spaces.Space[Any] = spaces.Dict(
+        {name: spaces.Box(-np.inf, np.inf, (size,), np.float64) for name, size in
+         (("observation", 2), ("achieved_goal", 1), ("desired_goal", 1))}
+    )  # fmt: skip
+    action_space: spaces.Space[Any] = spaces.Box(-1, 1, (1,), np.float32)
+    steps = 0
+    breaks_at: int | None = None
+
+    def reset(self, *, seed: int | None = None, options: dict[str, Any] | None = None) -> tuple[Any, dict[str, Any]]:
+        super().reset(seed=seed)
+        self.place, self.goal, self.time = *self.np_random.normal(size=2), 0
+        self.end = int(self.np_random.integers(3, 13))
+        return self._observe(), {}
+
+    def step(self, action: Any) -> tuple[Any, float, bool, bool, dict[str, Any]]:
+        Track.steps += 1
+        if Track.steps == Track.breaks_at:
+            raise ZeroDivisionError("the track has no length")
+        self.place, self.time = self.place + 0.3 * float(action[0]), self.time + 1
+        reached = abs(self.place - self.goal) < 0.3
+        return self._observe(), 0.0, self.time == self.end, False, {"is_success": reached}
+
+    def _observe(self) -> Any:
+        place, goal = np.array([self.place]), np.array([self.goal])
+        return {"observation": np.array([self.time, self.place]), "achieved_goal": place, "desired_goal": goal}
+
+    def compute_reward(self, achieved_goal: Any, desired_goal: Any, info: Any) -> Any:
+        return -(np.abs(achieved_goal - desired_goal)[..., 0] >= 0.3).astype(np.float32)
+
+
+TRACK = "butfor-test/Track-v0"
+gymnasium.register(TRACK, Track, max_episode_steps=10)  # type: ignore[arg-type]

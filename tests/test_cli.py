@@ -1,8 +1,11 @@
 """The command line as people use it: help, one sentence for every mistake, interruption, and a whole small run."""
 
+import dataclasses
 import json
 import os
 import re
+import shlex
+import shutil
 import signal
 import subprocess
 import sys
@@ -14,10 +17,19 @@ from typing import Any
 import pytest
 import torch
 from conftest import ROOT
+from small_training import ALL_USES, TRACK, Track
 
 import butfor
-from butfor import cli, study
+from butfor import checkpoints, cli, study
+from butfor import train as train_library
 from butfor.console import live_progress
+from butfor.episodes import Episodes
+from butfor.evaluation import evaluate_run
+from butfor.files import save_checkpoint
+from butfor.learner import Learner
+from butfor.priority import PriorityConfig
+from butfor.record import open_run
+from butfor.settings import preset
 from butfor.study import DETECTION_PRESETS, DetectionConfig
 
 torch.set_num_threads(1)
@@ -423,3 +435,323 @@ def test_progress_on_a_terminal_shows_every_stage(
     plain = re.sub(r"\x1b\[[0-9;?]*[A-Za-z]", "", err)
     for words in ("test data", "10/10", "scripted", "fit CAI", "3/30", "[20, 20]"):
         assert words in plain
+
+
+# --------------------------------------------------------------------------------------------- training
+
+TINY = [
+    "--seeds", "2", "--episodes", "8", "--warmup", "4", "--evaluate-every", "3", "--evaluation-episodes", "2",
+    "--agent.layers", "1", "--agent.width", "8", "--agent.batch-size", "8", "--agent.updates", "2",
+    "--agent.normalizer-batches", "1", "--explore.candidates", "4", "--model.network.layers", "1",
+    "--model.network.width", "8", "--model.batch-size", "8", "--model.every", "2", "--model.schedule", "1000", "5",
+    "--model.scoring.actions", "4", "--checkpoint-seconds", "0", "--device", "cpu",
+]  # fmt: skip
+
+
+def trained_as(monkeypatch: pytest.MonkeyPatch, butfor_command: Butfor, *arguments: str) -> tuple[Any, ...]:
+    """What `train` or `resume` is called with: its positional arguments, then those by name."""
+
+    def stand_in(*values: Any, progress: Any, **named: Any) -> None:
+        raise Asked(*values, named)
+
+    monkeypatch.setattr(train_library, "train", stand_in)
+    monkeypatch.setattr(train_library, "resume", stand_in)
+    monkeypatch.setattr(torch.cuda, "is_available", lambda: False)
+    with pytest.raises(Asked) as caught:
+        butfor_command("train", *arguments)
+    return caught.value.args
+
+
+def test_the_train_command_of_the_paper_parses(monkeypatch: pytest.MonkeyPatch, butfor_command: Butfor) -> None:
+    command = "pick-and-place --influence priority bonus active --seeds 10 --episodes 3000 --device auto"
+    config, folder, device, named = trained_as(monkeypatch, butfor_command, *shlex.split(command))
+    expected = dataclasses.replace(preset("pick-and-place"), influence=ALL_USES, seeds=10, episodes=3000)
+    assert config == expected
+    assert (folder, device) == (None, "cpu")
+    assert named == {"overwrite": False, "time_limit": None, "keep_episodes": None}
+
+
+@pytest.mark.parametrize("world", ["slide", "push", "pick-and-place", "rot-table", "butfor/FetchPush-v0"])
+def test_without_options_a_world_is_trained_by_its_preset(
+    monkeypatch: pytest.MonkeyPatch, butfor_command: Butfor, world: str
+) -> None:
+    assert trained_as(monkeypatch, butfor_command, world)[0] == preset(world)
+
+
+@pytest.mark.parametrize(
+    ("arguments", "kind"),
+    [
+        (["--priority", "per"], "per"), (["--priority=ebp"], "ebp"), (["--priority.kind", "per"], "per"),
+        (["--priority", "uniform"], "uniform"),
+    ],
+)  # fmt: skip
+def test_priority_is_short_for_its_kind(
+    monkeypatch: pytest.MonkeyPatch, butfor_command: Butfor, arguments: list[str], kind: Any
+) -> None:
+    config = trained_as(monkeypatch, butfor_command, "push", *arguments, "--priority.alpha", "0.5")[0]
+    assert config == dataclasses.replace(preset("push"), priority=PriorityConfig(kind, alpha=0.5))
+
+
+@pytest.mark.parametrize("name", ["paper", "intrinsic", "fast"])
+@pytest.mark.parametrize("joined", [False, True])
+def test_a_preset_is_where_the_other_options_start_from(
+    monkeypatch: pytest.MonkeyPatch, butfor_command: Butfor, name: str, joined: bool
+) -> None:
+    chosen = [f"--preset={name}"] if joined else ["--preset", name]
+    config = trained_as(monkeypatch, butfor_command, "pick-and-place", "--seeds", "4", *chosen)[0]
+    assert config == dataclasses.replace(preset("pick-and-place", name), seeds=4)
+
+
+def test_every_part_of_the_settings_can_be_changed(monkeypatch: pytest.MonkeyPatch, butfor_command: Butfor) -> None:
+    command = (
+        "slide --influence bonus --overlap acting model --entity 2 3 --worlds 2 --no-tf32 --agent.twin-critics "
+        "--agent.target-range -20 0 --replay.hindsight 0.5 --explore.choice ranked --bonus.kind flat --bonus.ceiling "
+        "None --model.schedule 50 7 100 5 --model.network.width 12 --model.scoring.form mean --model.only-sampled "
+        "--run here --overwrite --time-limit 1.5 --keep-episodes kept.npz --device cpu"
+    )
+    config, folder, device, named = trained_as(monkeypatch, butfor_command, *shlex.split(command))
+    base = preset("slide")
+    network = dataclasses.replace(base.model.network, width=12)
+    scoring = dataclasses.replace(base.model.scoring, form="mean")
+    model = dataclasses.replace(
+        base.model, schedule=((50, 7), (100, 5)), network=network, scoring=scoring, only_sampled=True
+    )
+    expected = dataclasses.replace(
+        base, influence=("bonus",), overlap=("acting", "model"), entity=(2, 3), worlds=2, tf32=False, model=model,
+        agent=dataclasses.replace(base.agent, twin_critics=True, target_range=(-20.0, 0.0)),
+        replay=dataclasses.replace(base.replay, hindsight=0.5),
+        explore=dataclasses.replace(base.explore, choice="ranked"),
+        bonus=dataclasses.replace(base.bonus, kind="flat", ceiling=None),
+    )  # fmt: skip
+    assert config == expected
+    assert (folder, device) == (Path("here"), "cpu")
+    assert named == {"overwrite": True, "time_limit": 1.5, "keep_episodes": Path("kept.npz")}
+
+
+def test_a_run_is_resumed_by_its_folder(monkeypatch: pytest.MonkeyPatch, butfor_command: Butfor) -> None:
+    folder, device, named = trained_as(monkeypatch, butfor_command, "--resume", "runs/a")
+    assert (folder, device) == (Path("runs/a"), "cpu")
+    assert named == {"episodes": None, "time_limit": None, "keep_episodes": None}
+    command = "--episodes 50 --resume=a --time-limit 3 --keep-episodes b.npz --device cpu"
+    folder, device, named = trained_as(monkeypatch, butfor_command, *shlex.split(command))
+    assert (folder, device) == (Path("a"), "cpu")
+    assert named == {"episodes": 50, "time_limit": 3.0, "keep_episodes": Path("b.npz")}
+
+
+@pytest.mark.parametrize(
+    ("arguments", "words"),
+    [
+        (["train", "slide", "--help"], ["--influence", "--priority.kind", "--preset", "--resume", "--keep-episodes"]),
+        (["train", "--help"], ["butfor train WORLD", "pick-and-place", "--model.schedule"]),
+        (["train", "--resume", "a", "--help"], ["--episodes", "--time-limit", "--keep-episodes", "--device"]),
+        (["evaluate", "--help"], ["RUN", "--episodes", "--device"]),
+        (["watch", "--help"], ["RUN", "--out", "--seed", "--episodes", "--first", ".mp4"]),
+        (["collect", "--help"], ["WORLD", "--policy", "--agent-seed", "--labels", "--out"]),
+        (["--help"], ["train", "evaluate", "watch", "collect"]),
+    ],
+)
+def test_help_of_the_training_commands(
+    butfor_command: Butfor, monkeypatch: pytest.MonkeyPatch, arguments: list[str], words: list[str]
+) -> None:
+    monkeypatch.setenv("COLUMNS", "200")
+    code, out, err = butfor_command(*arguments)
+    assert (code, err) == (0, "")
+    assert [word for word in words if word not in out] == []
+
+
+@pytest.mark.parametrize(
+    ("arguments", "words"),
+    [
+        (["slide", "--sedes", "2"], ["--sedes"]),
+        (["slide", "--seeds", "two"], ["--seeds", "two"]),
+        (["slide", "--influence", "prio"], ["prio", "priority"]),
+        (["slide", "--priority", "vip"], ["vip", "per", "ebp"]),
+        (["slide", "push"], ["push"]),
+        (["--seeds", "2", "slide"], ["slide"]),
+        (["--resume", "a", "--seeds", "2"], ["--seeds"]),
+        (["slide", "--resume", "a"], ["slide"]),
+        (["slide", "--device", "tpu"], ["tpu", "cuda"]),
+        (["slide", "--agent.discount", "2"], ["agent.discount must lie in [0, 1); got 2.0."]),
+    ],
+)
+def test_training_arguments_that_cannot_be_read_are_named(
+    butfor_command: Butfor, tmp_path: Path, arguments: list[str], words: list[str]
+) -> None:
+    code, out, err = butfor_command("train", *arguments)
+    assert (code, out) == (2, "")
+    assert [word for word in words if word not in err] == []
+    assert "Traceback" not in err
+    assert list(tmp_path.iterdir()) == []
+
+
+@pytest.mark.parametrize(
+    ("arguments", "words"),
+    [
+        ([], ["Which world?", "slide, push, pick-and-place"]),
+        (["--seeds", "2"], ["Which world?"]),
+        (["nowhere"], ["'nowhere'", "built-in worlds are slide"]),
+        (["slid", "--seeds", "2"], ["Did you mean 'slide'?"]),
+        (["CartPole-v1"], ["CartPole-v1 is no goal world"]),
+        (["slide", "--preset", "slow"], ["There is no preset 'slow'; the presets are paper, intrinsic, fast"]),
+        (["slide", "--world", "push"], ["Which world, slide or push?"]),
+        (["slide", "--seeds", "0"], ["seeds must be at least 1; got 0"]),
+        (["slide", "--first-seed", "-1"], ["first_seed must be at least 0"]),
+        (["slide", "--episodes", "60", "--warmup", "70"], ["episodes is 60, less than the 70 random episodes"]),
+        (["slide", "--influence", "priority", "--priority", "per"], ["not by both"]),
+        (["slide", "--influence", "intrinsic"], ["agent.target_range must be None"]),
+        (["slide", "--priority", "ebp"], ["goals that are positions"]),
+        (["slide", "--entity", "9"], ["entity is (9,)"]),
+        (["slide", "--device", "cuda"], ["no CUDA GPU"]),
+        (["--resume", "nowhere"], ["There is no folder nowhere"]),
+    ],
+)
+def test_training_that_makes_no_sense_is_answered_with_one_sentence(
+    butfor_command: Butfor, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, arguments: list[str], words: list[str]
+) -> None:
+    monkeypatch.setattr(torch.cuda, "is_available", lambda: False)
+    assert_one_sentence(butfor_command("train", *arguments), *words)
+    assert list(tmp_path.iterdir()) == []
+
+
+@pytest.fixture(scope="module")
+def tiny_run(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A finished run of two seeds with every use of influence, made by the command."""
+    folder = tmp_path_factory.mktemp("train") / "tiny"
+    child = fresh("train", "slide", *TINY, "--influence", "priority", "bonus", "active", "--run", str(folder))
+    assert child.returncode == 0, child.stderr
+    assert child.stdout.splitlines()[-1] == f"Run: {folder}"
+    assert "Success on slide, 2 seeds, after 8 episodes" in child.stdout
+    shown = [line.split()[0] for line in child.stdout.splitlines() if line.strip()[:1].isdigit()]
+    assert shown[:2] == ["6", "8"]
+    assert re.search(r"episodes: 8 of 8, success \d\.\d\d ± \d\.\d\d, [\d,]+ steps/s, 0 s left", child.stderr)
+    return folder
+
+
+def test_a_run_goes_on_to_more_episodes(tiny_run: Path, butfor_command: Butfor, tmp_path: Path) -> None:
+    shutil.copytree(tiny_run, tmp_path / "run")
+    code, out, err = butfor_command("train", "--resume", "run", "--episodes", "10", "--device", "cpu")
+    assert code == 0, err
+    assert "after 10 episodes" in out
+    assert out.splitlines()[-1] == "Run: run"
+    assert (tmp_path / "run/model.safetensors").read_bytes() != (tiny_run / "model.safetensors").read_bytes()
+
+
+def test_evaluate_prints_every_seed_and_the_mean(tiny_run: Path, butfor_command: Butfor) -> None:
+    code, out, err = butfor_command("evaluate", str(tiny_run), "--episodes", "4", "--device", "cpu")
+    assert code == 0, err
+    expected = evaluate_run(tiny_run, 4)
+    *rows, last = out.splitlines()
+    assert rows == [f"seed {seed}: {share:.3f}" for seed, share in expected.items()]
+    assert last == f"success {sum(expected.values()) / 2:.3f}, mean over 2 seed(s), 4 episodes each"
+
+
+def test_collect_by_a_trained_agent(tiny_run: Path, butfor_command: Butfor, tmp_path: Path) -> None:
+    arguments = ["--policy", str(tiny_run), "--episodes", "3", "--labels", "exact", "--agent-seed", "1"]
+    code, out, err = butfor_command("collect", "slide", *arguments)
+    assert code == 0, err
+    assert out.splitlines()[-1] == "Episodes: data/slide-tiny.npz"
+    episodes = Episodes.load(tmp_path / "data/slide-tiny.npz")
+    shares = ", ".join(f"{name} {value.mean():.1%}" for name, value in episodes.labels().items())
+    assert out.startswith(f"3 episodes, 90 states: {shares}\n")
+    assert set(episodes.labels()) == {"exact", "contact"}
+    assert episodes.metadata["config"]["agent_seed"] == 1
+
+
+def test_watch_hands_its_options_on(butfor_command: Butfor, monkeypatch: pytest.MonkeyPatch) -> None:
+    watch = pytest.importorskip("butfor.watch")
+    monkeypatch.setattr(watch, "watch", lambda *values: values)
+    code, out, _ = butfor_command("watch", "run", "--out", "a.gif", "--seed", "3", "--episodes", "2", "--first", "5")
+    assert code == 0
+    assert out == f"Video: {(Path('run'), Path('a.gif'), 3, 2, 5)}\n"
+
+
+@pytest.mark.parametrize(
+    ("arguments", "words"),
+    [
+        (["evaluate", "nowhere"], "nowhere holds no trained agent"),
+        (["evaluate", "RUN", "--episodes", "0"], "episodes must be at least 1; got 0"),
+        (["watch", "nowhere"], "nowhere holds no trained agent"),
+        (["watch", "RUN", "--seed", "5"], "there is no seed 5"),
+        (["collect", "slide", "--policy", "nowhere"], "There is no policy 'nowhere'"),
+        (["collect", "slide", "--policy", "RUN", "--agent-seed", "5", "--episodes", "1"], "there is no seed 5"),
+        (["train", "slide", "--run", "RUN"], "holds a run already; go on with it by --resume"),
+        (["train", "--resume", "RUN", "--episodes", "7"], "has already played 8 episodes; got 7."),
+        (["train", "slide", "--run", "/proc/butfor-run"], "/proc/butfor-run"),
+        (["train", "slide", "--run", "file"], "file is a file"),
+        (["train", "slide", "--keep-episodes", "file"], "file exists already; give another name"),
+    ],
+)
+def test_mistakes_with_runs_are_answered_with_one_sentence_and_harm_nothing(
+    tiny_run: Path, butfor_command: Butfor, tmp_path: Path, arguments: list[str], words: str
+) -> None:
+    (tmp_path / "file").write_text("precious")
+    before = {path: path.read_bytes() for path in tiny_run.rglob("*") if path.is_file()}
+    assert_one_sentence(butfor_command(*[str(tiny_run) if word == "RUN" else word for word in arguments]), words)
+    assert {path: path.read_bytes() for path in tiny_run.rglob("*") if path.is_file()} == before
+    assert (tmp_path / "file").read_text() == "precious"
+    assert [path.name for path in tmp_path.iterdir()] == ["file"]
+
+
+def test_a_detection_run_cannot_be_resumed_as_training(butfor_command: Butfor, tmp_path: Path) -> None:
+    open_run(tmp_path / "run", "detection", DetectionConfig())
+    assert_one_sentence(butfor_command("train", "--resume", "run"), "run holds a run of kind 'detection'")
+
+
+def broken_world(monkeypatch: pytest.MonkeyPatch) -> None:
+    Track.steps = 0
+    monkeypatch.setattr(Track, "breaks_at", 260)
+
+
+def full_disk(monkeypatch: pytest.MonkeyPatch) -> None:
+    def full(path: Path, state: Any) -> None:
+        if state["replay"]["stored"] < 7:
+            return save_checkpoint(path, state)
+        raise OSError(28, "No space left on device", str(path))
+
+    monkeypatch.setattr(checkpoints, "save_checkpoint", full)
+
+
+def broken_loss(monkeypatch: pytest.MonkeyPatch) -> None:
+    update = Learner.update
+
+    def broken(self: Learner, generators: Any) -> None:
+        update(self, generators)
+        if self.replay.stored == 7:
+            self.statistics[0] = float("nan")
+
+    monkeypatch.setattr(Learner, "update", broken)
+
+
+@pytest.mark.parametrize(
+    ("fault", "sentence"),
+    [
+        (broken_world, r"butfor-test/Track-v0 raised ZeroDivisionError in .*episode \d: the track has no length"),
+        (full_disk, r"The checkpoint of episode 7 could not be written \(.*No space left on device"),
+        (broken_loss, r"The agent's loss of replica 0 became NaN or infinite\. Lower the learning rate"),
+    ],
+)
+def test_a_fault_during_training_ends_with_a_sentence_and_the_run_can_go_on(
+    butfor_command: Butfor, monkeypatch: pytest.MonkeyPatch, tmp_path: Path, fault: Any, sentence: str
+) -> None:
+    with monkeypatch.context() as patch:
+        fault(patch)
+        code, out, err = butfor_command("train", TRACK, *TINY, "--run", "run")
+    assert (code, out) == (1, "")
+    assert re.match(f"Error: {sentence}", err.splitlines()[-1])
+    assert "Traceback" not in err
+    assert list((tmp_path / "run/checkpoint").glob("0000000[4-6]-*.pt"))
+    assert not (tmp_path / "run/summary.json").exists()
+    code, out, err = butfor_command("train", "--resume", "run", "--device", "cpu")
+    assert code == 0, err
+    assert out.splitlines()[-1] == "Run: run"
+
+
+def test_errors_of_the_library_itself_are_not_hidden(butfor_command: Butfor, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A fault that nobody foresaw comes with its traceback."""
+
+    def fail(*values: Any, **named: Any) -> None:
+        raise RuntimeError("predictor was called in training mode")
+
+    monkeypatch.setattr(train_library, "train", fail)
+    with pytest.raises(RuntimeError, match="predictor was called"):
+        butfor_command("train", "slide")

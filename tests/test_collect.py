@@ -5,11 +5,14 @@ from pathlib import Path
 import gymnasium
 import numpy as np
 import pytest
+from small_training import TRACK, small
 
 from butfor import collect as library
+from butfor.agent import load_policy
 from butfor.collect import CollectConfig, collect_file, make_policy
 from butfor.envs import make_worlds, slide
 from butfor.episodes import Episodes
+from butfor.train import train
 
 
 def test_slide_episodes_carry_exact_labels_and_contacts(tmp_path: Path) -> None:
@@ -53,7 +56,10 @@ def test_more_episodes_are_added_to_a_file_and_other_settings_are_refused(tmp_pa
 @pytest.mark.parametrize(
     ("settings", "message"),
     [
-        ({"policy": "genius"}, "no policy 'genius'; the policies are random, expert, noisy-expert"),
+        (
+            {"policy": "genius"},
+            "no policy 'genius'; give one of random, expert, noisy-expert, or a training run's folder",
+        ),
         ({"labels": ("true",)}, "no label 'true'; the labels are exact, heuristic, contact"),
         ({"episodes": 0}, "episodes must be at least 1"),
         ({"world": "CartPole-v1", "policy": "expert"}, "CartPole-v1 is not a built-in world"),
@@ -94,3 +100,55 @@ def test_the_expert_of_each_world_acts_within_bounds() -> None:
             assert (np.abs(action) <= 1).all()
             assert always is None or world == "slide" or sampled.all() == always
         env.close()
+
+
+# ------------------------------------------------------------------------------------- a trained agent
+
+
+@pytest.fixture(scope="module")
+def run(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A training run on slide with the seeds 3 and 4."""
+    return train(small(seeds=2, first_seed=3), tmp_path_factory.mktemp("runs") / "slide")
+
+
+@pytest.mark.parametrize("seed", [None, 3, 4])
+def test_a_trained_agent_acts_as_it_learned_from_the_usual_starts(tmp_path: Path, run: Path, seed: int | None) -> None:
+    config = CollectConfig("slide", str(run), 5, ("exact", "contact"), 7, seed)
+    episodes = collect_file(config, tmp_path / "a.npz")
+    policy = load_policy(run, seed)
+    assert policy.seed == (seed or 3)
+    for t in range(30):
+        obs = {name: getattr(episodes, name)[:, t] for name in ("observation", "desired_goal")}
+        assert np.allclose(episodes.action[:, t], policy(obs), atol=1e-6)
+    assert not episodes.sampled.any()  # its actions come from no known law
+    assert np.array_equal(episodes.label["exact"], slide.influence(episodes.observation[:, :-1]))
+    random = collect_file(CollectConfig("slide", episodes=5, seed=7), tmp_path / "b.npz")
+    assert np.array_equal(episodes.observation[:, 0], random.observation[:, 0])
+    assert Episodes.load(tmp_path / "a.npz").metadata["config"]["policy"] == str(run)
+    assert Episodes.load(tmp_path / "a.npz").metadata["config"]["agent_seed"] == seed
+
+
+def test_the_episodes_of_one_agent_are_not_added_to_those_of_another(tmp_path: Path, run: Path) -> None:
+    path = tmp_path / "a.npz"
+    collect_file(CollectConfig("slide", str(run), 2, agent_seed=3), path)
+    with pytest.raises(FileExistsError, match="holds other episodes"):
+        collect_file(CollectConfig("slide", str(run), 4, agent_seed=4), path)
+    assert len(collect_file(CollectConfig("slide", str(run), 4, agent_seed=3), path)) == 4
+
+
+def test_an_agent_that_cannot_act_there_is_refused(tmp_path: Path, run: Path) -> None:
+    with pytest.raises(ValueError, match=r"holds the seeds \[3, 4\]; there is no seed 5"):
+        collect_file(CollectConfig("slide", str(run), 2, agent_seed=5), tmp_path / "a.npz")
+    with pytest.raises(ValueError, match=f"The agent of .* was trained on slide; it cannot act in {TRACK}"):
+        collect_file(CollectConfig(TRACK, str(run), 2), tmp_path / "a.npz")
+    with pytest.raises(FileNotFoundError, match="holds no trained agent"):
+        collect_file(CollectConfig("slide", str(tmp_path), 2), tmp_path / "a.npz")
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_an_agent_of_a_foreign_world_acts_in_it(tmp_path: Path) -> None:
+    run = train(small(world=TRACK), tmp_path / "run")
+    episodes = collect_file(CollectConfig(TRACK, str(run), 6), tmp_path / "a.npz")
+    assert len(set(episodes.length.tolist())) > 1
+    obs = {name: getattr(episodes, name)[:, 0] for name in ("observation", "desired_goal")}
+    assert np.allclose(episodes.action[:, 0], load_policy(run)(obs), atol=1e-6)

@@ -220,10 +220,12 @@ def test_the_fast_preset_differs_in_nothing_but_shorter_rounds(world: str) -> No
 
 def test_slide_has_a_schedule_that_takes_minutes_not_hours() -> None:
     config = preset("slide")
-    assert (config.episodes, config.warmup, config.agent.width, config.model.network.width) == (600, 50, 64, 64)
+    assert config.episodes <= 1000
+    assert max(config.agent.width, config.model.network.width) <= 64
     assert config.model.network.target_scale == 1.0
-    batches = sum(batches_due(config.model, episode, config.warmup) for episode in range(1, 601))
-    assert batches == 1000 + 11 * 250
+    due = {n: batches_due(config.model, n, config.warmup) for n in range(1, config.episodes + 1)}
+    assert due[config.warmup] == max(due.values()) > 0  # the first round is the longest
+    assert sum(due.values()) <= 5000
 
 
 def test_either_name_of_a_world_has_its_preset() -> None:

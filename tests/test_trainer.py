@@ -10,11 +10,11 @@ import torch
 from small_training import ALL_USES, brief, copy_of, metrics, models, small
 from torch import Tensor
 
-from butfor import trainer as library
 from butfor.checkpoints import latest_checkpoint
 from butfor.envs import make_worlds
 from butfor.explore import draw_noise
 from butfor.networks import make_generators
+from butfor.online import OnlineInfluence
 from butfor.replay import Replay
 from butfor.rollout import WorldError, episode_seed
 from butfor.settings import Config, preset
@@ -234,7 +234,7 @@ def parameters(trainer: Trainer) -> dict[str, Tensor]:
 
 
 @pytest.fixture
-def changes_seen(monkeypatch: pytest.MonkeyPatch) -> Iterator[list[tuple[dict[str, Tensor], Trainer]]]:
+def changes_seen(monkeypatch: pytest.MonkeyPatch) -> list[tuple[dict[str, Tensor], Trainer]]:
     """The trainers made in a test, each with its parameters at the start."""
     made: list[tuple[dict[str, Tensor], Trainer]] = []
     original = Trainer.__init__
@@ -244,7 +244,7 @@ def changes_seen(monkeypatch: pytest.MonkeyPatch) -> Iterator[list[tuple[dict[st
         made.append((parameters(self), self))
 
     monkeypatch.setattr(Trainer, "__init__", remember)
-    yield made
+    return made
 
 
 Seen = list[tuple[dict[str, Tensor], Trainer]]
@@ -417,7 +417,7 @@ def test_a_spread_round_changes_scores_only_at_its_end(tmp_path: Path, monkeypat
     """Rounds begin after episodes 4 (at once), 7 and 10; one of 10 batches is spread as 4, 4, 2 over three episodes."""
     fitted: list[tuple[int, int]] = []
     scores: dict[int, Tensor] = {}
-    fit, update = library.OnlineInfluence.fit, Trainer.update
+    fit, update = OnlineInfluence.fit, Trainer.update
 
     def watched_fit(self: Any, batches: int, *rest: Any) -> Any:
         fitted.append((self.replay.stored, batches))
@@ -427,7 +427,7 @@ def test_a_spread_round_changes_scores_only_at_its_end(tmp_path: Path, monkeypat
         scores[self.replay.stored] = self.replay.score[:, :4].clone()
         update(self)
 
-    monkeypatch.setattr(library.OnlineInfluence, "fit", watched_fit)
+    monkeypatch.setattr(OnlineInfluence, "fit", watched_fit)
     monkeypatch.setattr(Trainer, "update", watched_update)
     train(small(seeds=2, influence=ALL_USES, overlap=("model",), episodes=13), tmp_path / "spread")
     assert fitted == [(4, 30), (7, 4), (8, 4), (9, 2), (10, 4), (11, 4), (12, 2), (13, 4)]
@@ -493,7 +493,7 @@ def test_a_loss_that_is_no_number_is_named_with_its_replica(make: Make, where: s
         trainer.check()
 
 
-def test_a_world_that_fails_is_named_with_its_episode(make: Make) -> None:
+def test_a_world_that_fails_is_named_with_its_episode(make: Make, monkeypatch: pytest.MonkeyPatch) -> None:
     trainer = make(small(seeds=2, first_seed=0))
     warm_up(trainer, 4)
     calls = 0
@@ -503,9 +503,7 @@ def test_a_world_that_fails_is_named_with_its_episode(make: Make) -> None:
         calls += 1
         raise ZeroDivisionError("the mass\nis zero")
 
-    for env in trainer.envs:
-        env.unwrapped.step = fail  # type: ignore[method-assign]
-        env.step = fail  # type: ignore[method-assign]
+    monkeypatch.setattr(trainer.envs[0], "step", fail)
     with pytest.raises(WorldError) as caught:
         trainer.play()
     assert str(caught.value) == "butfor/Slide-v0 raised ZeroDivisionError in episode 5: the mass is zero"

@@ -1,5 +1,6 @@
 """A process that has loaded everything and forks `butfor` commands off: a start costs milliseconds, not seconds."""
 
+import importlib
 import json
 import os
 import signal
@@ -104,15 +105,11 @@ def _command(arguments: list[str]) -> int:
 
 def serve() -> None:
     """Forks a child for every line of arguments; answers with its process number, and at its end with its exit code."""
-    import rich.progress
-    import safetensors.torch
-    import torch._dynamo  # an optimiser loads it
-    import torch.utils.tensorboard
+    import torch
 
-    import butfor.cli
-    import butfor.envs.slide
-    import butfor.train  # noqa: F401
-
+    slow = ("rich.progress", "safetensors.torch", "torch._dynamo", "torch.utils.tensorboard", "butfor.envs.slide")
+    for name in (*slow, "butfor.train", "butfor.cli"):  # an optimiser loads torch._dynamo
+        importlib.import_module(name)
     torch.set_num_threads(1)
     for line in sys.stdin:
         child = os.fork()

@@ -35,7 +35,8 @@ def save_checkpoint_in(folder: Path, episode: int, state: Mapping[str, Any]) -> 
         ) from error
     for old in earlier[KEPT - 1 :]:
         old.unlink(missing_ok=True)
-    _remove_stale_parts(place)
+    for each in (place, folder):
+        _remove_stale_parts(each)
     return path
 
 

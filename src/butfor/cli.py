@@ -145,8 +145,10 @@ class RunOptions:
     """the run folder (default: runs/ and a name made from the settings)"""
     resume: Annotated[Path | None, tyro.conf.arg(metavar="RUN", help_behavior_hint="")] = None
     """go on with this run instead; only --episodes, --device, --time-limit and --keep-episodes may be given with it"""
-    preset: Literal["paper", "intrinsic", "fast"] = "paper"
-    """settings to start from: the paper's for the world, its intrinsic experiment, or shorter rounds of the model"""
+    preset: Annotated[str, tyro.conf.arg(metavar="NAME")] = "paper"
+    """settings to start from: paper (those for the world), intrinsic (influence is the only reward),
+    fast (shorter rounds of the model), or a rival: vime, vime-object, vime-full, disagreement, disagreement-position,
+    disagreement-full"""
     overwrite: Annotated[bool, tyro.conf.FlagCreatePairsOff] = False
     """start anew where the run folder holds a run already"""
     time_limit: Annotated[float | None, tyro.conf.arg(metavar="SECONDS", help_behavior_hint="")] = None
@@ -195,8 +197,9 @@ def _train(arguments: list[str]) -> None:
         named = bool(arguments) and not arguments[0].startswith("-")
         world = arguments[0] if named else "pick-and-place"
         joined = " ".join(arguments)
-        chosen = re.search(r"--preset[= ](\w+)", joined)
-        base = preset(world, chosen[1] if chosen else "paper")
+        chosen = re.search(r"--preset[= ]([\w-]+)", joined)
+        rival = re.search(r"--curiosity[= ](vime|disagreement)", joined)  # brings the paper's settings for it along
+        base = preset(world, chosen[1] if chosen else rival[1] if rival else "paper")
 
         def command(
             config: Annotated[Config, tyro.conf.arg(name="")] = base,

@@ -84,7 +84,8 @@ def print_training(folder: Path) -> None:
     summary = read_json(folder / "summary.json")
     seeds = len(summary["seeds"])
     title = f"Success on {summary['world']}, {seeds} seed{'s' if seeds > 1 else ''}, after {summary['played']} episodes"
-    table = Table("episode", title=title, title_justify="left", title_style="bold", box=SIMPLE, padding=(0, 1, 0, 0))
+    Console().print(title, style="bold", highlight=False)  # a title of the table would be folded to its width
+    table = Table("episode", box=SIMPLE, padding=(0, 1, 0, 0))
     table.add_column("mean", justify="right")
     table.add_column("± std", justify="right")
     rows = list(zip(summary["episodes"], summary["success"]["mean"], summary["success"]["std"], strict=True))

@@ -187,6 +187,8 @@ class EpisodeStream:
         for part in self.folder.glob("*.npz"):
             if part.stem not in keep and (keep or int(part.stem) >= played):
                 part.unlink()
+        for part in self.folder.glob(".*.part"):  # what a killed process had half-written
+            part.unlink()
         self.path.unlink(missing_ok=True)
 
     def add(self, episodes: Episodes, seeds: int) -> None:

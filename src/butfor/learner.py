@@ -103,7 +103,7 @@ class Learner:
         batch.action = to_unit(batch.action, self.bounds)
         if "intrinsic" in config.influence:
             batch.reward = batch.score.clamp(0, config.bonus.cap)
-        elif "bonus" in config.influence:
+        elif config.adds_bonus:
             batch.reward = add_bonus(batch.reward, batch.score, self.bonus, config.bonus)
         if config.weighs_importance:
             drawn = self.weights.step[self.replay.rows, batch.episode, batch.time]

@@ -2,6 +2,7 @@
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Any, Literal
 
 import torch
@@ -161,10 +162,10 @@ class OnlineInfluence:
         everything = self.config.rescore == "all" or self.replay.stored % 1000 < self.config.every
         return self.replay.slots(self.replay.size if everything else 1000)
 
-    def influence(self, seed: int) -> Influence:
-        """The models as one public `Influence`."""
+    def save(self, path: Path | str, seed: int) -> None:
+        """Writes the models as one public `Influence`."""
         entities = {"object": self.entity.tolist()}
-        return Influence(self.model, self.law, entities, self.scale, self.config.scoring, seed)
+        Influence(self.model, self.law, entities, self.scale, self.config.scoring, seed).save(path)
 
     def state(self) -> dict[str, Any]:
         """Weights and optimiser."""

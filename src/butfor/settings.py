@@ -1,9 +1,11 @@
 """The settings of a training run, and those to start from for each world and experiment of the paper."""
 
 from dataclasses import dataclass, replace
-from typing import Literal, get_args
+from typing import Any, Literal, get_args
 
 from butfor.agent import AgentConfig
+from butfor.bayesian import VimeConfig
+from butfor.disagreement import EnsembleConfig
 from butfor.dynamics import ModelConfig
 from butfor.envs import WORLDS, short_name
 from butfor.explore import BonusConfig, ExploreConfig
@@ -50,6 +52,11 @@ class Config:
     explore: ExploreConfig = ExploreConfig()
     bonus: BonusConfig = BonusConfig()
     model: OnlineConfig = OnlineConfig()
+    """the influence model; `every` and `schedule` are also those of a rival's model"""
+    curiosity: Literal["none", "vime", "disagreement"] = "none"
+    """a rival of influence as the source of the bonus: information gain, or an ensemble's disagreement"""
+    vime: VimeConfig = VimeConfig()
+    ensemble: EnsembleConfig = EnsembleConfig()
 
     def __post_init__(self) -> None:
         for name in ("seeds", "episodes", "warmup", "worlds", "evaluate_every", "evaluation_episodes"):
@@ -75,6 +82,10 @@ class Config:
                 f"With intrinsic rewards, which are positive, agent.target_range must be None; it is "
                 f"{self.agent.target_range}. The preset 'intrinsic' has the paper's settings."
             )
+        if self.curiosity not in ("none", "vime", "disagreement"):
+            raise ValueError(f"curiosity is {self.curiosity!r}; it must be none, vime or disagreement.")
+        if self.curiosity != "none" and self.influence:
+            raise ValueError(f"curiosity is {self.curiosity!r} and influence {self.influence}: choose one of the two.")
         if self.replay.goals_by_score and not self.influence:
             raise ValueError("replay.goals_by_score needs influence scores; choose a use of influence.")
         if self.episodes < self.warmup:
@@ -90,19 +101,39 @@ class Config:
 
     @property
     def needs_model(self) -> bool:
-        """Whether an influence model is trained."""
-        return bool(self.influence)
+        """Whether a model is trained that scores states."""
+        return bool(self.influence) or self.curiosity != "none"
+
+    @property
+    def adds_bonus(self) -> bool:
+        """Whether scores are added to the reward."""
+        return "bonus" in self.influence or self.curiosity != "none"
 
     @property
     def needs_scores(self) -> bool:
         """Whether states in memory are scored (choosing actions alone does not need it)."""
-        return bool(set(self.influence) - {"active"}) or self.replay.goals_by_score
+        return bool(set(self.influence) - {"active"}) or self.curiosity != "none" or self.replay.goals_by_score
 
     @property
     def weighs_importance(self) -> bool:
         """Whether squared errors are weighted to correct for how their transitions were drawn."""
         by_influence = "priority" in self.influence
         return self.priority.importance > 0 if by_influence else self.priority.kind == "per"
+
+
+FETCH = ("push", "pick-and-place", "rot-table")
+POSITIONS = {"slide": (0, 2)} | dict.fromkeys(FETCH, (0, 1, 2, 3, 4, 5))  # columns of agent and object
+FULL_STATE = {"slide": (0, 1, 2, 3)} | dict.fromkeys(FETCH, (*range(6), *range(9, 25)))  # without redundant columns
+# the paper's rivals: kind, what is predicted, and (episodes between rounds, batches of the first round and of the later
+# ones, weight and cap of the bonus); the first is the best of its kind in the paper
+RIVALS: dict[str, tuple[Any, str, tuple[int, int, int, float, float]]] = {
+    "vime": ("vime", "position", (1, 20_000, 100, 0.3, 10.0)),
+    "vime-object": ("vime", "object", (1, 20_000, 100, 0.3, 10.0)),
+    "vime-full": ("vime", "full", (1, 20_000, 100, 0.3, 10.0)),
+    "disagreement": ("disagreement", "object", (100, 5_000, 5_000, 50.0, 0.1)),
+    "disagreement-position": ("disagreement", "position", (100, 5_000, 5_000, 50.0, 0.1)),
+    "disagreement-full": ("disagreement", "full", (10, 500, 500, 0.25, 5.0)),
+}
 
 
 def preset(world: str, name: str = "paper") -> Config:
@@ -143,8 +174,22 @@ def preset(world: str, name: str = "paper") -> Config:
             bonus=BonusConfig(cap=10.0),
             model=replace(config.model, schedule=((200, 40_000), (5_200, 20_000))),
         )
+    if name in RIVALS:
+        columns = {"object": None, "position": POSITIONS, "full": FULL_STATE}[RIVALS[name][1]]
+        if columns is not None and short not in columns:
+            raise ValueError(f"The preset {name!r} needs to know the agent's columns; it is for {', '.join(columns)}.")
+        every, first, later, weight, cap = RIVALS[name][2]
+        return replace(
+            config,
+            curiosity=RIVALS[name][0],
+            entity=None if columns is None else columns[short],
+            bonus=replace(config.bonus, weight=weight, cap=cap),
+            model=replace(config.model, every=every, schedule=((config.warmup, first), (10**9, later))),
+            ensemble=EnsembleConfig(newest=every, rescore="once" if RIVALS[name][1] == "full" else "all"),
+        )
     if name == "fast" and short != "slide":  # its rounds are short already
         return replace(config, model=replace(config.model, schedule=((200, 10_000), (10_200, 2_000))))
     if name not in ("paper", "fast"):
-        raise ValueError(f"There is no preset {name!r}; the presets are paper, intrinsic, fast.")
+        names = ", ".join(("paper", "intrinsic", "fast", *RIVALS))
+        raise ValueError(f"There is no preset {name!r}; the presets are {names}.")
     return config

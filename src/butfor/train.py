@@ -187,7 +187,7 @@ def _evaluate(trainer: Trainer, folder: Path, events: Any) -> str:
     config, episode = trainer.config, trainer.replay.stored
     losses = trainer.report()
     success = trainer.evaluate(config.evaluation_episodes, episode // config.evaluate_every)
-    spent = round(sum(value for name, value in trainer.seconds.items() if name != "evaluation"), 2)
+    spent = round(sum(trainer.seconds.get(name, 0.0) for name in ("simulation", "updates", "model", "scoring")), 2)
     rows = [
         {"episode": episode, "seed": seed, "success": float(success[r]), **losses[r], "seconds": spent}
         for r, seed in enumerate(trainer.seeds)
@@ -207,7 +207,8 @@ def _finish(trainer: Trainer, folder: Path) -> None:
     world = trainer.world
     save_agent(folder / "model.safetensors", trainer.agent, world.law, world.sizes, config.world, trainer.seeds)
     if trainer.model is not None:
-        trainer.model.influence(config.first_seed).save(folder / "influence.safetensors")
+        name = "influence" if config.curiosity == "none" else config.curiosity
+        trainer.model.save(folder / f"{name}.safetensors", config.first_seed)
     rows = read_metrics(folder) if (folder / "metrics.jsonl").is_file() else []
     episodes = sorted({row["episode"] for row in rows})
     curve = [[row["success"] for row in rows if row["episode"] == episode] for episode in episodes]

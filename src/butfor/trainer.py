@@ -12,6 +12,8 @@ from numpy.typing import NDArray
 
 from butfor.acting import Acting, stack_inputs
 from butfor.actions import from_unit
+from butfor.curiosity import OnlineVime
+from butfor.disagreement import OnlineDisagreement
 from butfor.fitting import check_finite
 from butfor.learner import Learner
 from butfor.networks import make_generators
@@ -38,11 +40,14 @@ class Trainer:
         self.replay = Replay(config.seeds, capacity, world.steps, world.sizes, self.device)
         self.learner = Learner(config, world, self.replay, first, self.device)
         self.agent = self.learner.agent
-        self.model: OnlineInfluence | None = None
-        if config.needs_model:
-            self.model = OnlineInfluence(
-                config.model, self.replay, world.law, world.entity, world.scale, first, self.device
-            )
+        parts = (self.replay, world.law, world.entity, world.scale, first, self.device)
+        self.model: OnlineInfluence | OnlineVime | OnlineDisagreement | None = None
+        if config.curiosity == "vime":
+            self.model = OnlineVime(config.vime, *parts)
+        elif config.curiosity == "disagreement":
+            self.model = OnlineDisagreement(config.ensemble, *parts)
+        elif config.influence:
+            self.model = OnlineInfluence(config.model, *parts)
         self.bounds = world.law.bounds(self.device)
         self.interrupted = False  # stopped within a round of the model, before the updates
         self.round = self.pending = 0  # batches of the model's round, and those left of it
@@ -52,7 +57,8 @@ class Trainer:
         self.seconds: dict[str, float] = {}
 
         form = config.model.scoring.form
-        active = self.model.model if self.model is not None and "active" in config.influence else None
+        explores = isinstance(self.model, OnlineInfluence) and "active" in config.influence
+        active = self.model.model if isinstance(self.model, OnlineInfluence) and explores else None
         edges = [0, (config.seeds + 1) // 2, config.seeds] if "acting" in config.overlap else [0, config.seeds]
         self.acting = [
             Acting(self.agent.policy, active, slice(*edge), config.worlds, world.law, config.explore, form)
@@ -135,8 +141,10 @@ class Trainer:
     def rescore(self) -> None:
         """Scores the memory anew after a round."""
         if self.model is not None and self.config.needs_scores:
-            with self.clock("scoring"):
-                self.model.score(self.model.slots_to_score(), self.generators["scores"])
+            slots = self.model.slots_to_score()
+            if len(slots):
+                with self.clock("scoring"):
+                    self.model.score(slots, self.generators["scores"])
 
     # ------------------------------------------------------------------------------------------- the agent
 
@@ -206,8 +214,8 @@ class Trainer:
 
     def check(self) -> None:
         """Stops with a sentence where a loss has become NaN or infinite."""
+        check_finite(self.model_loss, "influence model's loss")  # first, for its scores break the agent, too
         check_finite(self.learner.statistics.sum(-1), "agent's loss")
-        check_finite(self.model_loss, "influence model's loss")
 
     # ---------------------------------------------------------------------------------------------- state
 

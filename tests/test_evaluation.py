@@ -1,0 +1,88 @@
+"""Evaluation of a run: the successes of every seed's policy, counted once more world by world."""
+
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from small_training import TRACK, small
+
+from butfor.actions import ActionLaw
+from butfor.agent import Agent, AgentConfig, load_policy, save_agent
+from butfor.envs import make_worlds
+from butfor.evaluation import evaluate_run
+from butfor.networks import make_generators
+from butfor.rollout import episode_seed
+from butfor.train import train
+
+SEEDS = (3, 4)
+
+
+@pytest.fixture(scope="module")
+def slide_run(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Two agents for slide that always push to the right, one more than the other, and so hit a goal now and then."""
+    agent = Agent(5, 1, AgentConfig(layers=1, width=4), make_generators(SEEDS))
+    with torch.no_grad():
+        for parameter in agent.policy.actor.parameters():
+            parameter.zero_()
+        agent.policy.actor.layers[-1].bias.copy_(torch.tensor([[[0.3]], [[0.6]]]))  # type: ignore[operator]
+    folder = tmp_path_factory.mktemp("slide")
+    save_agent(folder / "model.safetensors", agent, ActionLaw((-1.0,), (1.0,)), (4, 1, 1), "slide", SEEDS)
+    return folder
+
+
+def one_by_one(run: Path, world: str, episodes: int) -> dict[int, float]:
+    """The same with one world, stepped in a plain loop to the end of each episode."""
+    env = make_worlds(world, 1)
+    shares = {}
+    for seed in SEEDS:
+        policy, wins = load_policy(run, seed), 0
+        for episode in range(episodes):
+            obs: Any = env.reset(seed=[episode_seed(seed, 3, episode)])[0]  # type: ignore[arg-type]
+            over = False
+            while not over:
+                obs, _, terminated, truncated, info = env.step(policy(obs))
+                over = bool(terminated[0] or truncated[0])
+            wins += bool(info["is_success"][0])
+        shares[seed] = wins / episodes
+    env.close()
+    return shares
+
+
+def test_successes_are_those_of_single_worlds(slide_run: Path) -> None:
+    expected = one_by_one(slide_run, "slide", 40)
+    assert evaluate_run(slide_run, 40) == expected
+    assert 0 < expected[4] < expected[3]
+
+
+def test_more_episodes_than_worlds_and_episodes_of_unequal_lengths(tmp_path: Path) -> None:
+    """Foreign worlds are played four at a time: ten episodes are two rounds and a half."""
+    run = train(small(world=TRACK, seeds=2, first_seed=3), tmp_path / "run")
+    expected = one_by_one(run, TRACK, 10)
+    assert evaluate_run(run, 10) == expected
+    assert any(expected.values())
+
+
+def test_the_model_file_will_do_in_place_of_its_folder(slide_run: Path) -> None:
+    assert evaluate_run(slide_run / "model.safetensors", 3) == evaluate_run(slide_run, 3)
+
+
+def test_progress_counts_the_episodes_of_all_seeds(slide_run: Path) -> None:
+    shown: list[tuple[str, int, int, str]] = []
+    evaluate_run(slide_run, 150, progress=lambda *values: shown.append(values))
+    expected = [(100, 3), (150, 3), (250, 4), (300, 4)]
+    assert shown == [("episodes", done, 300, f"seed {seed}") for done, seed in expected]
+
+
+def test_fresh_episodes_are_not_those_of_training_or_its_evaluations() -> None:
+    kinds = [{episode_seed(3, kind, episode) for episode in range(200)} for kind in (0, 1, 2, 3)]
+    assert len(set.union(*kinds)) == 800
+
+
+def test_what_cannot_be_evaluated_is_refused(tmp_path: Path, slide_run: Path) -> None:
+    with pytest.raises(ValueError, match="episodes must be at least 1; got 0"):
+        evaluate_run(slide_run, 0)
+    with pytest.raises(FileNotFoundError, match="holds no trained agent"):
+        evaluate_run(tmp_path)
+    assert np.isfinite(list(evaluate_run(slide_run, 1).values())).all()
