@@ -84,8 +84,8 @@ def test_kl_is_exact_where_hardly_anything_changed() -> None:
     """In single precision, where the plain formula is mostly rounding."""
     mean, deviation = normal(0, 6000), 0.1 * normal(1, 6000).exp()
     new = mean + 1e-4 * normal(2, 6000), deviation * (1 + 1e-4 * normal(3, 6000))
-    parts = [part.double() for part in (*new, mean, deviation)]
-    expected = kl_divergence(Normal(*parts[:2]), Normal(*parts[2:])).sum()
+    before, after = Normal(mean.double(), deviation.double()), Normal(new[0].double(), new[1].double())
+    expected = kl_divergence(after, before).sum()
     torch.testing.assert_close(kl_between((mean, deviation), new).double(), expected, rtol=2e-3, atol=0)
     assert kl_between((mean, deviation), (mean, deviation)) == 0
 
@@ -173,7 +173,8 @@ def test_replicas_are_each_replica_alone() -> None:
 def plain_gain(model: BayesianNetwork, replica: int, x: Tensor, target: Tensor, noise: Tensor, dims: list[int]) -> Any:
     """One group by torch's own Adam and torch.distributions: x [n, D + A], target [n, d], noise [steps, S, P]."""
     config = model.config
-    old = Normal(*(part[replica].detach() for part in model.posterior()))
+    mean, deviation = model.posterior()
+    old = Normal(mean[replica].detach(), deviation[replica].detach())
     new = [part[replica].detach().clone().requires_grad_() for part in (model.mean, model.rho)]
     optimizer = torch.optim.Adam(new, lr=config.learning_rate)
     for drawn in noise:

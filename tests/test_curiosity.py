@@ -121,7 +121,8 @@ def test_each_group_of_rows_has_one_value(fitted: Vime) -> None:
     assert len({*score.tolist()}) == 4
     for start in range(0, 37, 10):
         assert len({*score[start : start + 10].tolist()}) == 1
-    alone = fitted.score(*(part[30:] for part in world(37, 5)))["cube"]  # the last group is shorter
+    obs, action, next_obs = (part[30:] for part in world(37, 5))
+    alone = fitted.score(obs, action, next_obs)["cube"]  # the last group is shorter
     np.testing.assert_allclose(alone, score[30:], rtol=1e-4)
 
 
@@ -413,8 +414,8 @@ def test_the_saved_networks_are_a_public_vime(tmp_path: Path) -> None:
     target = (then - now)[:, list(ENTITY)] * torch.tensor(SCALE)
     inputs = torch.cat([now, action], -1)
     valid = torch.ones(2, 1, STEPS, dtype=torch.bool)
-    tables = (table.expand(2, 1, -1, -1) for table in (inputs, target))
-    gain = gain_of_steps(vime.model, *tables, valid, make_generators([3]), range(2))[:, 0]
+    inputs, target = (table.expand(2, 1, -1, -1) for table in (inputs, target))
+    gain = gain_of_steps(vime.model, inputs, target, valid, make_generators([3]), range(2))[:, 0]
     for replica in (None, 0, 1):
         public = Vime.load(tmp_path / "vime.safetensors", replica=replica)
         assert public.units.entities == {"object": sorted(ENTITY)}

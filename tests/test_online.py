@@ -2,6 +2,7 @@
 
 import copy
 import dataclasses
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -11,6 +12,7 @@ from torch import Tensor
 
 from butfor.actions import ActionLaw
 from butfor.dynamics import ModelConfig
+from butfor.influence import Influence
 from butfor.networks import make_generators
 from butfor.online import BLOCK, OnlineConfig, OnlineInfluence, batches_due
 from butfor.replay import Replay
@@ -353,13 +355,14 @@ def test_which_episodes_are_scored_anew(rescore: Any, stored: int, expected: int
     assert torch.equal(slots, torch.arange(stored - expected, stored))
 
 
-def test_the_public_influence_is_that_of_the_models() -> None:
+def test_the_public_influence_is_that_of_the_models(tmp_path: Path) -> None:
     """Two replicas are the members of one public estimate, whose changes are in the units of the world."""
     replay = memory([0, 1], 9)
     model = make(replay, [5, 6])
     model.choose_data()
     model.fit(30, make_generators([8, 9]))
-    public = model.influence(3)
+    model.save(tmp_path / "model.safetensors", 3)
+    public = Influence.load(tmp_path / "model.safetensors")
     assert public.entities == {"object": list(ENTITY)}
     assert public.scale == list(SCALE)
     obs = replay.observation[0, 0, :2]

@@ -377,7 +377,11 @@ def test_a_signal_in_the_last_episode_comes_too_late_to_stop_anything(tmp_path: 
         if stage == "episodes" and done == 10:
             signal.raise_signal(signal.SIGINT)
 
-    assert results(train(CONFIG, tmp_path / "run", progress=progress)) == results(unbroken)
+    try:
+        train(CONFIG, tmp_path / "run", progress=progress)
+    except KeyboardInterrupt as stopped:
+        pytest.fail(f"the run was finished, but it says: {stopped}")
+    assert results(tmp_path / "run") == results(unbroken)
     assert read_json(tmp_path / "run" / "summary.json")["finished"]
 
 
