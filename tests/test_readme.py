@@ -1,6 +1,7 @@
 """The README's example does what it says."""
 
 import re
+from pathlib import Path
 
 import pytest
 from conftest import ROOT
@@ -17,3 +18,16 @@ def test_the_example_runs_and_tells_touching_from_apart(capsys: pytest.CaptureFi
     # the true influence of two uniform actions of 0.1 against noise of 0.01 is about 2 x 1.6 nats where they touch
     assert touching > 1.5
     assert apart < touching / 4
+
+
+BLOCKS = [
+    pytest.param(block, id=f"{page.stem}-{index}")
+    for page in sorted((ROOT / "docs").glob("*.md"))
+    for index, block in enumerate(re.findall(r"```python\n(.*?)```", page.read_text(encoding="utf-8"), re.DOTALL))
+]
+
+
+@pytest.mark.parametrize("block", BLOCKS)
+def test_the_examples_of_the_docs_run(block: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    exec(compile(block, "docs", "exec"), {})

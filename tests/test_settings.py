@@ -242,7 +242,7 @@ def test_a_foreign_world_has_the_papers_settings_and_a_measured_scale() -> None:
 
 
 def test_unknown_worlds_and_presets_are_refused() -> None:
-    with pytest.raises(ValueError, match=r"There is no preset 'slow'; the presets are paper, intrinsic, fast\."):
+    with pytest.raises(ValueError, match="There is no preset 'slow'; the presets are paper, intrinsic, fast"):
         preset("slide", "slow")
     with pytest.raises(ValueError, match="There is no world named 'slid'"):
         preset("slid")

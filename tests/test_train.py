@@ -761,6 +761,15 @@ def test_an_episode_file_that_exists_is_left_alone(tmp_path: Path, unbroken: Pat
     assert kept.read_text() == "precious"
 
 
+def test_an_episode_file_cannot_begin_in_the_middle_of_a_run(tmp_path: Path) -> None:
+    """It would lack the first episodes without a word."""
+    folder = train(CONFIG, tmp_path / "run")
+    with pytest.raises(FileNotFoundError, match=r"late\.npz has none of the 10 episodes played so far"):
+        resume(folder, episodes=12, keep_episodes=tmp_path / "late.npz")
+    assert [path.name for path in tmp_path.iterdir()] == ["run"]
+    assert stored(folder) == [10]
+
+
 def test_fewer_episodes_than_played_cannot_be_asked_for(tmp_path: Path) -> None:
     folder = train(CONFIG, tmp_path / "run")
     before = results(folder), read_json(folder / "config.json")

@@ -174,6 +174,10 @@ class EpisodeStream:
         self.waiting: list[Episodes] = []
         if self.path.exists() and not played:
             raise FileExistsError(f"{self.path} exists already; give another name for the episode file.")
+        if played and not self.path.exists() and not any(self.folder.glob("*.npz")):
+            raise FileNotFoundError(
+                f"{self.path} has none of the {played} episodes played so far; give the file that the run began with."
+            )
         self.folder.mkdir(parents=True, exist_ok=True)
         keep: set[str] = {f"{0:08d}"} if self.path.exists() else set()
         if self.path.exists():  # a finished run goes on: its file becomes the first part, and stands for all others
