@@ -30,6 +30,8 @@ class Server:
     def start(self, *arguments: str) -> int:
         """Starts `butfor` with these arguments; the number of its process."""
         assert self.process.stdin is not None
+        for name in ("stdout", "stderr"):
+            (self.folder / name).write_text("")
         self.process.stdin.write(json.dumps(arguments) + "\n")
         self.process.stdin.flush()
         self.child = int(self._line())
