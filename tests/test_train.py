@@ -123,7 +123,7 @@ def test_the_folder_says_what_was_asked_by_which_versions_and_what_came_out(unbr
     assert summary["seconds"].keys() == kinds
     assert sum(summary["seconds"].values()) <= 2.1 * summary["seconds"]["total"]
     assert not list(unbroken.rglob(".*"))  # nothing half-written
-    names = {"config.json", "versions.json", "metrics.jsonl", "summary.json", "model.safetensors"}
+    names = {"config.json", "versions.json", "metrics.jsonl", "summary.json", "model.safetensors", "episodes.json"}
     assert {path.name for path in unbroken.iterdir()} == names | {"influence.safetensors", "events", "checkpoint"}
 
 
@@ -198,7 +198,7 @@ def test_going_on_to_more_episodes_ends_as_if_they_had_been_asked_for_at_once(tm
     assert len(Episodes.load(tmp_path / "parts.npz")) == 12
     resume(parts, episodes=9, keep_episodes=tmp_path / "parts.npz")
     assert read_json(parts / "config.json")["config"]["episodes"] == 9
-    resume(parts, episodes=12, keep_episodes=tmp_path / "parts.npz")
+    resume(parts, episodes=12)  # it remembers where its episodes go
     assert results(parts) == results(whole)
     assert curves(parts) == curves(whole)
     assert read_json(parts / "config.json") == read_json(whole / "config.json")

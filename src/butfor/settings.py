@@ -167,6 +167,7 @@ def preset(world: str, name: str = "paper") -> Config:
         return replace(
             config,
             influence=("intrinsic",),
+            episodes=5_000,
             warmup=100,
             evaluate_every=100,
             agent=agent,

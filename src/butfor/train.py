@@ -12,7 +12,7 @@ import torch
 from butfor.agent import save_agent
 from butfor.checkpoints import latest_checkpoint, save_checkpoint_in
 from butfor.episodes import EpisodeStream
-from butfor.files import write_json
+from butfor.files import read_json, write_json
 from butfor.record import (
     append_metrics,
     config_from,
@@ -59,6 +59,8 @@ def train(
         raise FileExistsError(f"{keep_episodes} exists already; give another name for the episode file.")
     world = _world(config, make_env)  # before anything is written: a mistake leaves no folder behind
     open_run(folder, "training", config, overwrite)
+    if keep_episodes is not None:  # so that going on keeps them, too
+        write_json(folder / "episodes.json", {"file": str(Path(keep_episodes).resolve())})
     return _run(config, world, folder, torch.device(device), None, time_limit, keep_episodes, progress)
 
 
@@ -79,6 +81,8 @@ def resume(
         raise ValueError(f"{folder} holds a run of kind {record['kind']!r}; only training runs can be resumed.")
     config = config_from(Config, record["config"])
     state = latest_checkpoint(folder)
+    if keep_episodes is None and (folder / "episodes.json").is_file():
+        keep_episodes = read_json(folder / "episodes.json")["file"]
     if episodes is not None and episodes != config.episodes:
         if state is not None and episodes < state["replay"]["stored"]:
             raise ValueError(f"{folder} has already played {state['replay']['stored']} episodes; got {episodes}.")

@@ -182,6 +182,8 @@ class Trainer:
                 first = number * episodes + played
                 seeds = [episode_seed(seed, 1, first + index) for seed in self.seeds for index in range(count)]
                 if self._judge is None or self._judge.num_envs != len(seeds):
+                    if self._judge is not None:
+                        self._judge.close()
                     self._judge = self.world.make(len(seeds))
                 what = f"the evaluation after episode {self.replay.stored}"
                 result = play([self._judge], lambda group, at, obs: self._best(obs), seeds, self.world.steps, what)

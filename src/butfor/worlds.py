@@ -16,7 +16,7 @@ from butfor.dynamics import ModelConfig
 from butfor.dynamics import target_scale as scale_of
 from butfor.envs import WORLDS, make_worlds, short_name
 from butfor.replay import Reward
-from butfor.rollout import Played, episode_seed, episode_steps, play, random_policy
+from butfor.rollout import Played, WorldError, episode_seed, episode_steps, play, random_policy
 
 MakeEnv = Callable[[], gymnasium.Env[Any, Any]]
 ENTITY = {"slide": (2,)}  # columns of the observation that hold the object's position; of the Fetch worlds:
@@ -117,7 +117,11 @@ def _reward(name: str, env: VectorEnv[Any, Any, Any], tensors: bool) -> Reward:
     def reward(achieved: Tensor, desired: Tensor) -> Tensor:
         shape = achieved.shape[:-1]
         flat = [goal.reshape(-1, size).double().cpu().numpy() for goal in (achieved, desired)]
-        return torch.from_numpy(rows(*flat) - np.float32(best)).reshape(shape).to(achieved.device)
+        try:
+            values = rows(*flat) - np.float32(best)
+        except Exception as error:
+            raise WorldError(f"{name} raised {type(error).__name__} in compute_reward: {error}") from error
+        return torch.from_numpy(values).reshape(shape).to(achieved.device)
 
     return reward
 
