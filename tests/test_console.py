@@ -16,6 +16,7 @@ def summary(folder: Path, episodes: list[int], seeds: list[int], seconds: dict[s
     success = {"mean": [episode / 1000 for episode in episodes], "std": [0.125] * len(episodes)}
     played = episodes[-1] if episodes else 7
     content = {"world": "slide", "seeds": seeds, "played": played, "episodes": episodes, "success": success}
+    content["finished"] = True
     (folder / "summary.json").write_text(json.dumps(content | {"seconds": seconds or {}}))
     return folder
 
@@ -91,7 +92,7 @@ def test_without_a_terminal_progress_is_a_line_now_and_then(
         progress("episodes", 41, 60, "again")
         assert capsys.readouterr().err == "episodes: 41 of 60, again, 19 s left\n"
     assert all(each.out == "" for each in said.values())
-    assert said[0].err == "episodes: 20 of 120, success 0.17, 0 s left\n"
+    assert said[0].err == "episodes: 20 of 120, success 0.17\n"
     assert said[5].err == said[15].err == ""
     assert said[11].err == "episodes: 31 of 120, success 0.26, 89 s left\n"  # 11 in 11 seconds, 89 to go
     assert said[22].err == "episodes: 42 of 120, success 0.35, 78 s left\n"

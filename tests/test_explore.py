@@ -107,6 +107,22 @@ def test_actions_are_active_uniform_or_the_policys_in_their_shares(epsilon: floa
     assert counts == {kind: round(2 * worlds * share) for kind, share in shares.items()}
 
 
+def test_below_the_threshold_an_exploratory_action_is_uniform() -> None:
+    noise, policy = random_noise(40), torch.zeros(2, 40, 2)
+    config = ExploreConfig(epsilon=1.0, candidates=K, threshold=0.5)
+
+    def score(candidates: Tensor) -> Tensor:
+        """Mean influence 0.25 in the first 20 worlds, 1 in the others."""
+        return torch.linspace(0, 2, K).expand(2, 40, K) * torch.tensor([0.25] * 20 + [1.0] * 20)[:, None]
+
+    action, sampled = explore(policy, noise, BOUNDS, config, score)
+    assert sampled[:, :20].all()
+    assert not sampled[:, 20:].any()
+    torch.testing.assert_close(action[:, :20], LOW + (HIGH - LOW) * noise[:, :20, 3:5])
+    last = noise[:, 20:, 5 + 2 * (K - 1) : 5 + 2 * K]  # the last candidate has the highest score
+    torch.testing.assert_close(action[:, 20:], LOW + (HIGH - LOW) * last)
+
+
 @pytest.mark.parametrize("epsilon", [0.0, 0.3, 1.0])
 def test_without_a_score_every_exploratory_action_is_uniform(epsilon: float) -> None:
     """`active` only counts where influence is used for exploration."""

@@ -241,11 +241,14 @@ def test_a_foreign_world_has_the_papers_settings_and_a_measured_scale() -> None:
     assert config.agent == AgentConfig()
 
 
-def test_unknown_worlds_and_presets_are_refused() -> None:
+def test_unknown_presets_are_refused() -> None:
     with pytest.raises(ValueError, match="There is no preset 'slow'; the presets are paper, intrinsic, fast"):
         preset("slide", "slow")
-    with pytest.raises(ValueError, match="There is no world named 'slid'"):
-        preset("slid")
+
+
+def test_a_world_made_in_python_has_the_settings_of_a_foreign_one() -> None:
+    config = preset("my-world")
+    assert (config.world, config.model.network.target_scale) == ("my-world", None)
 
 
 # ---------------------------------------------------------------------------------------- records

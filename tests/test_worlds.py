@@ -297,7 +297,26 @@ def test_the_reward_is_asked_with_the_achieved_goal_first() -> None:
 
     achieved, desired = goals(20)
     reward = open_world("asymmetric", target_scale=1.0, make_env=make_env).reward(achieved, desired)
-    np.testing.assert_allclose(reward, achieved[:, 0] - 3 * desired[:, 1], rtol=1e-6, atol=1e-6)
+    expected = achieved[:, 0] - 3 * desired[:, 1]  # up to the shift by the reward of a goal that is reached
+    np.testing.assert_allclose(reward - reward[0], expected - expected[0], rtol=1e-5, atol=1e-5)
+
+
+def test_the_shift_is_found_from_goals_that_exist() -> None:
+    """A direction of length 1: zeros are none, and would never count as reached."""
+
+    def compute_reward(achieved_goal: Goal, desired_goal: Goal, info: Any) -> Any:
+        return ((achieved_goal * desired_goal).sum(-1) > 0.99 * (achieved_goal**2).sum(-1).clip(1e-9)).astype(float)
+
+    def make_env() -> Any:
+        env = gymnasium.make("tests/Point-v0")
+        env.unwrapped.compute_reward = compute_reward  # type: ignore[attr-defined]
+        return env
+
+    assert compute_reward(np.zeros(2), np.zeros(2), {}) == 0
+    world = open_world("direction", target_scale=1.0, make_env=make_env)
+    goal = torch.tensor([[0.6, 0.8]])
+    assert world.reward(goal, goal).tolist() == [0]
+    assert world.reward(-goal, goal).tolist() == [-1]
 
 
 def test_a_reward_for_single_goals_is_not_asked_for_as_many_as_a_goal_has_numbers() -> None:

@@ -179,8 +179,12 @@ class TrainedPolicy:
     >>> action = policy(obs)  # the dictionary that the world gives
     """
 
-    def __init__(self, policy: Policy, law: ActionLaw, sizes: Sequence[int], world: str, seed: int) -> None:
-        self.policy, self.law, self.sizes, self.world, self.seed = policy, law, tuple(sizes), world, seed
+    def __init__(
+        self, policy: Policy, law: ActionLaw, sizes: Sequence[int], world: str, seed: int, seeds: Sequence[int]
+    ) -> None:
+        """`seed` is the one that acts, `seeds` are all that its file holds."""
+        self.policy, self.law, self.sizes, self.world = policy, law, tuple(sizes), world
+        self.seed, self.seeds = seed, tuple(seeds)
 
     @torch.no_grad()
     def __call__(self, obs: Mapping[str, Any]) -> NDArray[np.float32]:
@@ -252,4 +256,4 @@ def load_policy(run: Path | str, seed: int | None = None, device: torch.device |
         raise ValueError(f"{path} does not hold the weights that its header describes: {error}") from error
     index = 0 if seed is None else seeds.index(seed)
     one = some_replicas(policy, slice(index, index + 1)).to(device)
-    return TrainedPolicy(one, law, sizes, world, seeds[index])
+    return TrainedPolicy(one, law, sizes, world, seeds[index], seeds)

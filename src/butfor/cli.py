@@ -199,7 +199,10 @@ def _train(arguments: list[str]) -> None:
         joined = " ".join(arguments)
         chosen = re.search(r"--preset[= ]([\w-]+)", joined)
         rival = re.search(r"--curiosity[= ](vime|disagreement)", joined)  # brings the paper's settings for it along
-        base = preset(world, chosen[1] if chosen else rival[1] if rival else "paper")
+        name = chosen[1] if chosen else "paper"
+        if rival and name != "paper" and not name.startswith(rival[1]):
+            raise ValueError(f"--preset {name} and --curiosity {rival[1]} do not go together; choose one of them.")
+        base = preset(world, rival[1] if rival and name == "paper" else name)
 
         def command(
             config: Annotated[Config, tyro.conf.arg(name="")] = base,
@@ -220,7 +223,8 @@ def _train(arguments: list[str]) -> None:
                 config, options.run, choose_device(options.device), overwrite=options.overwrite,
                 time_limit=options.time_limit, keep_episodes=options.keep_episodes, progress=progress,
             )  # fmt: skip
-    print_training(folder)
+    if not print_training(folder):
+        print(f"Stopped at the time limit; go on by: butfor train --resume {folder}")
     print(f"Run: {folder}")
 
 

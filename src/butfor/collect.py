@@ -91,6 +91,7 @@ def collect_file(
     options = {"contacts": True} if is_fetch and {"contact", "heuristic"} & set(config.labels) else {}
     env = make_worlds(config.world, min(64, config.episodes), **options)
     judge = _exact_judge(env) if is_fetch and "exact" in config.labels else None
+    stream = 0 if config.policy in POLICIES else 4  # an agent is not to be tried on the starts it has trained with
     policy = make_policy(world, env, config.policy, config.agent_seed)
     while (done := sum(map(len, parts))) < config.episodes:
         count = min(EPISODES_A_PART, config.episodes - done)
@@ -98,7 +99,7 @@ def collect_file(
         def show(more: int, done: int = done) -> None:
             progress(done + more)
 
-        part = collect(env, policy, count, config.seed, progress=show, first=done, judge=judge)
+        part = collect(env, policy, count, config.seed, progress=show, first=done, judge=judge, stream=stream)
         if "heuristic" in config.labels:
             part.label["heuristic"] = _heuristic(part)
         parts = [concatenate([*parts, part])]

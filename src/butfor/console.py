@@ -41,8 +41,8 @@ def live_progress() -> "Iterator[Progress]":
         if not console.is_terminal and (done >= total or time.monotonic() - spoken > 10):
             spoken = time.monotonic()
             start, first = began[stage]
-            left = (spoken - start) / max(done - first, 1) * (total - done)
-            print(f"{stage}: {done} of {total}, {text}, {left:.0f} s left", file=sys.stderr, flush=True)
+            left = f", {(spoken - start) / (done - first) * (total - done):.0f} s left" if done > first else ""
+            print(f"{stage}: {done} of {total}, {text}{left}", file=sys.stderr, flush=True)
 
     with bars:
         yield show
@@ -75,8 +75,8 @@ def print_detection(folder: Path) -> None:
             Console().print(table)
 
 
-def print_training(folder: Path) -> None:
-    """The success over episodes, and where the time went."""
+def print_training(folder: Path) -> bool:
+    """The success over episodes, and where the time went; says whether the run is finished."""
     from rich.box import SIMPLE
     from rich.console import Console
     from rich.table import Table
@@ -97,3 +97,4 @@ def print_training(folder: Path) -> None:
     print(f"{learning:.1f} s without evaluation and start-up", end="; ")
     spent = {name: value for name, value in summary["seconds"].items() if value >= 0.05}
     print("seconds by kind: " + ", ".join(f"{name} {value:.1f}" for name, value in spent.items()))
+    return bool(summary["finished"])

@@ -182,7 +182,8 @@ class EpisodeStream:
         keep: set[str] = {f"{0:08d}"} if self.path.exists() else set()
         if self.path.exists():  # a finished run goes on: its file becomes the first part, and stands for all others
             whole = Episodes.load(self.path)
-            if not isinstance(whole.metadata.get("played"), int):
+            before = whole.metadata.get("played")
+            if not isinstance(before, int) or before < played or len(whole) % before:
                 raise FileExistsError(
                     f"{self.path} is not the file of this run; give another name for the episode file."
                 )

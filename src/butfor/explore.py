@@ -22,6 +22,8 @@ class ExploreConfig:
     """share of the exploratory actions that are chosen for their influence, where influence is used so"""
     candidates: int = 32
     """K, the actions compared for an active choice"""
+    threshold: float = 0.0
+    """where the candidates' mean influence is below it, in nats, the exploratory action is uniform instead"""
     choice: Literal["best", "ranked", "proportional"] = "best"
     """take the most influential candidate, or draw by 1 / rank or by score (the last two: negative results)"""
 
@@ -29,8 +31,9 @@ class ExploreConfig:
         for name in ("epsilon", "active"):
             if not 0 <= getattr(self, name) <= 1:
                 raise ValueError(f"explore.{name} is a share between 0 and 1; got {getattr(self, name)}.")
-        if not self.noise >= 0:
-            raise ValueError(f"explore.noise must not be negative; got {self.noise}.")
+        for name in ("noise", "threshold"):
+            if not getattr(self, name) >= 0:
+                raise ValueError(f"explore.{name} must not be negative; got {getattr(self, name)}.")
         if self.choice not in ("best", "ranked", "proportional"):
             raise ValueError(f"explore.choice is {self.choice!r}; it must be best, ranked or proportional.")
         if self.candidates < 2:
@@ -117,8 +120,11 @@ def explore(
         rest = noise[..., 1 + 2 * size :]
         count = rest.shape[-1] // (size + 1)
         candidates = low + (high - low) * rest[..., : count * size].unflatten(-1, (count, size))  # [R, W, K, A]
-        chosen = choose(score(candidates), candidates, rest[..., count * size :], config.choice)
+        scores = score(candidates)  # [R, W, K]
+        chosen = choose(scores, candidates, rest[..., count * size :], config.choice)
         active = lot < config.epsilon * config.active
+        if config.threshold:
+            active = active & (scores.mean(-1, keepdim=True) >= config.threshold)
         result, sampled = torch.where(active, chosen, result), sampled & ~active
     return result, sampled[..., 0]
 

@@ -76,8 +76,9 @@ def check_finite(loss: Tensor, what: str = "loss", stopped: Tensor | None = None
     bad = (broken if stopped is None else broken & ~stopped).nonzero().flatten().tolist()
     if bad:
         raise FloatingPointError(
-            f"The {what} of replica {', '.join(map(str, bad))} became NaN or infinite. Lower the learning rate, or use "
-            "spectral norm on the hidden layers; if the data holds extreme values, rescale them."
+            f"The {what} of replica {', '.join(map(str, bad))} became NaN or infinite. Lower the learning rate"
+            + ("" if "agent" in what else ", or use spectral norm on the hidden layers")
+            + "; if the data holds extreme values, rescale them."
         )
 
 

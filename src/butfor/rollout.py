@@ -26,9 +26,13 @@ class WorldError(RuntimeError):
     """A world raised an error of its own; the sentence names the world, what was played, and the error."""
 
 
-def episode_seed(seed: int, replica: int, episode: int) -> int:
-    """The seed of one reset, so that an episode's start depends on nothing else."""
-    return int(np.random.SeedSequence((seed, replica, episode)).generate_state(1)[0])
+def episode_seed(seed: int, stream: int, episode: int) -> int:
+    """The seed of one reset, so that an episode's start depends on nothing else.
+
+    Streams: 0 training and scripted policies, 1 evaluation, 2 looking at a world, 3 `butfor evaluate`, 4 episodes of a
+    trained agent.
+    """
+    return int(np.random.SeedSequence((seed, stream, episode)).generate_state(1)[0])
 
 
 def random_policy(env: VectorEnv[Any, Any, Any]) -> Policy:
@@ -54,8 +58,9 @@ def collect(
     progress: Callable[[int], None] | None = None,
     first: int = 0,
     judge: Judge | None = None,
+    stream: int = 0,
 ) -> Episodes:
-    """Plays whole episodes; episode e starts from the reset seeded by (seed, 0, e), whatever the number of worlds.
+    """Plays whole episodes; episode e starts from the reset seeded by (seed, stream, e), for any number of worlds.
 
     `first` is the number of the first episode. The contact and every `label_...` that the world reports in `info`, or
     that a `judge` gives before each step, are stored, too.
@@ -77,7 +82,7 @@ def collect(
     next_episode = worlds
 
     def reset(mask: NDArray[np.bool_]) -> Observation:
-        seeds: Any = [episode_seed(seed, 0, first + int(episode)) for episode in playing]
+        seeds: Any = [episode_seed(seed, stream, first + int(episode)) for episode in playing]
         start: Observation = env.reset(seed=seeds, options={"reset_mask": mask})[0]
         return start
 
@@ -148,6 +153,7 @@ class Played:
     episodes: Episodes
     success: NDArray[np.bool_]  # [N]: at the last step, as the world says; False where it does not say
     terminated: NDArray[np.bool_]  # [N]
+    told: bool = True  # whether the world says of its episodes if they succeeded
 
 
 Act = Callable[[int, int, Observation], tuple[NDArray[Any], NDArray[np.bool_]]]
@@ -210,7 +216,7 @@ def play(
     label = {name.removeprefix("label_"): arrays.pop(name) for name in names if name.startswith("label_")}
     episodes = Episodes(**arrays, length=np.concatenate([part.length for part in parts]), label=label)
     success, terminated = (np.concatenate([getattr(p, name) for p in parts]) for name in ("success", "terminated"))
-    return Played(episodes, success, terminated)
+    return Played(episodes, success, terminated, any(part.told for part in parts))
 
 
 class _Part:
@@ -223,6 +229,7 @@ class _Part:
         self.alive = np.ones(worlds, dtype=bool)
         self.length = np.zeros(worlds, dtype=np.int64)
         self.success, self.terminated = np.zeros(worlds, dtype=bool), np.zeros(worlds, dtype=bool)
+        self.told = False
         self.blow_ups: NDArray[np.int64] | None = None  # worlds count theirs over their whole life
         self.stored: dict[str, NDArray[Any]] = {
             name: np.zeros((worlds, steps + 1, self.obs[name].shape[1]), np.float32) for name in PARTS
@@ -235,12 +242,14 @@ class _Part:
         self.obs, _, terminated, truncated, info = self._told(self.env.step, action)
         self._keep_obs(time + 1)
         self._keep({name: info[name] for name in info if name == "contact" or name.startswith("label_")}, time)
-        success = info.get("is_success", info.get("success", np.zeros_like(terminated)))
+        success = info.get("is_success", info.get("success"))
+        self.told |= success is not None
         # a world whose physics blew up in this step shows its last true state again: that step does not count
         blow_ups = np.array(info.get("blow_ups", np.zeros_like(self.length)))
         lost = np.zeros_like(self.alive) if self.blow_ups is None else blow_ups > self.blow_ups
         self.blow_ups = blow_ups
-        self.success = np.where(self.alive & ~lost, np.asarray(success, dtype=bool), self.success)
+        if success is not None:
+            self.success = np.where(self.alive & ~lost, np.asarray(success, dtype=bool), self.success)
         self.terminated |= self.alive & terminated
         self.length = np.where(self.alive, np.maximum(time + 1 - lost, 1), self.length)
         over = terminated | truncated

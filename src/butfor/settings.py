@@ -138,7 +138,10 @@ RIVALS: dict[str, tuple[Any, str, tuple[int, int, int, float, float]]] = {
 
 def preset(world: str, name: str = "paper") -> Config:
     """The settings to start from: the paper's for a world, its intrinsic experiment, or a short schedule."""
-    short = short_name(world)
+    try:
+        short = short_name(world)
+    except ValueError:  # the name of a world that is made in Python
+        short = world
     config = Config(world=short)
     if short == "rot-table":
         config = replace(

@@ -12,6 +12,8 @@ class Stop:
     """Says whether to stop at the next good moment: a signal came, or the time is up."""
 
     def __init__(self, time_limit: float | None) -> None:
+        if time_limit is not None and not time_limit >= 0:
+            raise ValueError(f"time_limit must be a number of seconds, 0 or more; got {time_limit}.")
         self.deadline = None if time_limit is None else time.monotonic() + time_limit
         self.signalled = False
 

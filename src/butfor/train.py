@@ -11,6 +11,7 @@ import torch
 
 from butfor.agent import save_agent
 from butfor.checkpoints import latest_checkpoint, save_checkpoint_in
+from butfor.envs import WORLDS
 from butfor.episodes import EpisodeStream
 from butfor.files import read_json, write_json
 from butfor.record import (
@@ -81,8 +82,11 @@ def resume(
         raise ValueError(f"{folder} holds a run of kind {record['kind']!r}; only training runs can be resumed.")
     config = config_from(Config, record["config"])
     state = latest_checkpoint(folder)
-    if keep_episodes is None and (folder / "episodes.json").is_file():
-        keep_episodes = read_json(folder / "episodes.json")["file"]
+    if (folder / "episodes.json").is_file():
+        kept = read_json(folder / "episodes.json")["file"]
+        if keep_episodes is not None and str(Path(keep_episodes).resolve()) != kept:
+            raise ValueError(f"{folder} keeps its episodes in {kept}; it cannot go on in {keep_episodes}.")
+        keep_episodes = kept
     if episodes is not None and episodes != config.episodes:
         if state is not None and episodes < state["replay"]["stored"]:
             raise ValueError(f"{folder} has already played {state['replay']['stored']} episodes; got {episodes}.")
@@ -93,6 +97,11 @@ def resume(
 
 
 def _world(config: Config, make_env: MakeEnv | None) -> World:
+    if make_env is not None and config.world in (*WORLDS, *WORLDS.values()):
+        raise ValueError(
+            f"config.world is {config.world!r}, a built-in world, but make_env makes another; give it a name of its "
+            "own, as in preset('my-world')."
+        )
     world = open_world(config.world, config.entity, config.model.network.target_scale, make_env)
     if config.priority.kind == "ebp" and world.sizes[2] != 3:
         raise ValueError(
@@ -190,7 +199,7 @@ def _evaluate(trainer: Trainer, folder: Path, events: Any) -> str:
     """Evaluates all seeds, writes a line of metrics each; the success in words."""
     config, episode = trainer.config, trainer.replay.stored
     losses = trainer.report()
-    success = trainer.evaluate(config.evaluation_episodes, episode // config.evaluate_every)
+    success = trainer.evaluate(config.evaluation_episodes, episode)
     spent = round(sum(trainer.seconds.get(name, 0.0) for name in ("simulation", "updates", "model", "scoring")), 2)
     rows = [
         {"episode": episode, "seed": seed, "success": float(success[r]), **losses[r], "seconds": spent}

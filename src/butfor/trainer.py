@@ -21,7 +21,7 @@ from butfor.online import BLOCK, OnlineInfluence, batches_due
 from butfor.replay import Replay
 from butfor.rollout import Observation, Played, episode_seed, play
 from butfor.settings import Config
-from butfor.worlds import World
+from butfor.worlds import World, succeeded
 
 STREAMS = ("networks", "actions", "updates", "model", "scores")  # each replica has one random stream for each
 CHUNK = 500  # batches of the model between two looks at whether to stop
@@ -187,7 +187,7 @@ class Trainer:
                     self._judge = self.world.make(len(seeds))
                 what = f"the evaluation after episode {self.replay.stored}"
                 result = play([self._judge], lambda group, at, obs: self._best(obs), seeds, self.world.steps, what)
-                wins += result.success.reshape(self.config.seeds, count).sum(1)
+                wins += succeeded(self.world, result).reshape(self.config.seeds, count).sum(1)
                 played += count
         return wins / episodes
 

@@ -19,7 +19,7 @@ from butfor.agent import TrainedPolicy, load_policy
 from butfor.envs import WORLDS, make_worlds, short_name
 from butfor.files import load_tensors, written
 from butfor.influence import Influence
-from butfor.rollout import Observation, Played, episode_seed, play
+from butfor.rollout import Observation, Played, WorldError, episode_seed, play
 from butfor.worlds import World, open_world
 
 _INSTALL = "install it with: pip install 'butfor[video]'"
@@ -192,7 +192,7 @@ def _picture(env: VectorEnv[Any, Any, Any], name: str, size: int) -> Image.Image
         drawn: Any = env.render()
     except Exception as error:  # each world fails in its own way
         hint = "" if _is_fetch(name) else " Where there is no screen, worlds of MuJoCo need MUJOCO_GL=egl."
-        raise RuntimeError(f"{name} cannot be drawn ({error}).{hint}") from error
+        raise WorldError(f"{name} cannot be drawn ({error}).{hint}") from error
     array = np.asarray(None if drawn is None else drawn[0])
     if array.ndim != 3 or array.shape[2] < 3:
         given = array.item() if array.ndim == 0 else f"an array {list(array.shape)}"

@@ -9,6 +9,7 @@ import numpy as np
 import torch
 from gymnasium.spaces import Box
 from gymnasium.vector import AutoresetMode, SyncVectorEnv, VectorEnv
+from numpy.typing import NDArray
 from torch import Tensor
 
 from butfor.actions import ActionLaw
@@ -74,14 +75,15 @@ def open_world(
             raise ValueError(f"DDPG needs a flat Box with finite bounds as action space; {name} has {actions}.")
         limit = episode_steps(probe)
         sizes = (shapes[0][0], actions.shape[0], shapes[1][0])
-        reward = _reward(name, probe, built_in)
+        compute = _compute_reward(name, probe)
         if built_in:
             found = ENTITY.get(short_name(name), FETCH_ENTITY)
             columns = _checked(found if entity is None else entity, sizes[0])
-            played = None if target_scale else _random_episodes(probe, limit)
+            played, reward = None if target_scale else _random_episodes(probe, limit), compute
         else:
             played = _random_episodes(probe, limit)
             columns = _checked(_goal_columns(name, played) if entity is None else entity, sizes[0])
+            reward = _shifted(name, compute, played)
         scale = (target_scale,) * len(columns) if target_scale else _scale(played, columns)  # type: ignore[arg-type]
     finally:
         probe.close()
@@ -91,14 +93,26 @@ def open_world(
     )  # fmt: skip
 
 
-def _reward(name: str, env: VectorEnv[Any, Any, Any], tensors: bool) -> Reward:
-    """The world's own reward of achieved and desired goals, shifted so that a reached goal gives 0."""
+def succeeded(world: World, played: Played) -> NDArray[np.bool_]:
+    """Which episodes ended in success [N]: as the world says, or where the reward is that of a reached goal."""
+    if played.told:
+        return played.success
+    rows, last = np.arange(len(played.episodes)), played.episodes.length
+    goals = (played.episodes.achieved_goal[rows, last], played.episodes.desired_goal[rows, last])
+    return np.asarray(world.reward(*map(torch.from_numpy, goals)).numpy() >= 0)
+
+
+def _compute_reward(name: str, env: VectorEnv[Any, Any, Any]) -> Any:
+    """The world's own compute_reward(achieved_goal, desired_goal, info)."""
     inner: Any = getattr(env, "envs", [env.unwrapped])[0]
     compute: Any = getattr(inner.unwrapped, "compute_reward", None)
     if compute is None:
         raise ValueError(f"{name} has no compute_reward(achieved_goal, desired_goal, info): hindsight needs it.")
-    if tensors:
-        return compute  # type: ignore[no-any-return]
+    return compute
+
+
+def _shifted(name: str, compute: Any, played: Played) -> Reward:
+    """A foreign world's reward, by way of numpy, shifted so that a reached goal gives 0."""
 
     def one_by_one(achieved: Any, desired: Any) -> Any:
         return np.array([compute(a, d, {}) for a, d in zip(achieved, desired, strict=True)], dtype=np.float32)
@@ -106,13 +120,14 @@ def _reward(name: str, env: VectorEnv[Any, Any, Any], tensors: bool) -> Reward:
     def together(achieved: Any, desired: Any) -> Any:
         return np.asarray(compute(achieved, desired, {}), dtype=np.float32)
 
-    size = env.single_observation_space["desired_goal"].shape[0]  # type: ignore[index]
+    goals = played.episodes.achieved_goal[:, 0].astype(np.float64)  # some that exist: zeros need not be a goal
+    size = goals.shape[1]
     tried = np.random.default_rng(0).normal(0, 0.1, (2, size + 3, size))  # a number of rows that is not a goal's size
     try:
         rows = together if np.array_equal(together(*tried), one_by_one(*tried)) else one_by_one
     except Exception:  # it takes only one goal at a time
         rows = one_by_one
-    best = float(rows(np.zeros((1, size)), np.zeros((1, size)))[0])
+    best = float(rows(goals, goals).max())
 
     def reward(achieved: Tensor, desired: Tensor) -> Tensor:
         shape = achieved.shape[:-1]

@@ -1,5 +1,6 @@
 """The built-in worlds by name, and how to make many of any Gymnasium world at once."""
 
+import contextlib
 import difflib
 import importlib
 import inspect
@@ -38,6 +39,9 @@ def world_id(name: str) -> str:
     if name in gymnasium.registry:
         return name
     module, _, id = str(name).rpartition(":")
+    if not module:  # the worlds that robotics people know by name
+        with contextlib.suppress(ImportError):
+            gymnasium.register_envs(importlib.import_module("gymnasium_robotics"))
     try:
         if module:
             importlib.import_module(module)
