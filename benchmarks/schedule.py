@@ -1,6 +1,6 @@
 """How many batches does the influence model of a learning agent need? Detection against the exact label, by batches.
 
-python -m benchmarks.schedule [cuda] [--quick]
+python -m benchmarks.schedule [cuda] [--quick]   (a CPU always takes the quick one, which only shows that it runs)
 """
 
 import sys
@@ -104,4 +104,5 @@ def main(device: str, quick: bool) -> None:
 
 
 if __name__ == "__main__":
-    main("cuda" if "cuda" in sys.argv else "cpu", "--quick" in sys.argv)
+    on_gpu = "cuda" in sys.argv
+    main("cuda" if on_gpu else "cpu", "--quick" in sys.argv or not on_gpu)
