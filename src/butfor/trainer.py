@@ -57,8 +57,8 @@ class Trainer:
         self.seconds: dict[str, float] = {}
 
         form = config.model.scoring.form
-        explores = isinstance(self.model, OnlineInfluence) and "active" in config.influence
-        active = self.model.model if isinstance(self.model, OnlineInfluence) and explores else None
+        explorer = self.model if "active" in config.influence else None
+        active = explorer.model if isinstance(explorer, OnlineInfluence) else None
         edges = [0, (config.seeds + 1) // 2, config.seeds] if "acting" in config.overlap else [0, config.seeds]
         self.acting = [
             Acting(self.agent.policy, active, slice(*edge), config.worlds, world.law, config.explore, form)
