@@ -17,11 +17,12 @@ from butfor.envs import make_worlds
 from butfor.envs.truth import Forker, exact_label
 from butfor.episodes import Episodes, concatenate
 from butfor.networks import make_generators
-from butfor.online import BLOCK, OnlineInfluence
+from butfor.online import OnlineInfluence
 from butfor.replay import Replay
 from butfor.rollout import collect
 from butfor.scoring import score_states
 from butfor.settings import preset
+from butfor.transitions import BLOCK
 from butfor.worlds import World, open_world
 
 WORLD = "pick-and-place"

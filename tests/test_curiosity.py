@@ -15,9 +15,10 @@ from test_online import ENTITY, LAW, OBS, SCALE, STEPS, memory
 from torch.distributions import Normal, kl_divergence
 
 from butfor.bayesian import BayesianNetwork, VimeConfig, draw_noise, gain_of_steps
-from butfor.curiosity import BLOCK, OnlineVime, RunningMedian, Vime
+from butfor.curiosity import OnlineVime, RunningMedian, Vime
 from butfor.networks import make_generators
 from butfor.replay import Replay
+from butfor.transitions import BLOCK
 
 SMALL = VimeConfig(layers=2, width=8, samples=3, batch_size=16, group=3, steps=2, kl_weight=1e-3)
 Numbers = NDArray[np.float64]

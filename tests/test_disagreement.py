@@ -14,10 +14,11 @@ from test_online import ENTITY, LAW, SCALE, STEPS, expected_shares, memory
 from torch import Tensor
 
 import butfor.disagreement
-from butfor.disagreement import BLOCK, Disagreement, Ensemble, EnsembleConfig, OnlineDisagreement
+from butfor.disagreement import Disagreement, Ensemble, EnsembleConfig, OnlineDisagreement
 from butfor.fitting import Fitting
 from butfor.networks import make_generators
 from butfor.replay import Replay
+from butfor.transitions import BLOCK
 
 SIZES = (4, 2, 3)
 SMALL = EnsembleConfig(members=3, layers=2, width=8, batch_size=16, newest=2, newest_from=4)

@@ -14,9 +14,10 @@ from butfor.actions import ActionLaw
 from butfor.dynamics import ModelConfig
 from butfor.influence import Influence
 from butfor.networks import make_generators
-from butfor.online import BLOCK, OnlineConfig, OnlineInfluence, batches_due
+from butfor.online import OnlineConfig, OnlineInfluence, batches_due
 from butfor.replay import Replay
 from butfor.scoring import ScoreConfig, score_states
+from butfor.transitions import BLOCK
 
 STEPS, OBS, ACTION = 5, 4, 2
 LAW = ActionLaw((-1.0, 0.0), (1.0, 3.0))

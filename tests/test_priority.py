@@ -18,8 +18,8 @@ from butfor.priority import (
     by_influence,
     importance_weights,
     uniform,
-    valid_steps,
 )
+from butfor.replay import valid_steps
 
 Memory = tuple[Tensor, Tensor, Tensor]  # score [R, E, T], achieved_goal [R, E, T+1, 3], length [R, E]
 VARIANTS = {

@@ -1,7 +1,7 @@
 """The uniform law over an action space: what CAI averages over, and how a model sees an action."""
 
 import warnings
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -38,6 +38,11 @@ class ActionLaw:
                 raise ValueError(f"The action space {space} has infinite bounds; give a Box with finite ones.")
             return cls(tuple(space.low.astype(float).tolist()), tuple(space.high.astype(float).tolist()))
         raise TypeError(f"The action space must be a one-dimensional Box or a Discrete; got {space}.")
+
+    @classmethod
+    def from_plain(cls, data: Mapping[str, Any]) -> "ActionLaw":
+        """What `dataclasses.asdict` gave, back from JSON."""
+        return cls(tuple(data["low"]), tuple(data["high"]), data["count"])
 
     @classmethod
     def from_data(cls, action: Tensor) -> "ActionLaw":

@@ -14,7 +14,8 @@ from torch import Tensor, nn
 
 from butfor.actions import ActionLaw, from_unit
 from butfor.files import load_tensors, save_tensors
-from butfor.networks import MLP, some_replicas
+from butfor.fitting import FitConfig, make_optimizer
+from butfor.networks import MLP, make_generators, some_replicas
 from butfor.replay import Batch
 
 FORMAT_VERSION = 1
@@ -127,12 +128,8 @@ class Agent(nn.Module):
 
     def make_optimizers(self) -> tuple[torch.optim.Adam, torch.optim.Adam]:
         """Adam for the actor and for the critics, made once the agent is on its device."""
-        on_gpu = next(self.parameters()).device.type == "cuda"
-
-        def adam(module: nn.Module) -> torch.optim.Adam:
-            return torch.optim.Adam(module.parameters(), lr=self.config.learning_rate, fused=True, capturable=on_gpu)
-
-        return adam(self.policy.actor), adam(self.critics)
+        config = FitConfig(learning_rate=self.config.learning_rate)
+        return make_optimizer(self.policy.actor, config), make_optimizer(self.critics, config)
 
     def update(self, batch: Batch, optimizers: Sequence[torch.optim.Optimizer]) -> tuple[Tensor, Tensor]:
         """Critic, actor, then targets; gives critic loss, actor loss and mean value [R, 3], and TD errors [R, B]."""
@@ -242,12 +239,12 @@ def load_policy(run: Path | str, seed: int | None = None, device: torch.device |
     try:
         seeds, sizes, settings = header["seeds"], header["sizes"], dict(header["agent"])
         world = str(header["world"])
-        law = ActionLaw(tuple(header["law"]["low"]), tuple(header["law"]["high"]), header["law"]["count"])
+        law = ActionLaw.from_plain(header["law"])
         if seed is not None and seed not in seeds:
             raise ValueError(f"{path} holds the seeds {seeds}; there is no seed {seed}.")
         if settings["target_range"] is not None:
             settings["target_range"] = tuple(settings["target_range"])
-        generators = [torch.Generator().manual_seed(0) for _ in seeds]
+        generators = make_generators([0] * len(seeds))
         policy = Policy(sizes[0] + sizes[2], sizes[1], AgentConfig(**settings), generators)
         policy.load_state_dict(
             {name.removeprefix("policy."): value for name, value in tensors.items() if name.startswith("policy.")}

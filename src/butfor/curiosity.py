@@ -12,13 +12,12 @@ from torch import Tensor, nn
 from butfor.actions import ActionLaw
 from butfor.arrays import Array, check_entities, check_table, check_transitions, like
 from butfor.bayesian import BayesianNetwork, VimeConfig, draw_noise, gain_of_steps, train_block
-from butfor.capture import captured, compiled, matrix_precision
+from butfor.capture import captured, compiled
 from butfor.fitting import FitConfig, check_finite, make_optimizer
-from butfor.networks import make_generators
+from butfor.networks import draw_uniform, make_generators
 from butfor.replay import Replay, Weights
-from butfor.transitions import Memory, Units, load_model, save_model
+from butfor.transitions import BLOCK, Memory, Rounds, Units, load_model, save_model
 
-BLOCK = 20  # batches drawn, and on a GPU recorded, at a time
 REPORT = 1000  # batches between two reports of progress
 
 
@@ -188,38 +187,22 @@ class OnlineVime:
         self.weights = Weights(replay, even=True)
         self.median = RunningMedian(replay.replicas, replay.steps).to(device)
         self.scored = 0  # episodes stored when last something was scored
-        self._recorded: dict[int, Callable[[Tensor, Tensor], Tensor]] = {}
         self._loss = compiled(self.model.loss, device)
+        self.rounds = Rounds(self.model, self.optimizer, self._draw, self._steps, replay)
 
     def choose_data(self) -> None:
         """The coming batches are drawn from all steps in memory alike."""
         self.weights.fill(self.replay.valid().float())
 
     def fit(self, batches: int, generators: Sequence[torch.Generator], fast: bool = True) -> Tensor:
-        """Trains on batches drawn with replacement; the optimiser keeps its state between calls. Summed loss [R].
+        """Trains on batches of the chosen data; their summed loss [R]. `fast` lets a GPU round to TF32."""
+        return self.rounds.fit(batches, generators, fast)
 
-        `fast` lets a GPU round matrix products to TF32.
-        """
-        self.model.train()
-        total = torch.zeros(self.replay.replicas, device=self.replay.score.device)
-        for start in range(0, batches, BLOCK):
-            count = min(BLOCK, batches - start)
-            shape = (count * self.config.batch_size, 2)
-            places = torch.stack([torch.rand(shape, generator=g, device=g.device) for g in generators])
-            noise = draw_noise(generators, count, self.config.samples, self.model.size)
-            total += self.recorded(count, fast)(places, noise)
-        self.model.eval()
-        return total
-
-    def recorded(self, batches: int, fast: bool = True) -> Callable[[Tensor, Tensor], Tensor]:
-        """`_steps` for so many batches; on a GPU a graph, recorded once."""
-        if batches not in self._recorded:
-            sizes = (batches * self.config.batch_size, 2), (batches, self.config.samples, self.model.size)
-            examples = [torch.zeros(self.replay.replicas, *size, device=self.replay.score.device) for size in sizes]
-            self.model.train()
-            with matrix_precision("high" if fast else "highest"):
-                self._recorded[batches] = captured(self._steps, examples, [self.model, self.optimizer])
-        return self._recorded[batches]
+    def _draw(self, batches: int, generators: Sequence[torch.Generator]) -> list[Tensor]:
+        """The random numbers of a block: where the batches come from, and the noise of their weights."""
+        config = self.config
+        places = draw_uniform(generators, batches * config.batch_size, 2)
+        return [places, draw_noise(generators, batches, config.samples, self.model.size)]
 
     def _steps(self, places: Tensor, noise: Tensor) -> Tensor:
         """A block of steps: places [R, steps x batch, 2], weight noise [R, steps, S, P]; their summed loss [R]."""

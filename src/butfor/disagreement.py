@@ -12,14 +12,13 @@ from torch import Tensor, nn
 
 from butfor.actions import ActionLaw
 from butfor.arrays import Array, check_entities, check_table, check_transitions, like
-from butfor.capture import captured, compiled, matrix_precision
+from butfor.capture import compiled
 from butfor.dynamics import split_table
 from butfor.fitting import FitConfig, Fitting, make_optimizer, train_step
-from butfor.networks import ACTIVATIONS, Activation, InputNorm, Linear, make_generators
+from butfor.networks import ACTIVATIONS, Activation, InputNorm, Linear, draw_uniform, make_generators
 from butfor.replay import Replay, Weights
-from butfor.transitions import Memory, Units, load_model, save_model
+from butfor.transitions import Memory, Rounds, Units, load_model, save_model
 
-BLOCK = 20  # batches drawn, and on a GPU recorded, at a time
 AT_ONCE = {"cpu": 2**20, "cuda": 2**28}  # activations: what stays in a processor's cache, or in 4 GiB of a GPU
 
 
@@ -224,44 +223,24 @@ class OnlineDisagreement:
         self.optimizer = make_optimizer(self.model, FitConfig(learning_rate=config.learning_rate, betas=config.betas))
         self.weights = Weights(replay, even=True)
         self.scored = 0  # episodes stored when last something was scored
-        self._recorded: dict[int, Callable[[Tensor], Tensor]] = {}
         self._loss = compiled(self.model.loss, device)
+        self.rounds = Rounds(self.model, self.optimizer, self._draw, self._steps, replay)
 
     def choose_data(self) -> None:
         """Sets which steps the coming batches are drawn from: all, with a share from the newest where that is due."""
         replay, config = self.replay, self.config
         weight = replay.valid().float()
-        newest = replay.slots(config.newest)
-        if replay.stored > config.newest_from and len(newest) < replay.size:
-            recent = torch.zeros(replay.capacity, device=weight.device).index_fill(0, newest, 1.0)[:, None]  # [E, 1]
-            parts = ((weight * recent, config.newest_share), (weight * (1 - recent), 1 - config.newest_share))
-            weight = sum(part * (share / part.sum((1, 2), True)) for part, share in parts)  # type: ignore[assignment]
+        if replay.stored > config.newest_from:
+            weight = replay.favour_newest(weight, config.newest, config.newest_share)
         self.weights.fill(weight)
 
     def fit(self, batches: int, generators: Sequence[torch.Generator], fast: bool = True) -> Tensor:
-        """Trains on batches drawn with replacement; the optimiser keeps its state between calls.
+        """Trains on batches of the chosen data; their summed loss [R]. `fast` lets a GPU round to TF32."""
+        return self.rounds.fit(batches, generators, fast)
 
-        Gives the summed loss [R], mean over members. `fast` lets a GPU round matrix products to TF32.
-        """
-        self.model.train()
-        total = torch.zeros(self.replay.replicas, device=self.replay.score.device)
-        for start in range(0, batches, BLOCK):
-            count = min(BLOCK, batches - start)
-            shape = (count, self.config.members, self.config.batch_size, 2)
-            noise = torch.stack([torch.rand(shape, generator=g, device=g.device) for g in generators])
-            total += self.recorded(count, fast)(noise)
-        self.model.eval()
-        return total
-
-    def recorded(self, batches: int, fast: bool = True) -> Callable[[Tensor], Tensor]:
-        """`_steps` for so many batches; on a GPU a graph, recorded once."""
-        if batches not in self._recorded:
-            shape = (self.replay.replicas, batches, self.config.members, self.config.batch_size, 2)
-            self.model.train()
-            with matrix_precision("high" if fast else "highest"):
-                example = torch.zeros(shape, device=self.replay.score.device)
-                self._recorded[batches] = captured(self._steps, [example], [self.model, self.optimizer])
-        return self._recorded[batches]
+    def _draw(self, batches: int, generators: Sequence[torch.Generator]) -> list[Tensor]:
+        """The random numbers of a block."""
+        return [draw_uniform(generators, batches, self.config.members, self.config.batch_size, 2)]
 
     def _steps(self, noise: Tensor) -> Tensor:
         """A block of optimiser steps from noise [R, steps, M, batch, 2]; their summed loss [R]."""

@@ -12,6 +12,7 @@ from numpy.typing import NDArray
 from butfor.files import written
 
 SCHEMA_VERSION = 1
+ARRAYS = ("observation", "action", "achieved_goal", "desired_goal", "length", "sampled", "contact", "score")
 Float = NDArray[np.float32]
 Bool = NDArray[np.bool_]
 _KINDS = {"iu": "whole numbers", "b": "true or false", "fiu": "numbers"}
@@ -87,8 +88,7 @@ class Episodes:
 
     def take(self, index: NDArray[Any]) -> "Episodes":
         """Some of the episodes, in the order of `index`."""
-        names = ("observation", "action", "achieved_goal", "desired_goal", "length", "sampled", "contact", "score")
-        arrays = {name: getattr(self, name) for name in names}
+        arrays = {name: getattr(self, name) for name in ARRAYS}
         taken: dict[str, Any] = {name: None if value is None else value[index] for name, value in arrays.items()}
         label = {name: value[index] for name, value in self.label.items()}
         return Episodes(**taken, label=label, metadata=self.metadata)
@@ -97,7 +97,7 @@ class Episodes:
         """Writes one compressed `.npz`, whole or not at all."""
         arrays: dict[str, NDArray[Any]] = {"schema_version": np.array(SCHEMA_VERSION)}
         arrays["metadata"] = np.array(json.dumps(self.metadata))
-        for name in ("observation", "action", "achieved_goal", "desired_goal", "length", "sampled", "contact", "score"):
+        for name in ARRAYS:
             if getattr(self, name) is not None:
                 arrays[name] = getattr(self, name)
         arrays |= {f"label_{name}": value for name, value in self.label.items()}

@@ -175,7 +175,7 @@ class Influence:
         if header.get("format") != FORMAT_VERSION:
             raise ValueError(f"{path} has format {header.get('format')}; this version reads format {FORMAT_VERSION}.")
         try:
-            law = ActionLaw(tuple(header["law"]["low"]), tuple(header["law"]["high"]), header["law"]["count"])
+            law = ActionLaw.from_plain(header["law"])
             count = len(tensors["mean_head.weight"])
             if replica is not None:
                 if replica not in range(count):

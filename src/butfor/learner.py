@@ -11,6 +11,7 @@ from butfor.actions import to_unit
 from butfor.agent import Agent
 from butfor.capture import captured, matrix_precision
 from butfor.explore import add_bonus, bonus_weight
+from butfor.networks import draw_uniform
 from butfor.replay import NOISE, Batch, Replay, Weights, sample
 from butfor.settings import Config
 from butfor.worlds import World
@@ -93,8 +94,7 @@ class Learner:
         return self._recorded or self._updates
 
     def _noise(self, batches: int, generators: Sequence[torch.Generator]) -> Tensor:
-        shape = (batches * self.config.agent.batch_size, NOISE)
-        return torch.stack([torch.rand(shape, generator=g, device=g.device) for g in generators])
+        return draw_uniform(generators, batches * self.config.agent.batch_size, NOISE)
 
     def _batch(self, noise: Tensor) -> Batch:
         """Transitions with hindsight goals, importance weights and the bonus: noise [R, B, 4]."""

@@ -49,6 +49,11 @@ def make_generators(seeds: Sequence[int], device: torch.device | str = "cpu") ->
     return [torch.Generator(device).manual_seed(seed) for seed in seeds]
 
 
+def draw_uniform(generators: Sequence[torch.Generator], *shape: int) -> Tensor:
+    """Numbers in [0, 1), one stream a replica: [generators, *shape]."""
+    return torch.stack([torch.rand(shape, generator=g, device=g.device) for g in generators])
+
+
 class Linear(nn.Module):
     """R affine maps in one batched product, optionally divided by their largest singular value (spectral norm)."""
 

@@ -1,6 +1,6 @@
 """The influence model that learns along with the agent: when it is trained, on what, and which states it scores."""
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Literal
@@ -9,14 +9,14 @@ import torch
 from torch import Tensor
 
 from butfor.actions import ActionLaw
-from butfor.capture import captured, compiled, matrix_precision
+from butfor.capture import compiled
 from butfor.dynamics import GaussianDynamics, ModelConfig
 from butfor.fitting import FitConfig, make_optimizer, train_step
 from butfor.influence import Influence
+from butfor.networks import draw_uniform
 from butfor.replay import Replay, Weights
 from butfor.scoring import ScoreConfig, score_states
-
-BLOCK = 20  # batches drawn, and on a GPU recorded, at a time
+from butfor.transitions import Memory, Rounds
 
 
 @dataclass(frozen=True)
@@ -81,16 +81,15 @@ class OnlineInfluence:
         generators: Sequence[torch.Generator],
         device: torch.device | str,
     ) -> None:
-        self.config, self.replay, self.law, self.scale = config, replay, law, list(scale)
-        self.entity = torch.tensor(list(entity), device=device)
-        self.factor = torch.tensor(self.scale, dtype=torch.float32, device=device)
-        obs_size = replay.observation.shape[-1]
-        self.model = GaussianDynamics(obs_size, law.size, len(self.scale), config.network, generators).to(device)
+        """`entity` are the columns of the observation whose change is predicted, `scale` the factor on each."""
+        self.config, self.replay = config, replay
+        self.memory = Memory(replay, law, entity, scale, device)
+        self.model = GaussianDynamics(*self.memory.sizes, config.network, generators).to(device)
         self.model.eval()  # but for `fit`; a restored model scores before it learns again
         self.optimizer = make_optimizer(self.model, FitConfig(learning_rate=config.learning_rate, betas=config.betas))
         self.weights = Weights(replay, even=not config.only_sampled)
-        self._recorded: dict[int, Callable[[Tensor], Tensor]] = {}
         self._loss = compiled(self.model.loss, device)
+        self.rounds = Rounds(self.model, self.optimizer, self._draw, self._steps, replay)
 
     def choose_data(self) -> None:
         """Sets which steps the coming batches are drawn from: all, with a share from the newest where that is due."""
@@ -100,46 +99,21 @@ class OnlineInfluence:
             weight = weight * replay.sampled
             if not bool(weight.any()):
                 raise ValueError("model.only_sampled is set, but no action in the memory was drawn uniformly.")
-        newest = replay.slots(config.every)
-        if replay.stored > config.newest_from and len(newest) < replay.size:
-            recent = torch.zeros(replay.capacity, device=weight.device).index_fill(0, newest, 1.0)[:, None]  # [E, 1]
-            parts = ((weight * recent, config.newest_share), (weight * (1 - recent), 1 - config.newest_share))
-            # a share without any step gives all to the other
-            weight = sum((part * (share / part.sum((1, 2), True).clamp(min=1))) for part, share in parts)  # type: ignore[assignment]
+        if replay.stored > config.newest_from:
+            weight = replay.favour_newest(weight, config.every, config.newest_share)
         self.weights.fill(weight)
 
     def fit(self, batches: int, generators: Sequence[torch.Generator], fast: bool = True) -> Tensor:
-        """Trains on batches drawn with replacement; the optimiser keeps its state between calls. Summed loss [R].
+        """Trains on batches of the chosen data; their summed loss [R]. `fast` lets a GPU round to TF32."""
+        return self.rounds.fit(batches, generators, fast)
 
-        `fast` lets a GPU round matrix products to TF32.
-        """
-        self.model.train()
-        total = torch.zeros(self.replay.replicas, device=self.factor.device)
-        for start in range(0, batches, BLOCK):
-            count = min(BLOCK, batches - start)
-            shape = (count * self.config.batch_size, 2)
-            noise = torch.stack([torch.rand(shape, generator=g, device=g.device) for g in generators])
-            total += self.recorded(count, fast)(noise)
-        self.model.eval()
-        return total
-
-    def recorded(self, batches: int, fast: bool = True) -> Callable[[Tensor], Tensor]:
-        """`_steps` for so many batches; on a GPU a graph, recorded once."""
-        if batches not in self._recorded:
-            noise = torch.zeros(self.replay.replicas, batches * self.config.batch_size, 2, device=self.factor.device)
-            self.model.train()
-            with matrix_precision("high" if fast else "highest"):
-                self._recorded[batches] = captured(self._steps, [noise], [self.model, self.optimizer])
-        return self._recorded[batches]
+    def _draw(self, batches: int, generators: Sequence[torch.Generator]) -> list[Tensor]:
+        """The random numbers of a block."""
+        return [draw_uniform(generators, batches * self.config.batch_size, 2)]
 
     def _steps(self, noise: Tensor) -> Tensor:
         """A block of optimiser steps from noise [R, steps x batch, 2]; their summed loss [R]."""
-        replay = self.replay
-        episode, time = self.weights.draw(noise)
-        at = (replay.rows, episode)
-        now, then = replay.observation[*at, time], replay.observation[*at, time + 1]
-        target = (then - now)[..., self.entity] * self.factor
-        inputs = torch.cat([now, self.law.encode(replay.action[*at, time])], -1)
+        inputs, target = self.memory.table(self.replay.rows, *self.weights.draw(noise))
         size = self.config.batch_size
         losses = [
             train_step(self._loss, self.optimizer, x, y)
@@ -150,10 +124,10 @@ class OnlineInfluence:
     def score(self, slots: Tensor, generators: Sequence[torch.Generator]) -> None:
         """Scores every state of the episodes in these slots anew: score[t] = CAI(s_t)."""
         replay = self.replay
-        entities = [list(range(len(self.scale)))]
+        law, entities = self.memory.units.law, self.memory.units.dims
         for part in slots.split(1000):
             obs = replay.observation[:, part, :-1].flatten(1, 2)  # [R, n * T, D]
-            score = score_states(self.model, obs, self.law, entities, self.config.scoring, generators)
+            score = score_states(self.model, obs, law, entities, self.config.scoring, generators)
             replay.score[:, part] = score[..., 0].unflatten(1, (len(part), replay.steps))
         replay.score.masked_fill_(~replay.valid(), 0)
 
@@ -164,8 +138,8 @@ class OnlineInfluence:
 
     def save(self, path: Path | str, seed: int) -> None:
         """Writes the models as one public `Influence`."""
-        entities = {"object": self.entity.tolist()}
-        Influence(self.model, self.law, entities, self.scale, self.config.scoring, seed).save(path)
+        units = self.memory.units
+        Influence(self.model, units.law, units.entities, units.scale, self.config.scoring, seed).save(path)
 
     def state(self) -> dict[str, Any]:
         """Weights and optimiser."""

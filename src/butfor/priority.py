@@ -12,6 +12,8 @@ from typing import Literal
 import torch
 from torch import Tensor
 
+from butfor.replay import valid_steps
+
 FLOOR = 1e-6
 """far below scores and errors that matter; with it no step of an episode is ruled out"""
 GRAVITY = 9.81
@@ -56,11 +58,6 @@ class PriorityConfig:
                 )
         if self.beta_episodes < 1:
             raise ValueError(f"beta_episodes must be at least 1; got {self.beta_episodes}.")
-
-
-def valid_steps(length: Tensor, steps: int) -> Tensor:
-    """Whether each of T steps belongs to a stored episode: length [R, E] -> [R, E, T]."""
-    return torch.arange(steps, device=length.device) < length.unsqueeze(-1)
 
 
 def uniform(length: Tensor, steps: int) -> Tensor:

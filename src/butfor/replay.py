@@ -100,7 +100,17 @@ class Replay:
 
     def valid(self) -> Tensor:
         """Which steps are real: neither padding nor empty, [R, E, T]."""
-        return torch.arange(self.steps, device=self.length.device) < self.length[..., None]
+        return valid_steps(self.length, self.steps)
+
+    def favour_newest(self, weight: Tensor, count: int, share: float) -> Tensor:
+        """Weights [R, E, T] scaled so that the newest `count` episodes have this share (or all)."""
+        newest = self.slots(count)
+        if len(newest) == self.size:
+            return weight
+        recent = torch.zeros(self.capacity, device=weight.device).index_fill(0, newest, 1.0)[:, None]  # [E, 1]
+        new, old = weight * recent, weight * (1 - recent)
+        new_total, old_total = (part.sum((1, 2), keepdim=True).clamp(min=1) for part in (new, old))
+        return new * (share / new_total) + old * ((1 - share) / old_total)
 
     def state(self) -> dict[str, Any]:
         """Everything it holds, without the empty slots."""
@@ -114,6 +124,11 @@ class Replay:
         self.stored = state["stored"]
         for name in self.FIELDS:
             getattr(self, name)[:, :size] = state[name].to(self.length.device)
+
+
+def valid_steps(length: Tensor, steps: int) -> Tensor:
+    """Which of `steps` steps lie before the end of their episode: length [R, E] -> [R, E, T]."""
+    return torch.arange(steps, device=length.device) < length[..., None]
 
 
 class Weights:

@@ -17,10 +17,11 @@ from butfor.disagreement import OnlineDisagreement
 from butfor.fitting import check_finite
 from butfor.learner import Learner
 from butfor.networks import make_generators
-from butfor.online import BLOCK, OnlineInfluence, batches_due
+from butfor.online import OnlineInfluence, batches_due
 from butfor.replay import Replay
 from butfor.rollout import Observation, Played, episode_seed, play
 from butfor.settings import Config
+from butfor.transitions import BLOCK
 from butfor.worlds import World, succeeded
 
 STREAMS = ("networks", "actions", "updates", "model", "scores")  # each replica has one random stream for each
@@ -154,7 +155,7 @@ class Trainer:
             with self.clock("start-up"):
                 self.learner.recorded()
                 if self.model is not None:
-                    self.model.recorded(BLOCK, self.config.tf32)
+                    self.model.rounds.recorded(BLOCK, self.config.tf32)
                     self.model.model.eval()
                 for part in self.acting:
                     part.prepare(self.world.sizes[0] + self.world.sizes[2])

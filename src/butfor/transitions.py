@@ -11,12 +11,14 @@ import torch
 from torch import Tensor, nn
 
 from butfor.actions import ActionLaw
+from butfor.capture import captured, matrix_precision
 from butfor.dynamics import ModelConfig, Table, Transitions, obs_range, target_columns, target_scale, training_table
 from butfor.files import load_tensors, save_tensors
 from butfor.networks import make_generators
 from butfor.replay import Replay
 
 FORMAT_VERSION = 1
+BLOCK = 20  # batches drawn, and on a GPU recorded, at a time
 Module = TypeVar("Module", bound=nn.Module)
 
 
@@ -92,6 +94,44 @@ class Memory:
         return *self.table(self.replay.rows[:, None], slots[:, None], time), self.replay.valid()[:, slots]
 
 
+class Rounds:
+    """Training on batches with replacement, in blocks that on a GPU are graphs, recorded once for each size.
+
+    `draw(batches, generators)` gives all random numbers of a block, a tensor [R, ...] each; `steps(*numbers)` takes its
+    optimiser steps and gives their summed loss [R]. The optimiser keeps its state from call to call.
+    """
+
+    def __init__(
+        self,
+        model: nn.Module,
+        optimizer: torch.optim.Optimizer,
+        draw: Callable[[int, Sequence[torch.Generator]], Sequence[Tensor]],
+        steps: Callable[..., Tensor],
+        replay: Replay,
+    ) -> None:
+        self.model, self.optimizer, self.draw, self.steps, self.replay = model, optimizer, draw, steps, replay
+        self._recorded: dict[int, Callable[..., Tensor]] = {}
+
+    def fit(self, batches: int, generators: Sequence[torch.Generator], fast: bool = True) -> Tensor:
+        """Trains on so many batches; their summed loss [R]. `fast` lets a GPU round matrix products to TF32."""
+        self.model.train()
+        total = torch.zeros(self.replay.replicas, device=self.replay.score.device)
+        for start in range(0, batches, BLOCK):
+            count = min(BLOCK, batches - start)
+            total += self.recorded(count, fast)(*self.draw(count, generators))
+        self.model.eval()
+        return total
+
+    def recorded(self, batches: int, fast: bool = True) -> Callable[..., Tensor]:
+        """`steps` for so many batches."""
+        if batches not in self._recorded:
+            examples = self.draw(batches, make_generators([0] * self.replay.replicas, self.replay.score.device))
+            self.model.train()
+            with matrix_precision("high" if fast else "highest"):
+                self._recorded[batches] = captured(self.steps, examples, [self.model, self.optimizer])
+        return self._recorded[batches]
+
+
 def save_model(path: Path | str, kind: str, model: Any, units: Units, replicas: int, seed: int = 0) -> None:
     """One safetensors file with a JSON header; nothing in it is executable."""
     header = dataclasses.asdict(units) | {
@@ -122,7 +162,7 @@ def load_model(
     if header.get("format") != FORMAT_VERSION:
         raise ValueError(f"{path} has format {header.get('format')}; this version reads format {FORMAT_VERSION}.")
     try:
-        law = ActionLaw(tuple(header["law"]["low"]), tuple(header["law"]["high"]), header["law"]["count"])
+        law = ActionLaw.from_plain(header["law"])
         units = Units(law, *(header[name] for name in ("entities", "scale", "obs_center", "obs_spread")))
         count = header["replicas"]
         if replica is not None:

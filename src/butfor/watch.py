@@ -17,7 +17,7 @@ from numpy.typing import NDArray
 
 from butfor.agent import TrainedPolicy, load_policy
 from butfor.envs import WORLDS, make_worlds, short_name
-from butfor.files import load_tensors, written
+from butfor.files import written
 from butfor.influence import Influence
 from butfor.rollout import Observation, Played, WorldError, episode_seed, play
 from butfor.worlds import World, open_world
@@ -82,7 +82,7 @@ def watch(
     policy = load_policy(run, seed)
     folder = Path(run) if Path(run).is_dir() else Path(run).parent
     path = _video_path(folder, out)
-    influence = _load_influence(folder, policy.seed)
+    influence = _load_influence(folder, policy)
     # the entity and its scale, which open_world looks for otherwise, do not matter here
     world = open_world(policy.world, entity=(0,), target_scale=1.0)
     if policy.sizes != world.sizes:
@@ -158,13 +158,12 @@ def _video_path(folder: Path, out: Path | str | None) -> Path:
     return path
 
 
-def _load_influence(folder: Path, seed: int) -> Influence | None:
+def _load_influence(folder: Path, policy: TrainedPolicy) -> Influence | None:
     """The influence model of one seed, where the run has any."""
     path = folder / "influence.safetensors"
     if not path.is_file():
         return None
-    seeds = load_tensors(folder / "model.safetensors")[1]["seeds"]
-    return Influence.load(path, replica=seeds.index(seed))
+    return Influence.load(path, replica=policy.seeds.index(policy.seed))
 
 
 def _open_drawn(name: str, size: int) -> VectorEnv[Any, Any, Any]:

@@ -17,7 +17,7 @@ from butfor.dynamics import ModelConfig
 from butfor.dynamics import target_scale as scale_of
 from butfor.envs import WORLDS, make_worlds, short_name
 from butfor.replay import Reward
-from butfor.rollout import Played, WorldError, episode_seed, episode_steps, play, random_policy
+from butfor.rollout import PARTS, Played, WorldError, episode_seed, episode_steps, play, random_policy
 
 MakeEnv = Callable[[], gymnasium.Env[Any, Any]]
 ENTITY = {"slide": (2,)}  # columns of the observation that hold the object's position; of the Fetch worlds:
@@ -62,12 +62,12 @@ def open_world(
     try:
         space: Any = probe.single_observation_space
         parts = getattr(space, "spaces", {})
-        if not {"observation", "achieved_goal", "desired_goal"} <= set(parts):
+        if not set(PARTS) <= set(parts):
             raise ValueError(
                 f"{name} is no goal world: training needs observations with the parts observation, achieved_goal and "
                 f"desired_goal; its observations are {space}."
             )
-        shapes = [parts[part].shape for part in ("observation", "achieved_goal", "desired_goal")]
+        shapes = [parts[part].shape for part in PARTS]
         if any(len(shape) != 1 for shape in shapes) or shapes[1] != shapes[2]:
             raise ValueError(f"{name} has observations and goals of shapes {shapes}; expected flat ones, goals alike.")
         actions: Any = probe.single_action_space
