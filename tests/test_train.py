@@ -240,6 +240,20 @@ def test_every_kind_of_run_goes_on_to_the_same_bits(tmp_path: Path, changes: dic
     assert results(broken) == results(whole)
 
 
+@pytest.mark.skipif(not torch.cuda.is_available(), reason="no CUDA GPU: there is nothing to repeat on it")
+@pytest.mark.parametrize("by", ["influence", "per", "vime", "disagreement"])
+def test_on_a_gpu_a_deterministic_run_goes_on_to_the_same_bits(tmp_path: Path, by: str) -> None:
+    changes: dict[str, Any] = {"influence": ALL_USES} if by == "influence" else {"curiosity": by}
+    changes = {"priority": {"kind": "per"}} if by == "per" else changes
+    config = small(seeds=2, evaluate_every=2, checkpoint_seconds=0.0, deterministic=True, **changes)
+    whole = train(config, tmp_path / "whole", "cuda")
+    with pytest.raises(Killed):
+        train(config, tmp_path / "broken", "cuda", progress=kill_at(7))
+    resume(tmp_path / "broken", "cuda")
+    assert results(tmp_path / "broken") == results(whole)
+    assert not torch.are_deterministic_algorithms_enabled()
+
+
 def test_a_run_killed_before_its_first_checkpoint_starts_again(tmp_path: Path, unbroken: Path) -> None:
     folder = tmp_path / "run"
     with pytest.raises(Killed):

@@ -1,5 +1,6 @@
 """CUDA graphs: the same step, recorded once and replayed: small networks cost launches rather than arithmetic."""
 
+import os
 import shutil
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
@@ -14,12 +15,12 @@ Changed = nn.Module | torch.optim.Optimizer | Tensor
 
 
 def captured(step: Callable[..., Any], examples: Sequence[Tensor], changes: Sequence[Changed]) -> Callable[..., Any]:
-    """`step` as a CUDA graph for arguments shaped like `examples`; anywhere but on a GPU, `step` itself.
+    """`step` as a CUDA graph for arguments shaped like `examples`; `step` itself elsewhere and where bits must repeat.
 
     Recording needs a few calls to warm up; what they did to `changes` is undone. The result is overwritten by the
     next call.
     """
-    if examples[0].device.type != "cuda":
+    if examples[0].device.type != "cuda" or torch.are_deterministic_algorithms_enabled():
         return step
     arguments = [example.clone() for example in examples]
     fresh = [one for one in changes if isinstance(one, torch.optim.Optimizer) and not one.state]
@@ -51,7 +52,9 @@ def captured(step: Callable[..., Any], examples: Sequence[Tensor], changes: Sequ
 
 def compiled(function: Function, device: torch.device | str) -> Function:
     """`function` with its small operations fused, on a GPU for which a compiler is installed; elsewhere itself."""
-    if torch.device(device).type != "cuda" or shutil.which("cc") is None or not torch.utils._triton.has_triton():
+    if torch.device(device).type != "cuda" or torch.are_deterministic_algorithms_enabled():
+        return function
+    if shutil.which("cc") is None or not torch.utils._triton.has_triton():
         return function
     return torch.compile(function, dynamic=False)  # type: ignore[return-value]
 
@@ -80,3 +83,23 @@ def matrix_precision(precision: str) -> Iterator[None]:
         yield
     finally:
         torch.set_float32_matmul_precision(before)
+
+
+@contextmanager
+def deterministic(on: bool) -> Iterator[None]:
+    """Where `on`, nothing is recorded or compiled, and only operations that give the same bits every time are used."""
+    before = torch.are_deterministic_algorithms_enabled()
+    if on:
+        os.environ.setdefault("CUBLAS_WORKSPACE_CONFIG", ":4096:8")  # without it cuBLAS may sum in another order
+    torch.use_deterministic_algorithms(on or before)
+    try:
+        yield
+    finally:
+        torch.use_deterministic_algorithms(before)
+
+
+def running_sum(values: Tensor) -> Tensor:
+    """The cumulative sum over the last axis; a GPU adds in any order, so where bits must repeat the host does it."""
+    if values.device.type == "cuda" and torch.are_deterministic_algorithms_enabled():
+        return values.cpu().cumsum(-1).to(values.device)
+    return values.cumsum(-1)

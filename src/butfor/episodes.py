@@ -12,7 +12,9 @@ from numpy.typing import NDArray
 from butfor.files import written
 
 SCHEMA_VERSION = 1
-ARRAYS = ("observation", "action", "achieved_goal", "desired_goal", "length", "sampled", "contact", "score")
+ARRAYS = (
+    "observation", "action", "achieved_goal", "desired_goal", "length", "sampled", "contact", "score", "reset_seed",
+)  # fmt: skip
 Float = NDArray[np.float32]
 Bool = NDArray[np.bool_]
 _KINDS = {"iu": "whole numbers", "b": "true or false", "fiu": "numbers"}
@@ -31,6 +33,7 @@ class Episodes:
     contact: Bool | None = None  # [E, T]
     label: dict[str, Bool] = field(default_factory=dict)  # name -> [E, T]: does the action matter in s_t?
     score: Float | None = None  # [E, T]: CAI(s_t)
+    reset_seed: NDArray[np.int64] | None = None  # [E]: a world reset with it and given the actions does the same again
     metadata: dict[str, Any] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
@@ -47,13 +50,14 @@ class Episodes:
             "sampled": (episodes, steps),
             "contact": (episodes, steps),
             "score": (episodes, steps),
+            "reset_seed": (episodes,),
         }
         arrays = {name: getattr(self, name) for name in expected} | {f"label_{k}": v for k, v in self.label.items()}
         for name, array in arrays.items():
             shape = expected.get(name, (episodes, steps))
             if array is None:
                 continue
-            kind = {"length": "iu", "sampled": "b", "contact": "b"}.get(
+            kind = {"length": "iu", "reset_seed": "iu", "sampled": "b", "contact": "b"}.get(
                 name, "b" if name.startswith("label_") else "fiu"
             )
             if array.dtype.kind not in kind:
@@ -155,7 +159,10 @@ def concatenate(parts: Sequence[Episodes]) -> Episodes:
     shared = set.intersection(*(set(part.label) for part in parts))
     label = {name: joined([part.label[name] for part in parts], 0) for name in sorted(shared)}
     length = np.concatenate([part.length for part in parts])
-    return Episodes(**columns, length=length, label=label, metadata={"parts": [part.metadata for part in parts]})
+    resets = [part.reset_seed for part in parts if part.reset_seed is not None]
+    reset_seed = np.concatenate(resets) if len(resets) == len(parts) else None
+    metadata = {"parts": [part.metadata for part in parts]}
+    return Episodes(**columns, length=length, reset_seed=reset_seed, label=label, metadata=metadata)
 
 
 def _padded(array: NDArray[Any], steps: int) -> NDArray[Any]:

@@ -8,6 +8,8 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from butfor.capture import running_sum
+
 Reward = Callable[[Tensor, Tensor], Tensor]
 """Achieved and desired goals [..., G] -> rewards [...]."""
 
@@ -143,7 +145,7 @@ class Weights:
     def fill(self, weight: Tensor) -> None:
         """Sets all weights [R, E, T], in place: recorded graphs read these tensors."""
         self.step.copy_(weight)
-        self.running.copy_(weight.sum(-1, dtype=torch.float64).cumsum(-1))
+        self.running.copy_(running_sum(weight.sum(-1, dtype=torch.float64)))
 
     def draw(self, noise: Tensor) -> tuple[Tensor, Tensor]:
         """Uniform numbers [R, B, 2] -> episode and time [R, B], each step in proportion to its weight.
@@ -155,7 +157,7 @@ class Weights:
         at = (self.replay.rows, episode.clamp(max=self.running.shape[1] - 1))
         if self.even:
             return at[1], (noise[..., 1] * self.replay.length[at]).long()
-        return at[1], pick(self.step[at].double().cumsum(-1), noise[..., 1].double())
+        return at[1], pick(running_sum(self.step[at].double()), noise[..., 1].double())
 
 
 def pick(running: Tensor, noise: Tensor) -> Tensor:
@@ -195,5 +197,5 @@ def hindsight_by_score(score: Tensor, time: Tensor, length: Tensor, noise: Tenso
     """A goal index in t + 1 .. length, index k in proportion to score[k - 1], the influence of the step into it."""
     step = torch.arange(score.shape[-1], device=score.device)  # step k leads to the goal at k + 1
     possible = (step >= time[..., None]) & (step < length[..., None])  # [R, B, T]
-    running = ((score.clamp(min=0) + 1e-8).double() * possible).cumsum(-1)
+    running = running_sum((score.clamp(min=0) + 1e-8).double() * possible)
     return pick(running, noise.double()) + 1

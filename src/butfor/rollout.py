@@ -134,7 +134,8 @@ def collect(
         extra = 1 if name in PARTS else 0
         stored[name] = stored[name][:, : longest + extra]
     label = {name.removeprefix("label_"): stored.pop(name) for name in list(stored) if name.startswith("label_")}
-    return Episodes(**stored, length=length, label=label, metadata=metadata or {})
+    resets = np.array([episode_seed(seed, stream, first + episode) for episode in range(episodes)], dtype=np.int64)
+    return Episodes(**stored, length=length, reset_seed=resets, label=label, metadata=metadata or {})
 
 
 def replay(env: VectorEnv[Any, Any, Any], seed: int, actions: NDArray[Any]) -> Observation:
@@ -214,7 +215,8 @@ def play(
         for name in names
     }
     label = {name.removeprefix("label_"): arrays.pop(name) for name in names if name.startswith("label_")}
-    episodes = Episodes(**arrays, length=np.concatenate([part.length for part in parts]), label=label)
+    length, resets = np.concatenate([part.length for part in parts]), np.array(seeds, dtype=np.int64)
+    episodes = Episodes(**arrays, length=length, reset_seed=resets, label=label)
     success, terminated = (np.concatenate([getattr(p, name) for p in parts]) for name in ("success", "terminated"))
     return Played(episodes, success, terminated, any(part.told for part in parts))
 

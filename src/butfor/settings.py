@@ -46,6 +46,9 @@ class Config:
     """columns of the observation whose next value is predicted; None: those that show the achieved goal"""
     tf32: bool = True
     """on a GPU, round matrix products of training (not of scoring) to TF32"""
+    deterministic: bool = False
+    """on a GPU, give the same bits every time, also after a resume: slow, for nothing is recorded, compiled or rounded
+    (a CPU always does)"""
     agent: AgentConfig = AgentConfig()
     replay: ReplayConfig = ReplayConfig()
     priority: PriorityConfig = PriorityConfig()

@@ -1,7 +1,7 @@
 """Training: the one loop that plays, stores, fits, rescores and updates."""
 
 import time
-from contextlib import closing
+from contextlib import AbstractContextManager, closing
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -10,6 +10,7 @@ import numpy as np
 import torch
 
 from butfor.agent import save_agent
+from butfor.capture import deterministic
 from butfor.checkpoints import latest_checkpoint, save_checkpoint_in
 from butfor.envs import WORLDS
 from butfor.episodes import EpisodeStream
@@ -62,7 +63,8 @@ def train(
     open_run(folder, "training", config, overwrite)
     if keep_episodes is not None:  # so that going on keeps them, too
         write_json(folder / "episodes.json", {"file": str(Path(keep_episodes).resolve())})
-    return _run(config, world, folder, torch.device(device), None, time_limit, keep_episodes, progress)
+    with _exactness(config, device):
+        return _run(config, world, folder, torch.device(device), None, time_limit, keep_episodes, progress)
 
 
 def resume(
@@ -93,7 +95,13 @@ def resume(
         config = replace(config, episodes=episodes)
         write_json(folder / "config.json", record | {"label": run_label("training", config), "config": plain(config)})
     world = _world(config, make_env)
-    return _run(config, world, folder, torch.device(device), state, time_limit, keep_episodes, progress)
+    with _exactness(config, device):
+        return _run(config, world, folder, torch.device(device), state, time_limit, keep_episodes, progress)
+
+
+def _exactness(config: Config, device: torch.device | str) -> AbstractContextManager[None]:
+    """Bits that repeat, where they are asked for; a CPU's always do."""
+    return deterministic(config.deterministic and torch.device(device).type == "cuda")
 
 
 def _world(config: Config, make_env: MakeEnv | None) -> World:
