@@ -16,6 +16,7 @@ import numpy as np
 import pytest
 import torch
 from gymnasium.spaces import Box, Discrete
+from numpy.typing import NDArray
 from safetensors import safe_open
 from safetensors.torch import load_file, save_file
 from sklearn.metrics import roc_auc_score
@@ -31,7 +32,7 @@ from butfor.fitting import FitConfig, Fitting
 from butfor.gaussian import kl_to_mixture
 from butfor.influence import Influence
 from butfor.networks import make_generators
-from butfor.scoring import ScoreConfig
+from butfor.scoring import ScoreConfig, hide_among_redrawn, log_density, predict_moments
 
 # --- the class: a world with a gate ----------------------------------------------------------------
 
@@ -644,6 +645,234 @@ def test_a_header_that_does_not_fit_its_weights_is_refused(saved: Path) -> None:
 def test_a_missing_file_is_named(tmp_path: Path) -> None:
     with pytest.raises(FileNotFoundError, match=r"no file .*nothing\.safetensors"):
         Influence.load(tmp_path / "nothing.safetensors")
+
+
+# --- the class: decisions ---------------------------------------------------------------------------
+
+
+def clear_states(rows: int, seed: int) -> tuple[Array, NDArray[np.bool_]]:
+    """States away from the gate's edge, and whether the gate is open."""
+    obs = gate_world(rows, seed)[0]
+    obs = obs[np.abs(obs[:, 0]) > 0.1]
+    return obs, obs[:, 0] > 0
+
+
+@pytest.fixture
+def uncalibrated(fitted: Influence) -> Influence:
+    """The fitted influence, to be calibrated by one test alone."""
+    return Influence(
+        fitted.model,
+        fitted.law,
+        fitted.entities,
+        fitted.scale,
+        obs_center=fitted.obs_center,
+        obs_spread=fitted.obs_spread,
+    )
+
+
+def test_free_states_make_decisions_with_few_false_discoveries(uncalibrated: Influence) -> None:
+    free = gate_world(2000, 8)[0]
+    free = free[free[:, 0] < -0.1]
+    obs, is_open = clear_states(1000, 9)
+    influence = uncalibrated.calibrate(free_obs=free)
+    assert influence is uncalibrated
+    chosen = influence.decide(obs, 0.1)
+    assert chosen.keys() == ENTITIES.keys()
+    assert chosen["object"].dtype == np.bool_
+    assert chosen["object"][is_open].mean() > 0.95
+    assert chosen["object"][~is_open].sum() / chosen["object"].sum() < 0.15
+    free_scores, scores = influence.score(free)["object"], influence.score(obs)["object"]
+    at_least = (free_scores[:, None] >= scores).sum(0)
+    np.testing.assert_allclose(influence.p_values(obs)["object"], (1 + at_least) / (len(free) + 1))
+
+
+def test_transitions_make_decisions_with_few_false_discoveries(uncalibrated: Influence) -> None:
+    obs, action, next_obs = gate_world(2000, 8)
+    states, is_open = clear_states(1000, 9)
+    influence = uncalibrated.calibrate(transitions=(obs, action, next_obs))
+    p_values = influence.calibration["object"].p_values
+    assert p_values is not None
+    assert p_values[obs[:, 0] > 0.1].mean() < 0.2
+    free = p_values[obs[:, 0] < 0]
+    assert free.mean() == pytest.approx(0.505, abs=4 * math.sqrt(1 / 12 / len(free)))  # uniform on 1/100, ..., 1
+    with warnings.catch_warnings(record=True) as caught:
+        warnings.simplefilter("always")
+        chosen = influence.decide(states, 0.1)
+    assert chosen["object"][is_open].mean() > 0.8
+    assert chosen["object"][~is_open].sum() / chosen["object"].sum() < 0.15
+    # the bystander is never influenced, and a warning at the user's line says that nothing is called so
+    assert not chosen["bystander"].any()
+    assert [Path(warning.filename).name for warning in caught] == [Path(__file__).name]
+    assert "influence on bystander" in str(caught[0].message)
+    with pytest.raises(ValueError, match="p_values needs free states"):
+        influence.p_values(states)
+
+
+def test_discrete_transitions_calibrate_too(discrete: Influence) -> None:
+    obs, _, next_obs = gate_world(2000, 8)
+    action = np.random.default_rng(3).integers(0, 3, 2000)
+    next_obs[:, 1] = (
+        obs[:, 1] + 0.3 * (obs[:, 0] > 0) * (action - 1) + 0.02 * np.random.default_rng(4).normal(size=2000)
+    )
+    states, is_open = clear_states(1000, 9)
+    chosen = discrete.calibrate(transitions=(obs, action, next_obs)).decide(states, 0.1)["object"]
+    # of three actions the taken one is the likeliest: with equals in random order p is uniform below 1/3
+    p_values = discrete.calibration["object"].p_values
+    assert p_values is not None
+    assert p_values[obs[:, 0] > 0.1].mean() == pytest.approx(1 / 6, abs=0.03)
+    assert chosen[is_open].mean() > 0.8
+    assert chosen[~is_open].sum() / chosen.sum() < 0.15
+
+
+def test_decisions_are_of_the_kind_of_the_states(uncalibrated: Influence) -> None:
+    uncalibrated.calibrate(free_obs=torch.from_numpy(OBS[OBS[:, 0] < 0]))
+    obs = OBS[:30]
+    for method in (uncalibrated.decide, uncalibrated.p_values):
+        from_numpy, from_torch = method(obs)["object"], method(torch.from_numpy(obs))["object"]
+        assert isinstance(from_numpy, np.ndarray)
+        assert isinstance(from_torch, Tensor)
+        assert np.array_equal(from_numpy, from_torch.numpy())
+
+
+def test_what_cannot_be_calibrated_or_decided_is_refused(uncalibrated: Influence) -> None:
+    transitions = gate_world(50, 8)
+    for method in (uncalibrated.decide, uncalibrated.p_values):
+        with pytest.raises(ValueError, match=r"not calibrated.*free_obs=.*transitions="):
+            method(OBS[:5])
+    for given in ({}, {"free_obs": OBS[:5], "transitions": transitions}):
+        with pytest.raises(ValueError, match=r"exactly one of free_obs.*transitions"):
+            uncalibrated.calibrate(**given)  # type: ignore[arg-type]
+    with pytest.raises(ValueError, match="no states to calibrate with"):
+        uncalibrated.calibrate(free_obs=OBS[:0])
+    with pytest.raises(ValueError, match=r"obs has shape \[5, 2\]; expected \[N, 3\]"):
+        uncalibrated.calibrate(free_obs=OBS[:5, :2])
+    with pytest.raises(ValueError, match=r"transitions must be \(obs, action, next_obs\).*\[50, 1\]"):
+        uncalibrated.calibrate(transitions=(transitions[0], transitions[1][:, :1], transitions[2]))
+    with pytest.raises(ValueError, match="redraws must be at least 1; got 0"):
+        uncalibrated.calibrate(transitions=transitions, redraws=0)
+    assert not uncalibrated.calibration
+    uncalibrated.calibrate(free_obs=OBS[:10])
+    with pytest.raises(ValueError, match=r"10 free states are too few.*at least 19"):
+        uncalibrated.decide(OBS[:5])
+    with pytest.raises(ValueError, match=r"false discovery rate is 1\.5"):
+        uncalibrated.decide(OBS[:5], 1.5)
+
+
+@pytest.mark.parametrize("kind", ["free", "transitions"])
+def test_a_saved_influence_decides_as_before(kind: str, tmp_path: Path) -> None:
+    influence, path = brief_fit(members=2, action_space=Box(-1, 1, (2,))), tmp_path / "model.safetensors"
+    if kind == "free":
+        influence.calibrate(free_obs=OBS[200:400])
+    else:
+        influence.calibrate(transitions=gate_world(200, 8), redraws=9)
+    influence.save(path)
+    loaded = Influence.load(path)
+    for name, before in influence.calibration.items():
+        np.testing.assert_array_equal(loaded.calibration[name].scores, before.scores)
+        np.testing.assert_array_equal(loaded.calibration[name].p_values, before.p_values)
+        assert np.array_equal(loaded.decide(OBS[:50], 0.9)[name], influence.decide(OBS[:50], 0.9)[name])
+    assert not Influence.load(path, replica=1).calibration  # its scores are not those of all members
+
+
+def test_a_calibration_for_other_entities_is_refused(saved: Path) -> None:
+    tensors = load_file(saved) | {"calibration.scores.cube": torch.zeros(3)}
+    resave(saved, header_of(saved), tensors)
+    with pytest.raises(ValueError, match=r"model\.safetensors does not hold"):
+        Influence.load(saved)
+
+
+def test_the_spread_is_the_deviation_of_the_members_scores(tmp_path: Path) -> None:
+    path, obs = tmp_path / "model.safetensors", normal(10, 4)
+    influence = Influence(random_model(3), BOX, {"a": [0, 1], "b": [2]}, [1.0] * 3, ScoreConfig(actions=16), seed=4)
+    influence.save(path)
+    parts = [Influence.load(path, replica=replica).score(obs) for replica in range(3)]
+    for name, spread in influence.spread(obs).items():
+        scores = torch.stack([part[name] for part in parts])
+        torch.testing.assert_close(spread, scores.std(0), rtol=1e-3, atol=1e-5)
+        assert spread.max() > 0.01
+    with pytest.raises(ValueError, match="fit with members=5"):
+        Influence.load(path, replica=0).spread(obs)
+
+
+# --- densities ------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("size", [1, 4, 100])
+def test_the_density_is_the_members_mean_in_any_chunks(size: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(butfor.scoring, "chunk_states", lambda *_: size)
+    model, obs, target = random_model(3), normal(10, 4), normal(10, 3, seed=1)
+    actions = BOX.draw(10, 5, [generator(2)])
+    found = log_density(model, obs.expand(3, -1, -1), actions, target, [2, 0])
+    assert found.shape == (10, 5)
+    for state in range(10):
+        mean, variance = model(torch.cat([obs[state].expand(5, -1), actions[0, state]], 1).expand(3, -1, -1))
+        density = torch.distributions.Normal(mean[..., [2, 0]], variance[..., [2, 0]].sqrt())
+        expected = density.log_prob(target[state, [2, 0]]).sum(-1).exp().mean(0).log()
+        torch.testing.assert_close(found[state], expected, rtol=1e-4, atol=1e-4)
+
+
+def test_the_moments_are_those_of_the_members_mixture() -> None:
+    model, obs, action = random_model(3), normal(10, 4), BOX.draw(10, 1, [generator(2)])[0, :, 0]
+    mean, variance = predict_moments(model, obs.expand(3, -1, -1), action)
+    means, variances = model(torch.cat([obs, action], 1).expand(3, -1, -1))
+    torch.testing.assert_close(mean, means.mean(0), rtol=1e-4, atol=1e-5)
+    second = (variances + means.square()).mean(0)  # E[x^2] of the mixture
+    torch.testing.assert_close(variance, second - means.mean(0).square(), rtol=1e-3, atol=1e-4)
+
+
+@pytest.mark.parametrize("law", [BOX, ActionLaw(count=3)])
+def test_the_taken_action_hides_at_any_place_among_fresh_ones(law: ActionLaw) -> None:
+    taken = torch.full((3000, law.size), 0.123)
+    actions, is_taken = hide_among_redrawn(law, taken, 4, generator())
+    assert actions.shape == (3000, 5, law.size)
+    assert torch.equal(is_taken.sum(1), torch.ones(3000, dtype=torch.long))
+    assert torch.equal((actions == 0.123).all(2), is_taken)
+    places = is_taken.float().mean(0)
+    assert (places - 0.2).abs().max() < 5 * math.sqrt(0.2 * 0.8 / 3000)
+    fresh = actions[~is_taken]
+    if law.count:
+        assert torch.equal(fresh.sum(1), torch.ones(len(fresh)))
+        assert (fresh.mean(0) - 1 / 3).abs().max() < 5 * math.sqrt(2 / 9 / len(fresh))
+    else:
+        assert (fresh.amin(0) - torch.tensor(law.low)).abs().max() < 0.01
+        assert (fresh.amax(0) - torch.tensor(law.high)).abs().max() < 0.01
+
+
+# --- the class: diagnosis -------------------------------------------------------------------------
+
+
+def test_a_fitted_model_is_diagnosed_for_each_entity(fitted: Influence) -> None:
+    obs, action, next_obs = gate_world(2000, 8)
+    found = fitted.diagnose(obs, action, next_obs)
+    assert found.keys() == ENTITIES.keys()
+    item = found["object"]
+    assert item.transitions == 2000
+    assert item.nll < min(item.nll_constant, item.nll_still) - 0.5
+    assert item.coverage == [1.0, 1.0]
+    assert item.r_squared > 0.8
+    assert item.gain_by_score["rank"][-1] > 0.8
+    assert item.gain_by_score["gain"][-1] > 0.5
+    # no action moves the bystander
+    bystander = found["bystander"]
+    assert bystander.rank == pytest.approx(0.5, abs=4 * bystander.rank_error)
+    assert not bystander.trusted
+    assert any("does not help to predict" in words for words in bystander.words())
+
+
+def test_discrete_actions_are_diagnosed_too(discrete: Influence) -> None:
+    obs, _, next_obs = gate_world(600, 8)
+    action = np.random.default_rng(3).integers(0, 3, 600)
+    assert discrete.diagnose(obs, action, next_obs)["object"].coverage == [1.0]
+    rare = discrete.diagnose(obs, np.zeros(600, dtype=int), next_obs)["object"]
+    assert rare.coverage == [pytest.approx(1 / 3)]
+
+
+def test_what_cannot_be_diagnosed_is_refused(fitted: Influence) -> None:
+    obs, action, next_obs = gate_world(50, 8)
+    with pytest.raises(ValueError, match="50, 49 and 50 rows"):
+        fitted.diagnose(obs, action[:-1], next_obs)
+    with pytest.raises(ValueError, match="5 transitions are too few to diagnose"):
+        fitted.diagnose(obs[:5], action[:5], next_obs[:5])
 
 
 def test_the_public_names_are_those_of_the_package() -> None:

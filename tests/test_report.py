@@ -6,6 +6,7 @@ import shutil
 import subprocess
 import sys
 from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from html.parser import HTMLParser
 from pathlib import Path
 from typing import Any
@@ -15,7 +16,7 @@ import pytest
 from playwright.sync_api import Browser, Dialog, Page, sync_playwright
 from sklearn.metrics import average_precision_score, precision_recall_curve, roc_auc_score
 
-from butfor import report
+from butfor import report, report_figures
 
 STEPS, WIDTH = 30, 0.2
 HOSTILE = "<script>alert(1)</script>"
@@ -211,7 +212,7 @@ def test_curves_are_thin_and_binary_detectors_are_markers(run: Path, page: str) 
 def test_roc_curve_of_known_scores() -> None:
     label = np.array([False, True, False, True])
     scores = np.array([[0.1, 0.9, 0.2, 0.8], [1, 1, 1, 1], [0.9, 0.1, 0.8, 0.2]])
-    x, y = report.seed_curves(label, scores, "roc")
+    x, y = report_figures.seed_curves(label, scores, "roc")
     assert len(x) <= 400
     assert (x[0], x[-1]) == (0.0, 1.0)
     assert np.array_equal(y[:, 0], np.zeros(3))
@@ -222,7 +223,7 @@ def test_roc_curve_of_known_scores() -> None:
 
 def test_precision_is_that_of_the_first_threshold_that_reaches_a_recall() -> None:
     label = np.array([True, False, True])
-    x, y = report.seed_curves(label, np.array([[3.0, 2.0, 1.0], [1.0, 1.0, 1.0]]), "pr")
+    x, y = report_figures.seed_curves(label, np.array([[3.0, 2.0, 1.0], [1.0, 1.0, 1.0]]), "pr")
     assert y[0] == pytest.approx(np.where(x <= 0.5, 1.0, 2.0 / 3.0))
     assert y[0].mean() == pytest.approx(0.5 * 1.0 + 0.5 * 2.0 / 3.0)  # average precision
     assert y[1] == pytest.approx(np.full(len(x), 2.0 / 3.0))
@@ -361,8 +362,8 @@ def test_the_report_never_loads_torch() -> None:
     assert subprocess.run([sys.executable, "-c", code], env=environment, timeout=120).returncode == 0
 
 
-@pytest.fixture(scope="module")
-def browser() -> Iterator[Browser]:
+@contextmanager
+def chromium() -> Iterator[Browser]:
     """Headless Chromium, where it is installed."""
     names = ("chromium", "chromium-browser", "google-chrome")
     path = next((found for name in names if (found := shutil.which(name))), None)
@@ -370,13 +371,19 @@ def browser() -> Iterator[Browser]:
         pytest.skip(f"no browser to open the report with: none of {', '.join(names)} is installed")
     arguments = ["--no-sandbox", "--disable-gpu", "--disable-background-networking", "--disable-component-update"]
     with sync_playwright() as playwright:
-        chromium = playwright.chromium.launch(executable_path=path, args=[*arguments, "--disable-sync"])
-        yield chromium
-        chromium.close()
+        browser = playwright.chromium.launch(executable_path=path, args=[*arguments, "--disable-sync"])
+        yield browser
+        browser.close()
 
 
-@pytest.fixture
-def view(browser: Browser) -> Iterator[Callable[..., Page]]:
+@pytest.fixture(scope="module")
+def browser() -> Iterator[Browser]:
+    with chromium() as found:
+        yield found
+
+
+@contextmanager
+def watched_pages(browser: Browser) -> Iterator[Callable[..., Page]]:
     """Opens a report; afterwards nothing may have gone wrong in it and nothing may have been fetched."""
     opened: list[Page] = []
     wrong: list[str] = []
@@ -403,6 +410,12 @@ def view(browser: Browser) -> Iterator[Callable[..., Page]]:
         view.close()
     assert wrong == []
     assert fetched == addresses
+
+
+@pytest.fixture
+def view(browser: Browser) -> Iterator[Callable[..., Page]]:
+    with watched_pages(browser) as open_page:
+        yield open_page
 
 
 def cursor(view: Page) -> float:

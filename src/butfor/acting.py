@@ -91,6 +91,7 @@ class Acting:
     def _act(self, inputs: Tensor, noise: Tensor, active: bool = True) -> Tensor:
         """Inputs [R, W, D + G] and noise [R, W, n] -> actions and the flag, [R, W, A + 1]."""
         model = self.model if active else None
+        inputs = inputs.to(noise.device)  # recorded, they are there already
 
         def score(candidates: Tensor) -> Tensor:
             assert model is not None

@@ -6,10 +6,12 @@ from pathlib import Path
 from typing import Any
 
 import gymnasium
+import numpy as np
 import torch
 from torch import Tensor
 
-from butfor.actions import ActionLaw
+from butfor import decisions, diagnosis
+from butfor.actions import ActionLaw, to_unit
 from butfor.arrays import Array, check_entities, check_finite_rows, check_table, check_transitions, like, to_tensor
 from butfor.dynamics import (
     GaussianDynamics,
@@ -24,7 +26,15 @@ from butfor.dynamics import (
 from butfor.files import load_tensors, save_tensors
 from butfor.fitting import FitConfig, Fitting
 from butfor.networks import make_generators
-from butfor.scoring import ScoreConfig, action_drawer, score_actions, score_states
+from butfor.scoring import (
+    ScoreConfig,
+    best_tried,
+    hide_among_redrawn,
+    log_density,
+    predict_moments,
+    score_actions,
+    score_states,
+)
 
 FORMAT_VERSION = 1
 
@@ -51,6 +61,7 @@ class Influence:
         self.scale = list(scale)  # of each target column, in the order of `target_columns`
         self.obs_center = list(obs_center or [0.0] * model.obs_size)
         self.obs_spread = list(obs_spread or [1.0] * model.obs_size)
+        self.calibration: dict[str, decisions.Calibration] = {}  # by entity; empty before `calibrate`
         self._stream = make_generators([seed], model.mean_head.weight.device)[0]
         columns = target_columns(self.entities)
         self._dims = [[columns.index(column) for column in entity] for entity in self.entities.values()]
@@ -91,7 +102,8 @@ class Influence:
         if isinstance(validation, float | int):
             train, held_out = split_table(table, validation, seed)
         else:
-            train, held_out = table, _validation_table(validation, table, law, entities, scale, center, spread)
+            what, units = "validation must be a share or", (scale, center, spread)
+            train, held_out = table, _checked_table(what, validation, law, entities, device, units)
         generators = make_generators([seed * 1000 + member for member in range(members)])
         network = GaussianDynamics(transitions[0].shape[1], law.size, len(scale), model, generators).to(device)
         with torch.no_grad():  # a steady drift need not be learned
@@ -108,10 +120,13 @@ class Influence:
         The same call gives the same numbers unless a `generator` for the tried actions is passed in; each row has its
         own actions, so a state's score varies a little with its row.
         """
-        scores = score_states(
-            self.model, self.model_obs(obs), self.law, self._dims, self.scoring, [self._random(generator)]
-        )
-        return self._named(scores.mean(0), obs)  # [R, N, J] -> [N, J]
+        return self._named(self._member_scores(obs, generator).mean(0), obs)  # [R, N, J] -> [N, J]
+
+    def spread(self, obs: Array) -> dict[str, Any]:
+        """How far the members disagree: the standard deviation of their scores, one array [N] an entity."""
+        if self.model.replicas < 2:
+            raise ValueError("One member has nobody to disagree with; fit with members=5.")
+        return self._named(self._member_scores(obs, None).std(0), obs)
 
     def action_scores(self, obs: Array, actions: Array) -> dict[str, Any]:
         """How far each given action's outcome stands out from the mixture over them: actions [N, M, A] -> [N, M]."""
@@ -136,18 +151,66 @@ class Influence:
             raise ValueError(f"There are several entities; choose one with entity=: {', '.join(self.entities)}.")
         dims = self.dims(entity if entity is not None else next(iter(self.entities)))
         states, random = self.model_obs(obs), self._stream if generator is None else self._random(generator)
-        config = dataclasses.replace(self.scoring, separate_mixture=False)
-        chosen, highest = [], []
-        for block in states.split(8192, 1):  # [R, n, D]
-            _, draw = action_drawer(self.law, config, [random])
-            tried = draw(0, block.shape[1]).expand(1, block.shape[1], -1, -1)
-            scores = score_actions(self.model, block, tried, [dims], config.form).mean(0)[..., 0]  # [n, K]
-            best = scores.amax(1, keepdim=True)
-            lots = torch.rand(scores.shape, generator=random, device=random.device)
-            index = torch.where(scores == best, lots, -1.0).argmax(1)
-            chosen.append(tried[0, torch.arange(len(index), device=index.device), index])
-            highest.append(best[:, 0])
-        return like(self.law.decode(torch.cat(chosen)), obs), like(torch.cat(highest), obs)
+        action, score = best_tried(self.model, states, self.law, dims, self.scoring, random)
+        return like(self.law.decode(action), obs), like(score, obs)
+
+    def calibrate(
+        self, *, free_obs: Array | None = None, transitions: Sequence[Array] | None = None, redraws: int = 99
+    ) -> "Influence":
+        """Prepares `decide` by data held out from fitting, of one of two kinds; returns this Influence.
+
+        `free_obs` [n, D]: states known to be free of influence on every entity, drawn as the free states of later
+        batches will be. `transitions` (obs, action, next_obs): from states like the later ones, with actions drawn from
+        this Influence's action law (of an episode file, pass only the rows with `sampled` true); each taken action is
+        ranked among `redraws` fresh ones by the likelihood log p(s'_j | s, a) of what happened.
+        """
+        p_values: dict[str, Any] = {}
+        if free_obs is not None and transitions is None:
+            scores = self.score(free_obs)
+        elif transitions is not None and free_obs is None:
+            *_, densities = self._held_out(transitions, redraws)
+            scores, ties = self.score(transitions[0]), np.random.default_rng(self.seed)
+            p_values = {name: decisions.rank_p_values(*pair, ties) for name, pair in densities.items()}
+        else:
+            raise ValueError("calibrate needs exactly one of free_obs=[n, D] and transitions=(obs, action, next_obs).")
+        self.calibration = {name: decisions.Calibration(_numpy(scores[name]), p_values.get(name)) for name in scores}
+        return self
+
+    def decide(self, obs: Array, false_discovery_rate: float = 0.05) -> dict[str, Any]:
+        """In which states the action matters: true or false [N] for each entity.
+
+        Of those called true, an expected share of at most `false_discovery_rate` is free of influence: within this
+        batch after calibrating with free states, in states like those of calibration after calibrating with
+        transitions.
+        """
+        scores, decided = self.score(obs), {}
+        for name, calibration in self._calibrated().items():
+            flags = decisions.decide(calibration, _numpy(scores[name]), false_discovery_rate, name)
+            decided[name] = like(torch.from_numpy(flags), obs)
+        return decided
+
+    def p_values(self, obs: Array) -> dict[str, Any]:
+        """How rare so high a score is among free states: conformal p-values [N] for each entity."""
+        known = self._calibrated()
+        if any(calibration.p_values is not None for calibration in known.values()):
+            raise ValueError("p_values needs free states; calibrate(free_obs=...) with some.")
+        scores = {name: _numpy(score) for name, score in self.score(obs).items()}
+        p_values = {name: decisions.conformal_p_values(known[name].scores, score) for name, score in scores.items()}
+        return {name: like(torch.from_numpy(values), obs) for name, values in p_values.items()}
+
+    def diagnose(self, obs: Array, action: Array, next_obs: Array) -> dict[str, diagnosis.Diagnosis]:
+        """Whether the scores can be trusted, from held-out transitions: checks of the model for each entity."""
+        states, taken, target, densities = self._held_out((obs, action, next_obs), self.scoring.actions)
+        predicted = predict_moments(self.model, states, taken)
+        unit = taken if self.law.count else to_unit(taken, self.law.bounds(taken.device)).nan_to_num(0.0)
+        scores, found = self.score(obs), {}
+        for name, dims in zip(self.entities, self._dims, strict=True):
+            change, mean, variance = (_numpy(part[:, dims]) for part in (target, *predicted))
+            likelihood, redrawn = densities[name]
+            found[name] = diagnosis.diagnose(
+                change, mean, variance, likelihood, redrawn, _numpy(scores[name]), _numpy(unit), bool(self.law.count)
+            )
+        return found
 
     def save(self, path: Path | str) -> None:
         """Writes one safetensors file with a JSON header; nothing in it is executable."""
@@ -164,12 +227,15 @@ class Influence:
             "obs_center": self.obs_center,
             "obs_spread": self.obs_spread,
         }
-        save_tensors(path, self.model.state_dict(), header)
+        tensors = dict(self.model.state_dict())
+        tensors |= {name: torch.from_numpy(values) for name, values in decisions.pack(self.calibration).items()}
+        save_tensors(path, tensors, header)
 
     @classmethod
     def load(cls, path: Path | str, device: torch.device | str = "cpu", replica: int | None = None) -> "Influence":
-        """Reads what `save` wrote: all replicas, whose scores are averaged, or one of them alone."""
+        """Reads what `save` wrote: all replicas, whose scores are averaged, or one alone, without the calibration."""
         tensors, header = load_tensors(path)
+        kept = {name: tensors.pop(name).numpy() for name in list(tensors) if name.startswith("calibration.")}
         if header.get("kind") != "influence":
             raise ValueError(f"{path} holds {header.get('kind')!r}, not a saved Influence.")
         if header.get("format") != FORMAT_VERSION:
@@ -185,8 +251,11 @@ class Influence:
             config, scoring = ModelConfig(**header["model"]), ScoreConfig(**header["scoring"])
             model = GaussianDynamics(header["obs_size"], law.size, len(header["scale"]), config, generators)
             model.load_state_dict(tensors)
-            kept = {name: header[name] for name in ("seed", "obs_center", "obs_spread")}
-            return cls(model.to(device), law, header["entities"], header["scale"], scoring, **kept)
+            rest = {name: header[name] for name in ("seed", "obs_center", "obs_spread")}
+            influence = cls(model.to(device), law, header["entities"], header["scale"], scoring, **rest)
+            if replica is None:
+                influence.calibration = decisions.unpack(kept, influence.entities)
+            return influence
         except (KeyError, IndexError, TypeError, RuntimeError) as error:
             raise ValueError(f"{path} does not hold the weights that its header describes: {error}") from error
 
@@ -205,6 +274,36 @@ class Influence:
         table = ((table - center) / spread).to(self.model.mean_head.weight.device, torch.float32)
         return table.expand(self.model.replicas, -1, -1)
 
+    def _member_scores(self, obs: Array, generator: torch.Generator | None) -> Tensor:
+        """The CAI that each member gives each state, for the same actions: [R, N, J]."""
+        random = [self._random(generator)]
+        return score_states(self.model, self.model_obs(obs), self.law, self._dims, self.scoring, random)
+
+    def _held_out(
+        self, transitions: Sequence[Array], redraws: int
+    ) -> tuple[Tensor, Tensor, Tensor, dict[str, tuple[np.ndarray[Any, Any], np.ndarray[Any, Any]]]]:
+        """States [R, N, D], actions [N, A], targets [N, d]; log p(s'_j | s, a) of taken [N], redrawn actions [N, M]."""
+        device, size = self.model.mean_head.weight.device, self.model.obs_size
+        units = [torch.tensor(one, dtype=torch.float64) for one in (self.scale, self.obs_center, self.obs_spread)]
+        inputs, target = _checked_table("transitions must be", transitions, self.law, self.entities, device, units)
+        states, taken = inputs.split([size, self.law.size], 1)
+        states = states.expand(self.model.replicas, -1, -1)
+        random = make_generators([self.seed + 1], device)[0]  # not the stream that the scores' actions come from
+        tried, is_taken = hide_among_redrawn(self.law, taken, redraws, random)
+        densities = {}
+        for name, dims in zip(self.entities, self._dims, strict=True):
+            density = log_density(self.model, states, tried[None], target, dims)  # [N, M + 1]
+            densities[name] = _numpy(density[is_taken]), _numpy(density[~is_taken].unflatten(0, (-1, redraws)))
+        return states, taken, target, densities
+
+    def _calibrated(self) -> dict[str, decisions.Calibration]:
+        if not self.calibration:
+            raise ValueError(
+                "This Influence is not calibrated; call calibrate with free_obs= (states known to be free of influence)"
+                " or transitions= (held-out ones with random actions) first."
+            )
+        return self.calibration
+
     def _random(self, generator: torch.Generator | None) -> torch.Generator:
         device = self.model.mean_head.weight.device
         if generator is None:
@@ -217,21 +316,26 @@ class Influence:
         return {name: like(scores[..., j], given) for j, name in enumerate(self.entities)}
 
 
-def _validation_table(
-    validation: Sequence[Array],
-    table: Table,
+def _checked_table(
+    what: str,
+    given: Sequence[Array],
     law: ActionLaw,
     entities: Mapping[str, Sequence[int]],
-    scale: Tensor,
-    center: Tensor,
-    spread: Tensor,
+    device: torch.device | str,
+    units: Sequence[Tensor],
 ) -> Table:
-    """Other transitions as the table to validate on; what is wrong with them is named as theirs."""
+    """Other transitions as a table, in units (scale, center, spread); what is wrong with them is named as theirs."""
     try:
-        obs, action, next_obs = validation
+        obs, action, next_obs = given
         transitions = check_transitions(obs, action, next_obs, fewest=1)
-        check_table("obs", obs, table[0].shape[1] - law.size)
+        check_table("obs", obs, len(units[1]))
         law.check("action", transitions[1])
     except (ValueError, TypeError) as error:
-        raise ValueError(f"validation must be a share or (obs, action, next_obs): {error}") from error
-    return training_table(transitions, law, entities, scale, table[0].device, center, spread)
+        raise ValueError(f"{what} (obs, action, next_obs): {error}") from error
+    scale, center, spread = (part.to(transitions[0].device) for part in units)
+    return training_table(transitions, law, entities, scale, device, center, spread)
+
+
+def _numpy(values: Any) -> np.ndarray[Any, Any]:
+    """A tensor as an array; an array as it is."""
+    return values.cpu().numpy() if isinstance(values, Tensor) else np.asarray(values)

@@ -6,6 +6,7 @@
 """
 
 import dataclasses
+import math
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Literal
@@ -76,6 +77,29 @@ def score_actions(
     return _in_chunks(model, obs, actions.shape[2], lambda start, stop: actions[:, start:stop], divergence)
 
 
+def best_tried(
+    model: GaussianDynamics,
+    obs: Tensor,
+    law: ActionLaw,
+    dims: Sequence[int],
+    config: ScoreConfig,
+    generator: torch.Generator,
+) -> tuple[Tensor, Tensor]:
+    """The action with the highest score of K tried ones, ties broken at random: obs [R, N, D] -> [N, A], score [N]."""
+    config = dataclasses.replace(config, separate_mixture=False)
+    chosen, highest = [], []
+    for block in obs.split(8192, 1):  # [R, n, D]
+        _, draw = action_drawer(law, config, [generator])
+        tried = draw(0, block.shape[1]).expand(1, block.shape[1], -1, -1)
+        scores = score_actions(model, block, tried, [dims], config.form).mean(0)[..., 0]  # [n, K]
+        best = scores.amax(1, keepdim=True)
+        lots = torch.rand(scores.shape, generator=generator, device=generator.device)
+        index = torch.where(scores == best, lots, -1.0).argmax(1)
+        chosen.append(tried[0, torch.arange(len(index), device=index.device), index])
+        highest.append(best[:, 0])
+    return torch.cat(chosen), torch.cat(highest)
+
+
 def score_entropy(
     model: GaussianDynamics,
     obs: Tensor,
@@ -87,6 +111,53 @@ def score_entropy(
     """The entropy rival: H(s'_j | s) as the mean over K actions of the predicted entropy: [R, N, D] -> [R, N]."""
     drawer = action_drawer(law, dataclasses.replace(config, separate_mixture=False), generators)
     return _in_chunks(model, obs, *drawer, lambda mean, variance: entropy(variance[..., list(dims)]).mean(-1))
+
+
+def hide_among_redrawn(
+    law: ActionLaw, taken: Tensor, redraws: int, generator: torch.Generator
+) -> tuple[Tensor, Tensor]:
+    """Each taken action [N, A] at a random place among M fresh ones: actions [N, M + 1, A], which was taken [N, M + 1].
+
+    The place is random so that rounding, which may depend on it, cannot favour the taken action.
+    """
+    if redraws < 1:
+        raise ValueError(f"redraws must be at least 1; got {redraws}.")
+    states, count = len(taken), redraws + 1
+    if law.count:
+        fresh = torch.randint(law.count, (states, count), generator=generator, device=generator.device)
+        actions = law.encode(fresh)
+    else:
+        actions = law.draw(states, count, [generator])[0]
+    place = torch.randint(count, (states, 1), generator=generator, device=generator.device)
+    is_taken = torch.arange(count, device=place.device) == place
+    actions[is_taken] = taken
+    return actions, is_taken
+
+
+@torch.no_grad()
+def log_density(model: GaussianDynamics, obs: Tensor, actions: Tensor, target: Tensor, dims: Sequence[int]) -> Tensor:
+    """log of the members' mean of p(s'_j | s, a): obs [R, N, D], actions [R or 1, N, M, A], target [N, d] -> [N, M]."""
+    predict, columns, parts = model.predictor(), list(dims), []
+    size = chunk_states(model, actions.shape[2], obs.device)
+    for states, tried, seen in zip(obs.split(size, 1), actions.split(size, 1), target.split(size), strict=True):
+        mean, variance = (part[..., columns] for part in predict(states, tried))  # [R, n, M, d of the entity]
+        squared = (seen[:, None, columns] - mean).square() / variance
+        by_member = -0.5 * (squared + variance.log() + math.log(2 * math.pi)).sum(-1)  # [R, n, M]
+        parts.append(by_member.logsumexp(0) - math.log(model.replicas))
+    return torch.cat(parts)
+
+
+def predict_moments(model: GaussianDynamics, obs: Tensor, action: Tensor) -> tuple[Tensor, Tensor]:
+    """Mean and variance of the members' mixture for one action a state: [R, N, D], [N, A] -> [N, d] each."""
+
+    def moments(mean: Tensor, variance: Tensor) -> Tensor:  # [R, n, 1, d] -> [1, n, d, 2]
+        total = variance.mean(0) + mean.var(0, correction=0)
+        return torch.stack([mean.mean(0), total], -1).movedim(1, 0)
+
+    mean, variance = _in_chunks(model, obs, 1, lambda start, stop: action[None, start:stop, None], moments)[0].unbind(
+        -1
+    )
+    return mean, variance
 
 
 def action_drawer(

@@ -5,6 +5,7 @@
   const settings = { responsive: true, displaylogo: false, modeBarButtons: [["toImage"]] };
   const element = (id) => document.getElementById(id);
   const hidden = new Set();
+  const adjust = { };  // name of a figure -> what the reader chose in it
   let printing = false;
 
   // Figures carry the colours of a light page; page.dark maps them to those of a dark one.
@@ -19,6 +20,7 @@
   function draw(name) {
     const figure = themed(page.figures[name]);
     for (const trace of figure.data) if (hidden.has(trace.legendgroup)) trace.visible = false;
+    if (adjust[name]) adjust[name](figure);
     Plotly.react(`plot-${name}`, figure.data, figure.layout, settings);
   }
 
@@ -26,6 +28,7 @@
     Object.keys(page.figures).forEach(draw);
     for (const swatch of document.querySelectorAll("[data-colour]")) swatch.style.color = themed(swatch.dataset.colour);
     drawTimeline();
+    drawFilm();
   }
 
   for (const button of element("curve-legend").querySelectorAll("button")) {
@@ -34,8 +37,7 @@
       const shown = hidden.delete(name);
       if (!shown) hidden.add(name);
       button.setAttribute("aria-pressed", String(shown));
-      draw("roc");
-      draw("pr");
+      Object.keys(page.figures).filter((figure) => /^(roc|pr)/.test(figure)).forEach(draw);
     });
   }
 
@@ -162,10 +164,13 @@
     show(step + move);
   });
 
+{% include "detection_parts.js" %}
   drawAll();
   choose(0);
+  chooseFilm(0);
   plot.on("plotly_hover", (event) => { if (timer === null) show(Math.round(event.points[0].x)); });
   if (svg) new ResizeObserver(drawWorld).observe(svg);
+  if (films.length) filmPlot.on("plotly_hover", (event) => showFilm(Math.round(event.points[0].x)));
   dark.addEventListener("change", drawAll);
 
   // Paper is narrower than most screens and always light.
@@ -173,7 +178,7 @@
     printing = on;
     drawAll();
     for (const div of document.querySelectorAll(".plot")) {
-      const width = on ? (div.closest(".two") ? 310 : 650) : null;
+      const width = on ? (div.closest(".three") ? 205 : div.closest(".two") ? 310 : 650) : null;
       Plotly.relayout(div, on ? { width, autosize: false } : { width, autosize: true });
     }
     if (!on) for (const div of document.querySelectorAll(".plot")) Plotly.Plots.resize(div);
