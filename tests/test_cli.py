@@ -20,9 +20,10 @@ from conftest import ROOT
 from small_training import ALL_USES, TRACK, Track
 
 import butfor
-from butfor import checkpoints, cli, study
+from butfor import checkpoints, cli, cli_train, study
 from butfor import train as train_library
 from butfor.console import live_progress
+from butfor.detection_settings import DetectionConfig, detection_preset
 from butfor.episodes import Episodes
 from butfor.evaluation import evaluate_run
 from butfor.files import save_checkpoint
@@ -30,7 +31,6 @@ from butfor.learner import Learner
 from butfor.priority import PriorityConfig
 from butfor.record import open_run
 from butfor.settings import preset
-from butfor.study import DETECTION_PRESETS, DetectionConfig
 
 torch.set_num_threads(1)
 
@@ -260,7 +260,7 @@ def test_options_end_in_the_config(monkeypatch: pytest.MonkeyPatch, butfor_comma
         "--test-episodes", "8", "--max-epochs", "9", "--actions", "10", "--form", "mean", "--run", "here",
         "--overwrite", "--device", "cpu",
     )  # fmt: skip
-    demo = DETECTION_PRESETS["demo"]
+    demo = detection_preset("slide", "demo")
     assert (config.seeds, config.train_episodes, config.test_episodes) == (3, 7, 8)
     assert (config.fitting.max_epochs, config.scoring.actions, config.scoring.form) == (9, 10, "mean")
     assert (config.validation_episodes, config.compare_forms) == (demo.validation_episodes, demo.compare_forms)
@@ -286,7 +286,7 @@ def test_the_folder_is_named_after_the_settings(monkeypatch: pytest.MonkeyPatch,
 
 def test_auto_takes_a_gpu_where_there_is_one(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(torch.cuda, "is_available", lambda: True)
-    assert [cli.choose_device(name) for name in ("auto", "cpu", "cuda")] == ["cuda", "cpu", "cuda"]
+    assert [cli_train.choose_device(name) for name in ("auto", "cpu", "cuda")] == ["cuda", "cpu", "cuda"]
 
 
 @pytest.mark.parametrize(

@@ -22,6 +22,7 @@ from conftest import ROOT
 
 import butfor
 from butfor import record
+from butfor.detection_settings import DetectionConfig, detection_preset
 from butfor.record import (
     append_metrics,
     config_from,
@@ -37,7 +38,6 @@ from butfor.record import (
     versions,
     write_metrics,
 )
-from butfor.study import DETECTION_PRESETS, DetectionConfig
 
 git = pytest.mark.skipif(shutil.which("git") is None, reason="git is not installed")
 
@@ -283,7 +283,10 @@ class Fields:
 
 
 CONFIGS: list[Any] = [
-    *DETECTION_PRESETS.values(),
+    detection_preset("slide"),
+    detection_preset("slide", "demo"),
+    detection_preset("pick-and-place"),
+    detection_preset("pick-and-place", "reduced"),
     DetectionConfig(seeds=1),
     Outer(extra=Inner(betas=(0.0, 1.0)), form="x"),
     Fields(1),

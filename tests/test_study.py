@@ -22,6 +22,7 @@ from safetensors import safe_open
 import butfor
 from butfor import detect, study
 from butfor.attention import AttentionConfig
+from butfor.detection_settings import DetectionConfig, detection_preset
 from butfor.dynamics import ModelConfig
 from butfor.envs import slide
 from butfor.episodes import Episodes
@@ -30,11 +31,13 @@ from butfor.gaussian import KL_FORMS
 from butfor.influence import Influence
 from butfor.record import read_metrics
 from butfor.scoring import ScoreConfig
-from butfor.study import DETECTION_PRESETS, DetectionConfig, run_detection
+from butfor.study import run_detection
 
 torch.set_num_threads(1)  # the promise of equal bits is for an equal number of threads
 
 CONFIG = DetectionConfig(
+    data="scripted",
+    studies=(),
     seeds=2,
     train_episodes=11,
     validation_episodes=6,
@@ -44,6 +47,7 @@ CONFIG = DetectionConfig(
     fitting=FitConfig(batch_size=100, learning_rate=0.03, max_epochs=5, validate_every=1),
     scoring=ScoreConfig(actions=4),
     attention=AttentionConfig(embedding=4, feedforward=4, layers=1),
+    attention_fitting=FitConfig(batch_size=100, learning_rate=0.03, max_epochs=5, validate_every=1),
 )
 STATES = 10 * 30  # no slide episode ends early
 STAGES = ["test data", "train data", "validation data", "fit CAI", "fit Attention", "scoring"]
@@ -51,7 +55,8 @@ LEARNED, RULES = ["cai", "entropy", "attention"], ["contact", "moved"]
 FORMS = [f"cai_{form}" for form in KL_FORMS]
 FILES = {
     "config.json", "versions.json", "metrics.jsonl", "summary.json", "scores.npz", "model.safetensors",
-    "data/train.npz", "data/validation.npz", "data/test.npz", "checkpoint/cai.pt", "checkpoint/attention.pt",
+    "diagnosis.json", "data/train.npz", "data/validation.npz", "data/test.npz", "checkpoint/cai.pt",
+    "checkpoint/attention.pt",
 }  # fmt: skip
 
 Call = tuple[str, int, int, str]
@@ -144,7 +149,7 @@ def test_config_and_versions(finished: Path) -> None:
     config = read_json(finished / "config.json")
     assert config["schema"] == 1
     assert config["kind"] == "detection"
-    assert config["label"].startswith("detection-slide-seeds=2-train_episodes=11-")
+    assert config["label"].startswith("detection-slide-seeds=2-data=scripted-train_episodes=11-")
     assert config["config"]["world"] == "slide"
     assert config["config"]["fitting"]["max_epochs"] == 5
     versions = read_json(finished / "versions.json")
@@ -212,7 +217,8 @@ def test_metrics_are_those_of_the_scores(finished: Path) -> None:
     assert [(row["detector"], row["seed"]) for row in rows] == expected
     label = scores["label"]
     for row in rows:
-        assert row.keys() == {"detector", "seed", "auc", "ap", "f1", "threshold"}
+        assert row.keys() == {"set", "label", "detector", "seed", "auc", "ap", "f1", "threshold"}
+        assert (row["set"], row["label"]) == ("test", "exact")
         if row["detector"] in FORMS:
             continue  # their scores are not kept
         score = scores[row["detector"]][row["seed"]]
@@ -494,7 +500,7 @@ def test_a_world_without_labels_is_refused_with_those_that_have_them(world: str)
 
 
 def test_the_papers_settings_are_the_default() -> None:
-    paper = DETECTION_PRESETS["paper"]
+    paper = detection_preset("slide")
     assert paper == DetectionConfig()
     assert (paper.model.layers, paper.model.width, paper.model.normalize_input) == (4, 128, False)
     assert (paper.seeds, paper.scoring.actions, paper.fitting.batch_size) == (5, 64, 1000)

@@ -25,6 +25,7 @@ from butfor import train as train_library
 from butfor import trainer as trainer_library
 from butfor.agent import load_policy
 from butfor.checkpoints import latest_checkpoint
+from butfor.detection_settings import DetectionConfig
 from butfor.episodes import Episodes
 from butfor.evaluation import evaluate_run
 from butfor.files import read_json, save_checkpoint
@@ -34,7 +35,6 @@ from butfor.online import OnlineInfluence
 from butfor.record import config_from, open_run
 from butfor.rollout import WorldError
 from butfor.settings import Config
-from butfor.study import DetectionConfig
 from butfor.train import resume, train
 from butfor.trainer import Trainer
 from butfor.worlds import World, open_world

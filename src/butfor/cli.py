@@ -1,7 +1,6 @@
 """The command line: parse, call, print. Everything heavy is imported by the command that needs it."""
 
 import dataclasses
-import re
 import signal
 import sys
 from pathlib import Path
@@ -10,7 +9,14 @@ from typing import Annotated, Any, Literal
 import tyro
 
 from butfor import __version__
-from butfor.console import live_progress, print_detection, print_training
+from butfor.cli_train import choose_device, train_command
+from butfor.console import (
+    live_progress,
+    print_agreement,
+    print_detection,
+    print_episodes,
+    print_evaluation,
+)
 
 PRESET = "(default: the preset's)"
 KLFormName = Literal["preset", "product", "variational", "mean", "mean_clip_product"]
@@ -24,15 +30,20 @@ influence, CAI). Start with: butfor detect slide --preset demo. `butfor --versio
 def detect(
     world: Annotated[str, tyro.conf.Positional, tyro.conf.arg(metavar="WORLD")],
     /,
-    preset: Literal["paper", "demo"] = "paper",
+    preset: Literal["paper", "reduced", "demo"] = "paper",
+    data: Annotated[Literal["preset", "scripted", "agents"], tyro.conf.arg(help_behavior_hint=PRESET)] = "preset",
+    studies: Annotated[str | None, tyro.conf.arg(metavar="NAMES", help_behavior_hint=PRESET)] = None,
     seeds: Count = None,
     train_episodes: Count = None,
     validation_episodes: Count = None,
     test_episodes: Count = None,
+    random_episodes: Count = None,
+    agent_episodes: Count = None,
     max_epochs: Count = None,
     actions: Count = None,
     form: Annotated[KLFormName, tyro.conf.arg(help_behavior_hint=PRESET)] = "preset",
     run: Annotated[Path | None, tyro.conf.arg(metavar="FOLDER", help_behavior_hint="")] = None,
+    pictures: bool = True,
     overwrite: Annotated[bool, tyro.conf.FlagCreatePairsOff] = False,
     device: Literal["auto", "cpu", "cuda"] = "auto",
 ) -> None:
@@ -42,37 +53,53 @@ def detect(
     with the exact answer, and writes a run folder with a report. Called again, it goes on where it was cut off.
 
     Args:
-        world: the world whose states are judged: slide (or its Gymnasium id)
-        preset: settings to start from: the paper's, or a short run of a minute or two
+        world: the world whose states are judged: slide or pick-and-place
+        preset: settings to start from: the paper's, reduced ones for minutes on a GPU, or a demo for minutes on two
+            cores
+        data: who plays: scripted policies, or agents while they learn (DDPG with HER)
+        studies: further questions, separated by commas: actions, decisions, helps, noise, reference; or none
         seeds: independent models, trained together as one batch
         train_episodes: episodes to learn from
         validation_episodes: episodes that decide when training ends
         test_episodes: episodes to judge
+        random_episodes: episodes of a random policy to judge besides
+        agent_episodes: how long the agents learn that play (with data agents)
         max_epochs: training ends earlier for a seed whose validation error no longer improves
         actions: K, the actions tried in each state
         form: how the KL of a Gaussian to a mixture is approximated
         run: the run folder (default: runs/ and a name made from the settings)
+        pictures: render episodes, failures and a map of influence for the report (pick-and-place)
         overwrite: start anew where the run folder holds a run already
         device: where to compute; auto takes a GPU where there is one
     """
+    from butfor.detection_settings import detection_preset
     from butfor.envs import short_name
     from butfor.record import run_name
-    from butfor.study import DETECTION_PRESETS, run_detection
+    from butfor.study import run_detection
 
-    base = DETECTION_PRESETS[preset]
+    base = detection_preset(short_name(world), preset)
+    names = None if studies is None else tuple(name for name in studies.split(",") if name not in ("", "none"))
     config = _changed(
         base,
-        world=short_name(world),
+        data=None if data == "preset" else data,
+        studies=names,
         seeds=seeds,
         train_episodes=train_episodes,
         validation_episodes=validation_episodes,
         test_episodes=test_episodes,
+        random_episodes=random_episodes,
+        agent_episodes=agent_episodes,
+        attention_fitting=_changed(base.attention_fitting, max_epochs=max_epochs),
         fitting=_changed(base.fitting, max_epochs=max_epochs),
         scoring=_changed(base.scoring, actions=actions, form=None if form == "preset" else form),
     )
     folder = run or Path("runs") / run_name("detection", config)
     with live_progress() as progress:
         run_detection(config, folder, choose_device(device), overwrite, progress)
+        if pictures and config.world != "slide":
+            from butfor.pictures import write_pictures
+
+            write_pictures(folder, progress)
     print_detection(folder)
     try:
         from butfor.report import write_report
@@ -114,8 +141,7 @@ def collect(
     path = out or Path("data") / f"{short_name(world).replace('/', '-')}-{Path(policy).name}.npz"
     with live_progress() as progress:
         data = collect_file(config, path, lambda done: progress("episodes", done, episodes, policy))
-    parts = [f"{name} {value[data.valid].mean():.1%}" for name, value in data.labels().items()]
-    print(f"{len(data)} episodes, {int(data.length.sum()):,} states" + (f": {', '.join(parts)}" if parts else ""))
+    print_episodes(data)
     print(f"Episodes: {path}")
 
 
@@ -129,108 +155,13 @@ def labels(file: Annotated[Path, tyro.conf.Positional, tyro.conf.arg(metavar="FI
     from butfor.agreement import compare, write_agreement
     from butfor.episodes import Episodes
 
-    for row in compare(Episodes.load(file)):
-        agree = row["both"] + row["neither"]
-        print(f"{row['first']} and {row['second']}: agree in {agree:.2%} of {row['states']:,} states; both ", end="")
-        print(f"{row['both']:.2%}, only {row['first']} {row['only_first']:.2%}, ", end="")
-        print(f"only {row['second']} {row['only_second']:.2%}")
+    print_agreement(compare(Episodes.load(file)))
     print(f"Page: {write_agreement(file, pictures)}")
-
-
-@dataclasses.dataclass
-class RunOptions:
-    """Where a training run goes and how long it may take."""
-
-    run: Annotated[Path | None, tyro.conf.arg(metavar="FOLDER", help_behavior_hint="")] = None
-    """the run folder (default: runs/ and a name made from the settings)"""
-    resume: Annotated[Path | None, tyro.conf.arg(metavar="RUN", help_behavior_hint="")] = None
-    """go on with this run instead; only --episodes, --device, --time-limit and --keep-episodes may be given with it"""
-    preset: Annotated[str, tyro.conf.arg(metavar="NAME")] = "paper"
-    """settings to start from: paper (those for the world), intrinsic (influence is the only reward),
-    fast (shorter rounds of the model), or a rival: vime, vime-object, vime-full, disagreement, disagreement-position,
-    disagreement-full"""
-    overwrite: Annotated[bool, tyro.conf.FlagCreatePairsOff] = False
-    """start anew where the run folder holds a run already"""
-    time_limit: Annotated[float | None, tyro.conf.arg(metavar="SECONDS", help_behavior_hint="")] = None
-    """finish the episode, save and stop after so long"""
-    keep_episodes: Annotated[Path | None, tyro.conf.arg(metavar="FILE", help_behavior_hint="")] = None
-    """write every episode that is played to this .npz file"""
-    device: Literal["auto", "cpu", "cuda"] = "auto"
-    """where to compute; auto takes a GPU where there is one"""
-
-
-@dataclasses.dataclass
-class ResumeOptions:
-    """Go on with a training run from its last checkpoint."""
-
-    resume: Annotated[Path, tyro.conf.arg(metavar="RUN")]
-    """the run folder"""
-    episodes: Annotated[int | None, tyro.conf.arg(metavar="N", help_behavior_hint="(default: as first asked for)")] = (
-        None
-    )
-    """go on to more episodes than first asked for"""
-    time_limit: Annotated[float | None, tyro.conf.arg(metavar="SECONDS", help_behavior_hint="")] = None
-    """finish the episode, save and stop after so long"""
-    keep_episodes: Annotated[Path | None, tyro.conf.arg(metavar="FILE", help_behavior_hint="")] = None
-    """the file given to the run at first"""
-    device: Literal["auto", "cpu", "cuda"] = "auto"
-    """where to compute; auto takes a GPU where there is one"""
-
-
-def _train(arguments: list[str]) -> None:
-    """Parses and runs `butfor train`: its defaults depend on the world and the preset."""
-    from butfor.envs import WORLDS
-    from butfor.settings import Config, preset
-    from butfor.train import resume as resume_run
-    from butfor.train import train as train_run
-
-    arguments = [re.sub(r"^--priority(?=$|=)", "--priority.kind", word) for word in arguments]
-    if any(word.split("=")[0] == "--resume" for word in arguments):
-        going_on = tyro.cli(ResumeOptions, args=arguments, prog="butfor train")
-        device = choose_device(going_on.device)
-        with live_progress() as progress:
-            folder = resume_run(
-                going_on.resume, device, episodes=going_on.episodes, time_limit=going_on.time_limit,
-                keep_episodes=going_on.keep_episodes, progress=progress,
-            )  # fmt: skip
-    else:
-        named = bool(arguments) and not arguments[0].startswith("-")
-        world = arguments[0] if named else "pick-and-place"
-        joined = " ".join(arguments)
-        chosen = re.search(r"--preset[= ]([\w-]+)", joined)
-        rival = re.search(r"--curiosity[= ](vime|disagreement)", joined)  # brings the paper's settings for it along
-        name = chosen[1] if chosen else "paper"
-        if rival and name != "paper" and not name.startswith(rival[1]):
-            raise ValueError(f"--preset {name} and --curiosity {rival[1]} do not go together; choose one of them.")
-        base = preset(world, rival[1] if rival and name == "paper" else name)
-
-        def command(
-            config: Annotated[Config, tyro.conf.arg(name="")] = base,
-            options: Annotated[RunOptions, tyro.conf.arg(name="")] = RunOptions(),  # noqa: B008
-        ) -> tuple[Config, RunOptions]:
-            return config, options
-
-        worlds = f"{', '.join(WORLDS)}, or the id of any Gymnasium goal world"
-        text = f"{train.__doc__}\n\nusage: butfor train WORLD [options], where WORLD is {worlds}."
-        given = arguments[1:] if named else arguments
-        config, options = tyro.cli(command, args=given, prog=f"butfor train {world}", description=text)
-        if config.world != base.world:
-            raise ValueError(f"Which world, {world} or {config.world}? Name it once: butfor train WORLD.")
-        if not named:
-            raise ValueError(f"Which world? Say butfor train WORLD, where WORLD is {worlds}.")
-        with live_progress() as progress:
-            folder = train_run(
-                config, options.run, choose_device(options.device), overwrite=options.overwrite,
-                time_limit=options.time_limit, keep_episodes=options.keep_episodes, progress=progress,
-            )  # fmt: skip
-    if not print_training(folder):
-        print(f"Stopped at the time limit; go on by: butfor train --resume {folder}")
-    print(f"Run: {folder}")
 
 
 def train() -> None:
     """Train agents on a goal world: DDPG with hindsight replay, and influence as priority, bonus or exploration."""
-    raise AssertionError("main hands `butfor train` to _train")
+    raise AssertionError("main hands `butfor train` to train_command")
 
 
 def evaluate(
@@ -250,11 +181,7 @@ def evaluate(
 
     with live_progress() as progress:
         success = evaluate_run(run, episodes, choose_device(device), progress)
-    for seed, share in success.items():
-        print(f"seed {seed}: {share:.3f}")
-    values = list(success.values())
-    mean = sum(values) / len(values)
-    print(f"success {mean:.3f}, mean over {len(values)} seed(s), {episodes} episodes each")
+    print_evaluation(success, episodes)
 
 
 def watch(
@@ -290,15 +217,6 @@ def report(run: Annotated[Path, tyro.conf.Positional, tyro.conf.arg(metavar="RUN
     print(f"Report: {write_report(run)}")
 
 
-def choose_device(name: str) -> str:
-    """The device to compute on; `auto` takes a GPU where there is one."""
-    import torch
-
-    if name == "cuda" and not torch.cuda.is_available():
-        raise ValueError("device is cuda, but torch finds no CUDA GPU here; use --device cpu.")
-    return "cuda" if name != "cpu" and torch.cuda.is_available() else "cpu"
-
-
 def _changed(config: Any, **changes: Any) -> Any:
     """A config with those fields replaced that were given."""
     return dataclasses.replace(config, **{name: value for name, value in changes.items() if value is not None})
@@ -320,7 +238,7 @@ def main() -> None:
     commands: dict[str, Any] = {function.__name__: function for function in functions}
     try:
         if arguments[:1] == ["train"]:
-            return _train(arguments[1:])
+            return train_command(arguments[1:], train.__doc__ or "")
         tyro.extras.subcommand_cli_from_dict(
             commands, prog="butfor", description=DESCRIPTION, args=arguments or ["--help"]
         )

@@ -1,6 +1,6 @@
 """Episode files of the built-in worlds: policies and labels by name, in a file that grows by whole parts."""
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
@@ -13,7 +13,7 @@ from butfor.agent import load_policy
 from butfor.envs import WORLDS, make_worlds, short_name, slide
 from butfor.episodes import Episodes, concatenate
 from butfor.record import versions
-from butfor.rollout import Judge, Observation, Policy, collect, random_policy
+from butfor.rollout import Judge, Observation, Policy, collect, play, random_policy
 
 POLICIES = {
     "random": "uniform actions",
@@ -22,6 +22,8 @@ POLICIES = {
 }
 LABELS = ("exact", "heuristic", "contact")
 EPISODES_A_PART = 500  # what a killed process can lose
+WORLDS_AT_ONCE = 64
+REPLAY_TOLERANCE = 1e-3  # another processor may round otherwise, and contact makes more of it
 
 
 @dataclass(frozen=True)
@@ -89,7 +91,7 @@ def collect_file(
             raise FileExistsError(f"{path} holds other episodes ({found}); give another name.")
     is_fetch = world in WORLDS and world != "slide"
     options = {"contacts": True} if is_fetch and {"contact", "heuristic"} & set(config.labels) else {}
-    env = make_worlds(config.world, min(64, config.episodes), **options)
+    env = make_worlds(config.world, min(WORLDS_AT_ONCE, config.episodes), **options)
     judge = _exact_judge(env) if is_fetch and "exact" in config.labels else None
     stream = 0 if config.policy in POLICIES else 4  # an agent is not to be tried on the starts it has trained with
     policy = make_policy(world, env, config.policy, config.agent_seed)
@@ -107,6 +109,52 @@ def collect_file(
         parts[0].save(path)
     env.close()
     return parts[0]
+
+
+def add_labels(
+    episodes: Episodes, world: str, labels: Sequence[str], progress: Callable[[int], None] = lambda done: None
+) -> Episodes:
+    """The same episodes of a built-in world with labels: each is played again from the seed of its reset.
+
+    Episodes that do not come out as they are stored, but for rounding, were not played in this world; they are refused.
+    """
+    if episodes.reset_seed is None:
+        raise ValueError("These episodes do not hold the seeds of their resets, so they cannot be played again.")
+    parts: list[Episodes] = []
+    for first in range(0, len(episodes), WORLDS_AT_ONCE):
+        rows = np.arange(first, min(first + WORLDS_AT_ONCE, len(episodes)))
+        parts.append(_labelled(episodes.take(rows), world, labels))
+        progress(first + len(rows))
+    labelled = concatenate(parts)
+    labelled.metadata = episodes.metadata
+    return labelled
+
+
+def _labelled(episodes: Episodes, world: str, labels: Sequence[str]) -> Episodes:
+    """Some episodes, played again all at once, with labels."""
+    is_fetch = world != "slide"
+    env = make_worlds(world, len(episodes), **({"contacts": True} if is_fetch else {}))
+    judge = _exact_judge(env) if is_fetch and "exact" in labels else None
+    verdicts: list[NDArray[np.bool_]] = []
+
+    def act(group: int, time: int, obs: Observation) -> tuple[NDArray[Any], NDArray[np.bool_]]:
+        if judge is not None:
+            verdicts.append(judge(obs, episodes.action[:, time])["label_exact"])
+        return episodes.action[:, time], episodes.sampled[:, time]
+
+    assert episodes.reset_seed is not None
+    again = play([env], act, episodes.reset_seed.tolist(), episodes.action.shape[1]).episodes
+    env.close()
+    error = float(np.abs(again.observation - episodes.observation)[:, :-1][episodes.valid].max())
+    if not error < REPLAY_TOLERANCE:
+        raise ValueError(f"Played again in {world}, episodes differ by {error:.2g} from what is stored: another world?")
+    if {"contact", "heuristic"} & set(labels):
+        episodes.contact = again.contact
+    found = {"exact": np.stack(verdicts, 1)} if verdicts else {}
+    episodes.label |= found | {name: again.label[name] for name in labels if name in again.label}
+    if "heuristic" in labels:
+        episodes.label["heuristic"] = _heuristic(episodes)
+    return episodes
 
 
 def _heuristic(episodes: Episodes) -> NDArray[np.bool_]:

@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any
 from butfor.files import read_json
 
 if TYPE_CHECKING:
+    from butfor.episodes import Episodes
     from butfor.rollout import Progress
 
 
@@ -73,6 +74,29 @@ def print_detection(folder: Path) -> None:
             table.add_row(*cells)
         if summary[key]:
             Console().print(table)
+
+
+def print_episodes(data: "Episodes") -> None:
+    """How many episodes and states, and the share of the states that each label calls influenced."""
+    parts = [f"{name} {value[data.valid].mean():.1%}" for name, value in data.labels().items()]
+    print(f"{len(data)} episodes, {int(data.length.sum()):,} states" + (f": {', '.join(parts)}" if parts else ""))
+
+
+def print_agreement(rows: list[dict[str, Any]]) -> None:
+    """A line for each pair of labels."""
+    for row in rows:
+        agree = row["both"] + row["neither"]
+        print(f"{row['first']} and {row['second']}: agree in {agree:.2%} of {row['states']:,} states; both ", end="")
+        print(f"{row['both']:.2%}, only {row['first']} {row['only_first']:.2%}, ", end="")
+        print(f"only {row['second']} {row['only_second']:.2%}")
+
+
+def print_evaluation(success: dict[int, float], episodes: int) -> None:
+    """The success of each seed, and their mean."""
+    for seed, share in success.items():
+        print(f"seed {seed}: {share:.3f}")
+    mean = sum(success.values()) / len(success)
+    print(f"success {mean:.3f}, mean over {len(success)} seed(s), {episodes} episodes each")
 
 
 def print_training(folder: Path) -> bool:

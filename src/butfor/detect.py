@@ -54,12 +54,14 @@ def conditional_entropy(influence: Influence, entity: str) -> Detector:
     return score
 
 
-def attention(model: AttentionModel, device: torch.device | str) -> Detector:
-    """How much the object's prediction attends to the action that was taken."""
+def attention(
+    model: AttentionModel, device: torch.device | str, prepare: Callable[[torch.Tensor], torch.Tensor] = lambda x: x
+) -> Detector:
+    """How much the object's prediction attends to the action that was taken; `prepare` is done to its inputs first."""
 
     def score(episodes: Episodes) -> Scores:
         obs, action, _ = episodes.transitions()
-        return _numpy(model.score(torch.from_numpy(np.concatenate([obs, action], 1)).to(device)))
+        return _numpy(model.score(prepare(torch.from_numpy(np.concatenate([obs, action], 1)).to(device))))
 
     return score
 

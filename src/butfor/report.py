@@ -84,7 +84,8 @@ def read_run(run: Path) -> Run:
         scores = {row["name"]: arrays[row["name"]] for row in summary["detectors"]}
         rows = detector_rows(summary["detectors"], scores)
         main = next((row for row in rows if row["name"] == "cai"), rows[0])
-        thresholds = [float(row["threshold"]) for row in metrics if row["detector"] == main["name"]]
+        judged = [row for row in metrics if (row.get("set", "test"), row.get("label", "exact")) == ("test", "exact")]
+        thresholds = [float(row["threshold"]) for row in judged if row["detector"] == main["name"]]
         label, length, steps = arrays["label"].astype(bool), data["length"], data["action"].shape[1]
         valid = np.arange(steps) < length[:, None]  # [E, T]
         episode, time = valid.nonzero()  # [N], [N]

@@ -1,7 +1,8 @@
 """The paper's experiments: each a config, and a function that fills a run folder and goes on where it was cut off."""
 
 import time
-from dataclasses import dataclass, replace
+from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -12,67 +13,20 @@ from torch import Tensor
 from butfor import detect
 from butfor.actions import ActionLaw
 from butfor.arrays import check_transitions
-from butfor.attention import AttentionConfig, AttentionModel
-from butfor.collect import make_policy
-from butfor.dynamics import GaussianDynamics, ModelConfig, target_scale, training_table
-from butfor.envs import make_worlds
-from butfor.episodes import Episodes, concatenate
-from butfor.files import load_checkpoint, save_checkpoint, write_json, written
+from butfor.attention import AttentionModel
+from butfor.detection_data import Data
+from butfor.detection_settings import PAPER, PAPER_LABEL, PAPER_SHARE, TOKENS, DetectionConfig
+from butfor.detection_studies import STUDIES, Case, evaluate, member
+from butfor.dynamics import GaussianDynamics, ModelConfig, Table, target_scale, training_table
+from butfor.episodes import Episodes
+from butfor.files import load_checkpoint, read_json, save_checkpoint, write_json, written
 from butfor.fitting import FitConfig, Fitting
 from butfor.gaussian import KL_FORMS
 from butfor.influence import Influence
 from butfor.networks import make_generators
 from butfor.record import differences, open_run, versions, write_metrics
-from butfor.rollout import Policy, Progress, collect
-from butfor.scoring import ScoreConfig
-
-# mean and standard deviation over seeds of AUC, average precision and F1, from the paper's table 1
-PAPER = {
-    "slide": {
-        "cai": {"auc": [1.00, 0.00], "ap": [0.98, 0.00], "f1": [0.95, 0.01]},
-        "entropy": {"auc": [0.96, 0.00], "ap": [0.47, 0.01], "f1": [0.50, 0.01]},
-        "attention": {"auc": [0.42, 0.31], "ap": [0.13, 0.14], "f1": [0.18, 0.17]},
-        "contact": {"auc": [0.89], "ap": [0.78], "f1": [0.88]},
-    }
-}
-OBJECT = {"slide": [2]}  # the columns of the observation whose next value is predicted
-TOKENS = {"slide": {"agent": [0, 1], "object": [2, 3], "action": [4]}}  # columns of observation and action together
-
-
-@dataclass(frozen=True)
-class DetectionConfig:
-    """Influence detection on one world (the paper's section 5). Defaults are the paper's settings for 1DSlide."""
-
-    world: str = "slide"
-    seeds: int = 5
-    train_episodes: int = 1000
-    validation_episodes: int = 1000
-    test_episodes: int = 4000
-    model: ModelConfig = ModelConfig(layers=4, width=128, normalize_input=False, target_scale=1.0)
-    fitting: FitConfig = FitConfig()
-    scoring: ScoreConfig = ScoreConfig()
-    attention: AttentionConfig = AttentionConfig()
-    compare_forms: bool = True
-    """evaluate every form of the KL to the mixture, not only the one in `scoring`"""
-
-    def __post_init__(self) -> None:
-        if self.world not in PAPER:
-            worlds = ", ".join(PAPER)
-            raise ValueError(f"Detection needs a world with influence labels; {self.world!r} is not one of: {worlds}.")
-        for name in ("seeds", "train_episodes", "validation_episodes", "test_episodes"):
-            if getattr(self, name) < 1:
-                raise ValueError(f"{name} must be at least 1; got {getattr(self, name)}.")
-
-
-DETECTION_PRESETS = {
-    "paper": DetectionConfig(),
-    "demo": DetectionConfig(
-        seeds=2,
-        test_episodes=1000,
-        fitting=FitConfig(batch_size=250, learning_rate=5e-4, max_epochs=60, validate_every=10),
-        compare_forms=False,
-    ),
-}
+from butfor.rollout import Progress
+from butfor.worlds import ENTITY, FETCH_ENTITY
 
 
 def run_detection(
@@ -90,76 +44,111 @@ def run_detection(
     if (folder / "summary.json").is_file():
         return folder
     began, record = time.perf_counter(), versions(device)
-    test = _episodes(config, folder, "test", config.test_episodes, 2, progress)
-    label = test.label["exact"][test.valid]
-    if label.all() or not label.any():
-        raise ValueError(f"All {len(label)} test states have the same label; use more test episodes.")
-    train = _episodes(config, folder, "train", config.train_episodes, 0, progress)
-    validation = _episodes(config, folder, "validation", config.validation_episodes, 1, progress)
+    data = Data(config.world, folder / "data", config.data, config.agent_episodes, progress, device)
+    sets = {"test": data.episodes("test", config.test_episodes)}
+    if config.random_episodes:
+        sets["random"] = data.episodes("random", config.random_episodes)
+    for name, episodes in sets.items():
+        label = episodes.label["exact"][episodes.valid]
+        if label.all() or not label.any():
+            raise ValueError(f"All {len(label)} {name} states have the same label; use more {name} episodes.")
+    train = data.episodes("train", config.train_episodes)
+    validation = data.episodes("validation", config.validation_episodes)
 
-    law = ActionLaw.of(make_worlds(config.world, 1).single_action_space)
-    entities = {"object": OBJECT[config.world]}
-    transitions = [check_transitions(*part.transitions()) for part in (train, validation)]
-    scale = target_scale(transitions[0], entities, config.model)
-    tables = [training_table(part, law, entities, scale, device) for part in transitions]
+    law = ActionLaw((-1.0,) * train.action.shape[2], (1.0,) * train.action.shape[2])  # that of every built-in world
+    entities = {"object": list(ENTITY.get(config.world, FETCH_ENTITY))}
 
-    generators = make_generators(range(config.seeds))
-    network = GaussianDynamics(train.observation.shape[2], law.size, len(scale), config.model, generators)
-    _fit("CAI", network.to(device), tables, config.fitting, generators, folder, progress)
-    influence = Influence(network, law, entities, scale.tolist(), config.scoring)
+    def fit(
+        name: str,
+        model: ModelConfig = config.model,
+        train: Episodes = train,
+        validation: Episodes = validation,
+        target_noise: float = 0.0,
+    ) -> Influence:
+        """An influence model of all seeds, trained to the end."""
+        tables, scale = _tables((train, validation), law, entities, model, target_noise, device)
+        generators = make_generators(range(config.seeds))
+        network = GaussianDynamics(train.observation.shape[2], law.size, len(scale), model, generators).to(device)
+        _fit(name, network, tables, config.fitting, generators, folder, progress)
+        return Influence(network, law, entities, scale, config.scoring)
+
+    influence = fit("CAI")
     influence.save(folder / "model.safetensors")
+    tables, scale = _tables((train, validation), law, entities, config.model, 0.0, device)
+    tables = [(_world_frame(inputs), target) for inputs, target in tables]
+    tokens = TOKENS[f"{config.world}, four tokens" if config.split_agent else config.world]
     generators = make_generators(range(config.seeds))
-    transformer = AttentionModel(TOKENS[config.world], len(scale), config.attention, generators)
-    _fit("Attention", transformer.to(device), tables, config.fitting, generators, folder, progress)
+    transformer = AttentionModel(tokens, len(scale), config.attention, generators).to(device)
+    _fit("Attention", transformer, tables, config.attention_fitting, generators, folder, progress)
 
     detectors: dict[str, detect.Detector] = {
         "cai": detect.cai(influence, "object"),
         "entropy": detect.conditional_entropy(influence, "object"),
-        "attention": detect.attention(transformer, device),
+        "attention": detect.attention(transformer, device, _world_frame),
         "contact": detect.contact,
         "moved": detect.moved,
     }
     for form in KL_FORMS if config.compare_forms else ():
-        other = Influence(network, law, entities, scale.tolist(), replace(config.scoring, form=form))
+        other = Influence(influence.model, law, entities, scale, replace(config.scoring, form=form))
         detectors[f"cai_{form}"] = detect.cai(other, "object")
-    scores: dict[str, detect.Scores] = {}
-    for name, detector in detectors.items():
-        progress("scoring", len(scores), len(detectors), name)
-        scores[name] = detector(test)
-    progress("scoring", len(detectors), len(detectors), "done")
+    scores: dict[str, dict[str, detect.Scores]] = {name: {} for name in sets}
+    done = 0
+    for name, episodes in sets.items():
+        for kind, detector in detectors.items():
+            progress("scoring", done, len(detectors) * len(sets), kind)
+            scores[name][kind] = detector(episodes)
+            done += 1
+    progress("scoring", done, done, "done")
+
+    held_out = [part[:20_000] for part in validation.transitions()]
+    found = member(influence, 0).diagnose(*held_out)
+    write_json(folder / "diagnosis.json", {name: one.plain() for name, one in found.items()})
+    case = Case(
+        data, train, validation, sets, influence, fit, config.model, config.noise_levels, config.target_noise,
+        config.extra_episodes, progress,
+    )  # fmt: skip
+    for name in config.studies:
+        _keep_study(folder, name, lambda name=name: STUDIES[name](case))  # type: ignore[misc]
     write_json(folder / "versions.json", record | {"seconds": round(time.perf_counter() - began, 1)})
-    _write_results(folder, config, test, scores)  # the summary, written last, marks the run as finished
+    _write_results(folder, config, sets, scores)  # the summary, written last, marks the run as finished
     return folder
 
 
-def _episodes(config: DetectionConfig, folder: Path, name: str, count: int, seed: int, progress: Progress) -> Episodes:
-    """Episodes of the run's data folder, played if not there yet: half by a random policy, half by the noisy expert."""
-    path = folder / "data" / f"{name}.npz"
-    if path.is_file():
-        episodes = Episodes.load(path)
-        if len(episodes) != count:
-            raise ValueError(
-                f"{path} holds {len(episodes)} episodes, not {count}; delete it or use another run folder."
-            )
-        return episodes
-    env = make_worlds(config.world, min(100, count))
-    policies: dict[str, tuple[Policy, int]] = {
-        "random": (make_policy(config.world, env, "random"), count - count // 2),
-        "noisy-expert": (make_policy(config.world, env, "noisy-expert"), count // 2),
-    }
-    parts: list[Episodes] = []
-    for index, (policy_name, (policy, share)) in enumerate(policies.items()):
-        if share:
-            metadata = {"world": config.world, "policy": policy_name, "seed": seed, "episodes": share}
+def _tables(
+    parts: tuple[Episodes, Episodes],
+    law: ActionLaw,
+    entities: dict[str, list[int]],
+    model: ModelConfig,
+    target_noise: float,
+    device: torch.device | str,
+) -> tuple[list[Table], list[float]]:
+    """What a model learns from and is validated on, and the factor on its targets."""
+    transitions = [check_transitions(*part.transitions()) for part in parts]
+    scale = target_scale(transitions[0], entities, model)
+    tables = [training_table(part, law, entities, scale, device) for part in transitions]
+    if target_noise:
+        generator = torch.Generator().manual_seed(0)
+        noise = [torch.randn(target.shape, generator=generator).to(device) for _, target in tables]
+        factor = (target_noise * scale).float().to(device)
+        tables = [(inputs, target + factor * one) for (inputs, target), one in zip(tables, noise, strict=True)]
+    return tables, scale.tolist()
 
-            def show(done: int, before: int = sum(map(len, parts))) -> None:
-                progress(f"{name} data", before + done, count, "episodes")
 
-            parts.append(collect(env, policy, share, 2 * seed + index, metadata, show))
-    env.close()
-    episodes = concatenate(parts)
-    episodes.save(path)
-    return episodes
+def _world_frame(inputs: Tensor) -> Tensor:
+    """Fetch shows the object's velocity relative to the gripper's; a token is to tell of its own entity alone."""
+    if inputs.shape[-1] < 25:
+        return inputs
+    seen = inputs.clone()
+    seen[..., 14:17] += seen[..., 20:23]
+    return seen
+
+
+def _keep_study(folder: Path, name: str, run: Callable[[], Any]) -> None:
+    """Runs a study whose result `studies.json` does not hold yet, and adds it."""
+    path = folder / "studies.json"
+    found = read_json(path) if path.is_file() else {"schema": 1}
+    if name not in found:
+        write_json(path, found | {name: run()})
 
 
 def _fit(
@@ -192,44 +181,78 @@ def _fit(
     save_checkpoint(path, fitting.state())
 
 
-def _write_results(folder: Path, config: DetectionConfig, test: Episodes, scores: dict[str, detect.Scores]) -> None:
-    """Scores, one metrics row a detector and seed, and the summary that table and report show."""
-    label = test.label["exact"][test.valid]
-    episode, step = test.valid.nonzero()
-    with written(folder / "scores.npz") as temporary, temporary.open("wb") as file:
-        shown: dict[str, Any] = {name: value for name, value in scores.items() if name in detect.TITLES}
-        np.savez_compressed(
-            file, allow_pickle=False, **shown, label=label, episode=episode.astype(np.int32), time=step.astype(np.int32)
-        )
-    rows = [
-        {"detector": name, "seed": seed, **detect.evaluate(score, label)}
-        for name, seeds in scores.items()
-        for seed, score in enumerate(seeds)
-    ]
+def _write_results(
+    folder: Path, config: DetectionConfig, sets: dict[str, Episodes], scores: dict[str, dict[str, detect.Scores]]
+) -> None:
+    """Scores, one metrics row a set, label, detector and seed, and the summary that table and report show."""
+    rows: list[dict[str, Any]] = []
+    tables: list[dict[str, Any]] = []
+    for name, episodes in sets.items():
+        episode, step = episodes.valid.nonzero()
+        shown: dict[str, Any] = {kind: value for kind, value in scores[name].items() if kind in detect.TITLES}
+        labels = {kind: episodes.label[kind] for kind in ("exact", "heuristic") if kind in episodes.label}
+        shown |= {"label" if kind == "exact" else f"label_{kind}": v[episodes.valid] for kind, v in labels.items()}
+        shown |= {"episode": episode.astype(np.int32), "time": step.astype(np.int32)}
+        path = folder / ("scores.npz" if name == "test" else f"scores-{name}.npz")
+        with written(path) as temporary, temporary.open("wb") as file:
+            np.savez_compressed(file, allow_pickle=False, **shown)
+        for label, truth in labels.items():
+            part = [
+                {"set": name, "label": label, "detector": kind, "seed": seed, **values}
+                for kind, seeds in scores[name].items()
+                for seed, values in enumerate(evaluate(seeds, episodes, label))
+            ]
+            rows += part
+            tables.append(_table(config, name, label, float(truth[episodes.valid].mean()), len(step), part))
     write_metrics(folder, rows)
-    table = [
-        {
-            "name": name,
-            "title": detect.TITLES.get(name, name.removeprefix("cai_")),
-            "seeds": len(seeds),
-            **detect.summarize([row for row in rows if row["detector"] == name]),
-            "paper": PAPER[config.world].get(name),
-        }
-        for name, seeds in scores.items()
-    ]
     changed = ", ".join(f"{name} {value}" for name, value in differences(config) if name != "compare_forms")
+    main, *others = tables
+    who = (
+        f"Training, validation and test episodes are of three agents that learned by DDPG with HER for "
+        f"{config.agent_episodes:,} episodes, an equal share of every thousand."
+        if config.data == "agents"
+        else "The paper collected its data with learned agents; here half of the episodes are random and half are by a "
+        "scripted policy, so the rows compare methods, not data sets."
+    )
     summary = {
         "schema": 1,
         "world": config.world,
-        "label": "exact",
-        "states": len(label),
-        "positive_share": float(label.mean()),
-        "detectors": [row for row in table if row["name"] in detect.TITLES],
-        "forms": [row for row in table if row["name"] not in detect.TITLES],
-        "notes": [
-            "The paper collected its data with learned agents; here half of the episodes are random and half are by a "
-            "scripted policy that hits the object, so the rows compare methods, not data sets.",
-            *([f"Settings that differ from the paper's: {changed}."] if changed else []),
+        **{name: main[name] for name in ("label", "states", "positive_share")},
+        "detectors": [row for row in main["detectors"] if row["name"] in detect.TITLES],
+        "forms": [row for row in main["detectors"] if row["name"] not in detect.TITLES],
+        "others": [
+            other | {"detectors": [row for row in other["detectors"] if row["name"] in detect.TITLES]}
+            for other in others
         ],
+        "notes": [who, *([f"Settings that differ from the defaults: {changed}."] if changed else [])],
     }
     write_json(folder / "summary.json", summary)
+
+
+def _table(
+    config: DetectionConfig, name: str, label: str, share: float, states: int, rows: list[dict[str, Any]]
+) -> dict[str, Any]:
+    """One table of all detectors on one set against one label, beside the paper's numbers where it has any."""
+    paper = PAPER[config.world] if name == "test" and label == PAPER_LABEL[config.world] else {}
+    kinds = list(dict.fromkeys(row["detector"] for row in rows))
+    parts = {kind: [row for row in rows if row["detector"] == kind] for kind in kinds}
+    where = {"test": "the test set", "random": "states of a random policy"}[name]
+    which = "the exact" if label == "exact" else "the paper's heuristic"
+    return {
+        "set": name,
+        "label": label,
+        "title": f"Against {which} label, on {where}",
+        "states": states,
+        "positive_share": share,
+        "paper_share": PAPER_SHARE.get(name) if label == "heuristic" else None,
+        "detectors": [
+            {
+                "name": kind,
+                "title": detect.TITLES.get(kind, kind.removeprefix("cai_")),
+                "seeds": len(part),
+                **detect.summarize(part),
+                "paper": paper.get(kind),
+            }
+            for kind, part in parts.items()
+        ],
+    }

@@ -1,0 +1,314 @@
+"""Questions beside the main table of detection: noise, the number of actions, what helps, bias, and promised rates."""
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, replace
+from typing import Any, Literal
+
+import numpy as np
+from numpy.typing import NDArray
+from scipy.stats import spearmanr
+
+from butfor import decisions, detect
+from butfor.detection_data import Data
+from butfor.dynamics import ModelConfig
+from butfor.episodes import Episodes
+from butfor.gaussian import KL_FORMS, KLForm
+from butfor.influence import Influence
+from butfor.networks import some_replicas
+from butfor.rollout import Progress
+from butfor.scoring import ScoreConfig
+
+Array = NDArray[Any]
+Fit = Callable[..., Influence]
+"""fit(name, model=..., train=..., validation=..., target_noise=...): an Influence with one replica a seed."""
+
+ACTIONS = (8, 16, 32, 64)
+RATES = (0.01, 0.05, 0.10)  # of false discoveries
+SPLITS = 20  # into states to calibrate with and states to decide about
+MOST_TRANSITIONS = 20_000  # to rank the taken action in
+
+
+@dataclass(frozen=True)
+class Case:
+    """What a study works with."""
+
+    data: Data
+    train: Episodes
+    validation: Episodes
+    sets: dict[str, Episodes]
+    """to be judged, by name; the first is the main one"""
+    influence: Influence
+    """the main model, one replica a seed"""
+    fit: Fit
+    model: ModelConfig
+    noise_levels: Sequence[float]
+    """in standard deviations of each dimension of the state"""
+    target_noise: float
+    """standard deviation, in the world's units, that makes the reference CAI finite"""
+    extra_episodes: int
+    """of each further policy whose states are decided about"""
+    progress: Progress
+
+    @property
+    def test(self) -> Episodes:
+        """The main set to be judged."""
+        return next(iter(self.sets.values()))
+
+
+# ------------------------------------------------------------------------------------------------------ noise
+
+
+def study_noise(case: Case) -> dict[str, Any]:
+    """Performance against noise on every dimension of the state: in training only, and in testing, too."""
+    deviation = state_deviation(case.train)
+    found: dict[str, Any] = {"levels": list(case.noise_levels)}
+    for where in ("train_only", "train_and_test"):
+        found[where] = {"auc": [], "ap": [], "f1": []}
+    for place, level in enumerate(case.noise_levels):
+        parts = (case.train, case.validation, case.test)
+        noisy = [add_noise(part, level, deviation, np.random.default_rng((place, i))) for i, part in enumerate(parts)]
+        model = case.influence
+        if level:
+            model = case.fit(f"CAI with {level:.0%} noise", train=noisy[0], validation=noisy[1])
+        for where, episodes in (("train_only", case.test), ("train_and_test", noisy[2])):
+            rows = evaluate(detect.cai(model, "object")(episodes), case.test)
+            for metric, values in found[where].items():
+                values.append([row[metric] for row in rows])
+    return found
+
+
+def state_deviation(episodes: Episodes) -> Array:
+    """The standard deviation of each dimension over all states, velocities of the object taken in the world's frame."""
+    deviation: Array = _absolute(episodes.observation[:, :-1][episodes.valid]).std(0)
+    return deviation
+
+
+def add_noise(episodes: Episodes, level: float, deviation: Array, generator: np.random.Generator) -> Episodes:
+    """Episodes whose states are seen with noise, drawn once for each; what follows from other dimensions follows."""
+    seen = _absolute(episodes.observation)
+    seen = seen + level * deviation * generator.standard_normal(seen.shape)
+    if _is_fetch(seen):
+        seen[..., 6:9] = seen[..., 3:6] - seen[..., 0:3]
+        seen[..., 14:17] -= seen[..., 20:23]
+    noisy = episodes.take(np.arange(len(episodes)))
+    noisy.observation = seen.astype(np.float32)
+    return noisy
+
+
+def _is_fetch(observation: Array) -> bool:
+    return bool(observation.shape[-1] >= 25)
+
+
+def _absolute(observation: Array) -> Array:
+    """Fetch shows the object's velocity relative to the gripper; this is the one in the world's frame."""
+    seen = observation.astype(np.float64)
+    if _is_fetch(seen):
+        seen[..., 14:17] += seen[..., 20:23]
+    return seen
+
+
+# ------------------------------------------------------------------------------------------ how CAI is computed
+
+
+def study_actions(case: Case) -> list[dict[str, Any]]:
+    """CAI by the number of actions, how they are drawn, and how the KL to the mixture is clipped."""
+    name = "random" if "random" in case.sets else next(iter(case.sets))  # the paper's choice: it is the harder set
+    rows = []
+    samplings: tuple[Literal["independent", "sobol"], ...] = ("independent", "sobol")
+    forms: tuple[KLForm, ...] = ("mean", "mean_clip_product")
+    for sampling in samplings:
+        for form in forms:
+            for actions in ACTIONS:
+                scoring = ScoreConfig(actions, sampling, form=form)
+                score = detect.cai(rescored(case.influence, scoring), "object")(case.sets[name])
+                summary = detect.summarize(evaluate(score, case.sets[name]))
+                rows.append({"actions": actions, "sampling": sampling, "form": form, "set": name, **summary})
+                case.progress("actions", len(rows), 4 * len(ACTIONS), f"K = {actions}")
+    return rows
+
+
+def study_helps(case: Case) -> list[dict[str, Any]]:
+    """What helps on the exact label: beta-NLL, no spectral norm, data of a random policy, an average of all seeds."""
+    random = case.data.episodes("random-train", len(case.train))
+    variants: dict[str, Callable[[], Influence]] = {
+        "As in the table": lambda: case.influence,
+        "beta-NLL, 0.5": lambda: case.fit("CAI with beta-NLL", model=replace(case.model, beta=0.5)),
+        "No spectral norm": lambda: case.fit(
+            "CAI without spectral norm",
+            model=replace(case.model, spectral_norm_hidden=False, spectral_norm_variance=False),
+        ),
+        "Trained on random episodes": lambda: case.fit("CAI on random episodes", train=random),
+    }
+    rows = []
+    for title, make in variants.items():
+        score = detect.cai(make(), "object")(case.test)
+        rows.append({"name": title.lower(), "title": title, **detect.summarize(evaluate(score, case.test))})
+        if not len(rows) > 1:
+            mean = evaluate(score.mean(0, keepdims=True), case.test)
+            together = {"name": "ensemble", "title": f"Mean over the {len(score)} seeds", **detect.summarize(mean)}
+    return [*rows, together]
+
+
+def rescored(influence: Influence, scoring: ScoreConfig) -> Influence:
+    """The same model with another estimator."""
+    return Influence(
+        influence.model, influence.law, influence.entities, influence.scale, scoring, influence.seed,
+        influence.obs_center, influence.obs_spread,
+    )  # fmt: skip
+
+
+def study_reference(case: Case) -> list[dict[str, Any]]:
+    """Bias and rank correlation against the true CAI of forked states, by number of actions and form of the KL.
+
+    Training targets get Gaussian noise, and so do the forked outcomes: without any, the true CAI is infinite.
+    """
+    obs, outcome = case.data.forks(case.test)
+    generator, noise = np.random.default_rng(0), case.target_noise
+    blocks = np.array_split(np.arange(len(obs)), max(1, len(obs) // 20))
+    truth = np.concatenate([detect.reference_cai(outcome[rows], noise, 4, generator) for rows in blocks])
+    model = case.fit("CAI with noisy targets", target_noise=noise)
+    rows = []
+    for form in KL_FORMS:
+        for actions in ACTIONS:
+            scores = _member_scores(rescored(model, ScoreConfig(actions, form=form)), obs)  # [S, n]
+            correlation = [float(spearmanr(score, truth).statistic) for score in scores]
+            rows.append(
+                {
+                    "actions": actions,
+                    "form": form,
+                    "bias": float((scores - truth).mean()),
+                    "absolute_error": float(np.abs(scores - truth).mean()),
+                    "rank_correlation": float(np.mean(correlation)),
+                    "rank_correlation_std": float(np.std(correlation)),
+                    "true_mean": float(truth.mean()),
+                    "scatter": np.round(np.stack([truth, scores.mean(0)], 1), 4).tolist(),
+                }
+            )
+            case.progress("reference", len(rows), len(KL_FORMS) * len(ACTIONS), form)
+    return rows
+
+
+def _member_scores(influence: Influence, obs: Array) -> Array:
+    scores: Array = influence._member_scores(obs, None)[..., 0].cpu().numpy()
+    return scores
+
+
+def evaluate(scores: Array, episodes: Episodes, label: str = "exact") -> list[dict[str, float]]:
+    """AUC, average precision and best F1 of each seed's scores [S, N]."""
+    truth = episodes.label[label][episodes.valid]
+    return [detect.evaluate(score, truth) for score in scores]
+
+
+# -------------------------------------------------------------------------------------------------- decisions
+
+
+def study_decisions(case: Case) -> dict[str, Any]:
+    """The promised and the realised share of false discoveries, on every set and by every way to calibrate."""
+    sets = dict(case.sets)
+    for policy in ("random", "noisy-expert", "expert"):
+        if policy not in sets and case.extra_episodes:
+            sets[policy] = case.data.episodes(policy, case.extra_episodes)
+    other = case.validation if "exact" in case.validation.label else None
+    rows: list[dict[str, Any]] = []
+    for place, (name, episodes) in enumerate(sets.items()):
+        case.progress("decisions", place, len(sets), name)
+        scores = detect.cai(case.influence, "object")(episodes)
+        rows += [row | {"set": name} for row in _by_free_states(scores, episodes)]
+        if name == "test" and other is not None:
+            foreign = detect.cai(case.influence, "object")(other)
+            free = foreign[:, ~other.label["exact"][other.valid]]
+            rows += [row | {"set": name} for row in _by_foreign_states(free, scores, episodes)]
+        if episodes.sampled[episodes.valid].mean() > 0.01:
+            rows += [row | {"set": name} for row in _by_random_actions(case.influence, scores, episodes)]
+    case.progress("decisions", len(sets), len(sets), "done")
+    return {"targets": list(RATES), "splits": SPLITS, "rows": rows}
+
+
+def _halves(episodes: Episodes) -> list[Array]:
+    """For each split, which states [N] belong to the episodes to calibrate with."""
+    episode = episodes.valid.nonzero()[0]
+    generator = np.random.default_rng(0)
+    chosen = [generator.permutation(len(episodes)) < len(episodes) // 2 for _ in range(SPLITS)]
+    return [half[episode] for half in chosen]
+
+
+def _by_free_states(scores: Array, episodes: Episodes) -> list[dict[str, Any]]:
+    """Conformal p-values from the free states of one half of the episodes, decisions about the other half."""
+    label = episodes.label["exact"][episodes.valid]
+    table = []
+    for rate in RATES:
+        results = []
+        for calibrating in _halves(episodes):
+            for score in scores:
+                free, rest = score[calibrating & ~label], ~calibrating
+                called = decisions.reject(decisions.conformal_p_values(free, score[rest]), rate)
+                results.append(_outcome(called, label[rest]))
+        table.append(_row("free states", rate, results, len(scores)))
+    return table
+
+
+def _by_foreign_states(free: Array, scores: Array, episodes: Episodes) -> list[dict[str, Any]]:
+    """The same with the free states of another agent's episodes: [S, n]."""
+    label = episodes.label["exact"][episodes.valid]
+    table = []
+    for rate in RATES:
+        pairs = zip(free, scores, strict=True)
+        called = [decisions.reject(decisions.conformal_p_values(known, score), rate) for known, score in pairs]
+        table.append(_row("free states of another agent", rate, [_outcome(one, label) for one in called], len(scores)))
+    return table
+
+
+def _by_random_actions(influence: Influence, scores: Array, episodes: Episodes) -> list[dict[str, Any]]:
+    """A threshold from transitions with random actions of one half, decisions about all states of the other half."""
+    label, drawn = episodes.label["exact"][episodes.valid], np.flatnonzero(episodes.sampled[episodes.valid])
+    drawn = np.sort(np.random.default_rng(0).permutation(drawn)[:MOST_TRANSITIONS])
+    transitions = [part[drawn] for part in episodes.transitions()]
+    ranked = np.zeros(scores.shape)
+    for seed in range(len(scores)):
+        calibration = member(influence, seed).calibrate(transitions=transitions).calibration["object"]
+        assert calibration.p_values is not None
+        ranked[seed, drawn] = calibration.p_values
+    is_drawn = np.isin(np.arange(len(label)), drawn)
+    table = []
+    for rate in RATES:
+        results = []
+        for calibrating in _halves(episodes):
+            for score, p_values in zip(scores, ranked, strict=True):
+                known, rest = calibrating & is_drawn, ~calibrating
+                curve = decisions.false_discovery_curve(score[known], p_values[known])
+                threshold = decisions.threshold_for(*curve, rate)
+                called = np.zeros(rest.sum(), dtype=bool) if threshold is None else score[rest] >= threshold
+                results.append(_outcome(called, label[rest]))
+        table.append(_row("random actions", rate, results, len(scores)))
+    return table
+
+
+def member(influence: Influence, seed: int) -> Influence:
+    """One replica of a model by itself."""
+    alone = some_replicas(influence.model, slice(seed, seed + 1)).eval()
+    rest = (influence.law, influence.entities, influence.scale, influence.scoring, influence.seed)
+    return Influence(alone, *rest, influence.obs_center, influence.obs_spread)
+
+
+def _outcome(called: Array, label: Array) -> tuple[float, float, float]:
+    """Share of the called that are free, share of the influenced that were called, share called."""
+    wrong = float((called & ~label).sum() / max(called.sum(), 1))
+    return wrong, float((called & label).sum() / max(label.sum(), 1)), float(called.mean())
+
+
+def _row(method: str, rate: float, results: list[tuple[float, float, float]], seeds: int) -> dict[str, Any]:
+    """Means over splits and seeds; the spread is that over the seeds."""
+    table = np.array(results).reshape(-1, seeds, 3)
+    realised, found, called = table.mean((0, 1)).tolist()
+    spread = float(table[..., 0].mean(0).std())
+    return {"method": method, "target": rate, "realised": realised, "realised_std": spread, "found": found,
+            "rejected": called, "seeds": seeds}  # fmt: skip
+
+
+STUDIES: dict[str, Callable[[Case], Any]] = {
+    "actions": study_actions,
+    "decisions": study_decisions,
+    "helps": study_helps,
+    "noise": study_noise,
+    "reference": study_reference,
+}
