@@ -10,7 +10,7 @@ from typing import Any, Protocol
 import torch
 from torch import Tensor, nn
 
-from butfor.capture import captured
+from butfor.capture import captured, compiled
 
 
 class Fittable(Protocol):
@@ -121,12 +121,13 @@ class Fitting:
         inputs, target = self.train
         rows, size = inputs.shape[-2], min(self.config.batch_size, inputs.shape[-2])
 
-        def step(index: Tensor) -> Tensor:
-            return train_step(self.model.loss, self.optimizer, take(inputs, index), take(target, index))
+        def step(index: Tensor, loss: Callable[[Tensor, Tensor], Tensor] = self.model.loss) -> Tensor:
+            return train_step(loss, self.optimizer, take(inputs, index), take(target, index))
 
         self.module.train()
+        fused = compiled(self.model.loss, inputs.device)
         example = torch.arange(size, device=inputs.device).expand(self.model.replicas, -1)
-        full_step = captured(step, [example], [self.module, self.optimizer])
+        full_step = captured(lambda index: step(index, fused), [example], [self.module, self.optimizer])
         while self.epoch < self.config.max_epochs and not bool(self.stopped.all()):
             self.module.train()
             order = torch.stack([torch.randperm(rows, generator=g, device=g.device) for g in self.generators])
