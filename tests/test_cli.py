@@ -1,6 +1,8 @@
 """The command line as people use it: help, one sentence for every mistake, interruption, and a whole small run."""
 
+import contextlib
 import dataclasses
+import importlib
 import json
 import os
 import re
@@ -20,7 +22,7 @@ from conftest import ROOT
 from small_training import ALL_USES, TRACK, Track
 
 import butfor
-from butfor import checkpoints, cli, cli_train, study
+from butfor import checkpoints, cli, cli_train, detection
 from butfor import train as train_library
 from butfor.console import live_progress
 from butfor.detection_settings import DetectionConfig, detection_preset
@@ -38,7 +40,7 @@ ENVIRONMENT = os.environ | {"OMP_NUM_THREADS": "1", "PYTHONPATH": str(ROOT / "sr
 COMMAND = [sys.executable, "-m", "butfor.cli"]
 OPTIONS = [
     "--preset", "--seeds", "--train-episodes", "--test-episodes", "--max-epochs", "--actions", "--form", "--run",
-    "--overwrite", "--device",
+    "--overwrite", "--device", "--data", "--studies", "--random-episodes", "--agent-episodes", "--pictures",
 ]  # fmt: skip
 HEAVY = {"torch", "plotly", "jinja2", "sklearn", "scipy", "gymnasium"}
 
@@ -166,6 +168,7 @@ def test_an_unknown_command_is_answered_with_the_commands(butfor_command: Butfor
         (["detect", "slide", "--preset", "foo"], ["foo", "paper", "demo"]),
         (["detect", "slide", "--form", "foo"], ["foo", "product", "variational", "mean_clip_product"]),
         (["detect", "slide", "--device", "tpu"], ["tpu", "auto", "cpu", "cuda"]),
+        (["detect", "slide", "--data", "human"], ["human", "scripted", "agents"]),
         (["detect", "slide", "--seeds", "two"], ["--seeds", "two"]),
         (["detect", "slide", "--sedes", "2"], ["--sedes"]),
         (["detect", "slide", "push"], ["push"]),
@@ -195,11 +198,24 @@ def test_arguments_that_cannot_be_read_are_named(
         (["slide", "--test-episodes", "-1"], ["test_episodes must be at least 1; got -1"]),
         (["slide", "--max-epochs", "0"], ["max_epochs must be at least 1"]),
         (["slide", "--actions", "1"], ["actions must be at least 2", "got 1"]),
+        (["slide", "--studies", "speed"], ["no study 'speed'", "actions, decisions, helps, noise, reference"]),
+        (["slide", "--studies", "noise,reference"], ["reference study", "pick-and-place"]),
+        (["slide", "--random-episodes", "-1"], ["random_episodes must be at least 0; got -1"]),
+        (["slide", "--agent-episodes", "0"], ["agent_episodes must be at least 1; got 0"]),
+        (["slide", "--train-episodes", "2001"], ["2001 train episodes", "agents that play 2000", "agent_episodes"]),
+        (["pick-and-place", "--agent-episodes", "5000"], ["7500 test episodes", "agents that play 5000"]),
     ],
 )
 def test_values_that_make_no_sense_are_answered_with_one_sentence(
-    butfor_command: Butfor, tmp_path: Path, arguments: list[str], words: list[str]
+    butfor_command: Butfor,
+    tmp_path: Path,
+    capsys: pytest.CaptureFixture[str],
+    arguments: list[str],
+    words: list[str],
 ) -> None:
+    with contextlib.suppress(ImportError):  # where it is looked for worlds, its first import has a notice of its own
+        importlib.import_module("gymnasium_robotics")
+    capsys.readouterr()
     assert_one_sentence(butfor_command("detect", *arguments), *words)
     assert list(tmp_path.iterdir()) == []  # no folder is left behind
 
@@ -248,7 +264,7 @@ def ask(config: DetectionConfig, folder: Path, device: str, overwrite: bool, pro
 
 
 def asked_for(monkeypatch: pytest.MonkeyPatch, butfor_command: Butfor, *arguments: str) -> tuple[Any, ...]:
-    monkeypatch.setattr(study, "run_detection", ask)
+    monkeypatch.setattr(detection, "run_detection", ask)
     with pytest.raises(Asked) as caught:
         butfor_command("detect", *arguments)
     return caught.value.args
@@ -281,7 +297,59 @@ def test_without_options_the_papers_run_has_a_name_of_its_own(
 def test_the_folder_is_named_after_the_settings(monkeypatch: pytest.MonkeyPatch, butfor_command: Butfor) -> None:
     arguments = ["slide", "--seeds", "2", "--max-epochs", "7", "--actions", "8"]
     folder = asked_for(monkeypatch, butfor_command, *arguments)[1]
-    assert folder == Path("runs/detection-slide-seeds=2-fitting.max_epochs=7-scoring.actions=8")
+    longer = "fitting.max_epochs=7-scoring.actions=8-attention_fitting.max_epochs=7"
+    assert folder == Path(f"runs/detection-slide-seeds=2-{longer}")
+
+
+def test_data_and_studies_end_in_the_config(monkeypatch: pytest.MonkeyPatch, butfor_command: Butfor) -> None:
+    config = asked_for(
+        monkeypatch, butfor_command, "pick-and-place", "--data", "scripted", "--studies", "noise,helps",
+        "--random-episodes", "11", "--agent-episodes", "12", "--validation-episodes", "13", "--max-epochs", "14",
+    )[0]  # fmt: skip
+    paper = detection_preset("pick-and-place")
+    expected = dataclasses.replace(
+        paper, data="scripted", studies=("noise", "helps"), random_episodes=11, agent_episodes=12,
+        validation_episodes=13, fitting=dataclasses.replace(paper.fitting, max_epochs=14),
+        attention_fitting=dataclasses.replace(paper.attention_fitting, max_epochs=14),
+    )  # fmt: skip
+    assert config == expected
+
+
+@pytest.mark.parametrize(("given", "studies"), [("none", ()), ("", ()), ("noise", ("noise",)), ("noise,", ("noise",))])
+def test_studies_are_chosen_by_name_or_left_out(
+    monkeypatch: pytest.MonkeyPatch, butfor_command: Butfor, given: str, studies: Any
+) -> None:
+    config = asked_for(monkeypatch, butfor_command, "slide", "--studies", given)[0]
+    assert config == dataclasses.replace(DetectionConfig(), studies=studies)
+
+
+@pytest.mark.parametrize("preset", ["paper", "reduced", "demo"])
+@pytest.mark.parametrize("world", ["slide", "pick-and-place", "butfor/FetchPickAndPlace-v0"])
+def test_without_options_the_preset_is_asked_for(
+    monkeypatch: pytest.MonkeyPatch, butfor_command: Butfor, world: str, preset: str
+) -> None:
+    config = asked_for(monkeypatch, butfor_command, world, "--preset", preset)[0]
+    assert config == detection_preset("slide" if world == "slide" else "pick-and-place", preset)
+
+
+@pytest.mark.parametrize(
+    ("world", "arguments", "drawn"),
+    [("pick-and-place", [], True), ("pick-and-place", ["--no-pictures"], False), ("slide", [], False)],
+)
+def test_pictures_are_drawn_of_fetch_runs_unless_declined(
+    monkeypatch: pytest.MonkeyPatch, butfor_command: Butfor, world: str, arguments: list[str], drawn: bool
+) -> None:
+    """In the order: run, pictures, table, report; a report shows the pictures that are there."""
+    from butfor import pictures, report
+
+    done: list[tuple[str, Path]] = []
+    monkeypatch.setattr(detection, "run_detection", lambda config, folder, *rest: done.append(("run", folder)))
+    monkeypatch.setattr(pictures, "write_pictures", lambda folder, progress: done.append(("pictures", folder)))
+    monkeypatch.setattr(cli, "print_detection", lambda folder: done.append(("table", folder)))
+    monkeypatch.setattr(report, "write_report", lambda folder: done.append(("report", folder)))
+    assert butfor_command("detect", world, "--run", "here", *arguments)[0] == 0
+    names = ["run", *(["pictures"] if drawn else []), "table", "report"]
+    assert done == [(name, Path("here")) for name in names]
 
 
 def test_auto_takes_a_gpu_where_there_is_one(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -306,7 +374,7 @@ def test_an_error_during_the_run_ends_with_its_sentence(
     def fail(*arguments: Any) -> None:
         raise error
 
-    monkeypatch.setattr(study, "run_detection", fail)
+    monkeypatch.setattr(detection, "run_detection", fail)
     assert_one_sentence(butfor_command("detect", "slide"), str(error))
 
 
@@ -317,7 +385,7 @@ def test_an_interruption_tells_the_truth_about_going_on(
 ) -> None:
     """The same command with --overwrite would delete what was written."""
 
-    monkeypatch.setattr(study, "run_detection", lambda *rest: signal.raise_signal(number))
+    monkeypatch.setattr(detection, "run_detection", lambda *rest: signal.raise_signal(number))
     code, out, err = butfor_command("detect", "slide", *arguments)
     assert code == 130
     assert out == ""
@@ -329,7 +397,7 @@ def test_an_interruption_tells_the_truth_about_going_on(
 
 SMALL = [
     "detect", "slide", "--seeds", "2", "--train-episodes", "100", "--test-episodes", "20", "--max-epochs", "15",
-    "--actions", "4", "--device", "cpu",
+    "--actions", "4", "--device", "cpu", "--data", "scripted", "--studies", "actions", "--validation-episodes", "20",
 ]  # fmt: skip
 
 
@@ -376,7 +444,7 @@ def test_the_same_command_finishes_an_interrupted_run(whole_run: tuple[Path, Res
     assert "<html" in (folder / "report.html").read_text(encoding="utf-8")
     assert not list(folder.rglob(".*"))  # nothing half-written is left
     assert "data:" not in err  # the data was there already
-    for stage in ("fit CAI: 15 of 15", "fit Attention: 15 of 15", "scoring: "):
+    for stage in ("fit CAI: 15 of 15", "fit Attention: 15 of 15", "scoring: ", "actions: 16 of 16"):
         assert stage in err
 
 

@@ -9,7 +9,7 @@ from small_training import TRACK, small
 
 from butfor import collect as library
 from butfor.agent import load_policy
-from butfor.collect import CollectConfig, collect_file, make_policy
+from butfor.collect import CollectConfig, add_labels, collect_file, make_policy
 from butfor.envs import make_worlds, slide
 from butfor.episodes import Episodes
 from butfor.train import train
@@ -85,6 +85,89 @@ def test_fetch_labels_follow_from_the_stored_arrays_and_from_forks(tmp_path: Pat
     assert not exact[:, 0].any()
     expected = heuristic_label(episodes.observation[:, :-1], contact)
     assert np.array_equal(episodes.label["heuristic"], expected)
+
+
+# ------------------------------------------------------------------------------------- labels, afterwards
+
+
+def bare(episodes: Episodes) -> Episodes:
+    """The same episodes as a training run keeps them: without labels and contacts."""
+    result = episodes.take(np.arange(len(episodes)))
+    result.label, result.contact = {}, None
+    return result
+
+
+@pytest.mark.parametrize("world", ["slide", "butfor/Slide-v0"])
+def test_labels_added_afterwards_are_those_of_collecting(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, world: str
+) -> None:
+    monkeypatch.setattr(library, "WORLDS_AT_ONCE", 3)
+    labels = ("exact", "contact")
+    episodes = collect_file(CollectConfig(world, "noisy-expert", 8, labels, 3), tmp_path / "a.npz")
+    done: list[int] = []
+    given = bare(episodes)
+    labelled = add_labels(given, world, labels, done.append)
+    assert labelled.contact is not None
+    assert labelled.contact.any()
+    assert np.array_equal(labelled.contact, episodes.contact)  # type: ignore[arg-type]
+    assert np.array_equal(labelled.label["exact"], slide.influence(episodes.observation[:, :-1]))
+    assert np.array_equal(labelled.observation, episodes.observation)
+    assert np.array_equal(labelled.reset_seed, episodes.reset_seed)  # type: ignore[arg-type]
+    assert labelled.metadata == episodes.metadata
+    assert done == [3, 6, 8]
+    assert given.label == {}  # those that were given stay without
+
+
+def test_fetch_labels_added_afterwards_are_those_of_collecting(tmp_path: Path) -> None:
+    """Also where an episode has ended before the others: what lies past its end is not labelled."""
+    pytest.importorskip("mujoco")
+    labels = ("exact", "heuristic", "contact")
+    episodes = collect_file(CollectConfig("pick-and-place", "noisy-expert", 2, labels, 3), tmp_path / "a.npz")
+    short = bare(episodes)
+    short.length[1] = 30
+    labelled = add_labels(short, "pick-and-place", labels)
+    valid = short.valid
+    assert labelled.contact is not None
+    assert episodes.contact is not None
+    assert np.array_equal(labelled.contact[valid], episodes.contact[valid])
+    for name in ("exact", "heuristic"):
+        assert np.array_equal(labelled.label[name][valid], episodes.label[name][valid])
+        assert labelled.label[name][valid].any()
+    assert not labelled.label["exact"][~valid].any()
+
+
+def test_episodes_that_cannot_be_played_again_are_refused(tmp_path: Path) -> None:
+    episodes = collect_file(CollectConfig("slide", episodes=3), tmp_path / "a.npz")
+    forgotten = episodes.take(np.arange(3))
+    forgotten.reset_seed = None
+    with pytest.raises(ValueError, match="do not hold the seeds of their resets"):
+        add_labels(forgotten, "slide", ("exact",))
+    for name, change in (("observation", 0.01), ("action", 0.5), ("reset_seed", 1)):
+        other = episodes.take(np.arange(3))
+        array = getattr(other, name)
+        array[1] = array[1] + change if name != "action" else -array[1]
+        with pytest.raises(ValueError, match=r"episodes differ by .* from what is stored: another world\?"):
+            add_labels(other, "slide", ("exact",))
+    nearly = episodes.take(np.arange(3))
+    nearly.observation += np.float32(1e-4)  # another processor may round otherwise
+    assert np.array_equal(add_labels(nearly, "slide", ("exact",)).observation, nearly.observation)
+
+
+def test_episodes_of_another_world_are_refused(tmp_path: Path) -> None:
+    pytest.importorskip("mujoco")
+    episodes = collect_file(CollectConfig("slide", episodes=2), tmp_path / "a.npz")
+    with pytest.raises(ValueError, match=r"sizes \(4, 1\), push has \(25, 4\): another world\?"):
+        add_labels(episodes, "push", ("exact",))
+    push = collect_file(CollectConfig("push", episodes=2), tmp_path / "b.npz")
+    with pytest.raises(ValueError, match=r"Played again in pick-and-place, episodes differ by .*: another world\?"):
+        add_labels(push, "pick-and-place", ("contact",))
+
+
+@pytest.mark.parametrize(("labels", "message"), [(("true",), "no label 'true'"), (("heuristic",), "Fetch worlds")])
+def test_labels_that_a_world_does_not_have_are_not_added(tmp_path: Path, labels: tuple[str, ...], message: str) -> None:
+    episodes = collect_file(CollectConfig("slide", episodes=2), tmp_path / "a.npz")
+    with pytest.raises(ValueError, match=message):
+        add_labels(episodes, "slide", labels)
 
 
 def test_the_expert_of_each_world_acts_within_bounds() -> None:

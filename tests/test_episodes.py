@@ -45,12 +45,14 @@ def full() -> Episodes:
         contact=flags(3, 3, 1),
         label={"exact": flags(3, 3, 2), "kinetic_energy": flags(3, 3, 3)},
         score=np.random.default_rng(4).random((3, 3)).astype(np.float32),
+        reset_seed=np.array([2**32 - 1, 0, 7]),
         metadata=metadata,
     )
 
 
 def assert_same(left: Episodes, right: Episodes) -> None:
     names = ["observation", "action", "achieved_goal", "desired_goal", "length", "sampled", "contact", "score"]
+    names.append("reset_seed")
     pairs = {name: (getattr(left, name), getattr(right, name)) for name in names}
     assert list(left.label) == list(right.label)
     pairs |= {f"label {name}": (left.label[name], right.label[name]) for name in left.label}
@@ -114,7 +116,7 @@ def test_the_file_is_readable_without_butfor(saved: Path) -> None:
         assert json.loads(str(file["metadata"])) == full().metadata
         assert set(file.files) == {
             "schema_version", "metadata", "observation", "action", "achieved_goal", "desired_goal", "length",
-            "sampled", "contact", "score", "label_exact", "label_kinetic_energy",
+            "sampled", "contact", "score", "reset_seed", "label_exact", "label_kinetic_energy",
         }  # fmt: skip
 
 
@@ -386,6 +388,62 @@ def test_episodes_of_different_worlds_are_not_joined() -> None:
 def test_nothing_to_concatenate_is_said_so() -> None:
     with pytest.raises(ValueError, match="episodes"):
         concatenate([])
+
+
+# --------------------------------------------------------------------------------------------- reset seeds
+
+
+def test_reset_seeds_go_with_their_episodes(tmp_path: Path) -> None:
+    """Through a file, a choice, and a join; where one part does not know its seeds, the whole does not."""
+    episodes = full()
+    episodes.save(tmp_path / "data.npz")
+    loaded = Episodes.load(tmp_path / "data.npz")
+    assert loaded.reset_seed is not None
+    assert loaded.reset_seed.dtype == np.int64
+    assert loaded.reset_seed.tolist() == [2**32 - 1, 0, 7]
+    taken = loaded.take(np.array([2, 0]))
+    assert taken.reset_seed is not None
+    assert taken.reset_seed.tolist() == [7, 2**32 - 1]
+    other = make([4], 4, reset_seed=np.array([5]))  # longer: the seeds have no time to be padded along
+    joined = concatenate([loaded, other]).reset_seed
+    assert joined is not None
+    assert joined.tolist() == [2**32 - 1, 0, 7, 5]
+    assert concatenate([loaded, make([4], 4)]).reset_seed is None
+    assert make([1], 1).reset_seed is None
+
+
+def test_a_file_without_reset_seeds_is_read(saved: Path) -> None:
+    with np.load(saved) as file:
+        arrays = {name: file[name] for name in file.files if name != "reset_seed"}
+    np.savez(saved, **arrays)
+    loaded = Episodes.load(saved)
+    assert loaded.reset_seed is None
+    np.testing.assert_array_equal(loaded.action, full().action)
+
+
+@pytest.mark.parametrize(
+    ("seeds", "message"),
+    [
+        (np.zeros(3), "reset_seed has type float64; expected whole numbers"),
+        (np.zeros(2, np.int64), "reset_seed has shape"),
+        (np.zeros((3, 1), np.int64), "reset_seed has shape"),
+    ],
+)
+def test_reset_seeds_of_another_kind_are_refused(seeds: NDArray[Any], message: str) -> None:
+    with pytest.raises(ValueError, match=message):
+        make([1, 1, 1], 2, reset_seed=seeds)
+
+
+def test_a_stream_keeps_the_seeds_of_resets_in_its_order(tmp_path: Path) -> None:
+    stream = EpisodeStream(tmp_path / "kept.npz", 0)
+    for first in (0, 2):  # two seeds with two worlds each: [seed 0: 0, 1; seed 1: 0, 1]
+        part = make([3] * 4, 3, reset_seed=np.array([first, first + 1, 100 + first, 101 + first]))
+        stream.add(part, 2)
+        stream.flush(first + 2)
+    stream.join({})
+    kept = Episodes.load(tmp_path / "kept.npz").reset_seed
+    assert kept is not None
+    assert kept.tolist() == [0, 100, 1, 101, 2, 102, 3, 103]
 
 
 # -------------------------------------------------------------------------------------------------- take

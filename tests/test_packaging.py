@@ -24,7 +24,9 @@ CORE = [Requirement(text) for text in PROJECT["dependencies"]]
 EXTRAS = {extra: list(map(Requirement, texts)) for extra, texts in PROJECT["optional-dependencies"].items()}
 EXTRA_OF_ROOM = {
     "agreement": "fetch",
+    "cluster": "ray",
     "envs": "fetch",
+    "figures": "figures",
     "record": "tensorboard",
     "sb3": "sb3",
     "watch": "video",

@@ -591,3 +591,44 @@ def test_a_label_that_only_one_group_reports_is_kept() -> None:
     one = played([6], RarelyLabelled, seeds=short + long)
     two = played([3, 3], RarelyLabelled, seeds=short + long)
     assert_identical(one.episodes, two.episodes)
+
+
+# -------------------------------------------------------------------------------------------- reset seeds
+
+
+@pytest.mark.parametrize("worlds", [1, 3])
+@pytest.mark.parametrize(("first", "stream"), [(0, 0), (5, 4)])
+def test_collected_episodes_hold_the_seeds_of_their_resets(worlds: int, first: int, stream: int) -> None:
+    env = make_worlds("slide", worlds)
+    episodes = collect(env, random_policy(env), 4, 3, first=first, stream=stream)
+    env.close()
+    assert episodes.reset_seed is not None
+    assert episodes.reset_seed.dtype == np.int64
+    assert episodes.reset_seed.tolist() == [episode_seed(3, stream, first + episode) for episode in range(4)]
+    for episode, seed in enumerate(episodes.reset_seed.tolist()):
+        obs, _ = gymnasium.make("butfor/Slide-v0").reset(seed=seed)
+        np.testing.assert_array_equal(episodes.observation[episode, 0], obs["observation"])
+        np.testing.assert_array_equal(episodes.desired_goal[episode, 0], obs["desired_goal"])
+
+
+@pytest.mark.parametrize("groups", [[7], [4, 3]])
+def test_played_episodes_hold_the_seeds_that_they_were_given(groups: list[int]) -> None:
+    seeds = played(groups).episodes.reset_seed
+    assert seeds is not None
+    assert seeds.dtype == np.int64
+    assert seeds.tolist() == list(SEEDS)
+
+
+def test_seeds_and_actions_give_the_same_episodes_again() -> None:
+    """That is what the seeds are for."""
+    env = make_worlds("slide", 3)
+    episodes = collect(env, random_policy(env), 3, 11)
+
+    def repeat(group: int, time: int, obs: Observation) -> tuple[NDArray[Any], NDArray[np.bool_]]:
+        return episodes.action[:, time], episodes.sampled[:, time]
+
+    assert episodes.reset_seed is not None
+    again = play_together([env], repeat, episodes.reset_seed.tolist()).episodes
+    env.close()
+    assert_identical(again, episodes)
+    np.testing.assert_array_equal(again.reset_seed, episodes.reset_seed)

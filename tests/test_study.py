@@ -1,515 +1,139 @@
-"""A miniature of the detection study: complete, reproducible, and the same however often it was cut off."""
+"""Every study is made of configs that exist, and its claims are about its own arms."""
 
 import json
-import os
-import shutil
-import signal
-import subprocess
-import sys
-import types
-from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 import pytest
 import torch
-from conftest import ROOT
-from numpy.typing import NDArray
-from safetensors import safe_open
+from small_training import ALL_USES, small
 
-import butfor
-from butfor import detect, study
-from butfor.attention import AttentionConfig
-from butfor.detection_settings import DetectionConfig, detection_preset
-from butfor.dynamics import ModelConfig
-from butfor.envs import slide
-from butfor.episodes import Episodes
-from butfor.fitting import FitConfig
-from butfor.gaussian import KL_FORMS
-from butfor.influence import Influence
-from butfor.record import read_metrics
-from butfor.scoring import ScoreConfig
-from butfor.study import run_detection
+from butfor.claims import claim_from
+from butfor.detection_settings import detection_preset
+from butfor.heatmap import write_heatmap
+from butfor.replay import ReplayConfig
+from butfor.settings import Config, preset
+from butfor.study import HER, STUDIES, Arm, Study, make_study, study_states, write_study
+from butfor.train import train
+from butfor.units import unit_name
 
-torch.set_num_threads(1)  # the promise of equal bits is for an equal number of threads
-
-CONFIG = DetectionConfig(
-    data="scripted",
-    studies=(),
-    seeds=2,
-    train_episodes=11,
-    validation_episodes=6,
-    test_episodes=10,
-    model=ModelConfig(layers=1, width=8, normalize_input=False, target_scale=1.0),
-    # so fast that errors rise, too, and the last weights are not the best
-    fitting=FitConfig(batch_size=100, learning_rate=0.03, max_epochs=5, validate_every=1),
-    scoring=ScoreConfig(actions=4),
-    attention=AttentionConfig(embedding=4, feedforward=4, layers=1),
-    attention_fitting=FitConfig(batch_size=100, learning_rate=0.03, max_epochs=5, validate_every=1),
-)
-STATES = 10 * 30  # no slide episode ends early
-STAGES = ["test data", "train data", "validation data", "fit CAI", "fit Attention", "scoring"]
-LEARNED, RULES = ["cai", "entropy", "attention"], ["contact", "moved"]
-FORMS = [f"cai_{form}" for form in KL_FORMS]
-FILES = {
-    "config.json", "versions.json", "metrics.jsonl", "summary.json", "scores.npz", "model.safetensors",
-    "diagnosis.json", "data/train.npz", "data/validation.npz", "data/test.npz", "checkpoint/cai.pt",
-    "checkpoint/attention.pt",
+torch.set_num_threads(1)
+ISSUED = {
+    "table1", "detection-curves", "random-test-set", "random-training-data", "trajectories", "intrinsic", "bonus-sweep",
+    "active-sweep", "exploration", "replay-push", "replay-pick-and-place", "replay-rot-table", "combined",
+    "vime-variants", "disagreement-variants", "partial-rescoring", "heatmaps", "negative-results",
 }  # fmt: skip
 
-Call = tuple[str, int, int, str]
 
+def configs(study: Study) -> dict[str, Config]:
+    return {arm.label: arm.config for arm in study.arms if isinstance(arm.config, Config)}
+
+
+def test_every_experiment_of_the_paper_is_there() -> None:
+    assert set(STUDIES) == ISSUED
+
+
+@pytest.mark.parametrize("name", STUDIES)
+@pytest.mark.parametrize("size", ["paper", "small"])
+def test_a_study_has_a_name_arms_and_claims_about_them(name: str, size: str) -> None:
+    study = make_study(name, size)  # type: ignore[arg-type]
+    assert study.name == name
+    labels = [arm.label for arm in study.arms]
+    assert len(set(labels)) == len(labels) > 0
+    folders = [unit_name(arm.config) for arm in study.arms]
+    assert len(set(folders)) == len(folders)  # two arms that are the same run would be a mistake
+    for claim in study.claims:
+        assert {claim.arm, claim.than} - {""} <= set(labels)
+
+
+@pytest.mark.parametrize("name", STUDIES)
+def test_the_papers_size_is_ten_seeds(name: str) -> None:
+    wanted = {"heatmaps": 1}.get(name, 10)
+    for config in configs(make_study(name)).values():
+        assert config.seeds == wanted
+
+
+def test_the_arms_are_what_their_labels_say() -> None:
+    combined = configs(make_study("combined"))
+    assert len(combined) == 8
+    assert combined[HER].influence == ()
+    assert combined["P + bonus + active"].influence == ("priority", "bonus", "active")
+    sweep = configs(make_study("bonus-sweep"))
+    assert {0.0 if not c.influence else c.bonus.weight for c in sweep.values()} == {0, 0.05, 0.1, 0.2, 0.5, 1}
+    active = configs(make_study("active-sweep"))
+    assert {0.0 if not c.influence else c.explore.active for c in active.values()} == {0, 0.25, 0.5, 0.75, 1}
+    rotating = configs(make_study("replay-rot-table"))
+    assert {c.world for c in rotating.values()} == {"rot-table"}
+    assert [rotating[label].priority.kind for label in (HER, "EBP", "PER")] == ["uniform", "ebp", "per"]
+    assert rotating["CAI-P"].influence == ("priority",)
+    assert rotating[HER].agent == preset("rot-table").agent
+    negative = configs(make_study("negative-results"))
+    assert negative["P, proportional"].priority.distribution == "proportional"
+    assert negative["P, goals by score"].replay.goals_by_score
+    assert negative["bonus, annealed"].bonus.anneal_episodes == negative["bonus"].episodes
+    assert negative["active, ranked"].explore.choice == "ranked"
+    assert configs(make_study("partial-rescoring"))["newest"].model.rescore == "newest"
+
+
+def test_studies_share_their_runs() -> None:
+    names = ("combined", "exploration", "bonus-sweep", "active-sweep", "replay-pick-and-place")
+    baselines = {unit_name(configs(make_study(name))[HER]) for name in names}
+    assert len(baselines) == 1
+    detection = {unit_name(make_study(name).arms[-1].config) for name in ("table1", "trajectories", "random-test-set")}
+    assert detection == {unit_name(detection_preset("pick-and-place"))}
+
+
+def test_options_change_every_arm_and_nothing_else() -> None:
+    options = {"seeds": 3, "episodes": 3000, "worlds": 2, "evaluate_every": 400}
+    study = make_study("combined", **options, overlap=("updates",))  # type: ignore[arg-type]
+    for label, config in configs(study).items():
+        expected = replace(configs(make_study("combined"))[label], **options, overlap=("updates",))  # type: ignore[arg-type]
+        assert config == expected
+
+
+def test_what_there_is_not_is_refused_by_name() -> None:
+    with pytest.raises(ValueError, match="no study 'table2'; the studies are table1"):
+        make_study("table2")
+    with pytest.raises(ValueError, match="paper or small"):
+        make_study("table1", "large")  # type: ignore[arg-type]
+
+
+def test_a_study_leaves_a_record_of_its_arms_and_claims(tmp_path: Path) -> None:
+    study = make_study("replay-push")
+    record = json.loads(write_study(study, tmp_path, "paper").read_text())
+    assert record["schema"] == 1
+    assert [arm["folder"] for arm in record["arms"]] == [unit_name(arm.config) for arm in study.arms]
+    assert tuple(map(claim_from, record["claims"])) == study.claims
+    assert {state.state for state in study_states(study, tmp_path).values()} == {"absent"}
+
+
+# ------------------------------------------------------------------------------------------------ heat map
+
+
+def test_a_heat_map_is_of_what_the_memory_holds(tmp_path: Path) -> None:
+    """A ring of 6 holds the last 6 of 10 episodes; slide's labels are a function of the state."""
+    from butfor.checkpoints import latest_checkpoint
+    from butfor.envs import slide
+
+    run = train(small(influence=ALL_USES, replay={"capacity": 6}), tmp_path / "run")
+    state = latest_checkpoint(run)
+    assert state is not None
+    with np.load(write_heatmap(run), allow_pickle=False) as file:
+        found = {name: file[name] for name in file.files}
+    assert found["episodes"].tolist() == [np.mean([4, 5, 6, 7, 8, 9])]
+    np.testing.assert_allclose(found["score"][:, 0], state["replay"]["score"][0].numpy().mean(0), rtol=1e-6)
+    order = np.arange(4, 10) % 6
+    states = state["replay"]["observation"][0].numpy()[order][[0, 1, 2, 3], :-1]  # the first four of six, one in one
+    np.testing.assert_allclose(found["label"][:, 0], slide.influence(states.reshape(-1, 4)).reshape(4, -1).mean(0))
+    assert write_heatmap(run).stat().st_mtime_ns == (run / "heatmap.npz").stat().st_mtime_ns  # once is enough
 
-class Stop(Exception):
-    """What a test breaks a run off with."""
 
+def test_runs_without_scores_have_no_heat_map(tmp_path: Path) -> None:
+    with pytest.raises(ValueError, match="without influence"):
+        write_heatmap(train(small(replay={"capacity": 100}), tmp_path / "run"))
+    assert ReplayConfig().capacity == 10_000
 
-def files(folder: Path) -> set[str]:
-    """Every file of a run, hidden ones too."""
-    return {str(path.relative_to(folder)) for path in folder.rglob("*") if path.is_file()}
 
-
-def read_json(path: Path) -> Any:
-    return json.loads(path.read_text())
-
-
-def arrays(path: Path) -> dict[str, NDArray[Any]]:
-    with np.load(path, allow_pickle=False) as file:
-        return dict(file)
-
-
-def results(folder: Path) -> dict[str, Any]:
-    """Everything that a run computes, bit for bit."""
-    found: dict[str, Any] = {name: read_json(folder / name) for name in ("config.json", "summary.json")}
-    found["metrics"] = read_metrics(folder)
-    for name in ("scores.npz", "data/train.npz", "data/validation.npz", "data/test.npz"):
-        found |= {f"{name} {key}": (a.dtype, a.shape, a.tobytes()) for key, a in arrays(folder / name).items()}
-    with safe_open(folder / "model.safetensors", framework="np") as file:
-        found |= {name: file.get_tensor(name).tobytes() for name in file.keys()}  # noqa: SIM118
-    return found
-
-
-def assert_same_results(folder: Path, other: Path) -> None:
-    one, two = results(folder), results(other)
-    assert one.keys() == two.keys()
-    assert [name for name in one if one[name] != two[name]] == []
-    assert files(folder) == files(other)
-
-
-def stop_at(wanted: int) -> Callable[[str, int, int, str], None]:
-    """A progress callback that breaks the run off at its call number `wanted`."""
-    calls = 0
-
-    def progress(stage: str, done: int, total: int, text: str) -> None:
-        nonlocal calls
-        if calls == wanted:
-            raise Stop(stage)
-        calls += 1
-
-    return progress
-
-
-@pytest.fixture
-def hasty_clock(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Half a minute passes between any two looks at the clock, so every validation leaves a checkpoint."""
-    ticks = iter(range(0, 10**9, 31))
-    clock = types.SimpleNamespace(monotonic=lambda: next(ticks), perf_counter=lambda: next(ticks))
-    monkeypatch.setattr(study, "time", clock)
-
-
-@pytest.fixture(scope="module")
-def unbroken(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, list[Call]]:
-    """A run that nothing disturbed, and the calls of its progress."""
-    calls: list[Call] = []
-    folder = tmp_path_factory.mktemp("study") / "unbroken"
-    run_detection(CONFIG, folder, progress=lambda *call: calls.append(call))
-    return folder, calls
-
-
-@pytest.fixture(scope="module")
-def finished(unbroken: tuple[Path, list[Call]]) -> Path:
-    return unbroken[0]
-
-
-@pytest.fixture(scope="module")
-def calls(unbroken: tuple[Path, list[Call]]) -> list[Call]:
-    return unbroken[1]
-
-
-# --------------------------------------------------------------------------------------------- the folder
-
-
-def test_a_run_leaves_its_files_and_nothing_else(finished: Path) -> None:
-    assert files(finished) == FILES
-
-
-def test_config_and_versions(finished: Path) -> None:
-    config = read_json(finished / "config.json")
-    assert config["schema"] == 1
-    assert config["kind"] == "detection"
-    assert config["label"].startswith("detection-slide-seeds=2-data=scripted-train_episodes=11-")
-    assert config["config"]["world"] == "slide"
-    assert config["config"]["fitting"]["max_epochs"] == 5
-    versions = read_json(finished / "versions.json")
-    needed = {
-        "butfor", "python", "torch", "numpy", "commit", "platform", "processor", "device", "threads", "command",
-        "started", "seconds",
-    }  # fmt: skip
-    assert needed <= versions.keys()
-    assert versions["butfor"] == butfor.__version__
-    assert versions["device"] == "cpu"
-    assert versions["threads"] == 1
-    assert 0 < versions["seconds"] < 300
-
-
-def test_data_is_half_random_half_scripted_and_each_file_is_its_own(finished: Path) -> None:
-    starts = []
-    for name, count in (("train", 11), ("validation", 6), ("test", 10)):
-        episodes = Episodes.load(finished / "data" / f"{name}.npz")
-        assert len(episodes) == count
-        assert episodes.observation.shape == (count, 31, 4)
-        assert episodes.desired_goal.shape == (count, 31, 1)
-        assert episodes.contact is not None
-        assert list(episodes.label) == ["exact"]
-        assert [part["policy"] for part in episodes.metadata["parts"]] == ["random", "noisy-expert"]
-        half = count - count // 2
-        assert episodes.sampled[:half].all()
-        assert not episodes.sampled[half:].all()
-        starts += episodes.observation[:, 0, 0].tolist()
-    assert len(set(starts)) == 11 + 6 + 10  # nothing is tested that was trained on
-
-
-def test_scores_have_the_states_of_the_episode_file_in_its_order(finished: Path) -> None:
-    scores, test = arrays(finished / "scores.npz"), Episodes.load(finished / "data" / "test.npz")
-    assert set(LEARNED + RULES + ["label", "episode", "time"]) <= scores.keys()
-    for name in LEARNED + RULES:
-        assert scores[name].shape == (2 if name in LEARNED else 1, STATES)
-        assert scores[name].dtype == np.float32
-        assert np.isfinite(scores[name]).all()
-    assert scores["label"].dtype == np.bool_
-    assert scores["episode"].dtype == scores["time"].dtype == np.int32
-    np.testing.assert_array_equal(scores["episode"], np.repeat(np.arange(10), 30))
-    np.testing.assert_array_equal(scores["time"], np.tile(np.arange(30), 10))
-    states = test.observation[scores["episode"], scores["time"]]
-    np.testing.assert_array_equal(scores["label"], slide.influence(states))
-    next_states, contact = slide.step(states, test.action[scores["episode"], scores["time"]])
-    np.testing.assert_array_equal(scores["contact"][0], contact)
-    np.testing.assert_array_equal(scores["moved"][0], np.abs(next_states[:, 2] - states[:, 2]))
-
-
-def test_the_learned_scores_belong_to_their_states_and_differ_between_seeds(finished: Path) -> None:
-    """The saved model gives the saved scores, and gives the same ones in another order of states."""
-    scores, test = arrays(finished / "scores.npz"), Episodes.load(finished / "data" / "test.npz")
-    influence = Influence.load(finished / "model.safetensors")
-    np.testing.assert_array_equal(detect.cai(influence, "object")(test), scores["cai"])
-    np.testing.assert_array_equal(detect.conditional_entropy(influence, "object")(test), scores["entropy"])
-    for name in LEARNED:
-        assert not np.array_equal(scores[name][0], scores[name][1])
-        assert scores[name].std() > 0
-
-
-def test_metrics_are_those_of_the_scores(finished: Path) -> None:
-    scores, rows = arrays(finished / "scores.npz"), read_metrics(finished)
-    expected = [(name, seed) for name in LEARNED for seed in range(2)] + [(name, 0) for name in RULES]
-    expected += [(name, seed) for name in FORMS for seed in range(2)]
-    assert [(row["detector"], row["seed"]) for row in rows] == expected
-    label = scores["label"]
-    for row in rows:
-        assert row.keys() == {"set", "label", "detector", "seed", "auc", "ap", "f1", "threshold"}
-        assert (row["set"], row["label"]) == ("test", "exact")
-        if row["detector"] in FORMS:
-            continue  # their scores are not kept
-        score = scores[row["detector"]][row["seed"]]
-        pairs = score[label][:, None] - score[~label]
-        assert row["auc"] == pytest.approx((pairs > 0).mean() + (pairs == 0).mean() / 2)
-        said = score >= row["threshold"]
-        assert row["f1"] == pytest.approx(2 * (said & label).sum() / (said.sum() + label.sum()))
-    own = [row for row in rows if row["detector"] == "cai"]
-    same = [row for row in rows if row["detector"] == f"cai_{CONFIG.scoring.form}"]
-    assert [row["auc"] for row in own] == [row["auc"] for row in same]
-
-
-def test_the_summary_is_that_of_the_metrics(finished: Path) -> None:
-    summary, rows = read_json(finished / "summary.json"), read_metrics(finished)
-    label = arrays(finished / "scores.npz")["label"]
-    assert summary["schema"] == 1
-    assert summary["world"] == "slide"
-    assert summary["label"] == "exact"
-    assert summary["states"] == STATES
-    assert summary["positive_share"] == pytest.approx(label.sum() / STATES)
-    assert [row["name"] for row in summary["detectors"]] == LEARNED + RULES
-    assert [row["name"] for row in summary["forms"]] == FORMS
-    titles = ["CAI", "Entropy", "Attention", "Contact", "The object moved"]
-    assert [row["title"] for row in summary["detectors"]] == titles
-    assert all(isinstance(note, str) for note in summary["notes"])
-    for row in summary["detectors"] + summary["forms"]:
-        assert row["seeds"] == (1 if row["name"] in RULES else 2)
-        for metric in ("auc", "ap", "f1"):
-            values = [other[metric] for other in rows if other["detector"] == row["name"]]
-            assert row[metric]["mean"] == pytest.approx(np.mean(values))
-            assert row[metric]["std"] == pytest.approx(np.std(values))
-    paper = {row["name"]: row["paper"] for row in summary["detectors"]}
-    assert paper["cai"] == {"auc": [1.00, 0.00], "ap": [0.98, 0.00], "f1": [0.95, 0.01]}  # table 1
-    assert paper["moved"] is None
-
-
-def test_a_seed_does_not_depend_on_the_others(finished: Path, tmp_path: Path) -> None:
-    alone = arrays(run_detection(replace(CONFIG, seeds=1), tmp_path / "alone") / "scores.npz")
-    together = arrays(finished / "scores.npz")
-    for name in LEARNED:
-        np.testing.assert_allclose(alone[name][0], together[name][0], rtol=1e-3, atol=1e-5)
-
-
-def test_forms_are_compared_only_if_asked(tmp_path: Path) -> None:
-    folder = run_detection(replace(CONFIG, seeds=1, compare_forms=False), tmp_path / "run")
-    assert read_json(folder / "summary.json")["forms"] == []
-    assert {row["detector"] for row in read_metrics(folder)} == set(LEARNED + RULES)
-
-
-# ---------------------------------------------------------------------------------------------- progress
-
-
-def test_progress_goes_through_the_stages_in_order(calls: list[Call]) -> None:
-    assert list(dict.fromkeys(call[0] for call in calls)) == STAGES
-    for _, done, total, text in calls:
-        assert 0 <= done <= total
-        assert isinstance(text, str)
-
-
-@pytest.mark.parametrize("stage", STAGES)
-def test_progress_of_each_stage_only_grows_and_ends_with_all_done(calls: list[Call], stage: str) -> None:
-    done = [call[1] for call in calls if call[0] == stage]
-    assert done == sorted(done)
-    assert done[-1] == next(call[2] for call in calls if call[0] == stage)
-
-
-# ------------------------------------------------------------------------------------- again, and instead
-
-
-def test_a_finished_run_returns_at_once(finished: Path, calls: list[Call]) -> None:
-    before = {name: (finished / name).stat().st_mtime_ns for name in FILES - {"config.json"}}
-    assert run_detection(CONFIG, finished, progress=stop_at(0)) == finished  # not one call
-    assert {name: (finished / name).stat().st_mtime_ns for name in before} == before
-
-
-def test_the_same_config_elsewhere_gives_the_same_bits(finished: Path, tmp_path: Path) -> None:
-    assert_same_results(run_detection(CONFIG, str(tmp_path / "again")), finished)
-
-
-def test_other_settings_are_refused_and_nothing_is_touched(finished: Path) -> None:
-    before = results(finished)
-    with pytest.raises(FileExistsError, match="other settings"):
-        run_detection(replace(CONFIG, seeds=1), finished)
-    assert results(finished) == before
-
-
-def test_overwrite_starts_anew(finished: Path, tmp_path: Path) -> None:
-    folder = tmp_path / "run"
-    shutil.copytree(finished, folder)
-    (folder / "report.html").write_text("old")
-    seen: list[str] = []
-    run_detection(CONFIG, folder, overwrite=True, progress=lambda stage, *rest: seen.append(stage))
-    assert list(dict.fromkeys(seen)) == STAGES
-    assert_same_results(folder, finished)
-
-
-# ---------------------------------------------------------------------------------------- cut off, resumed
-
-
-@pytest.mark.parametrize("part", ["first", "last"])
-@pytest.mark.parametrize("stage", STAGES)
-def test_a_run_cut_off_in_any_stage_ends_with_the_same_bits(
-    finished: Path, calls: list[Call], tmp_path: Path, stage: str, part: str
-) -> None:
-    numbers = [number for number, call in enumerate(calls) if call[0] == stage]
-    number = numbers[0] if part == "first" else numbers[-1]
-    with pytest.raises(Stop, match=stage):
-        run_detection(CONFIG, tmp_path / "run", progress=stop_at(number))
-    assert not (tmp_path / "run" / "summary.json").exists()
-    assert_same_results(run_detection(CONFIG, tmp_path / "run"), finished)
-
-
-def test_a_fit_that_ended_early_is_not_fitted_again(tmp_path: Path) -> None:
-    """A learning rate so large that patience ends: the checkpoint of that end is as good as one of the last epoch."""
-    config = replace(CONFIG, fitting=replace(CONFIG.fitting, learning_rate=1.0, max_epochs=50, patience=1))
-    calls: list[Call] = []
-    run_detection(config, tmp_path / "unbroken", progress=lambda *call: calls.append(call))
-    epochs = [call[1] for call in calls if call[0] == "fit CAI"]
-    assert epochs[-2] < 50  # the last call says that the stage is done
-    assert epochs[-1] == 50
-    number = [call[0] for call in calls].index("fit Attention")
-    with pytest.raises(Stop, match="fit Attention"):
-        run_detection(config, tmp_path / "run", progress=stop_at(number))
-    again: list[Call] = []
-    run_detection(config, tmp_path / "run", progress=lambda *call: again.append(call))
-    assert [call[1] for call in again if call[0] == "fit CAI"] == [50]
-    assert_same_results(tmp_path / "run", tmp_path / "unbroken")
-
-
-@pytest.mark.usefixtures("hasty_clock")
-def test_a_run_cut_off_again_and_again_ends_with_the_same_bits(finished: Path, tmp_path: Path) -> None:
-    """Each attempt gets two steps further: through the data, and every epoch's checkpoint, to the scores."""
-    for _ in range(12):
-        with pytest.raises(Stop):
-            run_detection(CONFIG, tmp_path / "run", progress=stop_at(2))
-    with pytest.raises(Stop, match="scoring"):
-        run_detection(CONFIG, tmp_path / "run", progress=stop_at(2))
-    assert_same_results(run_detection(CONFIG, tmp_path / "run"), finished)
-
-
-RESULTS = ["model.safetensors", "scores.npz", "metrics.jsonl", "summary.json", "versions.json"]
-
-
-@pytest.mark.parametrize("name", RESULTS)
-def test_a_run_cut_off_before_any_result_file_gets_all_of_them(
-    finished: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, name: str
-) -> None:
-    real = os.replace
-
-    def stop(source: Path, target: Path) -> None:
-        if Path(target).name == name:
-            raise Stop(name)
-        real(source, target)
-
-    with monkeypatch.context() as patch:
-        patch.setattr(os, "replace", stop)
-        with pytest.raises(Stop, match=name):
-            run_detection(CONFIG, tmp_path / "run")
-    assert_same_results(run_detection(CONFIG, tmp_path / "run"), finished)
-
-
-KILLED = """
-import os, signal, sys, types
-sys.path.insert(0, {tests!r})
-import test_study
-from butfor import study
-
-ticks = iter(range(0, 10**9, 31))  # a checkpoint after every validation
-study.time = types.SimpleNamespace(monotonic=lambda: next(ticks), perf_counter=lambda: next(ticks))
-
-def progress(stage, done, total, text):
-    if (stage, done) == ("fit Attention", 3):
-        os.kill(os.getpid(), signal.SIGKILL)
-
-study.run_detection(test_study.CONFIG, sys.argv[1], progress=progress)
-"""
-
-
-def test_a_killed_process_is_resumed_by_another_with_the_same_bits(finished: Path, tmp_path: Path) -> None:
-    """SIGKILL in the middle of a fit: nothing can be tidied up, and what is on disk must do."""
-    code = KILLED.format(tests=str(ROOT / "tests"))
-    environment = os.environ | {"OMP_NUM_THREADS": "1", "PYTHONPATH": str(ROOT / "src")}
-    child = subprocess.run(
-        [sys.executable, "-c", code, str(tmp_path / "run")],
-        env=environment,
-        capture_output=True,
-        text=True,
-        timeout=120,
-    )
-    assert child.returncode == -signal.SIGKILL, child.stderr
-    assert {"checkpoint/cai.pt", "checkpoint/attention.pt"} <= files(tmp_path / "run")
-    seen: list[Call] = []
-    run_detection(CONFIG, tmp_path / "run", progress=lambda *call: seen.append(call))
-    assert_same_results(tmp_path / "run", finished)
-    assert not [call for call in seen if call[0] in STAGES[:3]]  # the data was kept
-    assert [call[1] for call in seen if call[0] == "fit Attention"] == [3, 4, 5, 5]  # and epochs 1 and 2
-
-
-# ------------------------------------------------------------------------------------------ damaged files
-
-
-@pytest.fixture
-def cut_off(finished: Path, tmp_path: Path) -> Path:
-    """A run with data and both checkpoints, and no results yet."""
-    folder = tmp_path / "run"
-    shutil.copytree(finished, folder)
-    for name in ("scores.npz", "metrics.jsonl", "summary.json", "versions.json"):
-        (folder / name).unlink()
-    return folder
-
-
-def damage_empty(path: Path) -> None:
-    path.write_bytes(b"")
-
-
-def damage_cut(path: Path) -> None:
-    path.write_bytes(path.read_bytes()[:-500])
-
-
-def damage_text(path: Path) -> None:
-    path.write_text("hello")
-
-
-def damage_foreign(path: Path) -> None:
-    torch.save({"weights": torch.zeros(3)}, path)
-
-
-def damage_shape(path: Path) -> None:
-    """The checkpoint of a model with other layers."""
-    state = torch.load(path, weights_only=True)
-    state["model"] = {name: tensor[..., :1] for name, tensor in state["model"].items()}
-    torch.save(state, path)
-
-
-@pytest.mark.parametrize("damage", [damage_empty, damage_cut, damage_text, damage_foreign, damage_shape])
-def test_a_damaged_checkpoint_is_named_or_made_anew(
-    finished: Path, cut_off: Path, damage: Callable[[Path], None]
-) -> None:
-    damage(cut_off / "checkpoint" / "cai.pt")
-    try:
-        run_detection(CONFIG, cut_off)
-    except ValueError as error:
-        sentence = str(error)
-        assert "cai.pt" in sentence
-        assert "delete" in sentence.lower()  # the sentence says what to do
-    else:
-        assert_same_results(cut_off, finished)
-
-
-@pytest.mark.parametrize("damage", [damage_empty, damage_cut, damage_text])
-@pytest.mark.parametrize("name", ["train.npz", "test.npz"])
-def test_a_damaged_data_file_is_named(cut_off: Path, name: str, damage: Callable[[Path], None]) -> None:
-    damage(cut_off / "data" / name)
-    with pytest.raises(ValueError, match=name):
-        run_detection(CONFIG, cut_off)
-
-
-def test_a_data_file_of_another_run_is_refused(cut_off: Path) -> None:
-    """The config promises ten test episodes, and the summary would state them."""
-    shutil.copy(cut_off / "data" / "validation.npz", cut_off / "data" / "test.npz")
-    with pytest.raises(ValueError, match=r"test\.npz"):
-        run_detection(CONFIG, cut_off)
-
-
-# ------------------------------------------------------------------------------------------------- config
-
-
-@pytest.mark.parametrize("name", ["seeds", "train_episodes", "validation_episodes", "test_episodes"])
-@pytest.mark.parametrize("value", [0, -1])
-def test_numbers_below_one_are_refused_by_name(name: str, value: int) -> None:
-    with pytest.raises(ValueError, match=f"{name} must be at least 1; got {value}"):
-        DetectionConfig(**{name: value})  # type: ignore[arg-type]
-
-
-@pytest.mark.parametrize("world", ["push", "CartPole-v1", "", "Slide"])
-def test_a_world_without_labels_is_refused_with_those_that_have_them(world: str) -> None:
-    with pytest.raises(ValueError, match=rf"'{world}' is not one of: slide"):
-        DetectionConfig(world=world)
-
-
-def test_the_papers_settings_are_the_default() -> None:
-    paper = detection_preset("slide")
-    assert paper == DetectionConfig()
-    assert (paper.model.layers, paper.model.width, paper.model.normalize_input) == (4, 128, False)
-    assert (paper.seeds, paper.scoring.actions, paper.fitting.batch_size) == (5, 64, 1000)
-
-
-def test_too_few_states_are_noticed_before_the_training(tmp_path: Path) -> None:
-    """One random episode seldom holds an influenced state; hours of training must not end with that sentence."""
-    seen: list[str] = []
-    config = replace(CONFIG, test_episodes=1)
-    with pytest.raises(ValueError, match="same label"):
-        run_detection(config, tmp_path / "run", progress=lambda stage, *rest: seen.append(stage))
-    assert [stage for stage in seen if stage.startswith("fit")] == []
+def test_arms_are_plain_values() -> None:
+    assert Arm("a", Config()) == Arm("a", Config())

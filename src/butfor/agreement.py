@@ -64,7 +64,9 @@ def pictures(episodes: Episodes, states: list[tuple[int, int]]) -> list[NDArray[
     env: Any = make_worlds(config["world"], 1, render_mode="rgb_array", width=720, height=720)
     frames = []
     for episode, time in states:
-        replay(env, episode_seed(config["seed"], 0, episode), episodes.action[episode, :time])
+        resets = episodes.reset_seed  # files of earlier versions do not hold them
+        seed = episode_seed(config["seed"], 0, episode) if resets is None else int(resets[episode])
+        replay(env, seed, episodes.action[episode, :time])
         frames.append(env.render()[0][240:600, 200:560])  # what is around the gripper
     env.close()
     return frames

@@ -1,6 +1,7 @@
 """The command line: parse, call, print. Everything heavy is imported by the command that needs it."""
 
 import dataclasses
+import re
 import signal
 import sys
 from pathlib import Path
@@ -9,6 +10,7 @@ from typing import Annotated, Any, Literal
 import tyro
 
 from butfor import __version__
+from butfor.cli_study import study
 from butfor.cli_train import choose_device, train_command
 from butfor.console import (
     live_progress,
@@ -72,13 +74,13 @@ def detect(
         overwrite: start anew where the run folder holds a run already
         device: where to compute; auto takes a GPU where there is one
     """
+    from butfor.detection import run_detection
     from butfor.detection_settings import detection_preset
     from butfor.envs import short_name
     from butfor.record import run_name
-    from butfor.study import run_detection
 
     base = detection_preset(short_name(world), preset)
-    names = None if studies is None else tuple(name for name in studies.split(",") if name not in ("", "none"))
+    names = None if studies is None else tuple(name for name in re.split("[ ,]+", studies) if name not in ("", "none"))
     config = _changed(
         base,
         data=None if data == "preset" else data,
@@ -96,11 +98,15 @@ def detect(
     folder = run or Path("runs") / run_name("detection", config)
     with live_progress() as progress:
         run_detection(config, folder, choose_device(device), overwrite, progress)
-        if pictures and config.world != "slide":
-            from butfor.pictures import write_pictures
-
-            write_pictures(folder, progress)
     print_detection(folder)
+    if pictures and config.world != "slide":
+        from butfor.pictures import write_pictures
+
+        try:
+            with live_progress() as progress:
+                write_pictures(folder, progress)
+        except (ImportError, ValueError, RuntimeError, OSError) as error:  # a machine that computes need not draw
+            print(f"No pictures were made: {error}", file=sys.stderr)
     try:
         from butfor.report import write_report
 
@@ -206,15 +212,24 @@ def watch(
     print(f"Video: {render(run, out, seed, episodes, first)}")
 
 
-def report(run: Annotated[Path, tyro.conf.Positional, tyro.conf.arg(metavar="RUN")], /) -> None:
+def report(
+    run: Annotated[Path, tyro.conf.Positional, tyro.conf.arg(metavar="RUN")],
+    /,
+    figures: Annotated[bool, tyro.conf.FlagCreatePairsOff] = False,
+) -> None:
     """Write the report of a finished run anew.
 
     Args:
         run: the run folder
+        figures: write figures for papers besides, as SVG and PNG
     """
     from butfor.report import write_report
 
     print(f"Report: {write_report(run)}")
+    if figures:
+        from butfor.figures import write_figures
+
+        print(f"Figures: {write_figures(run)[0].parent}")
 
 
 def _changed(config: Any, **changes: Any) -> Any:
@@ -234,7 +249,9 @@ def main() -> None:
         print(f"butfor {__version__}")
         return
     signal.signal(signal.SIGTERM, _interrupt)
-    functions = (detect, train, evaluate, watch, collect, labels, report)
+    if arguments[:1] == ["study"]:  # --ray takes an address, or stands alone
+        arguments = re.sub(r"--ray(?=\0--|$)", "--ray=here", "\0".join(arguments)).split("\0")
+    functions = (detect, train, evaluate, watch, collect, labels, study, report)
     commands: dict[str, Any] = {function.__name__: function for function in functions}
     try:
         if arguments[:1] == ["train"]:
@@ -253,7 +270,8 @@ def main() -> None:
     except (ValueError, TypeError, OSError, FloatingPointError, ImportError, MemoryError) as error:
         sys.exit(f"Error: {error}")
     except RuntimeError as error:
-        if type(error).__name__ in ("OutOfMemoryError", "WorldError"):  # torch's and rollout's; both slow to import
+        # of torch, rollout and units, which are slow to import
+        if type(error).__name__ in ("OutOfMemoryError", "WorldError", "StudyError"):
             sys.exit(f"Error: {error}")
         raise
 

@@ -118,6 +118,7 @@ def add_labels(
 
     Episodes that do not come out as they are stored, but for rounding, were not played in this world; they are refused.
     """
+    world = short_name(CollectConfig(world, labels=tuple(labels)).world)  # unknown labels are refused here
     if episodes.reset_seed is None:
         raise ValueError("These episodes do not hold the seeds of their resets, so they cannot be played again.")
     parts: list[Episodes] = []
@@ -134,6 +135,10 @@ def _labelled(episodes: Episodes, world: str, labels: Sequence[str]) -> Episodes
     """Some episodes, played again all at once, with labels."""
     is_fetch = world != "slide"
     env = make_worlds(world, len(episodes), **({"contacts": True} if is_fetch else {}))
+    spaces: Any = (env.single_observation_space["observation"], env.single_action_space)  # type: ignore[index]
+    given, own = (episodes.observation.shape[2], episodes.action.shape[2]), tuple(space.shape[0] for space in spaces)
+    if given != own:
+        raise ValueError(f"These episodes have states and actions of sizes {given}, {world} has {own}: another world?")
     judge = _exact_judge(env) if is_fetch and "exact" in labels else None
     verdicts: list[NDArray[np.bool_]] = []
 
@@ -150,7 +155,7 @@ def _labelled(episodes: Episodes, world: str, labels: Sequence[str]) -> Episodes
         raise ValueError(f"Played again in {world}, episodes differ by {error:.2g} from what is stored: another world?")
     if {"contact", "heuristic"} & set(labels):
         episodes.contact = again.contact
-    found = {"exact": np.stack(verdicts, 1)} if verdicts else {}
+    found = {"exact": np.stack(verdicts, 1) & episodes.valid[:, : len(verdicts)]} if verdicts else {}
     episodes.label |= found | {name: again.label[name] for name in labels if name in again.label}
     if "heuristic" in labels:
         episodes.label["heuristic"] = _heuristic(episodes)

@@ -10,8 +10,11 @@ from typing import TYPE_CHECKING, Any
 from butfor.files import read_json
 
 if TYPE_CHECKING:
+    from collections.abc import Mapping
+
     from butfor.episodes import Episodes
     from butfor.rollout import Progress
+    from butfor.units import UnitState
 
 
 @contextmanager
@@ -97,6 +100,14 @@ def print_evaluation(success: dict[int, float], episodes: int) -> None:
         print(f"seed {seed}: {share:.3f}")
     mean = sum(success.values()) / len(success)
     print(f"success {mean:.3f}, mean over {len(success)} seed(s), {episodes} episodes each")
+
+
+def print_study_states(title: str, states: "Mapping[str, UnitState]") -> None:
+    """How far each run of a study is."""
+    print(f"{title}:")
+    for label, state in states.items():
+        played = f", {state.played:,} of {state.asked:,} episodes" if state.asked else ""
+        print(f"  {label:<24}{state.state}{played}  {state.folder}")
 
 
 def print_training(folder: Path) -> bool:

@@ -68,7 +68,8 @@ class Data:
                 parts.append(self._played(f"{name}-expert", "noisy-expert", count // 2, 2 * seed + 1, first, count))
         elif self.world == "slide" and name == "test":  # as the paper has it: half of it random
             share = count - count // 2
-            parts = [self._played("test-random", "random", share, 1, 0, count), self._from_agents(name, count // 2)]
+            parts = [self._played("test-random", "random", share, 2 * seed, 0, share)]  # no agent starts where it does
+            parts += [self._from_agents(name, count - share)] if count > share else []
         else:
             parts = [self._from_agents(name, count)]
         episodes = concatenate(parts) if len(parts) > 1 else parts[0]
@@ -118,10 +119,13 @@ class Data:
             every = max(1, self.agent_episodes // 10)
             config = replace(config, seeds=len(RUNS), episodes=self.agent_episodes, evaluate_every=every)
             begun = (run / "config.json").is_file()
-            if begun:
-                resume(run, self.device, progress=self.progress)
-            else:
-                train(config, run, self.device, keep_episodes=kept, progress=self.progress)
+            try:
+                if begun:
+                    resume(run, self.device, keep_episodes=kept, progress=self.progress)
+                else:
+                    train(config, run, self.device, keep_episodes=kept, progress=self.progress)
+            except KeyboardInterrupt as stopped:  # its words are for those who called `train` themselves
+                raise KeyboardInterrupt from stopped
         return Episodes.load(kept)
 
     def forks(self, test: Episodes) -> tuple[NDArray[np.float32], NDArray[np.float64]]:

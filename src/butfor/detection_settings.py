@@ -82,6 +82,21 @@ class DetectionConfig:
                 raise ValueError(f"{name} must be at least 0; got {getattr(self, name)}.")
         if self.data not in ("scripted", "agents"):
             raise ValueError(f"data is {self.data!r}; it must be 'scripted' or 'agents'.")
+        played = {name: getattr(self, f"{name}_episodes") for name in ("train", "validation", "test")}
+        played["test"] //= 2 if self.world == "slide" else 1  # the other half is random
+        for name, count in played.items() if self.data == "agents" else ():
+            if count > self.agent_episodes:
+                raise ValueError(
+                    f"{count} {name} episodes are to be of agents that play {self.agent_episodes}; give "
+                    "a larger agent_episodes, or ask for fewer."
+                )
+        if self.split_agent and f"{self.world}, four tokens" not in TOKENS:
+            raise ValueError(f"split_agent is for pick-and-place; the agent of {self.world} has no parts.")
+        if not self.target_noise > 0 or not all(level >= 0 for level in self.noise_levels):
+            raise ValueError(
+                f"target_noise is {self.target_noise} and noise_levels are {self.noise_levels}; expected a positive "
+                "number, and numbers of at least 0."
+            )
         unknown = [name for name in self.studies if name not in get_args(Study)]
         if unknown:
             raise ValueError(f"There is no study {unknown[0]!r}; the studies are {', '.join(get_args(Study))}.")
@@ -126,8 +141,8 @@ def detection_preset(world: str, name: str = "paper") -> DetectionConfig:
         )  # fmt: skip
     short = replace(fitting, max_epochs=24, validate_every=4)
     return replace(
-        paper, data="scripted", seeds=2, train_episodes=400, validation_episodes=100, test_episodes=100,
-        random_episodes=100, model=replace(paper.model, layers=3, width=128), fitting=short,
+        paper, data="scripted", agent_episodes=2_000, seeds=2, train_episodes=400, validation_episodes=100,
+        test_episodes=100, random_episodes=100, model=replace(paper.model, layers=3, width=128), fitting=short,
         attention=AttentionConfig(embedding=32, feedforward=32, heads=2, layers=2, normalize_input=True),
         attention_fitting=replace(short, learning_rate=5e-4), compare_forms=False, studies=("decisions",),
         extra_episodes=100,

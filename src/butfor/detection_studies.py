@@ -69,7 +69,7 @@ def study_noise(case: Case) -> dict[str, Any]:
         noisy = [add_noise(part, level, deviation, np.random.default_rng((place, i))) for i, part in enumerate(parts)]
         model = case.influence
         if level:
-            model = case.fit(f"CAI with {level:.0%} noise", train=noisy[0], validation=noisy[1])
+            model = case.fit(f"CAI with {100 * level:g}% noise", train=noisy[0], validation=noisy[1])
         for where, episodes in (("train_only", case.test), ("train_and_test", noisy[2])):
             rows = evaluate(detect.cai(model, "object")(episodes), case.test)
             for metric, values in found[where].items():
@@ -163,6 +163,8 @@ def study_reference(case: Case) -> list[dict[str, Any]]:
     Training targets get Gaussian noise, and so do the forked outcomes: without any, the true CAI is infinite.
     """
     obs, outcome = case.data.forks(case.test)
+    known = np.isfinite(outcome).all((1, 2))  # not where the physics blew up
+    obs, outcome = obs[known], outcome[known]
     generator, noise = np.random.default_rng(0), case.target_noise
     blocks = np.array_split(np.arange(len(obs)), max(1, len(obs) // 20))
     truth = np.concatenate([detect.reference_cai(outcome[rows], noise, 4, generator) for rows in blocks])
@@ -171,7 +173,7 @@ def study_reference(case: Case) -> list[dict[str, Any]]:
     for form in KL_FORMS:
         for actions in ACTIONS:
             scores = _member_scores(rescored(model, ScoreConfig(actions, form=form)), obs)  # [S, n]
-            correlation = [float(spearmanr(score, truth).statistic) for score in scores]
+            correlation = [float(spearmanr(s, truth).statistic) if np.ptp(s) else 0.0 for s in scores]
             rows.append(
                 {
                     "actions": actions,
@@ -241,8 +243,7 @@ def _by_free_states(scores: Array, episodes: Episodes) -> list[dict[str, Any]]:
         for calibrating in _halves(episodes):
             for score in scores:
                 free, rest = score[calibrating & ~label], ~calibrating
-                called = decisions.reject(decisions.conformal_p_values(free, score[rest]), rate)
-                results.append(_outcome(called, label[rest]))
+                results.append(_outcome(_called(free, score[rest], rate), label[rest]))
         table.append(_row("free states", rate, results, len(scores)))
     return table
 
@@ -253,9 +254,18 @@ def _by_foreign_states(free: Array, scores: Array, episodes: Episodes) -> list[d
     table = []
     for rate in RATES:
         pairs = zip(free, scores, strict=True)
-        called = [decisions.reject(decisions.conformal_p_values(known, score), rate) for known, score in pairs]
-        table.append(_row("free states of another agent", rate, [_outcome(one, label) for one in called], len(scores)))
+        called = [_called(known, score, rate) for known, score in pairs]
+        table.append(
+            _row("free states of the validation set", rate, [_outcome(one, label) for one in called], len(scores))
+        )
     return table
+
+
+def _called(free: Array, scores: Array, rate: float) -> Array:
+    """Which states [N] are called influenced by conformal p-values; none where no free state is known."""
+    if not len(free):
+        return np.zeros(len(scores), dtype=bool)
+    return decisions.reject(decisions.conformal_p_values(free, scores), rate)
 
 
 def _by_random_actions(influence: Influence, scores: Array, episodes: Episodes) -> list[dict[str, Any]]:
@@ -275,8 +285,10 @@ def _by_random_actions(influence: Influence, scores: Array, episodes: Episodes) 
         for calibrating in _halves(episodes):
             for score, p_values in zip(scores, ranked, strict=True):
                 known, rest = calibrating & is_drawn, ~calibrating
-                curve = decisions.false_discovery_curve(score[known], p_values[known])
-                threshold = decisions.threshold_for(*curve, rate)
+                threshold = None
+                if known.any():
+                    curve = decisions.false_discovery_curve(score[known], p_values[known])
+                    threshold = decisions.threshold_for(*curve, rate)
                 called = np.zeros(rest.sum(), dtype=bool) if threshold is None else score[rest] >= threshold
                 results.append(_outcome(called, label[rest]))
         table.append(_row("random actions", rate, results, len(scores)))

@@ -14,7 +14,7 @@ from butfor.networks import ACTIVATIONS, ACTIVATIONS_IN_PLACE, Activation, Input
 
 @dataclass(frozen=True)
 class ModelConfig:
-    """The Gaussian network. Defaults are the paper's for Fetch; `study.py` holds those of each world."""
+    """The Gaussian network. Defaults are the paper's for detection on Fetch; presets hold those of each world."""
 
     layers: int = 3
     """hidden layers"""

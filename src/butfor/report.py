@@ -2,18 +2,13 @@
 
 import html
 import json
-import os
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-import jinja2
 import numpy as np
-from markupsafe import Markup
-from plotly.offline import get_plotlyjs
 
 from butfor import report_detection as parts
-from butfor.report_detection import AGAIN, METRICS, detector_rows, expected_form, read
 from butfor.report_figures import (
     BLUE,
     DARK,
@@ -33,6 +28,9 @@ from butfor.report_figures import (
     score_figure,
     translucent,
 )
+from butfor.report_page import render_page, write_page
+from butfor.report_reading import AGAIN, METRICS, detector_rows, expected_form, read
+from butfor.report_study import write_training_report
 
 PATHS = ("observation", "achieved_goal", "desired_goal")
 SLIDE: dict[str, Any] = {"kind": "slide", "walls": [-5.0, 5.0], "limit": -0.5, "width": 0.2, "goal_radius": 0.5}
@@ -58,23 +56,18 @@ class Run:
 
 
 def write_report(run: Path) -> Path:
-    """Write run/report.html for a folder of kind "detection" and return its path."""
-    target = Path(run) / "report.html"
-    temporary = target.with_name(f".report.{os.getpid()}.html")
-    page = render(read_run(Path(run)))
-    try:
-        temporary.write_text(page, encoding="utf-8")
-        os.replace(temporary, target)
-    finally:
-        temporary.unlink(missing_ok=True)
-    return target
+    """Write run/report.html for a folder of kind "detection" or "training" and return its path."""
+    run = Path(run)
+    if read(run / "config.json").get("kind") == "training":
+        return write_training_report(run)
+    return write_page(run / "report.html", render(read_run(run)))
 
 
 def read_run(run: Path) -> Run:
     """Read a detection folder; refuse with a sentence what is missing, broken or inconsistent."""
     config = read(run / "config.json")
     if config.get("kind") != "detection":
-        raise ValueError(f"{run} is a run of kind {config.get('kind')!r}, but only 'detection' has a report.")
+        raise ValueError(f"{run} is a run of kind {config.get('kind')!r}, which is not drawn here; 'detection' is.")
     versions, summary, metrics = (read(run / name) for name in ("versions.json", "summary.json", "metrics.jsonl"))
     arrays, data = read(run / "scores.npz"), read(run / "data" / "test.npz")
     for name, schema in (("config.json", config.get("schema")), ("summary.json", summary.get("schema"))):
@@ -110,16 +103,6 @@ def read_run(run: Path) -> Run:
         if not right:
             raise ValueError(f"{run} is inconsistent: {problem}. {AGAIN}")
     return Run(run, config, versions, metrics, summary, rows, main, thresholds, arrays, scores, label, data, valid)
-
-
-def flatten(value: Any, prefix: str = "") -> list[tuple[str, str]]:
-    """Rows of a readable table: nested keys joined with dots, long values cut."""
-    if isinstance(value, list) and value and all(isinstance(item, dict) for item in value):
-        value = dict(enumerate(value))
-    if isinstance(value, dict):
-        return [row for key in value for row in flatten(value[key], f"{prefix}.{key}" if prefix else str(key))]
-    text = value if isinstance(value, str) else "–" if value is None else json.dumps(value, ensure_ascii=False)
-    return [(prefix, text if len(text) <= 300 else text[:300] + " …")]
 
 
 def choose_episodes(label: Array, contact: Array, score: Array, threshold: float) -> dict[int, str]:
@@ -190,15 +173,12 @@ def render(run: Run) -> str:
     figures = {kind: curve_figure(run.rows, run.scores, run.label, kind) for kind in ("roc", "pr")}
     figures |= {"scores": score_figure(title, first, run.label, run.thresholds[0])} | explorer_figures
     figures |= other_figures | study_figures | diagnosis_figures | picture_figures
-    drawn = {name: json.loads(figure.to_json()) for name, figure in figures.items()}
-    page = {"dark": DARK, "figures": drawn, "timeline": timeline(run), "explorer": explorer}
+    page = {"dark": DARK, "figures": figures, "timeline": timeline(run), "explorer": explorer}
     page["films"] = pictures["films"] if pictures else []
-    loader = jinja2.FileSystemLoader(Path(__file__).parent / "templates")
-    environment = jinja2.Environment(loader=loader, autoescape=True, undefined=jinja2.StrictUndefined,
-                                     trim_blocks=True, lstrip_blocks=True)  # fmt: skip
-    return environment.get_template("detection.html.j2").render(
-        run=run, share=float(run.label.mean()), metadata=json.loads(str(run.data.get("metadata", "{}"))), page=page,
-        plotly=Markup(get_plotlyjs()), flatten=flatten, notes=[str(note) for note in run.summary.get("notes") or []],
+    return render_page(
+        "detection.html.j2", page, run=run, share=float(run.label.mean()),
+        metadata=json.loads(str(run.data.get("metadata", "{}"))),
+        notes=[str(note) for note in run.summary.get("notes") or []],
         explored=[{"title": name, "binary": False, **look("", place)} for place, name in enumerate(EXPLORED.values())],
         others=others, studies=studies, diagnosis=diagnosis, pictures=pictures,
     )  # fmt: skip

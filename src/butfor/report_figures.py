@@ -82,6 +82,13 @@ def seed_curves(label: Array, scores: Array, kind: str) -> tuple[Array, Array]:
     return x, np.stack([p[::-1][np.searchsorted(r[::-1], x - 1e-9)] for p, r in curves])
 
 
+def seed_points(label: Array, scores: Array, kind: str) -> tuple[Array, Array]:
+    """Where each seed's yes-or-no answers [S, N] stand in a chart of either kind: x [S], y [S]."""
+    hits, alarms = scores[:, label].sum(1), scores[:, ~label].sum(1)  # [S, N] -> [S]
+    recall, precision = hits / label.sum(), hits / np.maximum(hits + alarms, 1)
+    return (alarms / (~label).sum(), recall) if kind == "roc" else (recall, precision)
+
+
 def curve_figure(rows: list[Row], detectors: dict[str, Array], label: Array, kind: str) -> Any:
     """ROC or precision-recall: mean over seeds with their range as a band, yes-or-no detectors as markers."""
     figure, share = go.Figure(), float(label.mean())
@@ -91,9 +98,7 @@ def curve_figure(rows: list[Row], detectors: dict[str, Array], label: Array, kin
         scores, colour = detectors[row["name"]], row["colour"]
         common = {"name": html.escape(row["title"]), "legendgroup": row["name"]}
         if row["binary"]:
-            hits, alarms = scores[:, label].sum(1), scores[:, ~label].sum(1)  # [S, N] -> [S]
-            recall, precision = hits / label.sum(), hits / np.maximum(hits + alarms, 1)
-            x, y = (alarms / (~label).sum(), recall) if kind == "roc" else (recall, precision)
+            x, y = seed_points(label, scores, kind)
             marker = {"color": colour, "symbol": row["symbol"], "size": 13, "line": {"color": INK, "width": 1}}
             figure.add_scatter(x=plain(x), y=plain(y), mode="markers", marker=marker, cliponaxis=False,
                                hovertemplate=hover, **common)  # fmt: skip

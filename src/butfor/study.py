@@ -1,258 +1,338 @@
-"""The paper's experiments: each a config, and a function that fills a run folder and goes on where it was cut off."""
+"""Every experiment of the paper by name: its arms, each a label and a config, and what the paper claims of them."""
 
-import time
-from collections.abc import Callable
-from dataclasses import replace
+import dataclasses
+import shlex
+import sys
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, replace
+from itertools import combinations
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal
 
-import numpy as np
-import torch
-from torch import Tensor
+from butfor.claims import Claim
+from butfor.detection_settings import detection_preset
+from butfor.files import write_json
+from butfor.settings import Config, Overlap, Use, preset
+from butfor.units import AnyConfig, UnitState, kind_of, unit_name, unit_state
 
-from butfor import detect
-from butfor.actions import ActionLaw
-from butfor.arrays import check_transitions
-from butfor.attention import AttentionModel
-from butfor.detection_data import Data
-from butfor.detection_settings import PAPER, PAPER_LABEL, PAPER_SHARE, TOKENS, DetectionConfig
-from butfor.detection_studies import STUDIES, Case, evaluate, member
-from butfor.dynamics import GaussianDynamics, ModelConfig, Table, target_scale, training_table
-from butfor.episodes import Episodes
-from butfor.files import load_checkpoint, read_json, save_checkpoint, write_json, written
-from butfor.fitting import FitConfig, Fitting
-from butfor.gaussian import KL_FORMS
-from butfor.influence import Influence
-from butfor.networks import make_generators
-from butfor.record import differences, open_run, versions, write_metrics
-from butfor.rollout import Progress
-from butfor.worlds import ENTITY, FETCH_ENTITY
+Size = Literal["paper", "small"]
+EPISODES = {"pick-and-place": 20_000, "push": 10_000, "rot-table": 30_000}  # of the paper's curves
+HER = "DDPG + HER"
+USES: tuple[Use, ...] = ("priority", "bonus", "active")
+SHORT = {"priority": "P", "bonus": "bonus", "active": "active"}
 
 
-def run_detection(
-    config: DetectionConfig,
-    folder: Path | str,
-    device: torch.device | str = "cpu",
-    overwrite: bool = False,
-    progress: Progress = lambda stage, done, total, text: None,
-) -> Path:
-    """Collects data, trains all seeds as replicas, evaluates every detector against the exact label: a run folder.
+@dataclass(frozen=True)
+class Arm:
+    """One line of a figure, or one table."""
 
-    A folder of the same config goes on where it was cut off: data, and training up to its last checkpoint, are kept.
-    """
-    folder = open_run(folder, "detection", config, overwrite)
-    if (folder / "summary.json").is_file():
-        return folder
-    began, record = time.perf_counter(), versions(device)
-    data = Data(config.world, folder / "data", config.data, config.agent_episodes, progress, device)
-    sets = {"test": data.episodes("test", config.test_episodes)}
-    if config.random_episodes:
-        sets["random"] = data.episodes("random", config.random_episodes)
-    for name, episodes in sets.items():
-        label = episodes.label["exact"][episodes.valid]
-        if label.all() or not label.any():
-            raise ValueError(f"All {len(label)} {name} states have the same label; use more {name} episodes.")
-    train = data.episodes("train", config.train_episodes)
-    validation = data.episodes("validation", config.validation_episodes)
-
-    law = ActionLaw((-1.0,) * train.action.shape[2], (1.0,) * train.action.shape[2])  # that of every built-in world
-    entities = {"object": list(ENTITY.get(config.world, FETCH_ENTITY))}
-
-    def fit(
-        name: str,
-        model: ModelConfig = config.model,
-        train: Episodes = train,
-        validation: Episodes = validation,
-        target_noise: float = 0.0,
-    ) -> Influence:
-        """An influence model of all seeds, trained to the end."""
-        tables, scale = _tables((train, validation), law, entities, model, target_noise, device)
-        generators = make_generators(range(config.seeds))
-        network = GaussianDynamics(train.observation.shape[2], law.size, len(scale), model, generators).to(device)
-        _fit(name, network, tables, config.fitting, generators, folder, progress)
-        return Influence(network, law, entities, scale, config.scoring)
-
-    influence = fit("CAI")
-    influence.save(folder / "model.safetensors")
-    tables, scale = _tables((train, validation), law, entities, config.model, 0.0, device)
-    tables = [(_world_frame(inputs), target) for inputs, target in tables]
-    tokens = TOKENS[f"{config.world}, four tokens" if config.split_agent else config.world]
-    generators = make_generators(range(config.seeds))
-    transformer = AttentionModel(tokens, len(scale), config.attention, generators).to(device)
-    _fit("Attention", transformer, tables, config.attention_fitting, generators, folder, progress)
-
-    detectors: dict[str, detect.Detector] = {
-        "cai": detect.cai(influence, "object"),
-        "entropy": detect.conditional_entropy(influence, "object"),
-        "attention": detect.attention(transformer, device, _world_frame),
-        "contact": detect.contact,
-        "moved": detect.moved,
-    }
-    for form in KL_FORMS if config.compare_forms else ():
-        other = Influence(influence.model, law, entities, scale, replace(config.scoring, form=form))
-        detectors[f"cai_{form}"] = detect.cai(other, "object")
-    scores: dict[str, dict[str, detect.Scores]] = {name: {} for name in sets}
-    done = 0
-    for name, episodes in sets.items():
-        for kind, detector in detectors.items():
-            progress("scoring", done, len(detectors) * len(sets), kind)
-            scores[name][kind] = detector(episodes)
-            done += 1
-    progress("scoring", done, done, "done")
-
-    held_out = [part[:20_000] for part in validation.transitions()]
-    found = member(influence, 0).diagnose(*held_out)
-    write_json(folder / "diagnosis.json", {name: one.plain() for name, one in found.items()})
-    case = Case(
-        data, train, validation, sets, influence, fit, config.model, config.noise_levels, config.target_noise,
-        config.extra_episodes, progress,
-    )  # fmt: skip
-    for name in config.studies:
-        _keep_study(folder, name, lambda name=name: STUDIES[name](case))  # type: ignore[misc]
-    write_json(folder / "versions.json", record | {"seconds": round(time.perf_counter() - began, 1)})
-    _write_results(folder, config, sets, scores)  # the summary, written last, marks the run as finished
-    return folder
+    label: str
+    config: AnyConfig
 
 
-def _tables(
-    parts: tuple[Episodes, Episodes],
-    law: ActionLaw,
-    entities: dict[str, list[int]],
-    model: ModelConfig,
-    target_noise: float,
-    device: torch.device | str,
-) -> tuple[list[Table], list[float]]:
-    """What a model learns from and is validated on, and the factor on its targets."""
-    transitions = [check_transitions(*part.transitions()) for part in parts]
-    scale = target_scale(transitions[0], entities, model)
-    tables = [training_table(part, law, entities, scale, device) for part in transitions]
-    if target_noise:
-        generator = torch.Generator().manual_seed(0)
-        noise = [torch.randn(target.shape, generator=generator).to(device) for _, target in tables]
-        factor = (target_noise * scale).float().to(device)
-        tables = [(inputs, target + factor * one) for (inputs, target), one in zip(tables, noise, strict=True)]
-    return tables, scale.tolist()
+@dataclass(frozen=True)
+class Study:
+    """One experiment: what it asks, what is run for it, and what the paper says came out."""
+
+    name: str
+    title: str
+    about: str
+    arms: tuple[Arm, ...]
+    claims: tuple[Claim, ...] = ()
 
 
-def _world_frame(inputs: Tensor) -> Tensor:
-    """Fetch shows the object's velocity relative to the gripper's; a token is to tell of its own entity alone."""
-    if inputs.shape[-1] < 25:
-        return inputs
-    seen = inputs.clone()
-    seen[..., 14:17] += seen[..., 20:23]
-    return seen
+# ---------------------------------------------------------------------------------------------- detection
 
 
-def _keep_study(folder: Path, name: str, run: Callable[[], Any]) -> None:
-    """Runs a study whose result `studies.json` does not hold yet, and adds it."""
-    path = folder / "studies.json"
-    found = read_json(path) if path.is_file() else {"schema": 1}
-    if name not in found:
-        write_json(path, found | {name: run()})
+def _detection(name: str, title: str, about: str, *worlds: str) -> Study:
+    """Studies of detection share one run a world, which answers all of them."""
+    return Study(name, title, about, tuple(Arm(world, detection_preset(world)) for world in worlds))
 
 
-def _fit(
-    name: str,
-    model: Any,
-    tables: list[tuple[Tensor, Tensor]],
-    config: FitConfig,
-    generators: list[torch.Generator],
-    folder: Path,
-    progress: Progress,
-) -> None:
-    """Fits to the end, with a checkpoint every half minute to go on from."""
-    fitting = Fitting(model, tables[0], tables[1], config, generators)
-    path = folder / "checkpoint" / f"{name.lower()}.pt"
-    if path.is_file():
-        try:
-            fitting.restore(load_checkpoint(path))
-        except (ValueError, KeyError, RuntimeError, OSError) as error:
-            raise ValueError(f"{path} cannot be continued ({error}); delete it to fit {name} anew.") from error
-    saved = time.monotonic()
-    for state in fitting.run():
-        running = int((~state.stopped).sum())
-        progress(
-            f"fit {name}", state.epoch, config.max_epochs, f"error {state.error.mean():.2e}, {running} still learning"
-        )
-        if time.monotonic() - saved > 30:
-            save_checkpoint(path, fitting.state())
-            saved = time.monotonic()
-    progress(f"fit {name}", config.max_epochs, config.max_epochs, f"best epochs {fitting.best_epoch.tolist()}")
-    save_checkpoint(path, fitting.state())
+def table1() -> Study:
+    """Table 1."""
+    about = "CAI, entropy, attention and contact as detectors of influence on 1DSlide and FetchPickAndPlace."
+    return _detection("table1", "Detection: table 1", about, "slide", "pick-and-place")
 
 
-def _write_results(
-    folder: Path, config: DetectionConfig, sets: dict[str, Episodes], scores: dict[str, dict[str, detect.Scores]]
-) -> None:
-    """Scores, one metrics row a set, label, detector and seed, and the summary that table and report show."""
-    rows: list[dict[str, Any]] = []
-    tables: list[dict[str, Any]] = []
-    for name, episodes in sets.items():
-        episode, step = episodes.valid.nonzero()
-        shown: dict[str, Any] = {kind: value for kind, value in scores[name].items() if kind in detect.TITLES}
-        labels = {kind: episodes.label[kind] for kind in ("exact", "heuristic") if kind in episodes.label}
-        shown |= {"label" if kind == "exact" else f"label_{kind}": v[episodes.valid] for kind, v in labels.items()}
-        shown |= {"episode": episode.astype(np.int32), "time": step.astype(np.int32)}
-        path = folder / ("scores.npz" if name == "test" else f"scores-{name}.npz")
-        with written(path) as temporary, temporary.open("wb") as file:
-            np.savez_compressed(file, allow_pickle=False, **shown)
-        for label, truth in labels.items():
-            part = [
-                {"set": name, "label": label, "detector": kind, "seed": seed, **values}
-                for kind, seeds in scores[name].items()
-                for seed, values in enumerate(evaluate(seeds, episodes, label))
-            ]
-            rows += part
-            tables.append(_table(config, name, label, float(truth[episodes.valid].mean()), len(step), part))
-    write_metrics(folder, rows)
-    changed = ", ".join(f"{name} {value}" for name, value in differences(config) if name != "compare_forms")
-    main, *others = tables
-    who = (
-        f"Training, validation and test episodes are of three agents that learned by DDPG with HER for "
-        f"{config.agent_episodes:,} episodes, an equal share of every thousand."
-        if config.data == "agents"
-        else "The paper collected its data with learned agents; here half of the episodes are random and half are by a "
-        "scripted policy, so the rows compare methods, not data sets."
+def detection_curves() -> Study:
+    """Figures 3 and S1."""
+    about = "ROC and precision-recall curves, performance under observation noise, and by the number of actions K."
+    return _detection("detection-curves", "Detection: curves, noise and K", about, "slide", "pick-and-place")
+
+
+def random_test_set() -> Study:
+    """Figure S2."""
+    about = "Detection on the states of a random policy, where influence is rare."
+    return _detection("random-test-set", "Detection on a random policy's states", about, "pick-and-place")
+
+
+def random_training_data() -> Study:
+    """The remark of appendix F that training on random data gives similar results."""
+    about = "The influence model trained on episodes of a random policy instead of a learning agent's."
+    return _detection("random-training-data", "Detection learned from random data", about, "pick-and-place")
+
+
+def trajectories() -> Study:
+    """Figures S3 and S4."""
+    about = "CAI along chosen episodes: no contact, a brief touch, a successful manipulation."
+    return _detection("trajectories", "CAI along episodes", about, "pick-and-place")
+
+
+# ----------------------------------------------------------------------------------------------- learning
+
+
+def _run(world: str = "pick-and-place", *uses: Use, **changes: Any) -> Config:
+    """The paper's settings for a world with some uses of influence, at the paper's length, ten seeds."""
+    return replace(preset(world), seeds=10, episodes=EPISODES[world], influence=uses, **changes)
+
+
+def intrinsic() -> Study:
+    """Figure 4: influence as the only reward."""
+    config = replace(preset("pick-and-place", "intrinsic"), seeds=10)
+    about = "Influence on the object as the only reward: does the agent learn to grasp, lift and hold it?"
+    return Study("intrinsic", "Influence as the only reward", about, (Arm("CAI alone", config),))
+
+
+def bonus_sweep() -> Study:
+    """Figure 5: the weight of the bonus."""
+    base = _run("pick-and-place", "bonus")
+    weights = (0.05, 0.1, 0.2, 0.5, 1.0)
+    arms = [Arm(f"bonus {weight:g}", replace(base, bonus=replace(base.bonus, weight=weight))) for weight in weights]
+    words = "With the right weight, 60 % is reached four times faster than without a bonus."
+    claim = Claim(words, "faster", "bonus 0.2", HER, level=0.6, factor=4)
+    about = "The weight of influence as an exploration bonus; 0 is the agent without it. The grid is ours."
+    return Study("bonus-sweep", "The weight of the bonus", about, (Arm(HER, _run()), *arms), (claim,))
+
+
+def active_sweep() -> Study:
+    """Figure 6: the share of active exploration."""
+    base = _run("pick-and-place", "active")
+    shares = (0.25, 0.5, 0.75, 1.0)
+    arms = [Arm(f"active {share:.0%}", replace(base, explore=replace(base.explore, active=share))) for share in shares]
+    claims = [
+        Claim("Active exploration is roughly twice as sample-efficient.", "faster", "active 100%", HER, factor=2),
+        *(
+            Claim("Any amount of active exploration improves over random exploration.", "better", arm.label, HER)
+            for arm in arms
+        ),
+    ]
+    about = "The share of exploratory actions that are chosen for their influence. The grid is ours."
+    return Study("active-sweep", "How much active exploration", about, (Arm(HER, _run()), *arms), tuple(claims))
+
+
+def exploration() -> Study:
+    """Figure 7: CAI against VIME and disagreement."""
+    both = _run("pick-and-place", "bonus", "active")
+    arms = (
+        Arm(HER, _run()),
+        Arm("CAI bonus", _run("pick-and-place", "bonus")),
+        Arm("CAI active", _run("pick-and-place", "active")),
+        Arm("CAI bonus + active", both),
+        *(Arm(label, _rival(name)) for label, name in (("VIME", "vime"), ("Disagreement", "disagreement"))),
     )
-    summary = {
+    better = "All uses of CAI for exploration are better than VIME."
+    claims = [Claim(better, "better", label, "VIME") for label in ("CAI bonus", "CAI active", "CAI bonus + active")]
+    alternative = "Bonus and active choice together are better than disagreement, which is a viable alternative."
+    claims += [
+        Claim(alternative, "better", "CAI bonus + active", "Disagreement"),
+        Claim("Bonus and active choice together improve over the bonus.", "better", "CAI bonus + active", "CAI bonus"),
+        Claim("... and over active choice.", "better", "CAI bonus + active", "CAI active"),
+    ]
+    about = "Exploration by influence against information gain (VIME) and an ensemble's disagreement."
+    return Study("exploration", "Ways to explore", about, arms, tuple(claims))
+
+
+def _rival(name: str) -> Config:
+    return replace(preset("pick-and-place", name), seeds=10, episodes=EPISODES["pick-and-place"])
+
+
+def _replay(world: str) -> Study:
+    """Figure 8, one world: CAI-P against EBP, PER and HER."""
+    base = _run(world)
+    kinds: tuple[tuple[str, Any], ...] = (("EBP", "ebp"), ("PER", "per"))
+    arms = (
+        Arm(HER, base),
+        Arm("CAI-P", replace(base, influence=("priority",))),
+        *(Arm(label, replace(base, priority=replace(base.priority, kind=kind))) for label, kind in kinds),
+    )
+    claims = (
+        Claim("CAI-P reaches 60 % at least 1.5 times faster than PER.", "faster", "CAI-P", "PER", factor=1.5),
+        Claim("CAI-P is on par with EBP, which knows the physics, or better.", "on par", "CAI-P", "EBP"),
+        Claim("CAI-P is faster than replay without priorities.", "faster", "CAI-P", HER, factor=1.0),
+    )
+    about = f"Replaying influential episodes more often, on {world}, against energy, TD error and no priorities."
+    return Study(f"replay-{world}", f"Replay by influence: {world}", about, arms, claims)
+
+
+def combined() -> Study:
+    """Figure S6: all eight subsets of the three uses."""
+    subsets = [subset for size in range(4) for subset in combinations(USES, size)]
+    labels = {subset: " + ".join(SHORT[use] for use in subset) or HER for subset in subsets}
+    arms = tuple(Arm(labels[subset], _run("pick-and-place", *subset)) for subset in subsets)
+    full = labels[USES]
+    pairs = [labels[subset] for subset in subsets if len(subset) == 2]
+    claims = (
+        Claim("All three together reach 95 % within 3,000 episodes.", "reaches", full, level=0.95, within=3_000),
+        Claim("All three need 4 to 10 times fewer episodes than without influence.", "faster", full, HER, factor=4),
+        *(Claim("Two need 4 to 10 times fewer episodes.", "faster", pair, HER, factor=4) for pair in pairs),
+        *(Claim("On its own, priority brings the most.", "better", "P", other) for other in ("bonus", "active")),
+        *(Claim("All three together are best.", "better", full, pair) for pair in pairs),
+    )
+    about = "Priority (P), bonus and active choice, alone and together."
+    return Study("combined", "The three uses together", about, arms, claims)
+
+
+def vime_variants() -> Study:
+    """Figure S7."""
+    names = {"VIME object + agent": "vime", "VIME object": "vime-object", "VIME full": "vime-full"}
+    arms = tuple(Arm(label, _rival(name)) for label, name in names.items())
+    best = "The variant on the positions of agent and object is the best."
+    claims = tuple(Claim(best, "better", arms[0].label, arm.label) for arm in arms[1:])
+    return Study("vime-variants", "Variants of VIME", "What the information gain is about.", arms, claims)
+
+
+def disagreement_variants() -> Study:
+    """Figure S8, with weights of a grid that is ours."""
+    arms: list[Arm] = []
+    for label, name, weights in (
+        ("object", "disagreement", (50.0, 10.0, 100.0)),
+        ("object + agent", "disagreement-position", (50.0,)),
+        ("full state", "disagreement-full", (0.25, 0.1, 1.0)),
+    ):
+        base = _rival(name)
+        arms += [Arm(f"{label}, {w:g}", replace(base, bonus=replace(base.bonus, weight=w))) for w in weights]
+    best = "The variant on the object is the best."
+    claims = tuple(Claim(best, "better", "object, 50", other) for other in ("object + agent, 50", "full state, 0.25"))
+    about = "What the ensemble predicts, and the weight of its bonus."
+    return Study("disagreement-variants", "Variants of disagreement", about, tuple(arms), claims)
+
+
+def partial_rescoring() -> Study:
+    """The remark of appendix G that rescoring only the newest episodes is enough."""
+    base = _run("pick-and-place", "priority")
+    partly = replace(base, model=replace(base.model, rescore="newest"))
+    claim = Claim("Rescoring the newest 1,000 episodes, and all every 1,000, costs nothing.", "on par", "newest", "all")
+    about = (
+        "Scores of old episodes go out of date as the model learns: all anew after each round, or mostly the newest."
+    )
+    return Study("partial-rescoring", "Rescoring in part", about, (Arm("all", base), Arm("newest", partly)), (claim,))
+
+
+def heatmaps() -> Study:
+    """Figure S5: scores and labels over a run of the intrinsic experiment."""
+    config = replace(preset("pick-and-place", "intrinsic"), seeds=1)
+    about = "CAI and the exact label of each step over training, and what the agent does with the object."
+    return Study("heatmaps", "Influence over a training run", about, (Arm("CAI alone", config),))
+
+
+def negative_results() -> Study:
+    """The variants that the paper tried and dropped."""
+    base, bonus, active = (_run("pick-and-place", use) for use in USES)
+    priority = {
+        "P, proportional": {"distribution": "proportional"},
+        "P, power 2": {"power": 2.0},
+        "P, importance weights": {"importance": 1.0},
+        "P, within episodes": {"within_episode": True},
+    }
+    arms = [Arm("P", base)]
+    arms += [Arm(label, replace(base, priority=replace(base.priority, **c))) for label, c in priority.items()]  # type: ignore[arg-type]
+    arms.append(Arm("P, goals by score", replace(base, replay=replace(base.replay, goals_by_score=True))))
+    arms.append(Arm("bonus", bonus))
+    kinds: tuple[Any, ...] = ("flat", "multiplicative")
+    arms += [Arm(f"bonus, {kind}", replace(bonus, bonus=replace(bonus.bonus, kind=kind))) for kind in kinds]
+    arms.append(Arm("bonus, annealed", replace(bonus, bonus=replace(bonus.bonus, anneal_episodes=bonus.episodes))))
+    arms.append(Arm("active", active))
+    choices: tuple[Any, ...] = ("ranked", "proportional")
+    arms += [Arm(f"active, {one}", replace(active, explore=replace(active.explore, choice=one))) for one in choices]
+    claims = tuple(
+        Claim("The variant is no improvement.", "on par", arm.label.split(",")[0], arm.label)
+        for arm in arms
+        if "," in arm.label
+    )
+    about = "What the paper tried and dropped, beside what it kept."
+    return Study("negative-results", "What did not help", about, tuple(arms), claims)
+
+
+STUDIES: dict[str, Callable[[], Study]] = {
+    "table1": table1,
+    "detection-curves": detection_curves,
+    "random-test-set": random_test_set,
+    "random-training-data": random_training_data,
+    "trajectories": trajectories,
+    "intrinsic": intrinsic,
+    "bonus-sweep": bonus_sweep,
+    "active-sweep": active_sweep,
+    "exploration": exploration,
+    "replay-push": lambda: _replay("push"),
+    "replay-pick-and-place": lambda: _replay("pick-and-place"),
+    "replay-rot-table": lambda: _replay("rot-table"),
+    "combined": combined,
+    "vime-variants": vime_variants,
+    "disagreement-variants": disagreement_variants,
+    "partial-rescoring": partial_rescoring,
+    "heatmaps": heatmaps,
+    "negative-results": negative_results,
+}
+
+
+def make_study(
+    name: str,
+    size: Size = "paper",
+    *,
+    seeds: int | None = None,
+    episodes: int | None = None,
+    worlds: int | None = None,
+    overlap: Sequence[Overlap] | None = None,
+    evaluate_every: int | None = None,
+) -> Study:
+    """A study by name, at the paper's size or so small that it shows only that it runs; options change every arm."""
+    if name not in STUDIES:
+        raise ValueError(f"There is no study {name!r}; the studies are {', '.join(STUDIES)}.")
+    if size not in ("paper", "small"):
+        raise ValueError(f"size is {size!r}; it must be paper or small.")
+    study = STUDIES[name]()
+    training = {"episodes": episodes, "worlds": worlds, "evaluate_every": evaluate_every}
+    training["overlap"] = None if overlap is None else tuple(overlap)  # type: ignore[assignment]
+    arms = []
+    for arm in study.arms:
+        config = _small(arm.config) if size == "small" else arm.config
+        wanted: dict[str, Any] = {"seeds": seeds} | (training if isinstance(config, Config) else {})
+        changes = {key: value for key, value in wanted.items() if value is not None}
+        arms.append(Arm(arm.label, dataclasses.replace(config, **changes)))
+    return replace(study, arms=tuple(arms))
+
+
+def _small(config: AnyConfig) -> AnyConfig:
+    """The same experiment in minutes on two cores: too short to learn anything."""
+    if not isinstance(config, Config):
+        return detection_preset(config.world, "demo")
+    schedule = ((60, 200), (10**9, 50))
+    return replace(
+        config, seeds=2, episodes=120, warmup=60, evaluate_every=20, evaluation_episodes=10,
+        model=replace(config.model, schedule=schedule, every=max(config.model.every // 5, 1)),
+    )  # fmt: skip
+
+
+def write_study(study: Study, root: Path | str, size: str) -> Path:
+    """ROOT/studies/NAME.json: which run folder belongs to which arm, and the claims; what a report is made from."""
+    path = Path(root) / "studies" / f"{study.name}.json"
+    path.parent.mkdir(parents=True, exist_ok=True)
+    arms = [{"label": arm.label, "folder": unit_name(arm.config), "kind": kind_of(arm.config)} for arm in study.arms]
+    record = {
         "schema": 1,
-        "world": config.world,
-        **{name: main[name] for name in ("label", "states", "positive_share")},
-        "detectors": [row for row in main["detectors"] if row["name"] in detect.TITLES],
-        "forms": [row for row in main["detectors"] if row["name"] not in detect.TITLES],
-        "others": [
-            other | {"detectors": [row for row in other["detectors"] if row["name"] in detect.TITLES]}
-            for other in others
-        ],
-        "notes": [who, *([f"Settings that differ from the defaults: {changed}."] if changed else [])],
+        "name": study.name,
+        "title": study.title,
+        "about": study.about,
+        "size": size,
+        "command": shlex.join(["butfor", *sys.argv[1:]]),
+        "arms": arms,
+        "claims": [dataclasses.asdict(claim) for claim in study.claims],
     }
-    write_json(folder / "summary.json", summary)
+    write_json(path, record)
+    return path
 
 
-def _table(
-    config: DetectionConfig, name: str, label: str, share: float, states: int, rows: list[dict[str, Any]]
-) -> dict[str, Any]:
-    """One table of all detectors on one set against one label, beside the paper's numbers where it has any."""
-    paper = PAPER[config.world] if name == "test" and label == PAPER_LABEL[config.world] else {}
-    kinds = list(dict.fromkeys(row["detector"] for row in rows))
-    parts = {kind: [row for row in rows if row["detector"] == kind] for kind in kinds}
-    where = {"test": "the test set", "random": "states of a random policy"}[name]
-    which = "the exact" if label == "exact" else "the paper's heuristic"
-    return {
-        "set": name,
-        "label": label,
-        "title": f"Against {which} label, on {where}",
-        "states": states,
-        "positive_share": share,
-        "paper_share": PAPER_SHARE.get(name) if label == "heuristic" else None,
-        "detectors": [
-            {
-                "name": kind,
-                "title": detect.TITLES.get(kind, kind.removeprefix("cai_")),
-                "seeds": len(part),
-                **detect.summarize(part),
-                "paper": paper.get(kind),
-            }
-            for kind, part in parts.items()
-        ],
-    }
+def study_states(study: Study, root: Path | str) -> dict[str, UnitState]:
+    """How far each arm is, by label."""
+    return {arm.label: unit_state(arm.config, root) for arm in study.arms}

@@ -210,7 +210,10 @@ def _evaluate(trainer: Trainer, folder: Path, events: Any) -> str:
     success = trainer.evaluate(config.evaluation_episodes, episode)
     spent = round(sum(trainer.seconds.get(name, 0.0) for name in ("simulation", "updates", "model", "scoring")), 2)
     rows = [
-        {"episode": episode, "seed": seed, "success": float(success[r]), **losses[r], "seconds": spent}
+        {"episode": episode, "seed": seed, "success": float(success[r])}
+        | {name: float(shares[r]) for name, shares in trainer.behaviour.items()}
+        | losses[r]
+        | {"seconds": spent}
         for r, seed in enumerate(trainer.seeds)
     ]
     append_metrics(folder, rows)

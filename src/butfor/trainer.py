@@ -22,7 +22,7 @@ from butfor.replay import Replay
 from butfor.rollout import Observation, Played, episode_seed, play
 from butfor.settings import Config
 from butfor.transitions import BLOCK
-from butfor.worlds import World, succeeded
+from butfor.worlds import World, behaviour, make_watched, succeeded
 
 STREAMS = ("networks", "actions", "updates", "model", "scores")  # each replica has one random stream for each
 CHUNK = 500  # batches of the model between two looks at whether to stop
@@ -68,6 +68,7 @@ class Trainer:
         ]
         self.envs = [world.make(part.replicas * part.worlds) for part in self.acting]
         self._judge: Any = None  # worlds for evaluation
+        self.behaviour: dict[str, NDArray[np.float64]] = {}  # of the last evaluation, [R] each
 
     # ------------------------------------------------------------------------------------------------ play
 
@@ -174,9 +175,12 @@ class Trainer:
 
     @torch.no_grad()
     def evaluate(self, episodes: int, number: int = 0) -> NDArray[np.float64]:
-        """The share of `episodes` deterministic episodes that end in success, of each replica: [R]."""
+        """The share of `episodes` deterministic episodes that end in success, of each replica: [R].
+
+        What else they show is kept in `behaviour`.
+        """
         wins = np.zeros(self.config.seeds)
-        played = 0
+        played, shares = 0, []
         with self.clock("evaluation"):
             while played < episodes:
                 count = min(self.world.evaluation_worlds, episodes - played)
@@ -185,11 +189,14 @@ class Trainer:
                 if self._judge is None or self._judge.num_envs != len(seeds):
                     if self._judge is not None:
                         self._judge.close()
-                    self._judge = self.world.make(len(seeds))
+                    self._judge = make_watched(self.world, len(seeds))
                 what = f"the evaluation after episode {self.replay.stored}"
                 result = play([self._judge], lambda group, at, obs: self._best(obs), seeds, self.world.steps, what)
                 wins += succeeded(self.world, result).reshape(self.config.seeds, count).sum(1)
+                shares.append(behaviour(self.world, result))
                 played += count
+        parts = {name: [share[name].reshape(self.config.seeds, -1) for share in shares] for name in shares[0]}
+        self.behaviour = {name: np.concatenate(part, 1).mean(1) for name, part in parts.items()}
         return wins / episodes
 
     def _best(self, obs: Observation) -> tuple[NDArray[Any], NDArray[np.bool_]]:

@@ -102,6 +102,33 @@ def succeeded(world: World, played: Played) -> NDArray[np.bool_]:
     return np.asarray(world.reward(*map(torch.from_numpy, goals)).numpy() >= 0)
 
 
+def make_watched(world: World, count: int) -> VectorEnv[Any, Any, Any]:
+    """Worlds that tell more than training needs: the built-in robot worlds tell of contacts, too."""
+    return make_worlds(world.name, count, contacts=True) if _is_robot(world) else world.make(count)
+
+
+def behaviour(world: World, played: Played) -> dict[str, NDArray[np.float64]]:
+    """What agents do to the object, as shares of the steps of each episode [N]; nothing for worlds without a robot.
+
+    moved: by more than 0.1 mm in the step. lifted: above 0.43 m, or beside the table and off the floor. held: lifted,
+    and touched by a finger during the step.
+    """
+    episodes = played.episodes
+    if not _is_robot(world) or episodes.contact is None:
+        return {}
+    place, before = episodes.achieved_goal[:, 1:], episodes.achieved_goal[:, :-1]  # [N, T, 3]
+    x, y, z = np.moveaxis(place, -1, 0)
+    beside = (x <= 1.19) | (x >= 1.5) | (y <= 0.59) | (y >= 0.9)
+    lifted = (z > 0.43) | (beside & (z > 0.03) & (z < 0.42))
+    moved = np.linalg.norm(place - before, axis=-1) > 1e-4
+    shares = {"moved": moved, "lifted": lifted, "held": lifted & episodes.contact}
+    return {name: (value & episodes.valid).sum(1) / episodes.length for name, value in shares.items()}
+
+
+def _is_robot(world: World) -> bool:
+    return world.capturable and short_name(world.name) in ("push", "pick-and-place", "rot-table")
+
+
 def _compute_reward(name: str, env: VectorEnv[Any, Any, Any]) -> Any:
     """The world's own compute_reward(achieved_goal, desired_goal, info)."""
     inner: Any = getattr(env, "envs", [env.unwrapped])[0]

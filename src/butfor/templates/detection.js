@@ -1,29 +1,6 @@
 (() => {
   "use strict";
-  const page = JSON.parse(document.getElementById("page-data").textContent);
-  const dark = window.matchMedia("(prefers-color-scheme: dark)");
-  const settings = { responsive: true, displaylogo: false, modeBarButtons: [["toImage"]] };
-  const element = (id) => document.getElementById(id);
-  const hidden = new Set();
-  const adjust = { };  // name of a figure -> what the reader chose in it
-  let printing = false;
-
-  // Figures carry the colours of a light page; page.dark maps them to those of a dark one.
-  function themed(value) {
-    let text = JSON.stringify(value);
-    if (dark.matches && !printing) {
-      for (const [light, other] of Object.entries(page.dark)) text = text.replaceAll(light, other);
-    }
-    return JSON.parse(text);
-  }
-
-  function draw(name) {
-    const figure = themed(page.figures[name]);
-    for (const trace of figure.data) if (hidden.has(trace.legendgroup)) trace.visible = false;
-    if (adjust[name]) adjust[name](figure);
-    Plotly.react(`plot-${name}`, figure.data, figure.layout, settings);
-  }
-
+{% include "charts.js" %}
   function drawAll() {
     Object.keys(page.figures).forEach(draw);
     for (const swatch of document.querySelectorAll("[data-colour]")) swatch.style.color = themed(swatch.dataset.colour);
@@ -31,15 +8,7 @@
     drawFilm();
   }
 
-  for (const button of element("curve-legend").querySelectorAll("button")) {
-    button.addEventListener("click", () => {
-      const name = button.dataset.detector;
-      const shown = hidden.delete(name);
-      if (!shown) hidden.add(name);
-      button.setAttribute("aria-pressed", String(shown));
-      Object.keys(page.figures).filter((figure) => /^(roc|pr)/.test(figure)).forEach(draw);
-    });
-  }
+  hideByName(element("curve-legend"), (name) => /^(roc|pr)/.test(name));
 
   // The timeline: one episode and one step, shown by the drawing, the plot's cursor, the slider and the readout.
   const { layout: world, episodes } = page.timeline;
@@ -172,17 +141,4 @@
   if (svg) new ResizeObserver(drawWorld).observe(svg);
   if (films.length) filmPlot.on("plotly_hover", (event) => showFilm(Math.round(event.points[0].x)));
   dark.addEventListener("change", drawAll);
-
-  // Paper is narrower than most screens and always light.
-  function forPrint(on) {
-    printing = on;
-    drawAll();
-    for (const div of document.querySelectorAll(".plot")) {
-      const width = on ? (div.closest(".three") ? 205 : div.closest(".two") ? 310 : 650) : null;
-      Plotly.relayout(div, on ? { width, autosize: false } : { width, autosize: true });
-    }
-    if (!on) for (const div of document.querySelectorAll(".plot")) Plotly.Plots.resize(div);
-  }
-  window.addEventListener("beforeprint", () => forPrint(true));
-  window.addEventListener("afterprint", () => forPrint(false));
 })();

@@ -1,0 +1,170 @@
+"""What the paper claims of an experiment, and rules that say from learning curves whether it holds here."""
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from typing import Any, Literal
+
+import numpy as np
+from numpy.typing import NDArray
+
+from butfor.statistics import Interval, area_under_curve, probability_of_improvement
+
+Finding = Literal["reproduced", "partly", "not reproduced", "undecided"]
+CLOSE = 0.9  # of a promised level or factor: near enough to say "partly"
+
+
+@dataclass(frozen=True)
+class Curve:
+    """The success of one arm."""
+
+    episodes: NDArray[np.int64]  # [E], rising
+    success: NDArray[np.float64]  # [S, E]
+    asked: int
+    """episodes that each seed was to play"""
+
+
+@dataclass(frozen=True)
+class Claim:
+    """One sentence of the paper about one arm, or about two."""
+
+    words: str
+    kind: Literal["reaches", "faster", "better", "on par"]
+    arm: str
+    than: str = ""
+    level: float = 0.6
+    """of success, which is reached, or at which two arms are compared"""
+    within: int = 0
+    """episodes (reaches)"""
+    factor: float = 1.0
+    """how many times fewer episodes (faster)"""
+
+    def __post_init__(self) -> None:
+        if self.kind not in RULES:
+            raise ValueError(f"The kind of a claim is {self.kind!r}; it must be one of {', '.join(RULES)}.")
+        if (self.kind == "reaches") == bool(self.than):
+            raise ValueError(f"A claim of kind {self.kind!r} is about {'one arm' if self.than else 'two arms'}.")
+
+
+@dataclass(frozen=True)
+class Verdict:
+    """Whether a claim holds, the numbers that say so, and the rule."""
+
+    verdict: Finding
+    words: str
+    rule: str
+
+
+def judge(claim: Claim, curves: Mapping[str, Curve]) -> Verdict:
+    """The verdict on a claim from the curves of a study, by label; undecided where an arm is missing."""
+    rule = RULES[claim.kind]
+    missing = [label for label in (claim.arm, claim.than) if label and label not in curves]
+    if missing:
+        return Verdict("undecided", f"{' and '.join(missing)}: not measured yet.", rule_words(claim.kind))
+    return Verdict(*rule(claim, curves), rule_words(claim.kind))
+
+
+def rule_words(kind: str) -> str:
+    """The rule of a kind of claim as a sentence or two."""
+    return " ".join((RULES[kind].__doc__ or "").split())
+
+
+def _reaches(claim: Claim, curves: Mapping[str, Curve]) -> tuple[Finding, str]:
+    """Reproduced: the mean over seeds is at the level at some evaluation within that many episodes. Partly: at 90 % of
+    the level. Undecided: not reached, and fewer episodes were played."""
+    curve = curves[claim.arm]
+    within = curve.episodes <= claim.within
+    if not within.any():
+        return "undecided", f"There is no evaluation within {claim.within:,} episodes yet."
+    mean = curve.success[:, within].mean(0)
+    best = float(mean.max())
+    at = int(curve.episodes[within][int(mean.argmax())])
+    words = f"{claim.arm}: {best:.2f} in the mean over {len(curve.success)} seeds, at {at:,} episodes."
+    if best >= claim.level:
+        return "reproduced", words
+    if int(curve.episodes[-1]) < claim.within:
+        return "undecided", f"{words} It was played for {int(curve.episodes[-1]):,} of {claim.within:,} episodes."
+    return ("partly" if best >= CLOSE * claim.level else "not reproduced"), words
+
+
+def _faster(claim: Claim, curves: Mapping[str, Curve]) -> tuple[Finding, str]:
+    """Compared are the first evaluations at which the mean over seeds is at the level; an arm that never gets there
+    counts with its last evaluation, as a lower bound. Reproduced: the ratio is at least the factor. Partly: it is above
+    1. Undecided: the faster arm never gets there, or a lower bound is below the factor."""
+    fast, slow = (_first_at(curves[label], claim.level) for label in (claim.arm, claim.than))
+    if fast is None:
+        return (
+            "undecided",
+            f"{claim.arm} does not reach {claim.level:.0%} within its {_last(curves[claim.arm]):,} episodes.",
+        )
+    bound = slow is None
+    ratio = (_last(curves[claim.than]) if slow is None else slow) / fast
+    words = (
+        f"{claim.arm} reaches {claim.level:.0%} after {fast:,} episodes, {claim.than} "
+        + (f"not within {_last(curves[claim.than]):,}" if slow is None else f"after {slow:,}")
+        + f": {'more than ' if bound else ''}{ratio:.1f} times fewer; the paper says {claim.factor:g}."
+    )
+    if ratio >= claim.factor:
+        return "reproduced", words
+    if bound:
+        return "undecided", f"{words} The slower arm was not played for long enough."
+    return ("partly" if ratio > 1 else "not reproduced"), words
+
+
+def _better(claim: Claim, curves: Mapping[str, Curve]) -> tuple[Finding, str]:
+    """Compared is the area under the curve of each seed up to the last episode that both have. Reproduced: the 95 %
+    interval of the probability that the first is larger lies above one half. Partly: the probability does, but not
+    the interval. Not reproduced: the interval lies below one half. Otherwise undecided."""
+    chance, words = _chance(claim, curves)
+    if chance is None:
+        return "undecided", words
+    if chance.low > 0.5:
+        return "reproduced", words
+    if chance.high < 0.5:
+        return "not reproduced", words
+    return ("partly" if chance.value > 0.5 else "undecided"), words
+
+
+def _on_par(claim: Claim, curves: Mapping[str, Curve]) -> tuple[Finding, str]:
+    """Compared is the area under the curve of each seed up to the last episode that both have. Reproduced: the 95 %
+    interval of the probability that the first is larger is not wholly below one half."""
+    chance, words = _chance(claim, curves)
+    if chance is None:
+        return "undecided", words
+    return ("reproduced" if chance.high >= 0.5 else "not reproduced"), words
+
+
+def _chance(claim: Claim, curves: Mapping[str, Curve]) -> tuple[Interval | None, str]:
+    """The probability that a seed of the first arm has the larger area under its curve, and words that say so."""
+    first, second = curves[claim.arm], curves[claim.than]
+    shared = np.intersect1d(first.episodes, second.episodes)
+    if len(shared) < 2:
+        return None, f"{claim.arm} and {claim.than} have fewer than two evaluations in common."
+    own, other = (area_under_curve(shared, one.success[:, np.isin(one.episodes, shared)]) for one in (first, second))
+    chance = probability_of_improvement(own, other)
+    return chance, (
+        f"The probability that {claim.arm} has the larger area than {claim.than} up to {int(shared[-1]):,} episodes is "
+        f"{chance.value:.2f} [{chance.low:.2f}, {chance.high:.2f}]."
+    )
+
+
+def _first_at(curve: Curve, level: float) -> int | None:
+    """The first evaluation at which the mean over seeds is at the level."""
+    there = np.flatnonzero(curve.success.mean(0) >= level)
+    return int(curve.episodes[there[0]]) if len(there) else None
+
+
+def _last(curve: Curve) -> int:
+    return int(curve.episodes[-1])
+
+
+RULES: dict[str, Callable[[Claim, Mapping[str, Curve]], tuple[Finding, str]]] = {
+    "reaches": _reaches,
+    "faster": _faster,
+    "better": _better,
+    "on par": _on_par,
+}
+
+
+def claim_from(data: Mapping[str, Any]) -> Claim:
+    """A claim back from JSON."""
+    return Claim(**data)

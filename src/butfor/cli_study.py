@@ -1,0 +1,116 @@
+"""The command `butfor study`: every experiment of the paper by name, here or on a cluster."""
+
+from pathlib import Path
+from typing import Annotated, Literal
+
+import tyro
+
+from butfor.cli_train import choose_device
+from butfor.console import live_progress, print_study_states
+
+Number = Annotated[int | None, tyro.conf.arg(metavar="N", help_behavior_hint="(default: the study's)")]
+OVERLAP = tyro.conf.arg(metavar="{acting,updates,model}", help_behavior_hint="(default: none)")
+
+
+def study(
+    action: Annotated[Literal["list", "run", "status", "report"], tyro.conf.Positional],
+    names: Annotated[tuple[str, ...], tyro.conf.Positional, tyro.conf.arg(metavar="NAME", help_behavior_hint="")] = (),
+    /,
+    size: Literal["paper", "small"] = "paper",
+    root: Path = Path("studies"),
+    seeds: Number = None,
+    episodes: Number = None,
+    worlds: Number = None,
+    evaluate_every: Number = None,
+    overlap: Annotated[tuple[Literal["acting", "updates", "model"], ...], OVERLAP] = (),
+    ray: Annotated[str | None, tyro.conf.arg(metavar="[ADDRESS]", help_behavior_hint="")] = None,
+    cpus: float = 1,
+    gpus: float = 0,
+    device: Literal["auto", "cpu", "cuda"] = "auto",
+    time_limit: Annotated[float | None, tyro.conf.arg(metavar="SECONDS", help_behavior_hint="")] = None,
+) -> None:
+    """Every table and figure of the paper as a named study: list them, run one, see how far it is, write its report.
+
+    A study is a set of runs, each in a folder named after its settings; studies share runs. Called again, `run` skips
+    what is finished and goes on with what was cut off. Options of `run` change its runs: give them to `status`, too.
+
+    Args:
+        action: list (the studies), run, status (how far), report (pages of what there is)
+        names: studies by name; report without a name: all that were run
+        size: the paper's, or small: minutes on two cores, too short to learn anything
+        root: the folder of all runs, and of reports/
+        seeds: of every run
+        episodes: of every training run
+        worlds: episodes that a seed plays at once
+        evaluate_every: episodes between evaluations
+        overlap: what of training is done side by side
+        ray: run on a Ray cluster: at ADDRESS, at RAY_ADDRESS, or one that is started here
+        cpus: that a run needs (on Ray)
+        gpus: that a run needs (on Ray); a part of one lets runs share it
+        device: where to compute; auto takes a GPU where there is one
+        time_limit: of each training run: it saves and stops; `run` goes on with it later
+    """
+    from butfor.study import STUDIES, make_study, study_states, write_study
+
+    if action == "list":
+        for name in STUDIES:
+            described = make_study(name)
+            runs = f"{len(described.arms)} run{'s' if len(described.arms) > 1 else ' '}"
+            print(f"{name:<24}{runs:>7}  {described.about}")
+        return
+    if action == "report":
+        from butfor.report_study import write_study_index, write_study_report
+
+        found = names or tuple(path.stem for path in sorted((root / "studies").glob("*.json")))
+        if not found:
+            raise ValueError(f"{root} holds no studies yet; run one by: butfor study run NAME --root {root}")
+        for name in found:
+            print(f"Report: {write_study_report(root, name)}")
+        print(f"Index: {write_study_index(root)}")
+        return
+    if not names:
+        raise ValueError(f"Which study? butfor study {action} NAME, where NAME is one of {', '.join(STUDIES)}.")
+    options = {"seeds": seeds, "episodes": episodes, "worlds": worlds, "evaluate_every": evaluate_every}
+    chosen = [make_study(name, size, **options, overlap=overlap or None) for name in names]
+    if action == "run":
+        configs = [arm.config for one in chosen for arm in one.arms]
+        for one in chosen:
+            write_study(one, root, size)
+        with live_progress() as progress:
+            if ray is not None:
+                from butfor.cluster import run_on_ray
+
+                address = None if ray == "here" else ray
+                run_on_ray(
+                    configs, root, address, cpus=cpus, gpus=gpus, time_limit=time_limit, progress=progress
+                )  # fmt: skip
+            else:
+                from butfor.units import run_here
+
+                run_here(configs, root, _devices(device), time_limit, progress)
+        for one in chosen:
+            if one.name == "heatmaps":
+                from butfor.heatmap import write_heatmap
+
+                with live_progress() as progress:
+                    for state in study_states(one, root).values():
+                        write_heatmap(state.folder, progress)
+    for one in chosen:
+        print_study_states(one.title, study_states(one, root))
+    if action == "run":
+        try:
+            from butfor.report_study import write_study_index, write_study_report
+
+            pages = [write_study_report(root, one.name) for one in chosen]
+            write_study_index(root)
+            print("\n".join(f"Report: {page}" for page in pages))
+        except ImportError as error:  # a machine that only computes may lack what draws
+            print(f"No report was written: {error}. Write it elsewhere with: butfor study report --root {root}")
+
+
+def _devices(name: str) -> list[str]:
+    """All GPUs, one process each, or the CPU."""
+    import torch
+
+    chosen = choose_device(name)
+    return [f"cuda:{index}" for index in range(torch.cuda.device_count())] if chosen == "cuda" else ["cpu"]

@@ -1,0 +1,265 @@
+"""Pages of studies and of single training runs: curves, numbers, verdicts, and what is missing; no torch."""
+
+import html
+import os
+from collections import Counter
+from pathlib import Path
+from typing import Any
+from urllib.parse import quote
+
+import numpy as np
+import plotly.graph_objects as go
+
+from butfor.report_arms import (
+    ENOUGH,
+    LEVELS,
+    Arm,
+    Study,
+    areas,
+    arm_row,
+    changes,
+    count_words,
+    duration,
+    read_run_folder,
+    read_study,
+    seconds_of,
+    shared_grid,
+    shown_curves,
+    study_names,
+)
+from butfor.report_figures import DARK, LOOKS, OTHER_STYLE, Array, Row, band, plain, style
+from butfor.report_page import data_address, render_page, write_page
+from butfor.report_reading import detector_rows, expected_form, numbers, read_optional
+from butfor.statistics import episodes_to_reach
+
+SMALL = 3 * 2**20  # bytes: a larger film is linked, not embedded
+FRAMES = 12
+FILMS = {"watch.gif": ("image/gif", b"GIF8", 0), "watch.mp4": ("video/mp4", b"ftyp", 4)}  # name -> type, mark and where
+FINDINGS = ("reproduced", "partly", "not reproduced", "undecided")
+DASHES = ("solid", "dash", "dashdot", "dot", "longdash")
+
+
+def write_study_report(root: Path, name: str) -> Path:
+    """Write ROOT/reports/NAME.html, the page of a study with what has been run of it, and return its path."""
+    root = Path(root)
+    target = root / "reports" / f"{name}.html"
+    study = read_study(root, name)
+    return write_page(target, render(study.arms, target.parent, study))
+
+
+def write_training_report(run: Path) -> Path:
+    """Write run/report.html of a single training run and return its path."""
+    arm = read_run_folder(Path(run))
+    return write_page(Path(run) / "report.html", render([arm], Path(run), None))
+
+
+def write_study_index(root: Path) -> Path:
+    """Write ROOT/reports/index.html, which lists all studies with their verdicts, and return its path."""
+    target, entries = Path(root) / "reports" / "index.html", list[Row]()
+    for name in study_names(Path(root)):
+        study = read_study(Path(root), name)
+        linked = f"{quote(name)}.html" if (target.parent / f"{name}.html").is_file() else None
+        entries.append(
+            {"study": study, "href": linked, "counts": verdict_counts(study), "arms": arm_counts(study.arms)}
+        )
+    return write_page(target, render_page("study_index.html.j2", {"dark": DARK, "figures": {}}, entries=entries))
+
+
+def verdict_counts(study: Study) -> dict[str, int]:
+    """How many claims have which verdict, best first."""
+    found = Counter(verdict.verdict for _, verdict, _ in study.verdicts)
+    return {finding: found[finding] for finding in FINDINGS if found[finding]}
+
+
+def arm_counts(arms: list[Arm]) -> str:
+    """How many arms are finished, in words: "3 of 5 arms finished, 1 unfinished, 1 not run"."""
+    states = Counter("unfinished" if arm.state == "begun" else arm.state for arm in arms)
+    parts = [f"{states['finished']} of {count_words(len(arms), 'arm')} finished"]
+    return ", ".join(parts + [f"{states[key]} {key}" for key in ("unfinished", "not run", "broken") if states[key]])
+
+
+def render(arms: list[Arm], target: Path, study: Study | None) -> str:
+    """The page as text: of a study, or of its only arm."""
+    measured = [arm for arm in arms if arm.curve]
+    places = {arm.label: place for place, arm in enumerate(arms)}
+    looks = {label: arm_look(place, len(arms)) for label, place in places.items()}
+    figures, heat = dict[str, Any](), list[Row]()
+    if measured:
+        figures["curves"] = curves_figure(measured, looks, places)
+    for arm in arms:
+        if found := heat_map(arm):
+            heat.append(
+                {"title": arm.label, "names": [f"heat-{places[arm.label]}-{key}" for key in ("score", "label")]}
+            )
+            figures |= dict(zip(heat[-1]["names"], found, strict=True))
+    baseline, grid = arms[0] if len(arms) > 1 else None, shared_grid(arms)
+    rows = [arm_row(arm, baseline, grid) | {"look": looks[arm.label], "note": arm.words} for arm in measured]
+    return render_page(
+        "study.html.j2",
+        {"dark": DARK, "figures": figures},
+        study=study,
+        arms=arms,
+        measured=measured,
+        baseline=baseline,
+        rows=rows,
+        every=[row for arm in measured for row in seed_rows(arm, grid)],
+        grid=grid.tolist(),
+        levels=LEVELS,
+        enough=ENOUGH,
+        counts=verdict_counts(study) if study else {},
+        arm_counts=arm_counts(arms),
+        looks=looks,
+        places=places,
+        common=common_changes(arms),
+        runs=[run_row(arm, target, arms) for arm in arms],
+        detections=[detection_part(arm, target) for arm in arms if arm.kind == "detection" and arm.summary],
+        films=[part for arm in arms for part in film_parts(arm, target)],
+        heat=heat,
+        duration=duration,
+    )
+
+
+def arm_look(place: int, count: int) -> Row:
+    """Colour, dash and symbol of an arm: the baseline of several is grey, later ones repeat colours with other dashes."""
+    order = [OTHER_STYLE, *LOOKS[:-1]] if count > 1 else LOOKS
+    colour, dash, symbol = order[place % len(order)]
+    if place >= len(order):
+        dash = DASHES[(DASHES.index(dash) + place // len(order)) % len(DASHES)]
+    return {"colour": colour, "dash": dash, "symbol": symbol, "binary": False}
+
+
+def curves_figure(arms: list[Arm], looks: dict[str, Row], places: dict[str, int]) -> Any:
+    """Success over episodes; `meta` says which of the reader's choices a trace belongs to: mean, iqm or seeds."""
+    figure, tops = go.Figure(), [0.0]
+    for arm in arms:
+        curve, drawn = arm.curve, looks[arm.label]
+        assert curve is not None
+        shown, x = shown_curves(curve), curve.episodes.tolist()
+        common = {"name": html.escape(arm.label), "legendgroup": f"arm-{places[arm.label]}"}
+        line = {"color": drawn["colour"], "dash": drawn["dash"], "width": 2.5}
+        hover = "<b>%{fullData.name}</b><br>%{x:,} episodes<br>%{y:.2f} [%{customdata[0]:.2f}, %{customdata[1]:.2f}]"
+        for key in ("mean", "iqm"):
+            chosen = common | {"meta": key, "visible": key == "mean"}
+            edges = np.stack([shown[f"{key}_low"], shown[f"{key}_high"]])  # [2, E]
+            tops.append(float(max(edges[1].max(), shown[key].max())))
+            if len(curve.success) > 1:
+                figure.add_scatter(**band(drawn["colour"], x, edges), **chosen)
+            marker = {"symbol": [drawn["symbol"]] * len(x), "size": [6] * len(x)}
+            if arm.state != "finished":  # a cross where it was cut off
+                marker = {"symbol": [*marker["symbol"][:-1], "x"], "size": [*marker["size"][:-1], 11]}
+            figure.add_scatter(
+                x=x, y=plain(shown[key]), mode="lines+markers", line=line, marker=marker, customdata=plain(edges.T),
+                hovertemplate=hover + "<extra></extra>", **chosen,
+            )  # fmt: skip
+        for seed, success in zip(arm.seeds, curve.success, strict=True):
+            figure.add_scatter(
+                x=x, y=plain(success), mode="lines", line=line | {"width": 1.2}, meta="seeds", visible=False,
+                hovertemplate=f"<b>%{{fullData.name}}</b>, seed {seed}<br>%{{x:,}} episodes<br>%{{y:.2f}}<extra></extra>",
+                **common,
+            )  # fmt: skip
+        tops.append(float(curve.success.max()))
+    top = max(tops)
+    figure.update_yaxes(range=[-0.02, 1.03] if top > 0.5 else [-0.02 * top, 1.08 * top or 1.0])
+    end = max(int(arm.curve.episodes[-1]) for arm in arms if arm.curve)
+    return style(figure.update_xaxes(range=[0, 1.02 * end], tickformat=","), "episodes of each seed", "success")
+
+
+def heat_map(arm: Arm) -> list[Any] | None:
+    """The influence score and the exact label over the steps of an episode, as training goes on; where it was kept."""
+    path = arm.folder / "heatmap.npz"
+    try:
+        arrays = read_optional(path)
+        if not arrays:
+            return None
+        with expected_form(path):
+            x = numbers(arrays["episodes"], None)
+            score, label = (numbers(arrays[key], None, len(x)) for key in ("score", "label"))
+    except ValueError:
+        return None  # a picture beside the numbers: it must not keep them from being shown
+    figures = []
+    for values, unit in ((score, "nats"), (100 * label, "%")):
+        figure = go.Figure()
+        title = {"text": unit, "side": "top", "font": {"size": 13}}
+        figure.add_heatmap(
+            x=plain(x),
+            y=list(range(len(values))),
+            z=plain(values),
+            colorscale="Cividis",
+            colorbar={"thickness": 12, "outlinewidth": 0, "ypad": 0, "title": title},
+            hovertemplate=f"%{{x:,}} episodes, step %{{y}}<br>%{{z:.3g}} {unit}<extra></extra>",
+        )
+        figures.append(style(figure, "episodes", "step").update_layout(margin={"t": 30, "r": 4}))
+    return figures
+
+
+def seed_rows(arm: Arm, grid: Array) -> list[Row]:
+    """The last success, the area and the episodes to 60 % of each seed."""
+    assert arm.curve is not None
+    area = areas(arm.curve, grid)
+    reached = episodes_to_reach(arm.curve.episodes, arm.curve.success, 0.6)
+    return [
+        {"label": arm.label, "seed": seed, "end": f"{arm.curve.success[place, -1]:.2f}",
+         "area": "–" if area is None else f"{area[place]:.2f}",
+         "reach": f"{reached[place]:,.0f}" if np.isfinite(reached[place]) else "never"}
+        for place, seed in enumerate(arm.seeds)
+    ]  # fmt: skip
+
+
+def common_changes(arms: list[Arm]) -> list[str]:
+    """What all training runs that were begun change from the defaults."""
+    found = [changes(str(arm.config["label"])) for arm in arms if arm.config and arm.kind == "training"]
+    return [change for change in found[0] if all(change in other for other in found[1:])] if len(found) > 1 else []
+
+
+def run_row(arm: Arm, target: Path, arms: list[Arm]) -> Row:
+    """How an arm was run: settings of its own, hardware, time, seeds, commit."""
+    common, versions = common_changes(arms), arm.versions
+    own = [change for change in changes(str(arm.config.get("label", ""))) if change not in common]
+    machine = [versions.get("device"), f"{versions['cores']} cores" if versions.get("cores") else None]
+    return {
+        "label": arm.label,
+        "kind": arm.kind,
+        "state": arm.state,
+        "words": arm.words,
+        "changes": own,
+        "seeds": len(arm.seeds) or (arm.config.get("config") or {}).get("seeds", "–"),
+        "time": duration(seconds_of(arm)),
+        "hardware": ", ".join(str(part) for part in machine if part) or "–",
+        "commit": versions.get("commit") or "–",
+        "folder": arm.folder.name,
+        "href": link(arm.folder / "report.html", target),
+    }
+
+
+def link(path: Path, folder: Path) -> str | None:
+    """The address of a file as seen from a page in a folder; None where there is no such file."""
+    return quote(Path(os.path.relpath(path, folder)).as_posix()) if path.is_file() else None
+
+
+def detection_part(arm: Arm, target: Path) -> Row:
+    """The table of detectors of a detection run, and a link to its own page."""
+    with expected_form(arm.folder / "summary.json"):
+        rows = detector_rows(arm.summary["detectors"], {})
+        words = f"{int(arm.summary['states']):,} states of {arm.summary['world']}, {arm.summary['label']} label"
+    return {"label": arm.label, "rows": rows, "words": words, "href": link(arm.folder / "report.html", target)}
+
+
+def film_parts(arm: Arm, target: Path) -> list[Row]:
+    """Films and frames of a run folder: small ones as addresses that hold them, others as links."""
+    parts = []
+    for name, (kind, mark, place) in FILMS.items():
+        path = arm.folder / name
+        if path.is_file() and path.stat().st_size <= SMALL:
+            content = path.read_bytes()
+            if content[place : place + len(mark)] == mark:
+                parts.append({"label": arm.label, "kind": kind.partition("/")[0], "data": data_address(kind, content)})
+        elif path.is_file():
+            parts.append({"label": arm.label, "kind": "link", "href": link(path, target), "name": name})
+    paths = sorted((arm.folder / "frames").glob("*.jpg"))
+    chosen = [paths[at] for at in np.linspace(0, len(paths) - 1, min(FRAMES, len(paths))).astype(int)]
+    frames = [path.read_bytes() for path in chosen if path.stat().st_size <= SMALL // FRAMES]
+    frames = [content for content in frames if content.startswith(b"\xff\xd8\xff")]
+    if frames:
+        addresses = [data_address("image/jpeg", content) for content in frames]
+        parts.append({"label": arm.label, "kind": "frames", "frames": addresses})
+    return parts

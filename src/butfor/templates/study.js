@@ -1,0 +1,26 @@
+(() => {
+  "use strict";
+{% include "charts.js" %}
+  let chosen = "mean";  // or iqm, or seeds
+  const choices = document.querySelectorAll("[data-shown]");
+
+  adjust.curves = (figure) => {
+    for (const trace of figure.data) trace.visible = trace.meta === chosen && !hidden.has(trace.legendgroup);
+  };
+
+  function drawAll() {
+    Object.keys(page.figures).forEach(draw);
+    for (const swatch of document.querySelectorAll("[data-colour]")) swatch.style.color = themed(swatch.dataset.colour);
+  }
+
+  for (const button of choices) {
+    button.addEventListener("click", () => {
+      chosen = button.dataset.shown;
+      for (const other of choices) other.setAttribute("aria-pressed", String(other === button));
+      draw("curves");
+    });
+  }
+  if (element("curve-legend")) hideByName(element("curve-legend"), (name) => name === "curves");
+  drawAll();
+  dark.addEventListener("change", drawAll);
+})();

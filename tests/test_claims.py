@@ -1,0 +1,109 @@
+"""Verdicts follow their rules: at the level, just below it, not long enough, and by areas whose order is known."""
+
+from dataclasses import asdict
+
+import numpy as np
+import pytest
+
+from butfor.claims import Claim, Curve, claim_from, judge
+
+EPISODES = np.array([1000, 2000, 3000, 4000])
+
+
+def curve(*means: float, seeds: int = 6, spread: float = 0.0, episodes: int = 4) -> Curve:
+    """Seeds around the given means, a fixed step apart."""
+    offset = spread * np.linspace(-1, 1, seeds)[:, None]
+    return Curve(EPISODES[:episodes], np.clip(np.array([means]) + offset, 0, 1), 4000)
+
+
+@pytest.mark.parametrize(
+    ("means", "expected"),
+    [
+        ((0.2, 0.6, 0.95, 0.9), "reproduced"),
+        ((0.2, 0.6, 0.86, 0.96), "partly"),  # 0.86 >= 0.9 x 0.95; the 0.96 comes too late
+        ((0.2, 0.6, 0.85, 0.96), "not reproduced"),
+    ],
+)
+def test_a_level_within_so_many_episodes(means: tuple[float, ...], expected: str) -> None:
+    claim = Claim("95 % within 3,000.", "reaches", "ours", level=0.95, within=3000)
+    verdict = judge(claim, {"ours": curve(*means)})
+    assert verdict.verdict == expected
+    assert f"{max(means[:3]):.2f}" in verdict.words
+    assert "90 %" in verdict.rule
+
+
+def test_a_level_not_reached_by_a_run_that_was_cut_off_is_undecided() -> None:
+    claim = Claim("95 % within 3,000.", "reaches", "ours", level=0.95, within=3000)
+    assert judge(claim, {"ours": curve(0.2, 0.6, episodes=2)}).verdict == "undecided"
+    assert judge(claim, {"ours": curve(0.2, 0.96, episodes=2)}).verdict == "reproduced"
+    assert (
+        judge(Claim("Soon.", "reaches", "ours", within=10), {"ours": curve(0.2, 0.6, 0.8, 0.9)}).verdict == "undecided"
+    )
+
+
+@pytest.mark.parametrize(
+    ("slow", "factor", "expected", "said"),
+    [
+        ((0.1, 0.2, 0.3, 0.6), 4.0, "reproduced", "4.0 times"),  # 4,000 / 1,000
+        ((0.1, 0.2, 0.6, 0.7), 4.0, "partly", "3.0 times"),
+        ((0.6, 0.7, 0.8, 0.9), 4.0, "not reproduced", "1.0 times"),
+        ((0.1, 0.2, 0.3, 0.4), 4.0, "reproduced", "more than 4.0 times"),  # never: at least 4,000 / 1,000
+        ((0.1, 0.2, 0.3, 0.4), 5.0, "undecided", "more than 4.0 times"),  # a bound below the factor says nothing
+    ],
+)
+def test_so_many_times_faster(slow: tuple[float, ...], factor: float, expected: str, said: str) -> None:
+    claim = Claim("Faster.", "faster", "ours", "theirs", level=0.6, factor=factor)
+    verdict = judge(claim, {"ours": curve(0.6, 0.7, 0.8, 0.9), "theirs": curve(*slow)})
+    assert verdict.verdict == expected
+    assert said in verdict.words
+
+
+def test_the_faster_arm_must_get_there() -> None:
+    claim = Claim("Faster.", "faster", "ours", "theirs", level=0.6, factor=2)
+    both = {"ours": curve(0.1, 0.2, 0.3, 0.4), "theirs": curve(0.1, 0.2, 0.3, 0.7)}
+    assert judge(claim, both).verdict == "undecided"
+
+
+@pytest.mark.parametrize(
+    ("kind", "first", "second", "expected"),
+    [
+        ("better", 0.8, 0.2, "reproduced"),
+        ("better", 0.2, 0.8, "not reproduced"),
+        ("better", 0.5, 0.5, "undecided"),
+        ("on par", 0.8, 0.2, "reproduced"),
+        ("on par", 0.5, 0.5, "reproduced"),
+        ("on par", 0.2, 0.8, "not reproduced"),
+    ],
+)
+def test_areas_are_compared(kind: str, first: float, second: float, expected: str) -> None:
+    """Spread 0.1 around 0.8 and 0.2 never overlaps: the probability is 1; equal samples have 0.5."""
+    curves = {"a": curve(*[first] * 4, spread=0.1), "b": curve(*[second] * 4, spread=0.1)}
+    verdict = judge(Claim("Compared.", kind, "a", "b"), curves)  # type: ignore[arg-type]
+    assert verdict.verdict == expected
+    assert f"{float(first > second) + 0.5 * (first == second):.2f} [" in verdict.words
+
+
+def test_only_shared_evaluations_count() -> None:
+    """Up to 2,000 the second is ahead; that the first is far ahead later must not count."""
+    curves = {"a": curve(0.1, 0.1, 0.9, 0.9, spread=0.05), "b": curve(0.4, 0.4, spread=0.05, episodes=2)}
+    verdict = judge(Claim("Compared.", "better", "a", "b"), curves)
+    assert verdict.verdict == "not reproduced"
+    assert "2,000 episodes" in verdict.words
+    assert judge(Claim("x", "better", "a", "b"), curves | {"b": curve(0.4, episodes=1)}).verdict == "undecided"
+
+
+def test_what_is_not_measured_is_undecided_and_named() -> None:
+    verdict = judge(Claim("Faster.", "faster", "ours", "theirs"), {"ours": curve(0.1, 0.2, 0.3, 0.4)})
+    assert verdict.verdict == "undecided"
+    assert "theirs: not measured yet" in verdict.words
+
+
+def test_a_claim_survives_json_and_nonsense_is_refused() -> None:
+    claim = Claim("Faster.", "faster", "ours", "theirs", factor=3)
+    assert claim_from(asdict(claim)) == claim
+    with pytest.raises(ValueError, match="must be one of reaches"):
+        Claim("?", "prettier", "ours")  # type: ignore[arg-type]
+    with pytest.raises(ValueError, match="about two arms"):
+        Claim("?", "faster", "ours")
+    with pytest.raises(ValueError, match="about one arm"):
+        Claim("?", "reaches", "ours", "theirs")

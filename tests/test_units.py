@@ -1,0 +1,88 @@
+"""A unit is named after its config, is skipped when finished, goes on when cut off, and fails alone."""
+
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from small_training import results, small
+
+from butfor import units
+from butfor.detection_settings import DetectionConfig, detection_preset
+from butfor.record import plain
+from butfor.settings import Config, preset
+from butfor.train import train
+from butfor.units import StudyError, kind_of, read_config, run_here, run_unit, unit_name, unit_state
+
+torch.set_num_threads(1)
+
+
+def test_names_are_stable_different_and_readable() -> None:
+    """The name must not change with the version: it is computed from what differs from the defaults."""
+    assert unit_name(Config()) == unit_name(replace(Config(), seeds=1))
+    assert unit_name(Config()).startswith("training-pick-and-place-")
+    configs: list[Any] = [Config(), replace(Config(), seeds=2), preset("slide"), preset("push"), DetectionConfig()]
+    configs += [preset("pick-and-place", name) for name in ("intrinsic", "vime", "disagreement", "disagreement-full")]
+    configs += [replace(Config(), bonus=replace(Config().bonus, weight=weight)) for weight in (0.1, 0.25)]
+    names = [unit_name(config) for config in configs]
+    assert len(set(names)) == len(names)
+    assert all(len(name) < 120 and "/" not in name for name in names)
+
+
+def test_configs_of_both_kinds_travel_as_json() -> None:
+    for config in (preset("rot-table"), preset("pick-and-place", "vime"), detection_preset("pick-and-place")):
+        assert read_config(kind_of(config), plain(config)) == config
+
+
+def test_a_unit_is_absent_begun_and_finished(tmp_path: Path) -> None:
+    config = small(seeds=2)
+    assert unit_state(config, tmp_path).state == "absent"
+
+    def stop(stage: str, done: int, total: int, text: str) -> None:
+        if stage == "episodes" and done >= 6:
+            raise InterruptedError
+
+    with pytest.raises(InterruptedError):
+        run_unit(replace(config, checkpoint_seconds=0.0), tmp_path / "other", progress=stop)
+    broken = replace(config, checkpoint_seconds=0.0)
+    assert unit_state(broken, tmp_path / "other").state == "begun"
+    folder = run_unit(broken, tmp_path / "other")
+    assert unit_state(broken, tmp_path / "other") == units.UnitState(folder, "finished", 10, 10)
+    whole = train(broken, tmp_path / "whole")
+    assert results(folder) == results(whole)  # cut off and gone on with, it is the same run
+
+
+def test_a_finished_unit_is_not_run_again(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    config = small()
+    folder = run_unit(config, tmp_path)
+    monkeypatch.setattr(units, "train", None)
+    monkeypatch.setattr(units, "resume", None)
+    assert run_unit(config, tmp_path) == folder
+    assert run_here([config, config], tmp_path) == [folder]  # and a config that two studies share is one unit
+
+
+def test_a_time_limit_leaves_a_unit_to_go_on_with(tmp_path: Path) -> None:
+    config = small()
+    run_unit(config, tmp_path, time_limit=0.0)
+    state = unit_state(config, tmp_path)
+    assert (state.state, state.asked) == ("begun", 10)
+    assert state.played < 10
+    run_unit(config, tmp_path)
+    assert unit_state(config, tmp_path).state == "finished"
+
+
+def test_one_that_fails_is_named_and_stops_no_other(tmp_path: Path) -> None:
+    wrong = replace(small(), priority=replace(small().priority, kind="ebp"))  # needs positions; slide has none
+    right = small(seeds=2)
+    with pytest.raises(StudyError, match=r"1 unit\(s\) failed, the others are kept: .*ebp"):
+        run_here([wrong, right], tmp_path)
+    assert unit_state(right, tmp_path).state == "finished"
+
+
+def test_several_devices_work_side_by_side(tmp_path: Path) -> None:
+    """Two processes share the CPU here; each gives what it gives alone."""
+    configs = [small(seeds=seeds) for seeds in (1, 2)]
+    folders = run_here(configs, tmp_path, ["cpu", "cpu"])
+    assert [unit_state(config, tmp_path).state for config in configs] == ["finished", "finished"]
+    assert results(folders[0]) == results(run_unit(configs[0], tmp_path / "alone"))
