@@ -32,6 +32,29 @@ def test_a_conformal_p_value_counts_the_free_scores_that_are_as_high() -> None:
     np.testing.assert_allclose(p_values, np.array([5, 5, 4, 4, 2, 1]) / 5)
 
 
+def test_states_of_one_episode_count_as_one() -> None:
+    """Two episodes: free scores 1, 2, 3, 4 of the first and 5 of the second; p = (1 + shares at or above) / 3."""
+    p_values = conformal_p_values([3, 1, 5, 2, 4], [0.5, 2.5, 4.5, 6], [0, 0, 1, 0, 0])
+    assert p_values.tolist() == pytest.approx([1, (1 + 0.5 + 1) / 3, (1 + 0 + 1) / 3, 1 / 3])
+    alone = conformal_p_values([3, 1, 5, 2, 4], [0.5, 2.5, 4.5, 6], [4, 3, 2, 1, 0])
+    assert alone.tolist() == conformal_p_values([3, 1, 5, 2, 4], [0.5, 2.5, 4.5, 6]).tolist()
+    with pytest.raises(ValueError, match="expected one group for each of 2 states"):
+        conformal_p_values([1, 2], [1], [0])
+
+
+def test_alike_states_break_the_bound_unless_they_count_as_one() -> None:
+    """Nothing is influenced, and the twenty states of an episode share their score: every discovery is false."""
+    random, rate, alone, together = np.random.default_rng(5), 0.1, [], []
+    for _ in range(400):
+        free, new = (np.repeat(random.normal(size=60), 20) for _ in range(2))
+        groups = np.repeat(np.arange(60), 20)
+        alone.append(reject(conformal_p_values(free, new), rate).any())
+        together.append(reject(conformal_p_values(free, new, groups), rate).any())
+    allowed = rate + 3 * math.sqrt(rate * (1 - rate) / 400)
+    assert np.mean(together) <= allowed
+    assert np.mean(alone) > allowed
+
+
 def test_the_procedure_of_benjamini_and_hochberg() -> None:
     # the largest k with p_(k) <= 0.1 k / 5 is 3: 0.05 <= 0.06, although 0.045 > 0.04
     p_values = [0.2, 0.045, 0.05, 0.01, 0.09]

@@ -27,7 +27,7 @@ from butfor.influence import Influence
 from butfor.networks import make_generators
 from butfor.record import open_run
 from butfor.scoring import ScoreConfig
-from butfor.study import run_detection
+from butfor.detection import run_detection
 
 torch.set_num_threads(1)
 
@@ -216,7 +216,7 @@ def test_promises_hold_where_free_states_are_alike_and_not_where_they_differ(
     assert found["targets"] == [0.01, 0.05, 0.10]
     own, foreign = rows_of(found, "free states"), rows_of(found, "free states of the validation set")
     assert list(own) == list(foreign) == [0.01, 0.05, 0.10]
-    assert len(found["rows"]) == 6  # no action was random
+    assert len(found["rows"]) == 9  # no action was random
     for target in (0.05, 0.10):
         # Benjamini and Hochberg: the share of free states, 0.8, times the target
         assert own[target]["realised"] == pytest.approx(0.8 * target, abs=0.025)
@@ -254,7 +254,9 @@ def test_other_policies_are_judged_too_and_unlabelled_validation_is_left_out(mon
     found = studies.study_decisions(case)
     assert asked == [("noisy-expert", 12), ("expert", 12)]
     assert {(row["method"], row["set"]) for row in found["rows"]} == {
-        ("free states", name) for name in ("test", "random", "noisy-expert", "expert")
+        (method, name)
+        for method in ("free states", "free states by episode")
+        for name in ("test", "random", "noisy-expert", "expert")
     }
 
 
@@ -264,7 +266,9 @@ def test_a_single_episode_has_nothing_to_calibrate_with(monkeypatch: pytest.Monk
     influence, episodes = gated((0.0, 1.0)), gated_episodes((0.0, 1.0), 1, steps=60)
     episodes.sampled[:] = sampled
     found = studies.study_decisions(make_case(influence, episodes, validation=unlabelled(episodes)))
-    assert {row["method"] for row in found["rows"]} == {"free states", *(["random actions"] if sampled else [])}
+    assert {row["method"] for row in found["rows"]} == {
+        "free states", "free states by episode", *(["random actions"] if sampled else []),
+    }  # fmt: skip
     assert all((row["realised"], row["found"], row["rejected"]) == (0, 0, 0) for row in found["rows"])
 
 
@@ -452,7 +456,7 @@ def test_actions_of_an_unknown_law_do_not_calibrate() -> None:
     episodes = gated_episodes((0.0, 0.05), 300)
     episodes.sampled[:] = False
     found = studies.study_decisions(make_case(gated((0.0, 0.05)), episodes, validation=unlabelled(episodes)))
-    assert {row["method"] for row in found["rows"]} == {"free states"}
+    assert {row["method"] for row in found["rows"]} == {"free states", "free states by episode"}
     scores = detect.cai(gated((0.0, 0.05)), "object")(episodes)
     assert evaluate(scores, episodes)[0]["auc"] == 1  # the truth itself
 

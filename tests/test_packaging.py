@@ -27,6 +27,7 @@ EXTRA_OF_ROOM = {
     "cluster": "ray",
     "envs": "fetch",
     "figures": "figures",
+    "pictures": "fetch",
     "record": "tensorboard",
     "sb3": "sb3",
     "watch": "video",

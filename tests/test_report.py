@@ -16,7 +16,7 @@ import pytest
 from playwright.sync_api import Browser, Dialog, Page, sync_playwright
 from sklearn.metrics import average_precision_score, precision_recall_curve, roc_auc_score
 
-from butfor import report, report_figures
+from butfor import report, report_figures, report_page
 
 STEPS, WIDTH = 30, 0.2
 HOSTILE = "<script>alert(1)</script>"
@@ -251,8 +251,8 @@ def test_episodes_are_chosen_to_tell_something() -> None:
 def test_nested_settings_become_dotted_rows() -> None:
     nested = {"a": 1, "b": {"c": [1, 2], "d": {"e": None}}, "f": [{"g": "x"}, {"g": True}], "h": {}}
     expected = [("a", "1"), ("b.c", "[1, 2]"), ("b.d.e", "–"), ("f.0.g", "x"), ("f.1.g", "true")]
-    assert report.flatten(nested) == expected
-    (_, text), *_ = report.flatten({"long": "x" * 1000})
+    assert report_page.flatten(nested) == expected
+    (_, text), *_ = report_page.flatten({"long": "x" * 1000})
     assert len(text) < 310
 
 
@@ -310,7 +310,7 @@ BROKEN: dict[str, tuple[Callable[[Path], Any], type[Exception], str]] = {
     "no folder": (shutil.rmtree, FileNotFoundError, r"config\.json is missing"),
     "no scores": (lambda run: (run / "scores.npz").unlink(), FileNotFoundError, r"scores\.npz is missing"),
     "no data": (lambda run: (run / "data/test.npz").unlink(), FileNotFoundError, r"test\.npz is missing"),
-    "other kind": (change_json("config.json", kind="training"), ValueError, "kind 'training'"),
+    "other kind": (change_json("config.json", kind="guessing"), ValueError, "kind 'guessing'"),
     "other schema": (change_json("summary.json", schema=2), ValueError, r"summary\.json has schema 2"),
     "no JSON": (lambda run: (run / "config.json").write_text("{"), ValueError, r"config\.json cannot be read"),
     "a list": (lambda run: (run / "summary.json").write_text("[]"), ValueError, "JSON object was expected"),

@@ -14,7 +14,6 @@ if TYPE_CHECKING:
 
     from butfor.episodes import Episodes
     from butfor.rollout import Progress
-    from butfor.units import UnitState
 
 
 @contextmanager
@@ -53,30 +52,34 @@ def live_progress() -> "Iterator[Progress]":
 
 
 def print_detection(folder: Path) -> None:
-    """The table of detectors beside the paper's numbers, and CAI by form of the KL where that was asked for."""
+    """The tables of detectors beside the paper's numbers, and CAI by form of the KL where that was asked for."""
+    summary = read_json(folder / "summary.json")
+    share = f"{summary['positive_share']:.1%} of {summary['states']:,} states are influenced"
+    _print_detectors(f"Influence detection on {summary['world']}: {share}", summary["detectors"])
+    for other in summary.get("others", []):
+        _print_detectors(f"{other['title']}: {other['positive_share']:.1%} of {other['states']:,}", other["detectors"])
+    _print_detectors("CAI by form of the KL", summary["forms"])
+
+
+def _print_detectors(title: str, rows: list[dict[str, Any]]) -> None:
+    """One table; nothing where it would have no rows."""
     from rich.box import SIMPLE
     from rich.console import Console
     from rich.table import Table
 
-    summary = read_json(folder / "summary.json")
-    share = f"{summary['positive_share']:.1%} of {summary['states']:,} states are influenced"
-    titles = {"detectors": f"Influence detection on {summary['world']}: {share}", "forms": "CAI by form of the KL"}
-    for key, title in titles.items():
-        table = Table("", title=title, title_justify="left", title_style="bold", box=SIMPLE, padding=(0, 1, 0, 0))
-        for column in ("AUC", "AP", "best F1"):
-            table.add_column(column, justify="right")
-            table.add_column("paper", justify="right", style="dim")
-        for row in summary[key]:
-            cells = [row["title"]]
-            for metric in ("auc", "ap", "f1"):
-                spread = f"±{row[metric]['std']:.3f}" if row["seeds"] > 1 else ""
-                cells += [
-                    f"{row[metric]['mean']:.3f}{spread:<6}",
-                    f"{row['paper'][metric][0]:.2f}" if row["paper"] else "",
-                ]
-            table.add_row(*cells)
-        if summary[key]:
-            Console().print(table)
+    table = Table("", title=title, title_justify="left", title_style="bold", box=SIMPLE, padding=(0, 1, 0, 0))
+    for column in ("AUC", "AP", "best F1"):
+        table.add_column(column, justify="right")
+        table.add_column("paper", justify="right", style="dim")
+    for row in rows:
+        cells = [row["title"]]
+        for metric in ("auc", "ap", "f1"):
+            spread = f"±{row[metric]['std']:.3f}" if row["seeds"] > 1 else ""
+            paper = f"{row['paper'][metric][0]:.2f}" if row["paper"] else ""
+            cells += [f"{row[metric]['mean']:.3f}{spread:<6}", paper]
+        table.add_row(*cells)
+    if rows:
+        Console().print(table)
 
 
 def print_episodes(data: "Episodes") -> None:
@@ -102,7 +105,7 @@ def print_evaluation(success: dict[int, float], episodes: int) -> None:
     print(f"success {mean:.3f}, mean over {len(success)} seed(s), {episodes} episodes each")
 
 
-def print_study_states(title: str, states: "Mapping[str, UnitState]") -> None:
+def print_study_states(title: str, states: "Mapping[str, Any]") -> None:
     """How far each run of a study is."""
     print(f"{title}:")
     for label, state in states.items():

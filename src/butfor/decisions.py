@@ -25,25 +25,47 @@ class Calibration:
 
     scores: NDArray[Any]  # [n]: the CAI of these states
     p_values: NDArray[Any] | None = None  # [n]: `rank_p_values` of the transitions; None: the states are free
+    groups: NDArray[Any] | None = None  # [n]: which free states belong together; None: each stands alone
 
     def __post_init__(self) -> None:
         if not len(_numbers("scores", self.scores, 1)):
             raise ValueError("There are no states to calibrate with; give some hundreds, better thousands.")
         if self.p_values is not None and len(_shares("p_values", self.p_values)) != len(self.scores):
             raise ValueError(f"There are {len(self.scores)} scores, but {len(self.p_values)} p-values.")
+        if self.groups is not None and self.p_values is not None:
+            raise ValueError("groups are for free states; transitions with random actions need none.")
+        if self.groups is not None and np.shape(self.groups) != np.shape(self.scores):
+            raise ValueError(f"There are {len(self.scores)} free states, but groups has shape {np.shape(self.groups)}.")
+
+    @property
+    def known(self) -> int:
+        """How many states, or groups of states, there are that stand for themselves."""
+        return len(self.scores) if self.groups is None else len(np.unique(self.groups))
 
 
-def conformal_p_values(free_scores: ArrayLike, scores: ArrayLike) -> Float:
+def conformal_p_values(free_scores: ArrayLike, scores: ArrayLike, groups: ArrayLike | None = None) -> Float:
     """p = (1 + number of free scores that are at least s) / (n + 1) for each score s: [n], [N] -> [N].
 
-    Super-uniform for a free state that is drawn as the n states with `free_scores` were (Vovk et al., 2005).
+    Super-uniform for a free state that is drawn as the n states with `free_scores` were (Vovk et al., 2005). States of
+    one episode are alike, so that a hundred of them say little more than one: with `groups` [n], the episode of each,
+    the number is that of the episodes, each counted by its share of free scores that are at least s (as Dunn et al.,
+    2022, pool the groups of a hierarchical model), and n that of all episodes.
     """
-    free, values = np.sort(_numbers("free_scores", free_scores, 1)), _numbers("scores", scores, 1)
+    free, values = _numbers("free_scores", free_scores, 1), _numbers("scores", scores, 1)
     if not len(free):
         raise ValueError("free_scores is empty; give the scores of states that are known to be free of influence.")
-    at_least = len(free) - np.searchsorted(free, values, side="left")
-    p_values: Float = (1 + at_least) / (len(free) + 1)
-    return p_values
+    weight, count = np.ones(len(free)), len(free)
+    if groups is not None:
+        if np.shape(groups) != free.shape:
+            raise ValueError(
+                f"groups has shape {list(np.shape(groups))}; expected one group for each of {len(free)} states."
+            )
+        _, place, sizes = np.unique(np.asarray(groups), return_inverse=True, return_counts=True)
+        weight, count = 1 / sizes[place], len(sizes)
+    order = np.argsort(free)
+    above = np.append(np.cumsum(weight[order][::-1])[::-1], 0.0)  # the weight of all free scores from here on
+    p_values: Float = (1 + above[np.searchsorted(free[order], values, side="left")]) / (count + 1)
+    return np.minimum(p_values, 1.0)
 
 
 def reject(p_values: ArrayLike, rate: float) -> Bool:
@@ -115,16 +137,17 @@ def decide(calibration: Calibration, scores: ArrayLike, rate: float, name: str =
     With free states by conformal p-values and `reject`. With transitions by `threshold_for`, for states that are
     distributed as those of the transitions; where no threshold will do, all are False and a warning says so.
     """
-    values, known = _numbers("scores", scores, 1), len(calibration.scores)
+    values, known = _numbers("scores", scores, 1), calibration.known
     check_rate(rate)
     if calibration.p_values is None:
         needed = ceil(1 / rate - 1 - 1e-9)
         if known < needed:
             raise ValueError(
-                f"{known} free states are too few for a false discovery rate of {rate:g}: the smallest possible p-value"
-                f" is 1 / ({known} + 1). Calibrate with at least {needed}, better {10 * needed}."
+                f"{known} free {'states' if calibration.groups is None else 'groups'} are too few for a false "
+                f"discovery rate of {rate:g}: the smallest possible p-value is 1 / ({known} + 1). Calibrate with at "
+                f"least {needed}, better {10 * needed}."
             )
-        return reject(conformal_p_values(calibration.scores, values), rate)
+        return reject(conformal_p_values(calibration.scores, values, calibration.groups), rate)
     thresholds, estimate = false_discovery_curve(calibration.scores, calibration.p_values)
     threshold = threshold_for(thresholds, estimate, rate)
     if threshold is None:
@@ -141,18 +164,21 @@ def decide(calibration: Calibration, scores: ArrayLike, rate: float, name: str =
 def pack(calibration: Mapping[str, Calibration]) -> dict[str, NDArray[Any]]:
     """The calibration of each entity as named arrays, for a file."""
     arrays = {f"calibration.scores.{name}": one.scores for name, one in calibration.items()}
-    ranked = {name: one.p_values for name, one in calibration.items() if one.p_values is not None}
-    return arrays | {f"calibration.p_values.{name}": values for name, values in ranked.items()}
+    for part in ("p_values", "groups"):
+        found = {name: getattr(one, part) for name, one in calibration.items()}
+        arrays |= {f"calibration.{part}.{name}": value for name, value in found.items() if value is not None}
+    return arrays
 
 
 def unpack(arrays: Mapping[str, NDArray[Any]], entities: Iterable[str]) -> dict[str, Calibration]:
     """What `pack` gave."""
     if not arrays:
         return {}
-    return {
-        name: Calibration(arrays[f"calibration.scores.{name}"], arrays.get(f"calibration.p_values.{name}"))
-        for name in entities
-    }
+    found = {}
+    for name in entities:
+        p_values, groups = (arrays.get(f"calibration.{part}.{name}") for part in ("p_values", "groups"))
+        found[name] = Calibration(arrays[f"calibration.scores.{name}"], p_values, groups)
+    return found
 
 
 def check_rate(rate: float) -> None:

@@ -215,11 +215,14 @@ def study_decisions(case: Case) -> dict[str, Any]:
     for place, (name, episodes) in enumerate(sets.items()):
         case.progress("decisions", place, len(sets), name)
         scores = detect.cai(case.influence, "object")(episodes)
-        rows += [row | {"set": name} for row in _by_free_states(scores, episodes)]
+        for together in (True, False):
+            rows += [row | {"set": name} for row in _by_free_states(scores, episodes, together)]
         if name == "test" and other is not None:
             foreign = detect.cai(case.influence, "object")(other)
-            free = foreign[:, ~other.label["exact"][other.valid]]
-            rows += [row | {"set": name} for row in _by_foreign_states(free, scores, episodes)]
+            is_free = ~other.label["exact"][other.valid]
+            groups = other.valid.nonzero()[0][is_free]
+            found = _by_foreign_states(foreign[:, is_free], groups, scores, episodes)
+            rows += [row | {"set": name} for row in found]
         if episodes.sampled[episodes.valid].mean() > 0.01:
             rows += [row | {"set": name} for row in _by_random_actions(case.influence, scores, episodes)]
     case.progress("decisions", len(sets), len(sets), "done")
@@ -234,38 +237,42 @@ def _halves(episodes: Episodes) -> list[Array]:
     return [half[episode] for half in chosen]
 
 
-def _by_free_states(scores: Array, episodes: Episodes) -> list[dict[str, Any]]:
-    """Conformal p-values from the free states of one half of the episodes, decisions about the other half."""
-    label = episodes.label["exact"][episodes.valid]
+def _by_free_states(scores: Array, episodes: Episodes, together: bool) -> list[dict[str, Any]]:
+    """Conformal p-values from the free states of one half of the episodes, decisions about the other half.
+
+    `together`: those of one episode count as one.
+    """
+    label, episode = episodes.label["exact"][episodes.valid], episodes.valid.nonzero()[0]
     table = []
     for rate in RATES:
         results = []
         for calibrating in _halves(episodes):
             for score in scores:
-                free, rest = score[calibrating & ~label], ~calibrating
-                results.append(_outcome(_called(free, score[rest], rate), label[rest]))
-        table.append(_row("free states", rate, results, len(scores)))
+                free, rest = calibrating & ~label, ~calibrating
+                groups = episode[free] if together else np.arange(free.sum())
+                results.append(_outcome(_called(score[free], groups, score[rest], rate), label[rest]))
+        table.append(_row("free states by episode" if together else "free states", rate, results, len(scores)))
     return table
 
 
-def _by_foreign_states(free: Array, scores: Array, episodes: Episodes) -> list[dict[str, Any]]:
-    """The same with the free states of another agent's episodes: [S, n]."""
+def _by_foreign_states(free: Array, groups: Array, scores: Array, episodes: Episodes) -> list[dict[str, Any]]:
+    """The same with the free states of another agent's episodes: [S, n], and the episode of each [n]."""
     label = episodes.label["exact"][episodes.valid]
     table = []
     for rate in RATES:
         pairs = zip(free, scores, strict=True)
-        called = [_called(known, score, rate) for known, score in pairs]
+        called = [_called(known, groups, score, rate) for known, score in pairs]
         table.append(
             _row("free states of the validation set", rate, [_outcome(one, label) for one in called], len(scores))
         )
     return table
 
 
-def _called(free: Array, scores: Array, rate: float) -> Array:
+def _called(free: Array, groups: Array, scores: Array, rate: float) -> Array:
     """Which states [N] are called influenced by conformal p-values; none where no free state is known."""
     if not len(free):
         return np.zeros(len(scores), dtype=bool)
-    return decisions.reject(decisions.conformal_p_values(free, scores), rate)
+    return decisions.reject(decisions.conformal_p_values(free, scores, groups), rate)
 
 
 def _by_random_actions(influence: Influence, scores: Array, episodes: Episodes) -> list[dict[str, Any]]:

@@ -1,6 +1,6 @@
 """Run folders -> figures for papers, as SVG and PNG; the same run gives the same bytes."""
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from io import BytesIO
 from pathlib import Path
 from typing import Any
@@ -73,12 +73,16 @@ THIN: dict[str, Any] = {"color": INK, "linewidth": 0.8, "linestyle": ":"}
 
 def write_figures(run: Path) -> list[Path]:
     """Write run/figures/*.svg and *.png (200 dpi) of what a detection folder holds, and return their paths."""
+    return save_figures(Path(run) / "figures", lambda: draw_figures(read_run(Path(run))))
+
+
+def save_figures(folder: Path, draw: Callable[[], Mapping[str, Figure]]) -> list[Path]:
+    """Write what a function draws, in the one style, as SVG and PNG, and return the paths."""
     paths = []
     with matplotlib.style.context(["default", STYLE]):
-        drawn = draw_figures(read_run(Path(run)))
-        for name, figure in drawn.items():
+        for name, figure in draw().items():
             for kind, without in (("svg", ("Date", "Creator")), ("png", ("Software",))):
-                path = Path(run) / "figures" / f"{name}.{kind}"
+                path = folder / f"{name}.{kind}"
                 with written(path) as temporary:
                     figure.savefig(temporary, format=kind, dpi=200, metadata=dict.fromkeys(without))
                 figure.set_layout_engine("none")  # the second file keeps the layout of the first

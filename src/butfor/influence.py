@@ -155,14 +155,20 @@ class Influence:
         return like(self.law.decode(action), obs), like(score, obs)
 
     def calibrate(
-        self, *, free_obs: Array | None = None, transitions: Sequence[Array] | None = None, redraws: int = 99
+        self,
+        *,
+        free_obs: Array | None = None,
+        groups: Array | None = None,
+        transitions: Sequence[Array] | None = None,
+        redraws: int = 99,
     ) -> "Influence":
         """Prepares `decide` by data held out from fitting, of one of two kinds; returns this Influence.
 
         `free_obs` [n, D]: states known to be free of influence on every entity, drawn as the free states of later
-        batches will be. `transitions` (obs, action, next_obs): from states like the later ones, with actions drawn from
-        this Influence's action law (of an episode file, pass only the rows with `sampled` true); each taken action is
-        ranked among `redraws` fresh ones by the likelihood log p(s'_j | s, a) of what happened.
+        batches will be; `groups` [n] says which are of one episode, for those are alike and count as one. `transitions`
+        (obs, action, next_obs): from states like the later ones, with actions drawn from this Influence's action law
+        (of an episode file, pass only the rows with `sampled` true); each taken action is ranked among `redraws` fresh
+        ones by the likelihood log p(s'_j | s, a) of what happened.
         """
         p_values: dict[str, Any] = {}
         if free_obs is not None and transitions is None:
@@ -173,7 +179,8 @@ class Influence:
             p_values = {name: decisions.rank_p_values(*pair, ties) for name, pair in densities.items()}
         else:
             raise ValueError("calibrate needs exactly one of free_obs=[n, D] and transitions=(obs, action, next_obs).")
-        self.calibration = {name: decisions.Calibration(_numpy(scores[name]), p_values.get(name)) for name in scores}
+        like_ones = None if groups is None else _numpy(groups)
+        self.calibration = {n: decisions.Calibration(_numpy(scores[n]), p_values.get(n), like_ones) for n in scores}
         return self
 
     def decide(self, obs: Array, false_discovery_rate: float = 0.05) -> dict[str, Any]:
@@ -195,7 +202,10 @@ class Influence:
         if any(calibration.p_values is not None for calibration in known.values()):
             raise ValueError("p_values needs free states; calibrate(free_obs=...) with some.")
         scores = {name: _numpy(score) for name, score in self.score(obs).items()}
-        p_values = {name: decisions.conformal_p_values(known[name].scores, score) for name, score in scores.items()}
+        p_values = {
+            name: decisions.conformal_p_values(known[name].scores, score, known[name].groups)
+            for name, score in scores.items()
+        }
         return {name: like(torch.from_numpy(values), obs) for name, values in p_values.items()}
 
     def diagnose(self, obs: Array, action: Array, next_obs: Array) -> dict[str, diagnosis.Diagnosis]:
@@ -227,9 +237,8 @@ class Influence:
             "obs_center": self.obs_center,
             "obs_spread": self.obs_spread,
         }
-        tensors = dict(self.model.state_dict())
-        tensors |= {name: torch.from_numpy(values) for name, values in decisions.pack(self.calibration).items()}
-        save_tensors(path, tensors, header)
+        kept = {name: torch.from_numpy(values) for name, values in decisions.pack(self.calibration).items()}
+        save_tensors(path, self.model.state_dict() | kept, header)
 
     @classmethod
     def load(cls, path: Path | str, device: torch.device | str = "cpu", replica: int | None = None) -> "Influence":

@@ -4,7 +4,7 @@ import json
 import math
 import re
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
@@ -18,7 +18,8 @@ from butfor.statistics import area_under_curve, curve_summary, probability_of_im
 LEVELS = (0.3, 0.6, 0.9, 0.95)
 ENOUGH = 5  # seeds for an interval; with fewer the range is shown
 STUDY_AGAIN = "Write the study's file again."
-RUN_AGAIN = "Run this arm again."
+RUN_AGAIN = "Run it again."
+SMALL = "These runs are of the small size, too short to learn anything: they decide no claim."
 CHANGE = re.compile(r"-(?=[a-z_][\w.]*=)")  # before each setting of a run's label
 
 
@@ -73,11 +74,13 @@ def read_study(root: Path, name: str) -> Study:
         if len({label for label, *_ in entries}) < len(entries) or not entries:
             raise ValueError("each arm needs a label of its own, and there must be one at least")
         claims = [claim_from(claim) for claim in held.get("claims") or []]
-        words = [str(held.get(key) or "") for key in ("title", "about", "size", "command")]
+        title, about, size, command = (str(held.get(key) or "") for key in ("title", "about", "size", "command"))
     arms = [read_arm(*entry) for entry in entries]
     curves = {arm.label: arm.curve for arm in arms if arm.curve}
     verdicts = [(claim, judge(claim, curves), weaknesses(claim, arms)) for claim in claims]
-    return Study(name, words[0] or name, *words[1:], arms, verdicts)
+    if size == "small":
+        verdicts = [(claim, replace(found, verdict="undecided"), weak) for claim, found, weak in verdicts]
+    return Study(name, title or name, about, size, command, arms, verdicts)
 
 
 def arm_folder(root: Path, name: Any) -> Path:
@@ -199,70 +202,80 @@ def shown_curves(curve: Curve) -> Row:
     return found
 
 
-def shared_grid(arms: Sequence[Arm]) -> Array:
-    """The evaluations over which areas are compared: those that all finished arms have, or else all measured ones."""
+def shared_range(arms: Sequence[Arm]) -> tuple[int, int] | None:
+    """The episodes over which areas are compared: those that all finished arms cover, or else all measured ones."""
     measured = [arm for arm in arms if arm.curve]
     finished = [arm for arm in measured if arm.state == "finished"]
     grids = [arm.curve.episodes for arm in finished or measured if arm.curve]
-    grid: Array = grids[0] if grids else np.zeros(0, int)
-    for other in grids[1:]:
-        grid = np.intersect1d(grid, other)
-    return grid
+    first, last = max((int(grid[0]) for grid in grids), default=0), min((int(grid[-1]) for grid in grids), default=0)
+    return (first, last) if first < last else None
 
 
-def areas(curve: Curve, grid: Array) -> Array | None:
-    """The area under each seed's curve [S] over a grid of evaluations; None where it does not have them all."""
-    if len(grid) < 2 or not np.isin(grid, curve.episodes).all():
+def areas(curve: Curve, ends: tuple[int, int] | None) -> Array | None:
+    """The area under each seed's curve [S] over a range of episodes; None where the curve does not cover it."""
+    if ends is None or curve.episodes[0] > ends[0] or curve.episodes[-1] < ends[1]:
         return None
-    return area_under_curve(grid, curve.success[:, np.isin(curve.episodes, grid)])
+    inside = curve.episodes[(curve.episodes > ends[0]) & (curve.episodes < ends[1])]
+    grid = np.asarray([ends[0], *inside, ends[1]])  # straight lines between evaluations are the trapezoids' own
+    return area_under_curve(grid, np.stack([np.interp(grid, curve.episodes, row) for row in curve.success]))
 
 
-def arm_row(arm: Arm, baseline: Arm | None, grid: Array) -> Row:
+def arm_row(arm: Arm, baseline: Arm | None, ends: tuple[int, int] | None) -> Row:
     """A row of the table, each cell as a value and what is said of its spread."""
     curve = arm.curve
     assert curve is not None
     summary, few = shown_curves(curve), len(arm.seeds) < ENOUGH
     last = int(curve.episodes[-1])
     end = cell(summary["mean"][-1], summary["mean_low"][-1], summary["mean_high"][-1], len(arm.seeds))
-    row: Row = {"label": arm.label, "seeds": len(arm.seeds), "few": few, "end": end | {"at": f"at {last:,}"}}
+    row: Row = {
+        "label": arm.label,
+        "seeds": len(arm.seeds),
+        "few": few,
+        "note": "" if arm.state == "finished" else arm.state,
+        "end": end | {"at": f"at {last:,}"},
+    }
     row["reach"] = [reach_cell(curve, level) for level in LEVELS]
-    area = areas(curve, grid)
+    area = areas(curve, ends)
     row["area"] = {"value": "–", "spread": ""}
     if area is not None:
         middle = curve_summary([0], area[:, None])  # the interval of a mean over seeds
-        bounds = (area.min(), area.max()) if few else (middle["mean_low"][0], middle["mean_high"][0])
-        row["area"] = cell(area.mean(), *bounds, len(area))
+        low, high = (area.min(), area.max()) if few else (middle["mean_low"][0], middle["mean_high"][0])
+        row["area"] = cell(area.mean(), low, high, len(area))
     row["improvement"] = improvement_cell(arm, baseline)
     return row
 
 
 def cell(value: float, low: float, high: float, seeds: int) -> Row:
     """A number of 0 to 1 with its interval, or its range where there are too few seeds."""
-    spread = f"[{low:.2f}, {high:.2f}]" if seeds >= ENOUGH else f"range {low:.2f} to {high:.2f}"
+    spread = f"[{low:.2f}, {high:.2f}]" if seeds >= ENOUGH else f"{low:.2f} to {high:.2f}"
     return {"value": f"{value:.2f}", "spread": spread if seeds > 1 else "one seed"}
 
 
 def reach_cell(curve: Curve, level: float) -> Row:
     """The episodes that the median seed needs to reach a level."""
     reach = reach_summary(curve.episodes, curve.success, level)
-    if reach.seeds == 1 or reach.seeds >= ENOUGH or reach.is_bound:
-        value, _, spread = reach.words().partition(" episodes")
-        return {"value": value, "spread": spread.strip()}
-    low, high = (f"{x:,.0f}" if math.isfinite(x) else "never" for x in (min(reach.each), max(reach.each)))
-    return {"value": f"{reach.value:,.0f}", "spread": f"range {low} to {high}"}
+    value, _, spread = reach.words().replace("more than", ">").partition(" episodes")
+    never = {"at": f"{reach.censored} of {reach.seeds} never"} if reach.censored else {}
+    spread = spread.partition("(")[0].strip() if never else spread.strip(" ()")  # an interval, or "one seed"
+    if 1 < reach.seeds < ENOUGH and not reach.is_bound:
+        ends = (min(reach.each), max(reach.each))
+        low, high = (f"{end:,.0f}" if math.isfinite(end) else f"> {reach.limit:,}" for end in ends)
+        spread = f"{low} to {high}"
+    return {"value": value, "spread": spread} | never
 
 
 def improvement_cell(arm: Arm, baseline: Arm | None) -> Row:
-    """The probability that a seed of this arm has a larger area than one of the baseline, where both have evaluations."""
+    """The probability that a seed of this arm has a larger area than one of the baseline, over shared evaluations."""
     if baseline is None or arm is baseline or arm.curve is None or baseline.curve is None:
         return {"value": "baseline" if arm is baseline else "–", "spread": ""}
     grid = np.intersect1d(arm.curve.episodes, baseline.curve.episodes)
-    ours, theirs = areas(arm.curve, grid), areas(baseline.curve, grid)
-    if ours is None or theirs is None:
+    if len(grid) < 2:
         return {"value": "–", "spread": "no two evaluations in common"}
+    both = [curve.success[:, np.isin(curve.episodes, grid)] for curve in (arm.curve, baseline.curve)]
+    ours, theirs = (area_under_curve(grid, success) for success in both)
     chance, end = probability_of_improvement(ours, theirs), f"up to {int(grid[-1]):,}"
     few = min(len(ours), len(theirs)) < ENOUGH
-    spread = "too few seeds for an interval" if few else f"[{chance.low:.2f}, {chance.high:.2f}]"
+    spread = "too few seeds" if few else f"[{chance.low:.2f}, {chance.high:.2f}]"
     return {"value": f"{chance.value:.2f}", "spread": spread, "at": end}
 
 

@@ -13,6 +13,7 @@ import plotly.graph_objects as go
 from butfor.report_arms import (
     ENOUGH,
     LEVELS,
+    SMALL,
     Arm,
     Study,
     areas,
@@ -23,19 +24,20 @@ from butfor.report_arms import (
     read_run_folder,
     read_study,
     seconds_of,
-    shared_grid,
+    shared_range,
     shown_curves,
     study_names,
 )
-from butfor.report_figures import DARK, LOOKS, OTHER_STYLE, Array, Row, band, plain, style
+from butfor.report_figures import DARK, LOOKS, ORANGE, OTHER_STYLE, Row, band, plain, style
 from butfor.report_page import data_address, render_page, write_page
 from butfor.report_reading import detector_rows, expected_form, numbers, read_optional
 from butfor.statistics import episodes_to_reach
 
-SMALL = 3 * 2**20  # bytes: a larger film is linked, not embedded
+MOST_BYTES = 3 * 2**20  # bytes: a larger film is linked, not embedded
 FRAMES = 12
 FILMS = {"watch.gif": ("image/gif", b"GIF8", 0), "watch.mp4": ("video/mp4", b"ftyp", 4)}  # name -> type, mark and where
 FINDINGS = ("reproduced", "partly", "not reproduced", "undecided")
+ARM_STYLES = (OTHER_STYLE, *LOOKS[:4], (ORANGE, "solid", "star"))  # colour, dash and symbol
 DASHES = ("solid", "dash", "dashdot", "dot", "longdash")
 
 
@@ -67,7 +69,7 @@ def write_study_index(root: Path) -> Path:
 
 def verdict_counts(study: Study) -> dict[str, int]:
     """How many claims have which verdict, best first."""
-    found = Counter(verdict.verdict for _, verdict, _ in study.verdicts)
+    found = Counter[str](verdict.verdict for _, verdict, _ in study.verdicts)
     return {finding: found[finding] for finding in FINDINGS if found[finding]}
 
 
@@ -92,8 +94,8 @@ def render(arms: list[Arm], target: Path, study: Study | None) -> str:
                 {"title": arm.label, "names": [f"heat-{places[arm.label]}-{key}" for key in ("score", "label")]}
             )
             figures |= dict(zip(heat[-1]["names"], found, strict=True))
-    baseline, grid = arms[0] if len(arms) > 1 else None, shared_grid(arms)
-    rows = [arm_row(arm, baseline, grid) | {"look": looks[arm.label], "note": arm.words} for arm in measured]
+    baseline, ends = arms[0] if len(arms) > 1 else None, shared_range(arms)
+    rows = [arm_row(arm, baseline, ends) | {"look": looks[arm.label]} for arm in measured]
     return render_page(
         "study.html.j2",
         {"dark": DARK, "figures": figures},
@@ -102,9 +104,10 @@ def render(arms: list[Arm], target: Path, study: Study | None) -> str:
         measured=measured,
         baseline=baseline,
         rows=rows,
-        every=[row for arm in measured for row in seed_rows(arm, grid)],
-        grid=grid.tolist(),
+        every=[row for arm in measured for row in seed_rows(arm, ends)],
+        ends=ends,
         levels=LEVELS,
+        small=SMALL if study and study.size == "small" else "",
         enough=ENOUGH,
         counts=verdict_counts(study) if study else {},
         arm_counts=arm_counts(arms),
@@ -120,11 +123,10 @@ def render(arms: list[Arm], target: Path, study: Study | None) -> str:
 
 
 def arm_look(place: int, count: int) -> Row:
-    """Colour, dash and symbol of an arm: the baseline of several is grey, later ones repeat colours with other dashes."""
-    order = [OTHER_STYLE, *LOOKS[:-1]] if count > 1 else LOOKS
+    """Colour, dash and symbol of an arm: the first of several is grey, later ones repeat colours with other dashes."""
+    order = ARM_STYLES if count > 1 else ARM_STYLES[1:]
     colour, dash, symbol = order[place % len(order)]
-    if place >= len(order):
-        dash = DASHES[(DASHES.index(dash) + place // len(order)) % len(DASHES)]
+    dash = DASHES[(DASHES.index(dash) + place // len(order)) % len(DASHES)]
     return {"colour": colour, "dash": dash, "symbol": symbol, "binary": False}
 
 
@@ -137,7 +139,8 @@ def curves_figure(arms: list[Arm], looks: dict[str, Row], places: dict[str, int]
         shown, x = shown_curves(curve), curve.episodes.tolist()
         common = {"name": html.escape(arm.label), "legendgroup": f"arm-{places[arm.label]}"}
         line = {"color": drawn["colour"], "dash": drawn["dash"], "width": 2.5}
-        hover = "<b>%{fullData.name}</b><br>%{x:,} episodes<br>%{y:.2f} [%{customdata[0]:.2f}, %{customdata[1]:.2f}]"
+        hover = "<b>%{fullData.name}</b><br>%{x:,} episodes<br>%{y:.2f}"
+        interval = " [%{customdata[0]:.2f}, %{customdata[1]:.2f}]<extra></extra>"
         for key in ("mean", "iqm"):
             chosen = common | {"meta": key, "visible": key == "mean"}
             edges = np.stack([shown[f"{key}_low"], shown[f"{key}_high"]])  # [2, E]
@@ -149,13 +152,12 @@ def curves_figure(arms: list[Arm], looks: dict[str, Row], places: dict[str, int]
                 marker = {"symbol": [*marker["symbol"][:-1], "x"], "size": [*marker["size"][:-1], 11]}
             figure.add_scatter(
                 x=x, y=plain(shown[key]), mode="lines+markers", line=line, marker=marker, customdata=plain(edges.T),
-                hovertemplate=hover + "<extra></extra>", **chosen,
+                hovertemplate=hover + interval, **chosen,
             )  # fmt: skip
         for seed, success in zip(arm.seeds, curve.success, strict=True):
             figure.add_scatter(
                 x=x, y=plain(success), mode="lines", line=line | {"width": 1.2}, meta="seeds", visible=False,
-                hovertemplate=f"<b>%{{fullData.name}}</b>, seed {seed}<br>%{{x:,}} episodes<br>%{{y:.2f}}<extra></extra>",
-                **common,
+                hovertemplate=f"{hover}, seed {seed}<extra></extra>", **common,
             )  # fmt: skip
         tops.append(float(curve.success.max()))
     top = max(tops)
@@ -188,14 +190,15 @@ def heat_map(arm: Arm) -> list[Any] | None:
             colorbar={"thickness": 12, "outlinewidth": 0, "ypad": 0, "title": title},
             hovertemplate=f"%{{x:,}} episodes, step %{{y}}<br>%{{z:.3g}} {unit}<extra></extra>",
         )
+        figure.update_xaxes(tickformat=",")
         figures.append(style(figure, "episodes", "step").update_layout(margin={"t": 30, "r": 4}))
     return figures
 
 
-def seed_rows(arm: Arm, grid: Array) -> list[Row]:
+def seed_rows(arm: Arm, ends: tuple[int, int] | None) -> list[Row]:
     """The last success, the area and the episodes to 60 % of each seed."""
     assert arm.curve is not None
-    area = areas(arm.curve, grid)
+    area = areas(arm.curve, ends)
     reached = episodes_to_reach(arm.curve.episodes, arm.curve.success, 0.6)
     return [
         {"label": arm.label, "seed": seed, "end": f"{arm.curve.success[place, -1]:.2f}",
@@ -246,10 +249,10 @@ def detection_part(arm: Arm, target: Path) -> Row:
 
 def film_parts(arm: Arm, target: Path) -> list[Row]:
     """Films and frames of a run folder: small ones as addresses that hold them, others as links."""
-    parts = []
+    parts: list[Row] = []
     for name, (kind, mark, place) in FILMS.items():
         path = arm.folder / name
-        if path.is_file() and path.stat().st_size <= SMALL:
+        if path.is_file() and path.stat().st_size <= MOST_BYTES:
             content = path.read_bytes()
             if content[place : place + len(mark)] == mark:
                 parts.append({"label": arm.label, "kind": kind.partition("/")[0], "data": data_address(kind, content)})
@@ -257,7 +260,7 @@ def film_parts(arm: Arm, target: Path) -> list[Row]:
             parts.append({"label": arm.label, "kind": "link", "href": link(path, target), "name": name})
     paths = sorted((arm.folder / "frames").glob("*.jpg"))
     chosen = [paths[at] for at in np.linspace(0, len(paths) - 1, min(FRAMES, len(paths))).astype(int)]
-    frames = [path.read_bytes() for path in chosen if path.stat().st_size <= SMALL // FRAMES]
+    frames = [path.read_bytes() for path in chosen if path.stat().st_size <= MOST_BYTES // FRAMES]
     frames = [content for content in frames if content.startswith(b"\xff\xd8\xff")]
     if frames:
         addresses = [data_address("image/jpeg", content) for content in frames]

@@ -6,6 +6,8 @@
 
   adjust.curves = (figure) => {
     for (const trace of figure.data) trace.visible = trace.meta === chosen && !hidden.has(trace.legendgroup);
+    const ends = figure.data.filter((trace) => trace.visible).map((trace) => Math.max(...trace.x));
+    if (ends.length) figure.layout.xaxis.range = [0, 1.02 * Math.max(...ends)];
   };
 
   function drawAll() {

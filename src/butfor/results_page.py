@@ -1,0 +1,155 @@
+"""docs/results.md from result files: what of the paper's claims holds, what does not, and what has not been run."""
+
+import os
+from pathlib import Path
+from typing import Any
+from urllib.parse import quote
+
+from butfor.report_arms import (
+    ENOUGH,
+    LEVELS,
+    SMALL,
+    Arm,
+    Study,
+    arm_row,
+    duration,
+    read_study,
+    seconds_of,
+    shared_range,
+    study_names,
+)
+from butfor.report_figures import Row
+from butfor.report_page import write_page
+from butfor.report_reading import METRICS
+
+KINDS = {"reaches": "reaches a level", "faster": "is faster than another", "on par": "is on par with another"}
+INTRODUCTION = """# What reproduces and what does not
+
+Written from the files in `{results}` by `butfor.results_page.write_results_page`; change those, not this page.
+Verdicts follow [rules](#how-verdicts-are-decided); *undecided* means that what was run cannot tell. Numbers in brackets
+are 95 % bootstrap intervals over seeds; with fewer than {enough} seeds there are none, and "a to b" is the range over
+seeds. Success is the mean over seeds at the last evaluation; episodes to reach a level are those of the median seed.
+"""
+
+
+def write_results_page(results: Path, page: Path) -> Path:
+    """Write a page of all studies in RESULTS/studies: claims with verdicts, tables, and what has not been run."""
+    results, page = Path(results), Path(page)
+    studies = [read_study(results, name) for name in study_names(results)]
+    shown = [study for study in studies if any(arm.state in ("finished", "unfinished") for arm in study.arms)]
+    parts = [INTRODUCTION.format(results=relative(results, page.parent), enough=ENOUGH)]
+    claims = [(study, *found) for study in studies for found in study.verdicts]
+    if claims:
+        rows = [(f"[{clean(s.title)}](#{anchor(s.title)})" if s in shown else clean(s.title), clean(claim.words),
+                 f"**{verdict.verdict}**") for s, claim, verdict, _ in claims]  # fmt: skip
+        parts.append("## In short\n\n" + table(("study", "the paper's claim", "here"), rows))
+    parts += [section(study, page.parent) for study in shown]
+    parts.append(missing(studies))
+    if rules := {claim.kind: " ".join(verdict.rule.split()) for _, claim, verdict, _ in claims}:
+        lines = [f"- A claim that an arm {KINDS[kind]}. {clean(rules[kind])}" for kind in KINDS if kind in rules]
+        parts.append("\n".join(["## How verdicts are decided\n", *lines, ""]))
+    return write_page(page, "\n".join(parts))
+
+
+def section(study: Study, folder: Path) -> str:
+    """One study: what it is about, verdicts, and the numbers of its arms."""
+    parts = [f"## {clean(study.title)}\n"]
+    parts += [f"{clean(study.about)}\n"] if study.about else []
+    parts += [f"**{SMALL}**\n"] if study.size == "small" else []
+    for claim, verdict, weak in study.verdicts:
+        mind = f" Mind: {clean('; '.join(weak))}." if weak else ""
+        parts.append(
+            f"- **{verdict.verdict[0].upper()}{verdict.verdict[1:]}**: {clean(claim.words)}\n"
+            f"  {clean(verdict.words)}{mind}"
+        )
+    parts += [""] if study.verdicts else []
+    measured, ends = [arm for arm in study.arms if arm.curve], shared_range(study.arms)
+    if measured:
+        parts.append(curve_table(measured, study.arms[0] if len(study.arms) > 1 else None, ends, folder))
+        if ends:
+            parts.append(f"Area: under the success curve from {ends[0]:,} to {ends[1]:,} episodes, 0 to 1.\n")
+    for arm in study.arms:
+        if arm.kind == "detection" and arm.summary:
+            parts.append(f"{linked(arm, folder)}, {clean(arm.summary['label'])} label, mean over seeds:\n")
+            parts.append(detector_table(arm.summary["detectors"]))
+    if study.command:
+        parts.append(f"```sh\n{' '.join(study.command.replace('`', '').split())}\n```\n")
+    return "\n".join(parts)
+
+
+def curve_table(measured: list[Arm], baseline: Arm | None, ends: tuple[int, int] | None, folder: Path) -> str:
+    """The numbers of the training arms of a study."""
+    head = ["arm", "seeds", "success", *(f"episodes to {100 * level:g} %" for level in LEVELS), "area"]
+    head += [f"better than {clean(baseline.label)}"] if baseline else []
+    rows = []
+    for arm in measured:
+        row = arm_row(arm, baseline, ends)
+        cells = [row["end"], *row["reach"], row["area"], *([row["improvement"]] if baseline else [])]
+        state = "" if arm.state == "finished" else f", {arm.state}"
+        rows.append([f"{linked(arm, folder)}{state}", f"{row['seeds']}", *map(cell_text, cells)])
+    machines = sorted({str(arm.versions["device"]) for arm in measured if arm.versions.get("device")})
+    commits = sorted({str(arm.versions["commit"]) for arm in measured if arm.versions.get("commit")})
+    times = ", ".join(f"{clean(arm.label)} {duration(seconds_of(arm))}" for arm in measured)
+    where, commit = clean(", ".join(machines) or "unknown hardware"), clean(", ".join(commits) or "unknown")
+    return f"{table(head, rows)}\nRun on {where}, commit {commit}. Time: {times}.\n"
+
+
+def cell_text(cell: Row) -> str:
+    """A cell in one line: 0.97 [0.96, 0.98] (at 3,000)."""
+    spread = str(cell["spread"])
+    parts = [cell["value"], f"({spread})" if " to " in spread else spread, f"({cell['at']})" if cell.get("at") else ""]
+    return clean(" ".join(part for part in parts if part))
+
+
+def detector_table(detectors: list[dict[str, Any]]) -> str:
+    """Detectors of a detection run beside the paper's numbers."""
+    head = ["detector", *(name for metric in ("AUC", "average precision", "best F1") for name in (metric, "paper"))]
+    rows = []
+    for row in detectors:
+        cells = [clean(row["title"])]
+        for metric in METRICS:
+            spread = f" ± {row[metric]['std']:.3f}" if row["seeds"] > 1 else ""
+            paper = (row.get("paper") or {}).get(metric) or []
+            cells += [f"{row[metric]['mean']:.3f}{spread}", " ± ".join(f"{number:.2f}" for number in paper)]
+        rows.append(cells)
+    return table(head, rows)
+
+
+def missing(studies: list[Study]) -> str:
+    """The arms that have not been run, or not to their end."""
+    lines = [
+        f"- {clean(study.title)}: **{clean(arm.label)}** {clean(arm.words)}."
+        for study in studies
+        for arm in study.arms
+        if arm.words
+    ]
+    return "\n".join(["## What has not been run, or not to its end\n", *(lines or ["Nothing is missing."]), ""])
+
+
+def table(head: Any, rows: Any) -> str:
+    """A Markdown table."""
+    lines = [f"| {' | '.join(row)} |" for row in [head, *rows]]
+    return "\n".join([lines[0], "|---" * len(head) + "|", *lines[1:], ""])
+
+
+def linked(arm: Arm, folder: Path) -> str:
+    """An arm's name with a link to its files."""
+    return f"{clean(arm.label)} ([files]({quote(relative(arm.folder, folder))}))"
+
+
+def relative(path: Path, folder: Path) -> str:
+    """A path as seen from a folder."""
+    return Path(os.path.relpath(path, folder)).as_posix()
+
+
+def anchor(title: str) -> str:
+    """The name of a heading's anchor, as GitHub makes it."""
+    return "".join(sign for sign in title.lower().replace(" ", "-") if sign.isalnum() or sign in "-_")
+
+
+def clean(text: Any) -> str:
+    """Text that Markdown shows as it is, on one line."""
+    words = " ".join(str(text).split())
+    for sign in ("\\", "|", "*", "_", "`"):
+        words = words.replace(sign, f"\\{sign}")
+    return words.replace("<", "&lt;").replace("](", "]\\(")

@@ -1,0 +1,460 @@
+"""Pages of studies and of training runs: the numbers, what is missing, the verdicts; alive in a browser."""
+
+import html
+import json
+import re
+import shutil
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from playwright.sync_api import Page
+from test_report import BREAKOUT, HOSTILE, Tags, chromium, page_data
+
+from butfor import report, report_arms, report_study
+from butfor.claims import Curve
+from butfor.figures_study import write_study_figures
+from butfor.report_study import write_study_index, write_study_report
+from butfor.results_page import write_results_page
+
+EVALUATIONS = (100, 200, 300, 400, 500)
+RAMP = [0.2, 0.4, 0.6, 0.8, 1.0]  # 30 % at 200, 60 % at 300, 90 % and 95 % at 500 episodes; its mean height is 0.6
+FLAT = [0.1] * 5
+FITS = "document.documentElement.scrollWidth <= window.innerWidth"
+SETTINGS = {"world": "push", "influence": ["priority"], "priority": {"kind": "uniform"}, "curiosity": "none"}
+
+
+def write_training(
+    folder: Path, curves: list[list[float]], asked: int = 500, played: int | None = None, note: str = ""
+) -> Path:
+    """A folder of a training run whose seeds succeed as told, evaluated every 100 episodes."""
+    folder.mkdir(parents=True)
+    label = f"training-push-influence=('priority',)-seeds={len(curves)}-agent.learning_rate=1e-05{note}"
+    config = SETTINGS | {"seeds": len(curves), "episodes": asked, "note": note}
+    document = {"schema": 1, "kind": "training", "label": label, "config": config}
+    (folder / "config.json").write_text(json.dumps(document))
+    versions = {"butfor": "0.1.0", "commit": "abc123" + note, "device": "cpu", "cores": 2, "command": "butfor train"}
+    (folder / "versions.json").write_text(json.dumps(versions))
+    rows = [
+        {"episode": episode, "seed": seed, "success": curve[place]}
+        for place, episode in enumerate(EVALUATIONS[: len(curves[0])])
+        for seed, curve in enumerate(curves)
+    ]
+    (folder / "metrics.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows))
+    played = asked if played is None else played
+    summary = {"schema": 1, "finished": played == asked, "played": played, "seconds": {"total": 100.0}}
+    (folder / "summary.json").write_text(json.dumps(summary))
+    return folder
+
+
+def write_detection(folder: Path, note: str = "") -> None:
+    folder.mkdir()
+    numbers = {metric: {"mean": 0.9, "std": 0.01} for metric in ("auc", "ap", "f1")}
+    detectors = [{"name": "cai", "title": "CAI" + note, "seeds": 5, **numbers, "paper": {"auc": [0.95, 0.01]}}]
+    summary = {"schema": 1, "world": "slide", "label": "exact", "states": 1234, "detectors": detectors}
+    (folder / "summary.json").write_text(json.dumps(summary))
+    document = {"schema": 1, "kind": "detection", "label": "detection-slide", "config": {"seeds": 5}}
+    (folder / "config.json").write_text(json.dumps(document))
+    (folder / "report.html").write_text("its own page")
+
+
+def claim(words: str, kind: str, arm: str, **others: Any) -> dict[str, Any]:
+    return {"words": words, "kind": kind, "arm": arm} | others
+
+
+def write_root(root: Path, note: str = "") -> Path:
+    """A folder with a study whose arms are in every state that there is."""
+    write_training(root / "slow", [FLAT] * 5)
+    write_training(root / "fast", [RAMP] * 5, note=note)
+    write_training(root / "cut", [RAMP[:3]] * 5, played=330)
+    write_training(root / "few", [[level] * 5 for level in (0.2, 0.4, 0.6)])
+    write_training(root / "begun", [FLAT])
+    for name in ("metrics.jsonl", "summary.json"):
+        (root / "begun" / name).unlink()
+    write_training(root / "broken", [FLAT])
+    (root / "broken" / "metrics.jsonl").write_text('{"episode": 1\n{}\n')
+    write_detection(root / "detection", note)
+    names = ("slow", "fast", "cut", "few", "begun", "broken", "absent", "detection")
+    arms = [
+        {"label": f"{name} arm{note}", "folder": name, "kind": "detection" if name == "detection" else "training"}
+        for name in names
+    ]
+    fast, slow = f"fast arm{note}", f"slow arm{note}"
+    claims = [
+        claim("Fast gets there. " + note, "reaches", fast, level=0.95, within=500),
+        claim("Fast is twice as fast.", "faster", fast, than=slow, factor=2.0),
+        claim("Slow is on par.", "on par", slow, than=fast),
+        claim("What is absent is fast.", "faster", f"absent arm{note}", than=slow, factor=2.0),
+        claim("Few are on par.", "on par", f"few arm{note}", than=slow),
+    ]
+    study = {"schema": 1, "name": "try", "title": "A try" + note, "about": "What it is about." + note, "size": "paper"}
+    study |= {"command": "butfor study try" + note, "arms": arms, "claims": claims}
+    (root / "studies").mkdir()
+    (root / "studies" / "try.json").write_text(json.dumps(study))
+    return root
+
+
+@pytest.fixture(scope="module")
+def root(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    root = write_root(tmp_path_factory.mktemp("study") / "root")
+    assert write_study_report(root, "try") == root / "reports" / "try.html"
+    return root
+
+
+@pytest.fixture(scope="module")
+def page(root: Path) -> str:
+    return (root / "reports" / "try.html").read_text(encoding="utf-8")
+
+
+def words(markup: str) -> str:
+    """Text without tags, with single spaces."""
+    return " ".join(html.unescape(re.sub(r"<[^>]*>", " ", markup)).split())
+
+
+def section(page: str, name: str) -> str:
+    found = re.search(rf'<section aria-labelledby="{name}".*?</section>', page, re.DOTALL)
+    assert found, name
+    return found[0]
+
+
+def row_of(page: str, label: str) -> str:
+    """The words of an arm's row in the table of numbers."""
+    rows = re.findall(r'<tr role="row".*?</tr>', section(page, "numbers"), re.DOTALL)
+    (found,) = [words(row) for row in rows if words(row).startswith(label)]
+    return found
+
+
+def test_the_table_says_what_follows_from_the_curves(page: str) -> None:
+    fast = "1.00 [1.00, 1.00] at 500 200 [200, 200] 300 [300, 300] 500 [500, 500] 500 [500, 500]"
+    # The shared range is 100 to 500 episodes: the mean height of the ramp is 0.6, and it is above every flat curve.
+    assert row_of(page, "fast arm") == f"fast arm 5 seeds {fast} 0.60 [0.60, 0.60] 1.00 [1.00, 1.00] up to 500"
+    never = "> 500 5 of 5 never"
+    slow = f"0.10 [0.10, 0.10] at 500 {never} {never} {never} {never} 0.10 [0.10, 0.10] baseline"
+    assert row_of(page, "slow arm") == f"slow arm 5 seeds {slow}"
+    # Cut off at 300: 90 % is not reached by then, and the area of the shared range is not known.
+    assert "300 [300, 300] > 300 5 of 5 never > 300 5 of 5 never – 1.00" in row_of(page, "cut arm")
+    assert row_of(page, "cut arm").startswith("cut arm 5 seeds; unfinished")
+
+
+def test_few_seeds_have_a_range_and_no_interval(page: str) -> None:
+    row = row_of(page, "few arm")
+    assert row.startswith("few arm 3 seeds 0.40 0.20 to 0.60 at 500 100 100 to > 500 1 of 3 never > 500 2 of 3 never")
+    assert row.endswith("0.40 0.20 to 0.60 1.00 too few seeds up to 500")
+    assert "[" not in row
+    assert "few arm has only 3 seeds" in words(section(page, "claims"))
+    assert "few arm has only 3 seeds: no intervals, the range over seeds is shown." in words(page)
+
+
+def test_what_is_missing_is_said(page: str) -> None:
+    top = words(page[: page.index("<main>")])
+    assert "4 of 8 arms finished, 2 unfinished, 1 not run, 1 broken" in top
+    for sentence in (
+        "cut arm was played for 330 of 500 episodes; its last evaluation is at 300.",
+        "begun arm has begun and has no evaluation yet (0 of 500 episodes).",
+        "absent arm has not been run.",
+    ):
+        assert sentence in top
+    assert "broken arm cannot be read:" in top
+    assert "not run has not been run" in row_of(page, "absent arm")
+
+
+def test_verdicts_are_worded_and_coloured(page: str) -> None:
+    claims = re.findall(r'<li class="claim (\w+)">(.*?)</li>', section(page, "claims"), re.DOTALL)
+    told = [(colour, words(text)) for colour, text in claims]
+    # 60 % after 300 episodes against never within 500: a bound of 1.7, which does not decide a factor of 2.
+    expected = [
+        "good ✓ reproduced",
+        "open ? undecided",
+        "bad ✗ not reproduced",
+        "open ? undecided",
+        "good ✓ reproduced",
+    ]
+    for (colour, text), verdict in zip(told, expected, strict=True):
+        assert colour == verdict.split()[0]
+        assert verdict.partition(" ")[2] in text
+        assert "How this is decided" in text
+    assert "fast arm: 1.00 in the mean over 5 seeds, at 500 episodes." in told[0][1]
+    assert "Here: level 95 %, within 500 episodes." in told[0][1]
+    assert "more than 1.7 times fewer; the paper says 2" in told[1][1]
+    assert "absent arm: not measured yet." in told[3][1]
+    assert "2 reproduced ✗ 1 not reproduced ? 2 undecided" in words(page[: page.index("<main>")])
+
+
+def test_small_runs_decide_nothing(tmp_path: Path) -> None:
+    root = write_root(tmp_path / "root")
+    change_study(root, size="small")
+    assert {verdict.verdict for _, verdict, _ in report_arms.read_study(root, "try").verdicts} == {"undecided"}
+    assert report_arms.SMALL in words(write_study_report(root, "try").read_text(encoding="utf-8"))
+    assert report_arms.SMALL in write_results_page(root, tmp_path / "results.md").read_text(encoding="utf-8")
+
+
+def test_curves_have_means_bands_and_seeds(page: str) -> None:
+    traces = page_data(page)["figures"]["curves"]["data"]
+    groups = {"slow": "arm-0", "fast": "arm-1", "cut": "arm-2", "few": "arm-3"}
+    assert {trace["legendgroup"] for trace in traces} == set(groups.values())
+    assert {trace["meta"] for trace in traces if trace["visible"]} == {"mean"}
+    for name, group in groups.items():
+        mine = [trace for trace in traces if trace["legendgroup"] == group]
+        assert sum(trace["meta"] == "seeds" for trace in mine) == (3 if name == "few" else 5)
+        shade, line = (trace for trace in mine if trace["meta"] == "mean")
+        if name == "few":
+            assert shade["y"] == [0.6] * 5 + [0.2] * 5  # the range
+            assert line["y"] == pytest.approx([0.4] * 5)
+        if name == "fast":
+            assert line["y"] == pytest.approx(RAMP)
+            assert line["customdata"] == [[value, value] for value in RAMP]
+        assert (line["marker"]["symbol"][-1] == "x") == (name == "cut")  # a cross where it was cut off
+    assert len({trace["line"]["color"] for trace in traces if trace["meta"] == "seeds"}) == 4
+
+
+def test_what_was_run_is_told(page: str) -> None:
+    run = words(section(page, "run"))
+    assert "butfor study try" in run
+    assert "All runs change these settings from the defaults" in run
+    assert "influence=('priority',) , agent.learning_rate=1e-05" in run.replace(" .", "")
+    assert "seeds=5 5 1 min 40 s cpu, 2 cores abc123" in run
+    assert report_arms.changes("training-pick-and-place-a.b=-1e-05-seeds=3") == ["a.b=-1e-05", "seeds=3"]
+    assert report_arms.changes("training-push") == []
+
+
+def test_a_detection_arm_has_its_table_and_a_link(page: str) -> None:
+    part = section(page, "detection")
+    assert "1,234 states of slide, exact label" in words(part)
+    assert "0.900 ± 0.010 0.95 ± 0.01" in words(part)
+    assert 'href="../detection/report.html"' in part
+
+
+def test_the_page_fetches_nothing(page: str) -> None:
+    tags = Tags(page)
+    links = [value for _, given in tags.found for key, value in given.items() if key in ("src", "href")]
+    assert all(value and value.startswith(("data:", "#", "../", "index.html")) for value in links), links
+    assert len(tags.named("script")) == 3
+    (policy,) = [meta for meta in tags.named("meta") if meta.get("http-equiv") == "Content-Security-Policy"]
+    assert str(policy["content"]).startswith("default-src 'none'")
+
+
+def test_hostile_text_stays_text(tmp_path: Path, page: str) -> None:
+    root = write_root(tmp_path / "root", note=HOSTILE + BREAKOUT)
+    hostile = write_study_report(root, "try").read_text(encoding="utf-8")
+    index = write_study_index(root).read_text(encoding="utf-8")
+    for text in (hostile, index):
+        assert HOSTILE not in text
+        assert BREAKOUT not in text
+        assert "&lt;script&gt;alert(1)&lt;/script&gt;" in text
+        assert not Tags(text).named("img")
+    assert len(Tags(hostile).named("script")) == len(Tags(page).named("script"))
+    told = write_results_page(root, tmp_path / "results.md").read_text(encoding="utf-8")
+    told = re.sub(r"```sh\n[^`]*\n```", "", told)  # a block of code is shown as it is
+    assert "```" not in told
+    assert "<script" not in told
+    assert "<img" not in told
+
+
+def test_the_index_counts_and_links(root: Path, tmp_path: Path) -> None:
+    root = Path(shutil.copytree(root, tmp_path / "root"))
+    shutil.copy(root / "studies" / "try.json", root / "studies" / "other.json")
+    page = write_study_index(root).read_text(encoding="utf-8")
+    assert [tag["href"] for tag in Tags(page).named("a")] == ["try.html"]  # the other has no page yet
+    assert words(page).count("✓ 2 reproduced ✗ 1 not reproduced ? 2 undecided") == 2
+    assert words(page).count("4 of 8 arms finished, 2 unfinished, 1 not run, 1 broken; size paper") == 2
+    assert "no page yet" in page
+    (tmp_path / "empty").mkdir()
+    assert "There are no studies yet" in write_study_index(tmp_path / "empty").read_text(encoding="utf-8")
+
+
+def change_study(root: Path, **values: Any) -> None:
+    path = root / "studies" / "try.json"
+    path.write_text(json.dumps(json.loads(path.read_text()) | values))
+
+
+ARM = {"label": "a", "folder": "fast", "kind": "training"}
+BROKEN: dict[str, tuple[dict[str, Any], str]] = {
+    "schema": ({"schema": 2}, r"try\.json has schema 2"),
+    "no arms": ({"arms": []}, "label of its own"),
+    "twice": ({"arms": [ARM, ARM]}, "label of its own"),
+    "elsewhere": ({"arms": [ARM | {"folder": "../fast"}]}, "no folder below"),
+    "absolute": ({"arms": [ARM | {"folder": "/tmp"}]}, "no folder below"),
+    "no label": ({"arms": [{"folder": "fast"}]}, "'label' is missing"),
+    "odd claim": ({"claims": [{"words": "x", "kind": "guess", "arm": "a"}]}, "kind of a claim is 'guess'"),
+    "odd key": ({"claims": [{"wrds": "x"}]}, "unexpected form"),
+}
+
+
+@pytest.mark.parametrize("case", BROKEN)
+def test_a_broken_study_is_refused_with_a_sentence(case: str, tmp_path: Path) -> None:
+    root, (values, message) = write_root(tmp_path / "root"), BROKEN[case]
+    change_study(root, **values)
+    with pytest.raises(ValueError, match=message) as raised:
+        write_study_report(root, "try")
+    assert "\n" not in str(raised.value)
+    assert not (root / "reports").exists()
+
+
+def test_names_of_studies(root: Path) -> None:
+    with pytest.raises(ValueError, match=r"'\.\./try' is no name of a study; .* holds try\."):
+        write_study_report(root, "../try")
+    with pytest.raises(FileNotFoundError, match=r"nothing\.json is missing"):
+        write_study_report(root, "nothing")
+
+
+def test_an_evaluation_that_a_crash_cut_off_is_left_out(tmp_path: Path) -> None:
+    folder = write_training(tmp_path / "run", [RAMP] * 3)
+    text = (folder / "metrics.jsonl").read_text().splitlines()
+    (folder / "metrics.jsonl").write_text("\n".join(text[:-1]) + "\n" + text[-1][:9])  # the last seed's last line
+    arm = report_arms.read_run_folder(folder)
+    assert arm.curve is not None
+    assert arm.curve.episodes.tolist() == [100, 200, 300, 400]
+    assert arm.curve.success.shape == (3, 4)
+    (folder / "metrics.jsonl").write_text(json.dumps({"episode": 1, "seed": 0, "success": 1.5}))
+    with pytest.raises(ValueError, match="success must lie from 0 to 1"):
+        report_arms.read_run_folder(folder)
+
+
+def test_the_area_is_that_of_the_range() -> None:
+    curve = Curve(np.array([0, 100, 300]), np.array([[0.0, 1.0, 1.0]]), 300)
+    # From 50 to 200 the line rises from 0.5 to 1 over 50 episodes and stays at 1 for 100.
+    area = report_arms.areas(curve, (50, 200))
+    assert area == pytest.approx([(0.75 * 50 + 1.0 * 100) / 150])
+    assert report_arms.areas(curve, (50, 400)) is None
+
+
+def test_a_training_run_has_a_page(root: Path, tmp_path: Path) -> None:
+    cut = Path(shutil.copytree(root / "cut", tmp_path / "cut"))
+    page = report.write_report(cut).read_text(encoding="utf-8")
+    assert (cut / "report.html").is_file()
+    assert "Learning push" in words(page)
+    assert "330 of 500" in words(page)
+    assert "The run was played for 330 of 500 episodes" in words(page)
+    assert "Success at 300 episodes 0.60 [0.60, 0.60]" in words(page)
+    assert "agent.learning_rate" not in words(section(page, "numbers"))
+    assert "Better than" not in page
+    begun = Path(shutil.copytree(root / "begun", tmp_path / "begun"))
+    page = report.write_report(begun).read_text(encoding="utf-8")
+    assert "The run has begun and has no evaluation yet (0 of 500 episodes)." in words(page)
+    assert "plotly.js v" not in page
+    one = write_training(tmp_path / "one", [RAMP])
+    page = report.write_report(one).read_text(encoding="utf-8")
+    assert "There is only 1 seed: no intervals." in words(page)
+    assert row_of(page, "priority").startswith("priority 1 seed 1.00 one seed at 500 200 one seed")
+
+
+def test_films_frames_and_heat_maps(root: Path, tmp_path: Path) -> None:
+    run = Path(shutil.copytree(root / "fast", tmp_path / "fast"))
+    (run / "watch.gif").write_bytes(b"GIF89a" + bytes(50))
+    (run / "watch.mp4").write_bytes(bytes(report_study.MOST_BYTES + 1))  # too large: a link
+    (run / "frames").mkdir()
+    for number in range(40):
+        (run / "frames" / f"{number:03d}.jpg").write_bytes(b"\xff\xd8\xff" + bytes([number]))
+    (run / "frames" / "000.jpg").write_bytes(b"<svg onload=alert(1)>")
+    score = np.arange(15.0).reshape(5, 3)
+    np.savez(run / "heatmap.npz", episodes=[100, 200, 300], score=score, label=score > 7)
+    page = report.write_report(run).read_text(encoding="utf-8")
+    images = [str(tag["src"]) for tag in Tags(page).named("img")]
+    assert sum(image.startswith("data:image/gif") for image in images) == 1
+    assert sum(image.startswith("data:image/jpeg") for image in images) == report_study.FRAMES - 1  # one was no image
+    assert 'href="watch.mp4"' in page
+    figures = page_data(page)["figures"]
+    assert figures["heat-0-score"]["data"][0]["z"] == score.tolist()
+    assert figures["heat-0-label"]["data"][0]["z"] == (100.0 * (score > 7)).tolist()
+    (run / "watch.gif").write_bytes(b"<svg onload=alert(1)>")
+    (run / "heatmap.npz").write_bytes(b"PK")
+    page = report.write_report(run).read_text(encoding="utf-8")  # the numbers are shown all the same
+    assert "data:image/gif" not in page
+    assert 'aria-labelledby="heat"' not in page
+
+
+def test_arms_can_be_told_apart() -> None:
+    looks = [tuple(report_study.arm_look(place, 18).values()) for place in range(18)]
+    assert len(set(looks)) == 18
+
+
+def test_figures_for_papers(root: Path, tmp_path: Path) -> None:
+    root = Path(shutil.copytree(root, tmp_path / "root"))
+    paths = write_study_figures(root, "try")
+    names = [f"try-{name}.{kind}" for name in ("curves", "reach") for kind in ("svg", "png")]
+    assert [path.name for path in paths] == names
+    svg = (root / "reports" / "figures" / "try-curves.svg").read_text()
+    for text in ("fast arm, 5 seeds", "few arm, 3 seeds, range", "episodes of each seed"):
+        assert text in svg
+    reach = (root / "reports" / "figures" / "try-reach.svg").read_text()
+    assert "&gt; 500" in reach or "> 500" in reach
+    before = [path.read_bytes() for path in paths]
+    assert [path.read_bytes() for path in write_study_figures(root, "try")] == before
+    change_study(root, arms=[ARM | {"folder": "absent"}])
+    assert write_study_figures(root, "try") == []
+
+
+def test_the_results_page(root: Path, tmp_path: Path) -> None:
+    page = write_results_page(root, tmp_path / "docs" / "results.md")
+    text = page.read_text(encoding="utf-8")
+    assert "| [A try](#a-try) | Slow is on par. | **not reproduced** |" in text
+    assert "- **Reproduced**: Fast gets there.\n  fast arm: 1.00 in the mean over 5 seeds, at 500 episodes." in text
+    link = re.search(r"\| fast arm \(\[files\]\((.*?)\)\) \| 5 \| (.*?) \|", text)
+    assert link
+    assert (page.parent / link[1]).resolve() == (root / "fast").resolve()
+    assert link[2] == "1.00 [1.00, 1.00] (at 500)"
+    assert "0.40 (0.20 to 0.60) (at 500)" in text
+    assert "| CAI | 0.900 ± 0.010 | 0.95 ± 0.01 |" in text
+    missing = text[text.index("## What has not been run") :]
+    for label in ("cut arm", "begun arm", "broken arm", "absent arm"):
+        assert f"- A try: **{label}** " in missing
+    assert "fast arm" not in missing
+    rules = text[text.index("## How verdicts are decided") :]
+    assert rules.count("- A claim that an arm ") == 3
+
+
+@pytest.fixture(scope="module")
+def shown(root: Path) -> Iterator[Page]:
+    """The page of the study, open; afterwards nothing may have gone wrong in it and nothing may have been fetched."""
+    wrong, fetched = list[str](), set[str]()
+    with chromium() as browser:
+        view = browser.new_page(viewport={"width": 1280, "height": 900})
+        view.on("console", lambda message: wrong.append(message.text) if message.type in ("error", "warning") else None)
+        view.on("pageerror", lambda error: wrong.append(str(error)))
+        view.on("request", lambda request: fetched.add(request.url))
+        view.goto((root / "reports" / "try.html").as_uri())
+        view.wait_for_selector("#plot-curves .main-svg")
+        yield view
+        assert fetched == {view.url}
+    assert wrong == []
+
+
+def traces(view: Page) -> int:
+    return view.locator("#plot-curves .scatterlayer .trace").count()
+
+
+def test_a_reader_chooses_what_is_drawn(shown: Page) -> None:
+    assert traces(shown) == 8  # four arms, each a line and a band
+    shown.click("[data-shown=seeds]")
+    assert traces(shown) == 5 + 5 + 5 + 3
+    shown.click("#curve-legend button[data-detector=arm-3]")
+    assert traces(shown) == 15
+    shown.click("[data-shown=iqm]")
+    assert traces(shown) == 6
+    assert shown.get_attribute("[data-shown=iqm]", "aria-pressed") == "true"
+    assert shown.get_attribute("[data-shown=seeds]", "aria-pressed") == "false"
+    for arm in ("arm-0", "arm-1"):
+        shown.click(f"#curve-legend button[data-detector={arm}]")
+    assert shown.evaluate("document.getElementById('plot-curves').layout.xaxis.range[1]") == pytest.approx(1.02 * 300)
+    for arm in ("arm-0", "arm-1", "arm-3"):
+        shown.click(f"#curve-legend button[data-detector={arm}]")
+    shown.click("[data-shown=mean]")
+    assert traces(shown) == 8
+
+
+def test_it_fits_every_screen_and_follows_the_colour_scheme(shown: Page) -> None:
+    for details in shown.locator("main details > summary").all():
+        details.click()
+    for width in (320, 390, 768, 1000, 1280):
+        shown.set_viewport_size({"width": width, "height": 844})
+        shown.wait_for_function(f"() => {FITS}", timeout=5000)
+    colours = "[...document.querySelectorAll('#plot-curves .js-line')].map(line => line.style.stroke)"
+    assert "rgb(0, 114, 178)" in shown.evaluate(colours)
+    shown.emulate_media(color_scheme="dark")
+    shown.wait_for_function(f"() => {colours}.includes('rgb(86, 180, 233)')")
+    shown.evaluate("window.dispatchEvent(new Event('beforeprint'))")
+    assert "rgb(0, 114, 178)" in shown.evaluate(colours)  # paper is light
+    shown.evaluate("window.dispatchEvent(new Event('afterprint'))")
+    shown.emulate_media(color_scheme="light")
