@@ -339,7 +339,7 @@ def test_without_options_the_preset_is_asked_for(
 def test_pictures_are_drawn_of_fetch_runs_unless_declined(
     monkeypatch: pytest.MonkeyPatch, butfor_command: Butfor, world: str, arguments: list[str], drawn: bool
 ) -> None:
-    """In the order: run, pictures, table, report; a report shows the pictures that are there."""
+    """In the order: run, table, pictures, report; a report shows the pictures that are there."""
     from butfor import pictures, report
 
     done: list[tuple[str, Path]] = []
@@ -348,8 +348,26 @@ def test_pictures_are_drawn_of_fetch_runs_unless_declined(
     monkeypatch.setattr(cli, "print_detection", lambda folder: done.append(("table", folder)))
     monkeypatch.setattr(report, "write_report", lambda folder: done.append(("report", folder)))
     assert butfor_command("detect", world, "--run", "here", *arguments)[0] == 0
-    names = ["run", *(["pictures"] if drawn else []), "table", "report"]
+    names = ["run", "table", *(["pictures"] if drawn else []), "report"]
     assert done == [(name, Path("here")) for name in names]
+
+
+def test_where_nothing_can_be_drawn_the_table_and_the_report_are_there_all_the_same(
+    monkeypatch: pytest.MonkeyPatch, butfor_command: Butfor
+) -> None:
+    from butfor import pictures, report
+
+    def fail(folder: Path, progress: Any) -> None:
+        raise RuntimeError("no screen, and no EGL either")
+
+    done: list[str] = []
+    monkeypatch.setattr(detection, "run_detection", lambda *rest: done.append("run"))
+    monkeypatch.setattr(pictures, "write_pictures", fail)
+    monkeypatch.setattr(cli, "print_detection", lambda folder: done.append("table"))
+    monkeypatch.setattr(report, "write_report", lambda folder: done.append("report"))
+    code, _, errors = butfor_command("detect", "pick-and-place", "--run", "here")
+    assert (code, done) == (0, ["run", "table", "report"])
+    assert "No pictures were made: no screen" in errors
 
 
 def test_auto_takes_a_gpu_where_there_is_one(monkeypatch: pytest.MonkeyPatch) -> None:

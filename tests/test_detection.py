@@ -23,6 +23,7 @@ from small_training import small
 import butfor
 from butfor import capture, detect, detection, detection_data
 from butfor.attention import AttentionConfig
+from butfor.detection import run_detection
 from butfor.detection_settings import DetectionConfig, detection_preset
 from butfor.dynamics import ModelConfig
 from butfor.envs import slide
@@ -32,7 +33,6 @@ from butfor.gaussian import KL_FORMS
 from butfor.influence import Influence
 from butfor.record import read_metrics
 from butfor.scoring import ScoreConfig
-from butfor.detection import run_detection
 
 torch.set_num_threads(1)  # the promise of equal bits is for an equal number of threads
 

@@ -17,6 +17,7 @@ from butfor import detect
 from butfor import detection_studies as studies
 from butfor.actions import ActionLaw
 from butfor.attention import AttentionConfig
+from butfor.detection import run_detection
 from butfor.detection_settings import DetectionConfig
 from butfor.detection_studies import Case, add_noise, evaluate, member, rescored, state_deviation
 from butfor.dynamics import GaussianDynamics, ModelConfig
@@ -27,7 +28,6 @@ from butfor.influence import Influence
 from butfor.networks import make_generators
 from butfor.record import open_run
 from butfor.scoring import ScoreConfig
-from butfor.detection import run_detection
 
 torch.set_num_threads(1)
 

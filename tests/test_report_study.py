@@ -356,13 +356,29 @@ def test_films_frames_and_heat_maps(root: Path, tmp_path: Path) -> None:
     assert sum(image.startswith("data:image/jpeg") for image in images) == report_study.FRAMES - 1  # one was no image
     assert 'href="watch.mp4"' in page
     figures = page_data(page)["figures"]
-    assert figures["heat-0-score"]["data"][0]["z"] == score.tolist()
-    assert figures["heat-0-label"]["data"][0]["z"] == (100.0 * (score > 7)).tolist()
+    assert figures["heat-0-0"]["data"][0]["z"] == score.tolist()
+    assert figures["heat-0-1"]["data"][0]["z"] == (100.0 * (score > 7)).tolist()
     (run / "watch.gif").write_bytes(b"<svg onload=alert(1)>")
     (run / "heatmap.npz").write_bytes(b"PK")
     page = report.write_report(run).read_text(encoding="utf-8")  # the numbers are shown all the same
     assert "data:image/gif" not in page
     assert 'aria-labelledby="heat"' not in page
+    assert "heatmap.npz cannot be read" in words(page[: page.index("<main>")])
+
+
+def test_what_the_agent_does_is_drawn_where_it_was_measured(root: Path, tmp_path: Path) -> None:
+    run = Path(shutil.copytree(root / "few", tmp_path / "few"))
+    rows = [json.loads(line) for line in (run / "metrics.jsonl").read_text().splitlines()]
+    for row in rows:
+        row |= {"moved": row["seed"] / 10, "held": 0.0}
+    (run / "metrics.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows))
+    page = report.write_report(run).read_text(encoding="utf-8")
+    figures = page_data(page)["figures"]
+    assert set(figures) == {"curves", "curves-moved", "curves-held"}
+    shade, line = figures["curves-moved"]["data"]
+    assert line["y"] == pytest.approx([0.1] * 5)  # the mean of 0, 0.1 and 0.2
+    assert shade["y"] == [0.2] * 5 + [0.0] * 5
+    assert "Moved Held" in words(section(page, "behaviour"))
 
 
 def test_arms_can_be_told_apart() -> None:

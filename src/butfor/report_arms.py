@@ -15,6 +15,7 @@ from butfor.report_figures import Array, Row
 from butfor.report_reading import detector_rows, expected_form, numbers, read
 from butfor.statistics import area_under_curve, curve_summary, probability_of_improvement, reach_summary
 
+BEHAVIOUR = ("moved", "lifted", "held")  # what else an evaluation of a robot world may show
 LEVELS = (0.3, 0.6, 0.9, 0.95)
 ENOUGH = 5  # seeds for an interval; with fewer the range is shown
 STUDY_AGAIN = "Write the study's file again."
@@ -39,6 +40,8 @@ class Arm:
     summary: dict[str, Any] = field(default_factory=dict)
     curve: Curve | None = None
     seeds: tuple[int, ...] = ()
+    behaviour: dict[str, Curve] = field(default_factory=dict)
+    """what the agent does to the object, as shares of an episode's steps"""
 
 
 @dataclass(frozen=True)
@@ -123,11 +126,14 @@ def read_run_folder(folder: Path, label: str = "") -> Arm:
         return Arm(label or folder.name, folder, kind, *begun, **common)
     with expected_form(folder / "config.json", RUN_AGAIN):
         asked = int(settings["episodes"])
-    curve, seeds = read_curve(folder / "metrics.jsonl", asked)
+    curves, seeds = read_curves(folder / "metrics.jsonl", asked)
+    curve = curves.pop("success", None)
     with expected_form(folder / "summary.json", RUN_AGAIN):
         state, words = progress_of(summary, curve, asked)
         _ = {key: float(value) for key, value in (summary.get("seconds") or {}).items()}
-    return Arm(label or use_of(settings), folder, kind, state, words, curve=curve, seeds=seeds, **common)
+    return Arm(
+        label or use_of(settings), folder, kind, state, words, curve=curve, seeds=seeds, behaviour=curves, **common
+    )
 
 
 def progress_of(summary: dict[str, Any], curve: Curve | None, asked: int) -> tuple[str, str]:
@@ -141,10 +147,10 @@ def progress_of(summary: dict[str, Any], curve: Curve | None, asked: int) -> tup
     return "unfinished", f"was played for {played:,} of {asked:,} episodes; its last evaluation is at {last:,}"
 
 
-def read_curve(path: Path, asked: int) -> tuple[Curve | None, tuple[int, ...]]:
-    """Success [S, E] and the seeds; an evaluation that a crash cut off is left out."""
+def read_curves(path: Path, asked: int) -> tuple[dict[str, Curve], tuple[int, ...]]:
+    """Success [S, E], and what else each seed's evaluations show; an evaluation that a crash cut off is left out."""
     if not path.is_file():
-        return None, ()
+        return {}, ()
     lines, rows = path.read_text(encoding="utf-8", errors="replace").splitlines(), []
     for place, line in enumerate(lines):
         try:
@@ -153,15 +159,18 @@ def read_curve(path: Path, asked: int) -> tuple[Curve | None, tuple[int, ...]]:
             if place < len(lines) - 1:
                 raise ValueError(f"{path} cannot be read (line {place + 1}: {error}). {RUN_AGAIN}") from error
     with expected_form(path, RUN_AGAIN):
-        found = {(int(row["episode"]), int(row["seed"])): float(row["success"]) for row in rows}
+        found = {(int(row["episode"]), int(row["seed"])): row for row in rows}
         seeds = sorted({seed for _, seed in found})
         whole = [e for e in sorted({e for e, _ in found}) if all((e, seed) in found for seed in seeds)]
-        if not whole:
-            return None, ()
-        success = numbers([[found[episode, seed] for episode in whole] for seed in seeds], len(seeds), len(whole))
-        if success.min() < 0 or success.max() > 1:
-            raise ValueError("success must lie from 0 to 1")
-    return Curve(np.asarray(whole), success, asked), tuple(seeds)
+        curves = {}
+        for key in ("success", *BEHAVIOUR) if whole else ():
+            if key == "success" or all(key in row for row in found.values()):
+                each = [[float(found[episode, seed][key]) for episode in whole] for seed in seeds]
+                values = numbers(each, len(seeds), len(whole))
+                if values.min() < 0 or values.max() > 1:
+                    raise ValueError(f"{key} must lie from 0 to 1")
+                curves[key] = Curve(np.asarray(whole), values, asked)
+    return curves, tuple(seeds) if whole else ()
 
 
 def use_of(settings: dict[str, Any]) -> str:

@@ -3,6 +3,7 @@
 import html
 import os
 from collections import Counter
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 from urllib.parse import quote
@@ -10,7 +11,9 @@ from urllib.parse import quote
 import numpy as np
 import plotly.graph_objects as go
 
+from butfor.claims import Curve
 from butfor.report_arms import (
+    BEHAVIOUR,
     ENOUGH,
     LEVELS,
     SMALL,
@@ -30,11 +33,12 @@ from butfor.report_arms import (
 )
 from butfor.report_figures import DARK, LOOKS, ORANGE, OTHER_STYLE, Row, band, plain, style
 from butfor.report_page import data_address, render_page, write_page
-from butfor.report_reading import detector_rows, expected_form, numbers, read_optional
+from butfor.report_reading import detector_rows, expected_form, numbers, read
 from butfor.statistics import episodes_to_reach
 
 MOST_BYTES = 3 * 2**20  # bytes: a larger film is linked, not embedded
 FRAMES = 12
+HEAT_AGAIN = "Delete it and have it written again."
 FILMS = {"watch.gif": ("image/gif", b"GIF8", 0), "watch.mp4": ("video/mp4", b"ftyp", 4)}  # name -> type, mark and where
 FINDINGS = ("reproduced", "partly", "not reproduced", "undecided")
 ARM_STYLES = (OTHER_STYLE, *LOOKS[:4], (ORANGE, "solid", "star"))  # colour, dash and symbol
@@ -85,15 +89,22 @@ def render(arms: list[Arm], target: Path, study: Study | None) -> str:
     measured = [arm for arm in arms if arm.curve]
     places = {arm.label: place for place, arm in enumerate(arms)}
     looks = {label: arm_look(place, len(arms)) for label, place in places.items()}
-    figures, heat = dict[str, Any](), list[Row]()
+    figures, heat, problems = dict[str, Any](), list[Row](), list[str]()
     if measured:
-        figures["curves"] = curves_figure(measured, looks, places)
+        given = [(arm, arm.curve) for arm in measured if arm.curve]
+        figures["curves"] = curves_figure(given, looks, places, "success", ("mean", "iqm", "seeds"))
+    shares = [key for key in BEHAVIOUR if any(key in arm.behaviour for arm in measured)]
+    for key in shares:
+        given = [(arm, arm.behaviour[key]) for arm in measured if key in arm.behaviour]
+        figures[f"curves-{key}"] = curves_figure(given, looks, places, "share of steps", ("mean",))
     for arm in arms:
-        if found := heat_map(arm):
-            heat.append(
-                {"title": arm.label, "names": [f"heat-{places[arm.label]}-{key}" for key in ("score", "label")]}
-            )
-            figures |= dict(zip(heat[-1]["names"], found, strict=True))
+        try:
+            found = {f"heat-{places[arm.label]}-{n}": figure for n, figure in enumerate(heat_maps(arm))}
+        except ValueError as error:  # a picture beside the numbers must not keep them from being shown
+            problems.append(str(error))
+            continue
+        heat += [{"title": arm.label, "names": list(found)}] if found else []
+        figures |= found
     baseline, ends = arms[0] if len(arms) > 1 else None, shared_range(arms)
     rows = [arm_row(arm, baseline, ends) | {"look": looks[arm.label]} for arm in measured]
     return render_page(
@@ -118,6 +129,8 @@ def render(arms: list[Arm], target: Path, study: Study | None) -> str:
         detections=[detection_part(arm, target) for arm in arms if arm.kind == "detection" and arm.summary],
         films=[part for arm in arms for part in film_parts(arm, target)],
         heat=heat,
+        problems=problems,
+        shares=shares,
         duration=duration,
     )
 
@@ -130,56 +143,52 @@ def arm_look(place: int, count: int) -> Row:
     return {"colour": colour, "dash": dash, "symbol": symbol, "binary": False}
 
 
-def curves_figure(arms: list[Arm], looks: dict[str, Row], places: dict[str, int]) -> Any:
-    """Success over episodes; `meta` says which of the reader's choices a trace belongs to: mean, iqm or seeds."""
+def curves_figure(
+    given: list[tuple[Arm, Curve]], looks: dict[str, Row], places: dict[str, int], title: str, kinds: Sequence[str]
+) -> Any:
+    """Curves over episodes; `meta` says which of the reader's choices a trace belongs to: mean, iqm or seeds."""
     figure, tops = go.Figure(), [0.0]
-    for arm in arms:
-        curve, drawn = arm.curve, looks[arm.label]
-        assert curve is not None
-        shown, x = shown_curves(curve), curve.episodes.tolist()
+    hover = "<b>%{fullData.name}</b><br>%{x:,} episodes<br>%{y:.2f}"
+    interval = " [%{customdata[0]:.2f}, %{customdata[1]:.2f}]<extra></extra>"
+    for arm, curve in given:
+        shown, x, drawn = shown_curves(curve), curve.episodes.tolist(), looks[arm.label]
         common = {"name": html.escape(arm.label), "legendgroup": f"arm-{places[arm.label]}"}
         line = {"color": drawn["colour"], "dash": drawn["dash"], "width": 2.5}
-        hover = "<b>%{fullData.name}</b><br>%{x:,} episodes<br>%{y:.2f}"
-        interval = " [%{customdata[0]:.2f}, %{customdata[1]:.2f}]<extra></extra>"
-        for key in ("mean", "iqm"):
-            chosen = common | {"meta": key, "visible": key == "mean"}
-            edges = np.stack([shown[f"{key}_low"], shown[f"{key}_high"]])  # [2, E]
-            tops.append(float(max(edges[1].max(), shown[key].max())))
+        for kind in [kind for kind in kinds if kind != "seeds"]:
+            chosen = common | {"meta": kind, "visible": kind == "mean"}
+            edges = np.stack([shown[f"{kind}_low"], shown[f"{kind}_high"]])  # [2, E]
+            tops.append(float(edges[1].max()))
             if len(curve.success) > 1:
                 figure.add_scatter(**band(drawn["colour"], x, edges), **chosen)
             marker = {"symbol": [drawn["symbol"]] * len(x), "size": [6] * len(x)}
             if arm.state != "finished":  # a cross where it was cut off
                 marker = {"symbol": [*marker["symbol"][:-1], "x"], "size": [*marker["size"][:-1], 11]}
             figure.add_scatter(
-                x=x, y=plain(shown[key]), mode="lines+markers", line=line, marker=marker, customdata=plain(edges.T),
+                x=x, y=plain(shown[kind]), mode="lines+markers", line=line, marker=marker, customdata=plain(edges.T),
                 hovertemplate=hover + interval, **chosen,
             )  # fmt: skip
-        for seed, success in zip(arm.seeds, curve.success, strict=True):
+        for seed, values in zip(arm.seeds, curve.success, strict=True) if "seeds" in kinds else ():
             figure.add_scatter(
-                x=x, y=plain(success), mode="lines", line=line | {"width": 1.2}, meta="seeds", visible=False,
+                x=x, y=plain(values), mode="lines", line=line | {"width": 1.2}, meta="seeds", visible=False,
                 hovertemplate=f"{hover}, seed {seed}<extra></extra>", **common,
             )  # fmt: skip
-        tops.append(float(curve.success.max()))
-    top = max(tops)
+            tops.append(float(values.max()))
+    top, end = max(tops), max(int(curve.episodes[-1]) for _, curve in given)
     figure.update_yaxes(range=[-0.02, 1.03] if top > 0.5 else [-0.02 * top, 1.08 * top or 1.0])
-    end = max(int(arm.curve.episodes[-1]) for arm in arms if arm.curve)
-    return style(figure.update_xaxes(range=[0, 1.02 * end], tickformat=","), "episodes of each seed", "success")
+    return style(figure.update_xaxes(range=[0, 1.02 * end], tickformat=","), "episodes of each seed", title)
 
 
-def heat_map(arm: Arm) -> list[Any] | None:
-    """The influence score and the exact label over the steps of an episode, as training goes on; where it was kept."""
+def heat_maps(arm: Arm) -> list[Any]:
+    """The influence score, and the exact label if it is there, over the steps of an episode as training goes on."""
     path = arm.folder / "heatmap.npz"
-    try:
-        arrays = read_optional(path)
-        if not arrays:
-            return None
-        with expected_form(path):
-            x = numbers(arrays["episodes"], None)
-            score, label = (numbers(arrays[key], None, len(x)) for key in ("score", "label"))
-    except ValueError:
-        return None  # a picture beside the numbers: it must not keep them from being shown
-    figures = []
-    for values, unit in ((score, "nats"), (100 * label, "%")):
+    if not path.is_file():
+        return []
+    arrays, figures = read(path, HEAT_AGAIN), []
+    with expected_form(path, HEAT_AGAIN):
+        x = numbers(arrays["episodes"], None)
+        drawn = [(numbers(arrays["score"], None, len(x)), "nats")]
+        drawn += [(100 * numbers(arrays["label"], None, len(x)), "%")] if "label" in arrays else []
+    for values, unit in drawn:
         figure = go.Figure()
         title = {"text": unit, "side": "top", "font": {"size": 13}}
         figure.add_heatmap(

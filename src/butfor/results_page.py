@@ -22,7 +22,12 @@ from butfor.report_figures import Row
 from butfor.report_page import write_page
 from butfor.report_reading import METRICS
 
-KINDS = {"reaches": "reaches a level", "faster": "is faster than another", "on par": "is on par with another"}
+KINDS = {  # of claims
+    "reaches": "reaches a level",
+    "faster": "is faster than another",
+    "better": "is better than another",
+    "on par": "is on par with another",
+}
 INTRODUCTION = """# What reproduces and what does not
 
 Written from the files in `{results}` by `butfor.results_page.write_results_page`; change those, not this page.
@@ -46,7 +51,7 @@ def write_results_page(results: Path, page: Path) -> Path:
     parts += [section(study, page.parent) for study in shown]
     parts.append(missing(studies))
     if rules := {claim.kind: " ".join(verdict.rule.split()) for _, claim, verdict, _ in claims}:
-        lines = [f"- A claim that an arm {KINDS[kind]}. {clean(rules[kind])}" for kind in KINDS if kind in rules]
+        lines = [f"- A claim that an arm {KINDS.get(kind, kind)}. {clean(rules[kind])}" for kind in sorted(rules)]
         parts.append("\n".join(["## How verdicts are decided\n", *lines, ""]))
     return write_page(page, "\n".join(parts))
 

@@ -4,11 +4,15 @@
   let chosen = "mean";  // or iqm, or seeds
   const choices = document.querySelectorAll("[data-shown]");
 
-  adjust.curves = (figure) => {
-    for (const trace of figure.data) trace.visible = trace.meta === chosen && !hidden.has(trace.legendgroup);
+  // The curves of success have all choices; other curves are means.
+  const choose = (kinds) => (figure) => {
+    for (const trace of figure.data) trace.visible = trace.meta === (kinds ? chosen : "mean") && !hidden.has(trace.legendgroup);
     const ends = figure.data.filter((trace) => trace.visible).map((trace) => Math.max(...trace.x));
     if (ends.length) figure.layout.xaxis.range = [0, 1.02 * Math.max(...ends)];
   };
+
+  const curves = Object.keys(page.figures).filter((name) => name.startsWith("curves"));
+  for (const name of curves) adjust[name] = choose(name === "curves");
 
   function drawAll() {
     Object.keys(page.figures).forEach(draw);
@@ -22,7 +26,7 @@
       draw("curves");
     });
   }
-  if (element("curve-legend")) hideByName(element("curve-legend"), (name) => name === "curves");
+  if (element("curve-legend")) hideByName(element("curve-legend"), (name) => curves.includes(name));
   drawAll();
   dark.addEventListener("change", drawAll);
 })();
