@@ -71,7 +71,7 @@ def test_the_faster_arm_must_get_there() -> None:
         ("better", 0.2, 0.8, "not reproduced"),
         ("better", 0.5, 0.5, "undecided"),
         ("on par", 0.8, 0.2, "reproduced"),
-        ("on par", 0.5, 0.5, "reproduced"),
+        ("on par", 0.5, 0.5, "undecided"),  # six seeds: the interval reaches below one fifth
         ("on par", 0.2, 0.8, "not reproduced"),
     ],
 )

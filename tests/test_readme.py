@@ -6,6 +6,8 @@ from pathlib import Path
 import pytest
 from conftest import ROOT
 
+from butfor.results_page import write_results_page
+
 
 def test_the_example_runs_and_tells_touching_from_apart(capsys: pytest.CaptureFixture[str]) -> None:
     text = (ROOT / "README.md").read_text(encoding="utf-8")
@@ -31,3 +33,10 @@ BLOCKS = [
 def test_the_examples_of_the_docs_run(block: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(tmp_path)
     exec(compile(block, "docs", "exec"), {})
+
+
+def test_the_page_of_results_is_up_to_date(tmp_path: Path) -> None:
+    """After new results: python results/name_studies.py."""
+    (tmp_path / "results").symlink_to(ROOT / "results")
+    page = write_results_page(tmp_path / "results", tmp_path / "docs" / "results.md")
+    assert page.read_text(encoding="utf-8") == (ROOT / "docs" / "results.md").read_text(encoding="utf-8")

@@ -10,7 +10,8 @@ from numpy.typing import NDArray
 from butfor.statistics import Interval, area_under_curve, probability_of_improvement
 
 Finding = Literal["reproduced", "partly", "not reproduced", "undecided"]
-CLOSE = 0.9  # of a promised level or factor: near enough to say "partly"
+CLOSE = 0.9  # of a promised level: near enough to say "partly"
+FAR_WORSE = 0.2  # a probability to be larger, below which nobody would call two arms on par
 
 
 @dataclass(frozen=True)
@@ -125,12 +126,15 @@ def _better(claim: Claim, curves: Mapping[str, Curve]) -> tuple[Finding, str]:
 
 
 def _on_par(claim: Claim, curves: Mapping[str, Curve]) -> tuple[Finding, str]:
-    """Compared is the area under the curve of each seed up to the last episode that both have. Reproduced: the 95 %
-    interval of the probability that the first is larger is not wholly below one half."""
+    """Compared is the area under the curve of each seed up to the last episode that both have. Not reproduced: the 95 %
+    interval of the probability that the first is larger lies below one half. Reproduced: it does not, and lies above
+    one fifth. Otherwise undecided."""
     chance, words = _chance(claim, curves)
     if chance is None:
         return "undecided", words
-    return ("reproduced" if chance.high >= 0.5 else "not reproduced"), words
+    if chance.high < 0.5:
+        return "not reproduced", words
+    return ("reproduced" if chance.low > FAR_WORSE else "undecided"), words
 
 
 def _chance(claim: Claim, curves: Mapping[str, Curve]) -> tuple[Interval | None, str]:

@@ -5,6 +5,7 @@ from pathlib import Path
 from typing import Any
 from urllib.parse import quote
 
+from butfor.claims import Claim
 from butfor.report_arms import (
     ENOUGH,
     LEVELS,
@@ -45,15 +46,29 @@ def write_results_page(results: Path, page: Path) -> Path:
     parts = [INTRODUCTION.format(results=relative(results, page.parent), enough=ENOUGH)]
     claims = [(study, *found) for study in studies for found in study.verdicts]
     if claims:
-        rows = [(f"[{clean(s.title)}](#{anchor(s.title)})" if s in shown else clean(s.title), clean(claim.words),
-                 f"**{verdict.verdict}**") for s, claim, verdict, _ in claims]  # fmt: skip
+        measured = [found for found in claims if is_measured(found[0], found[1])]
+        rows = [(f"[{clean(s.title)}](#{anchor(s.title)})", clean(claim.words) + compared(claim),
+                 f"**{verdict.verdict}**") for s, claim, verdict, _ in measured]  # fmt: skip
+        waiting = len(claims) - len(measured)
         parts.append("## In short\n\n" + table(("study", "the paper's claim", "here"), rows))
+        parts += [f"{waiting} further claims wait for runs that have not been made.\n"] if waiting else []
     parts += [section(study, page.parent) for study in shown]
     parts.append(missing(studies))
     if rules := {claim.kind: " ".join(verdict.rule.split()) for _, claim, verdict, _ in claims}:
         lines = [f"- A claim that an arm {KINDS.get(kind, kind)}. {clean(rules[kind])}" for kind in sorted(rules)]
         parts.append("\n".join(["## How verdicts are decided\n", *lines, ""]))
     return write_page(page, "\n".join(parts))
+
+
+def is_measured(study: Study, claim: Claim) -> bool:
+    """Whether every arm of a claim has a curve."""
+    curves = {arm.label for arm in study.arms if arm.curve}
+    return {claim.arm, claim.than} - {""} <= curves
+
+
+def compared(claim: Claim) -> str:
+    """The arms of a claim, in brackets."""
+    return f" ({clean(claim.arm)}{f' against {clean(claim.than)}' if claim.than else ''})"
 
 
 def section(study: Study, folder: Path) -> str:
@@ -64,7 +79,7 @@ def section(study: Study, folder: Path) -> str:
     for claim, verdict, weak in study.verdicts:
         mind = f" Mind: {clean('; '.join(weak))}." if weak else ""
         parts.append(
-            f"- **{verdict.verdict[0].upper()}{verdict.verdict[1:]}**: {clean(claim.words)}\n"
+            f"- **{verdict.verdict[0].upper()}{verdict.verdict[1:]}**: {clean(claim.words)}{compared(claim)}\n"
             f"  {clean(verdict.words)}{mind}"
         )
     parts += [""] if study.verdicts else []

@@ -1,0 +1,43 @@
+"""Tells which run of results/training belongs to which arm of a study, and writes docs/results.md from them:
+
+python results/name_studies.py
+"""
+
+from pathlib import Path
+
+from butfor.files import read_json, write_json
+from butfor.results_page import write_results_page
+from butfor.study import HER, STUDIES, make_study, write_study
+
+RESULTS = Path(__file__).parent
+PICK = "training/pick-and-place"
+RUNS: dict[str, dict[str, str]] = {
+    "combined": {HER: f"{PICK}-her", "P + bonus + active": f"{PICK}-all-three", "bonus": f"{PICK}-bonus",
+                 "active": f"{PICK}-active"},
+    "bonus-sweep": {HER: f"{PICK}-her", "bonus 0.2": f"{PICK}-bonus"},
+    "active-sweep": {HER: f"{PICK}-her", "active 100%": f"{PICK}-active"},
+    "exploration": {HER: f"{PICK}-her", "CAI bonus": f"{PICK}-bonus", "CAI active": f"{PICK}-active",
+                    "VIME": f"{PICK}-vime", "Disagreement": f"{PICK}-disagreement"},
+    "replay-push": {HER: "training/push-her", "CAI-P": "training/push-cai-p"},
+    "replay-pick-and-place": {HER: f"{PICK}-her"},
+    "disagreement-variants": {"object, 50": f"{PICK}-disagreement", "object, 10": f"{PICK}-object10",
+                              "object, 100": f"{PICK}-object100", "full state, 0.25": f"{PICK}-disagreement-full",
+                              "full state, 0.1": f"{PICK}-full0.1", "full state, 1": f"{PICK}-full1"},
+    "vime-variants": {"VIME object + agent": f"{PICK}-vime"},
+    "table1": {"slide": "detection-slide"},
+}  # fmt: skip
+
+
+def main() -> None:
+    """Writes results/studies/*.json and the page."""
+    for name in STUDIES:
+        path = write_study(make_study(name), RESULTS, "paper")
+        record = read_json(path) | {"command": ""}  # each run has its own
+        for arm in record["arms"]:
+            arm["folder"] = RUNS.get(name, {}).get(arm["label"], arm["folder"])
+        write_json(path, record)
+    print(write_results_page(RESULTS, RESULTS.parent / "docs" / "results.md"))
+
+
+if __name__ == "__main__":
+    main()
