@@ -60,8 +60,35 @@ def test_so_many_times_faster(slow: tuple[float, ...], factor: float, expected: 
 
 def test_the_faster_arm_must_get_there() -> None:
     claim = Claim("Faster.", "faster", "ours", "theirs", level=0.6, factor=2)
-    both = {"ours": curve(0.1, 0.2, 0.3, 0.4), "theirs": curve(0.1, 0.2, 0.3, 0.7)}
-    assert judge(claim, both).verdict == "undecided"
+    ours, theirs = curve(0.1, 0.2, 0.3, 0.4), curve(0.1, 0.2, 0.3, 0.7)
+    assert judge(claim, {"ours": ours, "theirs": theirs}).verdict == "not reproduced"  # theirs was there at 4,000
+    assert judge(claim, {"ours": curve(0.1, 0.2, episodes=2), "theirs": theirs}).verdict == "undecided"
+    assert judge(claim, {"ours": ours, "theirs": ours}).verdict == "undecided"
+
+
+def test_the_same_curve_is_not_faster() -> None:
+    claim = Claim("Faster.", "faster", "ours", "theirs", level=0.6, factor=1)
+    same = curve(0.1, 0.6, 0.7, 0.8)
+    assert judge(claim, {"ours": same, "theirs": same}).verdict == "not reproduced"
+
+
+@pytest.mark.parametrize("level", [0.6, 0.95])
+def test_a_level_that_all_of_ten_seeds_have_is_reached(level: float) -> None:
+    """The mean of ten times 0.6 is a little less than 0.6."""
+    exact = Curve(EPISODES, np.full((10, 4), level), 4000)
+    assert judge(Claim("x", "reaches", "a", level=level, within=1000), {"a": exact}).verdict == "reproduced"
+    slow = curve(0.1, 0.1, 0.1, level, seeds=10)
+    assert "4.0 times" in judge(Claim("x", "faster", "a", "b", level=level), {"a": exact, "b": slow}).words
+
+
+def test_few_seeds_and_nothing_learned_decide_nothing() -> None:
+    few = {"a": curve(0.8, 0.8, 0.8, 0.8, seeds=2), "b": curve(0.2, 0.2, 0.2, 0.2, seeds=2)}
+    none = {"a": curve(0, 0, 0, 0, seeds=10), "b": curve(0, 0, 0, 0.05, seeds=10)}
+    for curves, words in ((few, "fewer than 5 seeds"), (none, "neither has begun to learn")):
+        for kind in ("better", "on par"):
+            verdict = judge(Claim("x", kind, "a", "b"), curves)
+            assert verdict.verdict == "undecided"
+            assert words in verdict.words
 
 
 @pytest.mark.parametrize(

@@ -15,6 +15,7 @@ from butfor.decisions import (
     conformal_p_values,
     decide,
     false_discovery_curve,
+    not_random,
     pack,
     rank_p_values,
     reject,
@@ -33,13 +34,40 @@ def test_a_conformal_p_value_counts_the_free_scores_that_are_as_high() -> None:
 
 
 def test_states_of_one_episode_count_as_one() -> None:
-    """Two episodes: free scores 1, 2, 3, 4 of the first and 5 of the second; p = (1 + shares at or above) / 3."""
+    """Free scores 1 to 5, four of them of one episode: p = (4 + number at or above) / (5 + 4)."""
     p_values = conformal_p_values([3, 1, 5, 2, 4], [0.5, 2.5, 4.5, 6], [0, 0, 1, 0, 0])
-    assert p_values.tolist() == pytest.approx([1, (1 + 0.5 + 1) / 3, (1 + 0 + 1) / 3, 1 / 3])
+    assert p_values.tolist() == pytest.approx([1, (4 + 3) / 9, (4 + 1) / 9, 4 / 9])
     alone = conformal_p_values([3, 1, 5, 2, 4], [0.5, 2.5, 4.5, 6], [4, 3, 2, 1, 0])
     assert alone.tolist() == conformal_p_values([3, 1, 5, 2, 4], [0.5, 2.5, 4.5, 6]).tolist()
     with pytest.raises(ValueError, match="expected one group for each of 2 states"):
         conformal_p_values([1, 2], [1], [0])
+
+
+def test_episodes_of_unequal_length_keep_the_bound() -> None:
+    """Nothing is influenced; few episodes are long and score high, most have a single state: counting each episode once
+    would take the long ones for rare."""
+    random, rate, found = np.random.default_rng(6), 0.1, []
+
+    def batch() -> tuple[Any, Any]:
+        long = random.random(200) < 0.05
+        sizes = np.where(long, 30, 1)
+        return random.normal(np.repeat(2.0 * long, sizes)), np.repeat(np.arange(200), sizes)
+
+    for _ in range(400):
+        (free, groups), (new, _) = batch(), batch()
+        found.append(reject(conformal_p_values(free, new, groups), rate).any())
+    assert np.mean(found) <= rate + 3 * math.sqrt(rate * (1 - rate) / 400)
+
+
+def test_actions_of_a_policy_do_not_look_random() -> None:
+    random = np.random.default_rng(7)
+    obs = random.normal(size=(2000, 3))
+    assert not_random(random.uniform(-1, 1, (2000, 2)), obs) is None
+    assert not_random(random.uniform(-1, 1, (60, 4)), random.normal(size=(60, 25))) is None  # few, but random
+    squashed = np.clip(random.normal(size=(2000, 1)), -1, 1)
+    assert "away from the uniform one" in str(not_random(squashed, obs))
+    follows = 2 * (np.argsort(np.argsort(obs[:, :1] + random.normal(size=(2000, 1)), 0), 0) + 0.5) / 2000 - 1
+    assert "go with the state" in str(not_random(follows, obs))  # exactly uniform, yet chosen by the state
 
 
 def test_alike_states_break_the_bound_unless_they_count_as_one() -> None:
@@ -120,10 +148,10 @@ def test_where_no_threshold_will_do_a_warning_says_so() -> None:
 
 
 def test_too_few_free_states_are_refused_with_the_number_that_is_needed() -> None:
-    with pytest.raises(ValueError, match=r"18 free states are too few.*1 / \(18 \+ 1\).*at least 19"):
+    with pytest.raises(ValueError, match=r"18 free states are too few.*p-value is 0\.0526.*at least 19"):
         decide(Calibration(np.zeros(18)), [1.0], 0.05)
     assert decide(Calibration(np.zeros(19)), [1.0], 0.05).all()
-    with pytest.raises(ValueError, match="at least 9,"):
+    with pytest.raises(ValueError, match="at least 9 such"):
         decide(Calibration(np.zeros(8)), [1.0], 0.1)
     assert decide(Calibration(np.zeros(9)), [1.0], 0.1).all()
 

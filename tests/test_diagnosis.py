@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 from scipy.stats import norm
 
-from butfor.diagnosis import Diagnosis, diagnose
+from butfor.diagnosis import Diagnosis, _calibration, diagnose
 
 ROWS, OTHERS = 4000, 20
 
@@ -88,6 +88,26 @@ def test_each_dimension_has_its_shares() -> None:
     diagnosis = diagnose(**world)
     assert diagnosis.within == [[0.5, 1.0], [0.5, 0.5]]
     assert any("50% of the residuals lie within one and 50% within two" in words for words in problems(diagnosis))
+
+
+def test_every_dimension_must_have_a_variance_that_is_large_enough() -> None:
+    """The first has the smaller share within one deviation, the second too small a share within two."""
+    assert not _calibration([[0.60, 0.95], [0.65, 0.70]]).fine
+    assert _calibration([[0.60, 0.95], [0.65, 0.93]]).fine
+
+
+def test_what_the_action_tells_is_judged_only_where_it_was_drawn() -> None:
+    """Where it was not drawn, the likelihood of the taken action is raised: that must not count as what it tells."""
+    world = linear_world(rows=4000)
+    drawn = np.arange(4000) % 4 == 0
+    raised = world | {"log_likelihood": np.where(drawn, world["log_likelihood"], world["log_likelihood"] + 50)}
+    assert diagnose(**raised).rank > diagnose(**world).rank + 0.05
+    part = {name: world[name][drawn] for name in ("log_likelihood", "log_redrawn", "score")}
+    rest = {name: world[name][drawn] for name in world if name not in part}
+    assert diagnose(**raised, drawn=drawn).gain == pytest.approx(diagnose(**part, **rest).gain)
+    doubted = diagnose(**world, doubt="they go with the state")
+    assert not doubted.trusted
+    assert any("do not look random (they go with the state)" in sentence for sentence in doubted.words())
 
 
 def test_actions_are_counted_in_ten_bins() -> None:

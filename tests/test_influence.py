@@ -758,11 +758,14 @@ def test_what_cannot_be_calibrated_or_decided_is_refused(uncalibrated: Influence
         uncalibrated.decide(OBS[:5], 1.5)
 
 
-@pytest.mark.parametrize("kind", ["free", "transitions"])
+@pytest.mark.parametrize("kind", ["free", "groups", "transitions"])
 def test_a_saved_influence_decides_as_before(kind: str, tmp_path: Path) -> None:
     influence, path = brief_fit(members=2, action_space=Box(-1, 1, (2,))), tmp_path / "model.safetensors"
     if kind == "free":
         influence.calibrate(free_obs=OBS[200:400])
+    elif kind == "groups":  # two entities, and names that are no numbers
+        influence = brief_fit(entities={"a": [0], "b": [1, 2]}, members=2)
+        influence.calibrate(free_obs=OBS[200:400], groups=np.repeat(["first", "second", "third", "fourth"], 50))
     else:
         influence.calibrate(transitions=gate_world(200, 8), redraws=9)
     influence.save(path)
@@ -770,6 +773,7 @@ def test_a_saved_influence_decides_as_before(kind: str, tmp_path: Path) -> None:
     for name, before in influence.calibration.items():
         np.testing.assert_array_equal(loaded.calibration[name].scores, before.scores)
         np.testing.assert_array_equal(loaded.calibration[name].p_values, before.p_values)
+        np.testing.assert_array_equal(loaded.calibration[name].groups, before.groups)
         assert np.array_equal(loaded.decide(OBS[:50], 0.9)[name], influence.decide(OBS[:50], 0.9)[name])
     assert not Influence.load(path, replica=1).calibration  # its scores are not those of all members
 
@@ -879,3 +883,27 @@ def test_the_public_names_are_those_of_the_package() -> None:
     assert butfor.Influence is Influence
     assert butfor.ScoreConfig is ScoreConfig
     assert dataclasses.is_dataclass(butfor.ModelConfig)
+
+
+def test_a_policy_that_sees_the_state_is_not_taken_for_chance() -> None:
+    """The entity follows the state alone, and so do the actions: without a doubt the model would be trusted."""
+    random = np.random.default_rng(0)
+    obs = random.normal(size=(3000, 2))
+    action = np.clip(np.tanh(2 * obs[:, :1]) + 0.1 * random.normal(size=(3000, 1)), -1, 1)
+    next_obs = obs + 0.1 * np.tanh(2 * obs[:, :1]) * [[0, 1]] + 0.01 * random.normal(size=obs.shape)
+    influence = Influence.fit(
+        obs, action, next_obs, {"thing": [1]}, action_space=Box(-1, 1, (1,)),
+        fitting=FitConfig(batch_size=250, learning_rate=1e-3, max_epochs=5, validate_every=5),
+        model=ModelConfig(layers=1, width=16),
+    )  # fmt: skip
+    found = influence.diagnose(obs, action, next_obs)["thing"]
+    assert not found.trusted
+    assert any("do not look random" in sentence for sentence in found.words())
+    with pytest.warns(UserWarning, match="do not look drawn from the law"):
+        influence.calibrate(transitions=(obs, action, next_obs), redraws=9)
+    drawn = np.arange(3000) < 1000
+    action[drawn] = random.uniform(-1, 1, (1000, 1))
+    words = influence.diagnose(obs, action, next_obs, sampled=drawn)["thing"].words()
+    assert not any("do not look random" in sentence for sentence in words)
+    with pytest.raises(ValueError, match=r"sampled has shape \(3000,\), 0 true"):
+        influence.diagnose(obs, action, next_obs, sampled=np.zeros(3000, dtype=bool))

@@ -12,10 +12,9 @@ from small_training import ALL_USES, small
 from butfor.claims import claim_from
 from butfor.detection_settings import detection_preset
 from butfor.heatmap import write_heatmap
-from butfor.replay import ReplayConfig
 from butfor.settings import Config, preset
-from butfor.study import HER, STUDIES, Arm, Study, make_study, study_states, write_study
-from butfor.train import train
+from butfor.study import HER, STUDIES, Study, make_study, study_states, write_study
+from butfor.train import resume, train
 from butfor.units import unit_name
 
 torch.set_num_threads(1)
@@ -92,6 +91,20 @@ def test_options_change_every_arm_and_nothing_else() -> None:
         assert config == expected
 
 
+def test_a_bonus_is_annealed_over_the_whole_run_however_long() -> None:
+    for options in ({}, {"episodes": 3000}):
+        annealed = configs(make_study("negative-results", **options))["bonus, annealed"]  # type: ignore[arg-type]
+        assert annealed.bonus.anneal_episodes == annealed.episodes
+    assert configs(make_study("negative-results", "small"))["bonus, annealed"].bonus.anneal_episodes == 120
+
+
+def test_a_small_study_asks_its_own_questions_and_keeps_its_own_record(tmp_path: Path) -> None:
+    asked = {name: make_study(name, "small").arms[0].config for name in ("detection-curves", "random-training-data")}
+    assert [config.studies for config in asked.values()] == [("actions", "noise"), ("helps",)]  # type: ignore[union-attr]
+    whole = write_study(make_study("combined"), tmp_path, "paper")
+    assert write_study(make_study("combined", "small"), tmp_path, "small") != whole
+
+
 def test_what_there_is_not_is_refused_by_name() -> None:
     with pytest.raises(ValueError, match="no study 'table2'; the studies are table1"):
         make_study("table2")
@@ -126,14 +139,13 @@ def test_a_heat_map_is_of_what_the_memory_holds(tmp_path: Path) -> None:
     order = np.arange(4, 10) % 6
     states = state["replay"]["observation"][0].numpy()[order][[0, 1, 2, 3], :-1]  # the first four of six, one in one
     np.testing.assert_allclose(found["label"][:, 0], slide.influence(states.reshape(-1, 4)).reshape(4, -1).mean(0))
-    assert write_heatmap(run).stat().st_mtime_ns == (run / "heatmap.npz").stat().st_mtime_ns  # once is enough
+    before = (run / "heatmap.npz").stat().st_mtime_ns
+    assert write_heatmap(run).stat().st_mtime_ns == before  # once is enough
+    resume(run, episodes=12)
+    with np.load(write_heatmap(run), allow_pickle=False) as file:  # but not where the run has gone on
+        assert file["episodes"].tolist() == [np.mean([6, 7, 8, 9, 10, 11])]
 
 
 def test_runs_without_scores_have_no_heat_map(tmp_path: Path) -> None:
     with pytest.raises(ValueError, match="without influence"):
-        write_heatmap(train(small(replay={"capacity": 100}), tmp_path / "run"))
-    assert ReplayConfig().capacity == 10_000
-
-
-def test_arms_are_plain_values() -> None:
-    assert Arm("a", Config()) == Arm("a", Config())
+        write_heatmap(train(small(), tmp_path / "run"))

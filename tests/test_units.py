@@ -1,5 +1,6 @@
 """A unit is named after its config, is skipped when finished, goes on when cut off, and fails alone."""
 
+import signal
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -10,6 +11,7 @@ from small_training import results, small
 
 from butfor import units
 from butfor.detection_settings import DetectionConfig, detection_preset
+from butfor.files import read_json, write_json
 from butfor.record import plain
 from butfor.settings import Config, preset
 from butfor.train import train
@@ -18,8 +20,7 @@ from butfor.units import StudyError, kind_of, read_config, run_here, run_unit, u
 torch.set_num_threads(1)
 
 
-def test_names_are_stable_different_and_readable() -> None:
-    """The name must not change with the version: it is computed from what differs from the defaults."""
+def test_names_are_different_and_readable() -> None:
     assert unit_name(Config()) == unit_name(replace(Config(), seeds=1))
     assert unit_name(Config()).startswith("training-pick-and-place-")
     configs: list[Any] = [Config(), replace(Config(), seeds=2), preset("slide"), preset("push"), DetectionConfig()]
@@ -60,6 +61,28 @@ def test_a_finished_unit_is_not_run_again(tmp_path: Path, monkeypatch: pytest.Mo
     monkeypatch.setattr(units, "resume", None)
     assert run_unit(config, tmp_path) == folder
     assert run_here([config, config], tmp_path) == [folder]  # and a config that two studies share is one unit
+
+
+def test_a_folder_of_other_settings_is_not_taken_for_the_unit(tmp_path: Path) -> None:
+    """A default that has changed since leaves the name as it was."""
+    config = small()
+    folder = run_unit(config, tmp_path)
+    record = read_json(folder / "config.json")
+    record["config"]["agent"]["discount"] = 0.5
+    write_json(folder / "config.json", record)
+    with pytest.raises(ValueError, match="holds a run with other settings"):
+        run_unit(config, tmp_path)
+
+
+def test_interrupted_it_does_not_say_how_to_go_on_with_a_part(tmp_path: Path) -> None:
+    def stop(stage: str, done: int, total: int, text: str) -> None:
+        if stage == "episodes" and done >= 6:
+            signal.raise_signal(signal.SIGINT)
+
+    with pytest.raises(KeyboardInterrupt) as stopped:
+        run_unit(small(), tmp_path, progress=stop)
+    assert not stopped.value.args
+    assert unit_state(small(), tmp_path).state == "begun"
 
 
 def test_a_time_limit_leaves_a_unit_to_go_on_with(tmp_path: Path) -> None:

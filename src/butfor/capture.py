@@ -89,13 +89,14 @@ def matrix_precision(precision: str) -> Iterator[None]:
 def deterministic(on: bool) -> Iterator[None]:
     """Where `on`, nothing is recorded or compiled, and only operations that give the same bits every time are used."""
     before = torch.are_deterministic_algorithms_enabled()
+    warns = torch.is_deterministic_algorithms_warn_only_enabled()
     if on:
         os.environ.setdefault("CUBLAS_WORKSPACE_CONFIG", ":4096:8")  # without it cuBLAS may sum in another order
-    torch.use_deterministic_algorithms(on or before)
+    torch.use_deterministic_algorithms(on or before, warn_only=warns and not on)
     try:
         yield
     finally:
-        torch.use_deterministic_algorithms(before)
+        torch.use_deterministic_algorithms(before, warn_only=warns)
 
 
 def running_sum(values: Tensor) -> Tensor:

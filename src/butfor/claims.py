@@ -7,10 +7,12 @@ from typing import Any, Literal
 import numpy as np
 from numpy.typing import NDArray
 
-from butfor.statistics import Interval, area_under_curve, probability_of_improvement
+from butfor.statistics import ROUNDING, Interval, area_under_curve, probability_of_improvement
 
 Finding = Literal["reproduced", "partly", "not reproduced", "undecided"]
 CLOSE = 0.9  # of a promised level: near enough to say "partly"
+ENOUGH = 5  # seeds of an arm, to compare it with another
+LEAST = 0.1  # success that one of two arms must have had, to compare them
 FAR_WORSE = 0.2  # a probability to be larger, below which nobody would call two arms on par
 
 
@@ -80,18 +82,22 @@ def _reaches(claim: Claim, curves: Mapping[str, Curve]) -> tuple[Finding, str]:
     best = float(mean.max())
     at = int(curve.episodes[within][int(mean.argmax())])
     words = f"{claim.arm}: {best:.2f} in the mean over {len(curve.success)} seeds, at {at:,} episodes."
-    if best >= claim.level:
+    if best >= claim.level - ROUNDING:
         return "reproduced", words
     if int(curve.episodes[-1]) < claim.within:
         return "undecided", f"{words} It was played for {int(curve.episodes[-1]):,} of {claim.within:,} episodes."
-    return ("partly" if best >= CLOSE * claim.level else "not reproduced"), words
+    return ("partly" if best >= CLOSE * claim.level - ROUNDING else "not reproduced"), words
 
 
 def _faster(claim: Claim, curves: Mapping[str, Curve]) -> tuple[Finding, str]:
     """Compared are the first evaluations at which the mean over seeds is at the level; an arm that never gets there
-    counts with its last evaluation, as a lower bound. Reproduced: the ratio is at least the factor. Partly: it is above
-    1. Undecided: the faster arm never gets there, or a lower bound is below the factor."""
+    counts with its last evaluation, as a lower bound. Reproduced: the ratio is above 1 and at least the factor. Partly:
+    it is above 1. Not reproduced: it is not, or the arm is not there when the other has long been. Undecided: neither
+    gets there, or a lower bound is below the factor."""
     fast, slow = (_first_at(curves[label], claim.level) for label in (claim.arm, claim.than))
+    if fast is None and slow is not None and _last(curves[claim.arm]) >= slow:
+        words = f"{claim.than} reaches {claim.level:.0%} after {slow:,} episodes, {claim.arm} not within "
+        return "not reproduced", f"{words}{_last(curves[claim.arm]):,}."
     if fast is None:
         return (
             "undecided",
@@ -104,16 +110,17 @@ def _faster(claim: Claim, curves: Mapping[str, Curve]) -> tuple[Finding, str]:
         + (f"not within {_last(curves[claim.than]):,}" if slow is None else f"after {slow:,}")
         + f": {'more than ' if bound else ''}{ratio:.1f} times fewer; the paper says {claim.factor:g}."
     )
-    if ratio >= claim.factor:
+    if ratio > 1 and ratio >= claim.factor - ROUNDING:
         return "reproduced", words
-    if bound:
+    if bound and ratio > 1:
         return "undecided", f"{words} The slower arm was not played for long enough."
     return ("partly" if ratio > 1 else "not reproduced"), words
 
 
 def _better(claim: Claim, curves: Mapping[str, Curve]) -> tuple[Finding, str]:
-    """Compared is the area under the curve of each seed up to the last episode that both have. Reproduced: the 95 %
-    interval of the probability that the first is larger lies above one half. Partly: the probability does, but not
+    """Compared is the area under the curve of each seed up to the last episode that both have, of at least five seeds,
+    where one of the two has had a success of 0.1. Reproduced: the 95 % interval of the probability that the first is
+    larger lies above one half. Partly: the probability does, but not
     the interval. Not reproduced: the interval lies below one half. Otherwise undecided."""
     chance, words = _chance(claim, curves)
     if chance is None:
@@ -126,8 +133,9 @@ def _better(claim: Claim, curves: Mapping[str, Curve]) -> tuple[Finding, str]:
 
 
 def _on_par(claim: Claim, curves: Mapping[str, Curve]) -> tuple[Finding, str]:
-    """Compared is the area under the curve of each seed up to the last episode that both have. Not reproduced: the 95 %
-    interval of the probability that the first is larger lies below one half. Reproduced: it does not, and lies above
+    """Compared is the area under the curve of each seed up to the last episode that both have, of at least five seeds,
+    where one of the two has had a success of 0.1. Not reproduced: the 95 % interval of the probability that the first
+    is larger lies below one half. Reproduced: it does not, and lies above
     one fifth. Otherwise undecided."""
     chance, words = _chance(claim, curves)
     if chance is None:
@@ -143,17 +151,24 @@ def _chance(claim: Claim, curves: Mapping[str, Curve]) -> tuple[Interval | None,
     shared = np.intersect1d(first.episodes, second.episodes)
     if len(shared) < 2:
         return None, f"{claim.arm} and {claim.than} have fewer than two evaluations in common."
+    if min(len(first.success), len(second.success)) < ENOUGH:
+        return None, f"{claim.arm} or {claim.than} has fewer than {ENOUGH} seeds."
+    best = max(float(one.success[:, np.isin(one.episodes, shared)].mean(0).max()) for one in (first, second))
+    if best < LEAST:
+        return None, f"By {int(shared[-1]):,} episodes neither has begun to learn (at most {best:.2f})."
     own, other = (area_under_curve(shared, one.success[:, np.isin(one.episodes, shared)]) for one in (first, second))
     chance = probability_of_improvement(own, other)
+    asked = max(first.asked, second.asked)
+    so_far = f" (so far: {asked:,} episodes are to be played)" if int(shared[-1]) < 0.9 * asked else ""
     return chance, (
         f"The probability that {claim.arm} has the larger area than {claim.than} up to {int(shared[-1]):,} episodes is "
-        f"{chance.value:.2f} [{chance.low:.2f}, {chance.high:.2f}]."
+        f"{chance.value:.2f} [{chance.low:.2f}, {chance.high:.2f}]{so_far}."
     )
 
 
 def _first_at(curve: Curve, level: float) -> int | None:
     """The first evaluation at which the mean over seeds is at the level."""
-    there = np.flatnonzero(curve.success.mean(0) >= level)
+    there = np.flatnonzero(curve.success.mean(0) >= level - ROUNDING)
     return int(curve.episodes[there[0]]) if len(there) else None
 
 

@@ -41,6 +41,8 @@ def detect(
     test_episodes: Count = None,
     random_episodes: Count = None,
     agent_episodes: Count = None,
+    extra_episodes: Count = None,
+    split_agent: Annotated[bool, tyro.conf.FlagCreatePairsOff] = False,
     max_epochs: Count = None,
     actions: Count = None,
     form: Annotated[KLFormName, tyro.conf.arg(help_behavior_hint=PRESET)] = "preset",
@@ -66,6 +68,8 @@ def detect(
         test_episodes: episodes to judge
         random_episodes: episodes of a random policy to judge besides
         agent_episodes: how long the agents learn that play (with data agents)
+        extra_episodes: episodes of each further policy whose states the study of decisions judges
+        split_agent: two tokens for the agent in the Transformer of pick-and-place, as in the authors' release
         max_epochs: training ends earlier for a seed whose validation error no longer improves
         actions: K, the actions tried in each state
         form: how the KL of a Gaussian to a mixture is approximated
@@ -91,6 +95,8 @@ def detect(
         test_episodes=test_episodes,
         random_episodes=random_episodes,
         agent_episodes=agent_episodes,
+        extra_episodes=extra_episodes,
+        split_agent=split_agent or None,
         attention_fitting=_changed(base.attention_fitting, max_epochs=max_epochs),
         fitting=_changed(base.fitting, max_epochs=max_epochs),
         scoring=_changed(base.scoring, actions=actions, form=None if form == "preset" else form),

@@ -52,7 +52,17 @@ def study(
     """
     from butfor.study import STUDIES, make_study, study_states, write_study
 
+    if time_limit is not None and time_limit < 0:
+        raise ValueError(f"--time-limit is {time_limit:g}; give a number of seconds of at least 0.")
+    if ray is None and (cpus, gpus) != (1, 0):
+        raise ValueError("--cpus and --gpus are for --ray; without it all GPUs of this machine are used.")
+    if ray is not None and device == "cuda" and not gpus:
+        raise ValueError("On Ray a run gets a GPU by --gpus 1 (or a part of one); --device cuda alone gives it none.")
+    if ray in STUDIES:
+        raise ValueError(f"Is {ray} the address of a cluster, or a study? Name studies before --ray.")
     if action == "list":
+        if names:
+            raise ValueError(f"butfor study list shows all studies and takes no name; got {', '.join(names)}.")
         for name in STUDIES:
             described = make_study(name)
             runs = f"{len(described.arms)} run{'s' if len(described.arms) > 1 else ' '}"
@@ -74,8 +84,7 @@ def study(
     chosen = [make_study(name, size, **options, overlap=overlap or None) for name in names]
     if action == "run":
         configs = [arm.config for one in chosen for arm in one.arms]
-        for one in chosen:
-            write_study(one, root, size)
+        pages = [write_study(one, root, size).stem for one in chosen]
         with live_progress() as progress:
             if ray is not None:
                 from butfor.cluster import run_on_ray
@@ -94,16 +103,17 @@ def study(
 
                 with live_progress() as progress:
                     for state in study_states(one, root).values():
-                        write_heatmap(state.folder, progress)
+                        if state.state == "finished":
+                            write_heatmap(state.folder, progress)
     for one in chosen:
         print_study_states(one.title, study_states(one, root))
     if action == "run":
         try:
             from butfor.report_study import write_study_index, write_study_report
 
-            pages = [write_study_report(root, one.name) for one in chosen]
+            for page in pages:
+                print(f"Report: {write_study_report(root, page)}")
             write_study_index(root)
-            print("\n".join(f"Report: {page}" for page in pages))
         except ImportError as error:  # a machine that only computes may lack what draws
             print(f"No report was written: {error}. Write it elsewhere with: butfor study report --root {root}")
 

@@ -18,7 +18,8 @@ from butfor.rollout import Judge, Observation, Policy, collect, play, random_pol
 POLICIES = {
     "random": "uniform actions",
     "expert": "a scripted policy that solves the task",
-    "noisy-expert": "the same with Gaussian noise of 0.2, and a fifth of its actions uniform",
+    "noisy-expert": "the same with Gaussian noise of 0.2, and a fifth of its actions uniform (on slide: also all those "
+    "from which the object cannot be hit)",
 }
 LABELS = ("exact", "heuristic", "contact")
 EPISODES_A_PART = 500  # what a killed process can lose

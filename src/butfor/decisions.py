@@ -12,10 +12,11 @@ from typing import Any
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
-from scipy.stats import false_discovery_control
+from scipy.stats import false_discovery_control, kstest, rankdata
 
 Float = NDArray[np.float64]
 Bool = NDArray[np.bool_]
+FARTHEST = 0.1  # that actions may be from uniform and independent ones before somebody is told
 SPLIT = 0.8  # between counted and other p-values; higher: fewer influenced states are counted, but more are needed
 
 
@@ -38,40 +39,42 @@ class Calibration:
             raise ValueError(f"There are {len(self.scores)} free states, but groups has shape {np.shape(self.groups)}.")
 
     @property
-    def known(self) -> int:
-        """How many states, or groups of states, there are that stand for themselves."""
-        return len(self.scores) if self.groups is None else len(np.unique(self.groups))
+    def smallest(self) -> float:
+        """The smallest p-value that a state can have by free states."""
+        largest = largest_group(self.groups)
+        return largest / (len(self.scores) + largest)
 
 
 def conformal_p_values(free_scores: ArrayLike, scores: ArrayLike, groups: ArrayLike | None = None) -> Float:
     """p = (1 + number of free scores that are at least s) / (n + 1) for each score s: [n], [N] -> [N].
 
     Super-uniform for a free state that is drawn as the n states with `free_scores` were (Vovk et al., 2005). States of
-    one episode are alike, so that a hundred of them say little more than one: with `groups` [n], the episode of each,
-    the number is that of the episodes, each counted by its share of free scores that are at least s (as Dunn et al.,
-    2022, pool the groups of a hierarchical model), and n that of all episodes.
+    one episode are alike, so that a hundred of them say little more than one. With `groups` [n], the episode of each,
+    only episodes need to be drawn alike: p = (g + number of free scores that are at least s) / (n + g), where g is the
+    size of the largest group, as if a whole further episode scored as high.
     """
-    free, values = _numbers("free_scores", free_scores, 1), _numbers("scores", scores, 1)
+    free, values = np.sort(_numbers("free_scores", free_scores, 1)), _numbers("scores", scores, 1)
     if not len(free):
         raise ValueError("free_scores is empty; give the scores of states that are known to be free of influence.")
-    weight, count = np.ones(len(free)), len(free)
-    if groups is not None:
-        if np.shape(groups) != free.shape:
-            raise ValueError(
-                f"groups has shape {list(np.shape(groups))}; expected one group for each of {len(free)} states."
-            )
-        _, place, sizes = np.unique(np.asarray(groups), return_inverse=True, return_counts=True)
-        weight, count = 1 / sizes[place], len(sizes)
-    order = np.argsort(free)
-    above = np.append(np.cumsum(weight[order][::-1])[::-1], 0.0)  # the weight of all free scores from here on
-    p_values: Float = (1 + above[np.searchsorted(free[order], values, side="left")]) / (count + 1)
-    return np.minimum(p_values, 1.0)
+    if groups is not None and np.shape(groups) != free.shape:
+        shape = list(np.shape(groups))
+        raise ValueError(f"groups has shape {shape}; expected one group for each of {len(free)} states.")
+    largest = largest_group(groups)
+    at_least = len(free) - np.searchsorted(free, values, side="left")
+    p_values: Float = (largest + at_least) / (len(free) + largest)
+    return p_values
+
+
+def largest_group(groups: ArrayLike | None) -> int:
+    """The number of states in the largest group; 1 where each stands alone."""
+    return 1 if groups is None else int(np.unique(np.asarray(groups), return_counts=True)[1].max())
 
 
 def reject(p_values: ArrayLike, rate: float) -> Bool:
     """Benjamini and Hochberg's procedure (1995): which hypotheses [N] to reject at this false discovery rate.
 
-    It holds for `conformal_p_values`, which depend on each other through the free scores (Bates et al., 2023).
+    It holds for `conformal_p_values` of independent states, which depend on each other through the free scores (Bates
+    et al., 2023). Those of one episode depend on each other besides: it then rests on their being alike in sign.
     """
     values = _shares("p_values", p_values)
     check_rate(rate)
@@ -137,15 +140,14 @@ def decide(calibration: Calibration, scores: ArrayLike, rate: float, name: str =
     With free states by conformal p-values and `reject`. With transitions by `threshold_for`, for states that are
     distributed as those of the transitions; where no threshold will do, all are False and a warning says so.
     """
-    values, known = _numbers("scores", scores, 1), calibration.known
+    values, known = _numbers("scores", scores, 1), len(calibration.scores)
     check_rate(rate)
     if calibration.p_values is None:
-        needed = ceil(1 / rate - 1 - 1e-9)
-        if known < needed:
+        if calibration.smallest > rate:
+            needed = ceil(known * (1 / rate - 1) * calibration.smallest / (1 - calibration.smallest) - 1e-9)
             raise ValueError(
-                f"{known} free {'states' if calibration.groups is None else 'groups'} are too few for a false "
-                f"discovery rate of {rate:g}: the smallest possible p-value is 1 / ({known} + 1). Calibrate with at "
-                f"least {needed}, better {10 * needed}."
+                f"{known} free states are too few for a false discovery rate of {rate:g}: the smallest possible "
+                f"p-value is {calibration.smallest:.3g}. Calibrate with at least {needed} such, better {10 * needed}."
             )
         return reject(conformal_p_values(calibration.scores, values, calibration.groups), rate)
     thresholds, estimate = false_discovery_curve(calibration.scores, calibration.p_values)
@@ -161,12 +163,33 @@ def decide(calibration: Calibration, scores: ArrayLike, rate: float, name: str =
     return values >= threshold
 
 
+def not_random(action: ArrayLike, obs: ArrayLike) -> str | None:
+    """What is wrong with actions [N, A], within [-1, 1], that should be uniform and independent of obs [N, D]; or None.
+
+    A look, not a proof: the distance of each column's distribution from the uniform one, and its rank correlation with
+    each column of the states.
+    """
+    actions, states = _numbers("action", action, 2), _numbers("obs", obs, 2)
+    rows = np.random.default_rng(0).permutation(len(actions))[:5000]
+    actions, states = actions[rows], states[rows]
+    distance = max(kstest(column, "uniform", args=(-1, 2)).statistic for column in actions.T)
+    if distance > FARTHEST + 2 / np.sqrt(len(rows)):
+        return f"their distribution is {distance:.2f} away from the uniform one (Kolmogorov's distance)"
+    varying = states[:, states.std(0) > 0]
+    ranks = [rankdata(table, axis=0) for table in (actions, varying)]
+    ranks = [(rank - rank.mean(0)) / np.maximum(rank.std(0), 1e-12) for rank in ranks]
+    related = float(np.abs(ranks[0].T @ ranks[1] / len(rows)).max(initial=0.0))
+    if related > FARTHEST + 4 / np.sqrt(len(rows)):
+        return f"they go with the state (rank correlation {related:.2f})"
+    return None
+
+
 def pack(calibration: Mapping[str, Calibration]) -> dict[str, NDArray[Any]]:
     """The calibration of each entity as named arrays, for a file."""
     arrays = {f"calibration.scores.{name}": one.scores for name, one in calibration.items()}
     for part in ("p_values", "groups"):
         found = {name: getattr(one, part) for name, one in calibration.items()}
-        arrays |= {f"calibration.{part}.{name}": value for name, value in found.items() if value is not None}
+        arrays |= {f"calibration.{part}.{name}": value.copy() for name, value in found.items() if value is not None}
     return arrays
 
 
@@ -183,7 +206,7 @@ def unpack(arrays: Mapping[str, NDArray[Any]], entities: Iterable[str]) -> dict[
 
 def check_rate(rate: float) -> None:
     """Refuses a rate that is not between 0 and 1."""
-    if not 0 < rate < 1:
+    if not isinstance(rate, float | int) or not 0 < rate < 1:
         raise ValueError(f"The false discovery rate is {rate}; it must lie between 0 and 1, such as 0.05.")
 
 

@@ -44,6 +44,12 @@ def run_detection(
     if (folder / "summary.json").is_file():
         return folder
     began, record = time.perf_counter(), versions(device)
+    earlier = read_json(folder / "versions.json").get("seconds", 0.0) if (folder / "versions.json").is_file() else 0.0
+
+    def note_time() -> None:
+        """What this and earlier processes have spent on the run."""
+        write_json(folder / "versions.json", record | {"seconds": round(earlier + time.perf_counter() - began, 1)})
+
     data = Data(config.world, folder / "data", config.data, config.agent_episodes, progress, device)
     sets = {"test": data.episodes("test", config.test_episodes)}
     if config.random_episodes:
@@ -103,16 +109,21 @@ def run_detection(
             done += 1
     progress("scoring", done, done, "done")
 
-    held_out = [part[:20_000] for part in validation.transitions()]
-    found = member(influence, 0).diagnose(*held_out)
+    chosen = np.random.default_rng(0).permutation(int(sets["test"].length.sum()))[:20_000]
+    obs, action, next_obs = (part[chosen] for part in sets["test"].transitions())
+    sampled = sets["test"].sampled[sets["test"].valid][chosen]
+    drawn = sampled if sampled.sum() >= 500 else None
+    found = member(influence, 0).diagnose(obs, action, next_obs, drawn)
     write_json(folder / "diagnosis.json", {name: one.plain() for name, one in found.items()})
     case = Case(
         data, train, validation, sets, influence, fit, config.model, config.noise_levels, config.target_noise,
         config.extra_episodes, progress,
     )  # fmt: skip
+    note_time()
     for name in config.studies:
         _keep_study(folder, name, lambda name=name: STUDIES[name](case))  # type: ignore[misc]
-    write_json(folder / "versions.json", record | {"seconds": round(time.perf_counter() - began, 1)})
+        note_time()
+    note_time()
     _write_results(folder, config, sets, scores)  # the summary, written last, marks the run as finished
     return folder
 

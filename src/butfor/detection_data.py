@@ -8,7 +8,7 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 
-from butfor.collect import CollectConfig, add_labels, collect_file
+from butfor.collect import EPISODES_A_PART, CollectConfig, add_labels, collect_file
 from butfor.episodes import Episodes, concatenate
 from butfor.files import written
 from butfor.rollout import Progress, play
@@ -23,7 +23,7 @@ POLICY_SEEDS = {
     "random-train": 13,
 }  # "-train": to learn from, unlabelled
 STRATUM = 1000  # of every so many episodes of a training run the same share is drawn
-FORKS, FORKED_ACTIONS = 400, 128  # states whose next states are known for many actions
+FORKS, FORKED_ACTIONS = 300, 512  # states whose next states are known for many actions
 
 
 class Data:
@@ -109,7 +109,17 @@ class Data:
         episodes.metadata = who
         if name == "train":
             return episodes
-        return add_labels(episodes, self.world, self.labels, self._show(f"{name} labels", count))
+        parts, show = [], self._show(f"{name} labels", count)
+        for first in range(0, count, EPISODES_A_PART):  # labels take long: each part is kept
+            path = self.folder / f"{name}-{first:06d}.npz"
+            if not path.is_file():
+                part = episodes.take(np.arange(first, min(first + EPISODES_A_PART, count)))
+                part = add_labels(part, self.world, self.labels, lambda done, first=first: show(first + done))  # type: ignore[misc]
+                part.save(path)
+            parts.append(Episodes.load(path))
+        labelled = concatenate(parts)
+        labelled.metadata = episodes.metadata
+        return labelled
 
     def _training_runs(self) -> Episodes:
         """All episodes of the training runs, which are trained first where they are not yet."""

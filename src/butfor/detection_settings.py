@@ -65,7 +65,7 @@ class DetectionConfig:
     """further questions: number of actions, decisions, what helps, noise, bias against the true CAI (Fetch worlds)"""
     noise_levels: tuple[float, ...] = (0.0, 0.05, 0.1, 0.2, 0.4)
     """of the noise study, in standard deviations of each dimension"""
-    target_noise: float = 0.002
+    target_noise: float = 0.005
     """of the reference study: standard deviation of the noise on the object's next position, in metres"""
     extra_episodes: int = 500
     """of the decision study: episodes of each further policy"""

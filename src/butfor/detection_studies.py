@@ -129,7 +129,8 @@ def study_actions(case: Case) -> list[dict[str, Any]]:
 
 def study_helps(case: Case) -> list[dict[str, Any]]:
     """What helps on the exact label: beta-NLL, no spectral norm, data of a random policy, an average of all seeds."""
-    random = case.data.episodes("random-train", len(case.train))
+    random = case.data.episodes("random-train", len(case.train) + len(case.validation))
+    learned, held_out = (random.take(part) for part in np.split(np.arange(len(random)), [len(case.train)]))
     variants: dict[str, Callable[[], Influence]] = {
         "As in the table": lambda: case.influence,
         "beta-NLL, 0.5": lambda: case.fit("CAI with beta-NLL", model=replace(case.model, beta=0.5)),
@@ -137,13 +138,13 @@ def study_helps(case: Case) -> list[dict[str, Any]]:
             "CAI without spectral norm",
             model=replace(case.model, spectral_norm_hidden=False, spectral_norm_variance=False),
         ),
-        "Trained on random episodes": lambda: case.fit("CAI on random episodes", train=random),
+        "Trained on random episodes": lambda: case.fit("CAI on random episodes", train=learned, validation=held_out),
     }
     rows = []
     for title, make in variants.items():
         score = detect.cai(make(), "object")(case.test)
         rows.append({"name": title.lower(), "title": title, **detect.summarize(evaluate(score, case.test))})
-        if not len(rows) > 1:
+        if len(rows) == 1:
             mean = evaluate(score.mean(0, keepdims=True), case.test)
             together = {"name": "ensemble", "title": f"Mean over the {len(score)} seeds", **detect.summarize(mean)}
     return [*rows, together]
@@ -158,9 +159,11 @@ def rescored(influence: Influence, scoring: ScoreConfig) -> Influence:
 
 
 def study_reference(case: Case) -> list[dict[str, Any]]:
-    """Bias and rank correlation against the true CAI of forked states, by number of actions and form of the KL.
+    """Bias and rank correlation against the CAI of forked states, by number of actions and form of the KL.
 
-    Training targets get Gaussian noise, and so do the forked outcomes: without any, the true CAI is infinite.
+    Training targets get Gaussian noise, and so do the forked outcomes: without any, the true CAI is infinite. From M
+    forks the reference is at most log M, and too low where it comes near that; with K actions an estimate is at most
+    log K.
     """
     obs, outcome = case.data.forks(case.test)
     known = np.isfinite(outcome).all((1, 2))  # not where the physics blew up
@@ -223,7 +226,9 @@ def study_decisions(case: Case) -> dict[str, Any]:
             groups = other.valid.nonzero()[0][is_free]
             found = _by_foreign_states(foreign[:, is_free], groups, scores, episodes)
             rows += [row | {"set": name} for row in found]
-        if episodes.sampled[episodes.valid].mean() > 0.01:
+        # where the policy of slide is random depends on the state, unless it always is
+        drawn = episodes.sampled[episodes.valid]
+        if drawn.all() or (_is_fetch(episodes.observation) and drawn.mean() > 0.01):
             rows += [row | {"set": name} for row in _by_random_actions(case.influence, scores, episodes)]
     case.progress("decisions", len(sets), len(sets), "done")
     return {"targets": list(RATES), "splits": SPLITS, "rows": rows}
@@ -268,10 +273,10 @@ def _by_foreign_states(free: Array, groups: Array, scores: Array, episodes: Epis
     return table
 
 
-def _called(free: Array, groups: Array, scores: Array, rate: float) -> Array:
-    """Which states [N] are called influenced by conformal p-values; none where no free state is known."""
-    if not len(free):
-        return np.zeros(len(scores), dtype=bool)
+def _called(free: Array, groups: Array, scores: Array, rate: float) -> Array | None:
+    """Which states [N] are called influenced by conformal p-values; None where too few free states are known."""
+    if not len(free) or decisions.Calibration(free, None, groups).smallest > rate:
+        return None
     return decisions.reject(decisions.conformal_p_values(free, scores, groups), rate)
 
 
@@ -309,17 +314,19 @@ def member(influence: Influence, seed: int) -> Influence:
     return Influence(alone, *rest, influence.obs_center, influence.obs_spread)
 
 
-def _outcome(called: Array, label: Array) -> tuple[float, float, float]:
-    """Share of the called that are free, share of the influenced that were called, share called."""
+def _outcome(called: Array | None, label: Array) -> tuple[float, float, float]:
+    """Share of the called that are free, share of the influenced that were called, share called; NaN if refused."""
+    if called is None:
+        return np.nan, np.nan, np.nan
     wrong = float((called & ~label).sum() / max(called.sum(), 1))
     return wrong, float((called & label).sum() / max(label.sum(), 1)), float(called.mean())
 
 
 def _row(method: str, rate: float, results: list[tuple[float, float, float]], seeds: int) -> dict[str, Any]:
-    """Means over splits and seeds; the spread is that over the seeds."""
+    """Means over splits and seeds; the spread is that over the seeds. None is realised where none can be promised."""
     table = np.array(results).reshape(-1, seeds, 3)
-    realised, found, called = table.mean((0, 1)).tolist()
-    spread = float(table[..., 0].mean(0).std())
+    realised, found, called = table.mean((0, 1)).tolist() if not np.isnan(table).any() else (None, 0.0, 0.0)
+    spread = 0.0 if realised is None else float(table[..., 0].mean(0).std())
     return {"method": method, "target": rate, "realised": realised, "realised_std": spread, "found": found,
             "rejected": called, "seeds": seeds}  # fmt: skip
 

@@ -88,14 +88,18 @@ def diagnose(
     score: ArrayLike,
     action: ArrayLike,
     discrete: bool = False,
+    drawn: ArrayLike | None = None,
+    doubt: str | None = None,
 ) -> Diagnosis:
     """Checks one entity's model on N held-out transitions.
 
     `target` [N, d] is the scaled change, `mean` and `variance` [N, d] its prediction for the taken action,
     `log_likelihood` [N] the log-density of the change under the taken action and `log_redrawn` [N, K] under K others of
     the same law, `score` [N] the CAI, `action` [N, A] the action within [-1, 1], or one-hot if `discrete`.
-    p(s'|s) is the mean density over the taken action and the K others, so that knowing the action seems to help by no
-    more than log(K + 1) nats, and on average not at all where it has no influence.
+    `drawn` [N] is true where the action was drawn from that law (default: everywhere); only there can it be judged what
+    the action tells. A `doubt` about that is a finding. p(s'|s) is the mean density over the taken action and the K
+    others, so that knowing the action seems to help by no more than log(K + 1) nats, and on average not at all where it
+    has no influence.
     """
     change, middle, spread = (_table(*pair) for pair in (("target", target), ("mean", mean), ("variance", variance)))
     likelihood, others = _column("log_likelihood", log_likelihood), _table("log_redrawn", log_redrawn)
@@ -108,7 +112,6 @@ def diagnose(
         raise ValueError(f"{len(change)} transitions are too few to diagnose a model; give at least {FEWEST}.")
     if not (spread > 0).all():
         raise ValueError(f"variance holds {spread.min()}; expected positive numbers only.")
-    nll = float(-likelihood.mean())
     nll_constant, nll_still = (_constant_nll(change, center) for center in (change.mean(0), 0.0))
     error = float(np.square(change - middle).sum())
     r_squared = 1 - _ratio(error, float(np.square(change - change.mean(0)).sum()))
@@ -116,6 +119,9 @@ def diagnose(
     standardised = np.abs(change - middle) / np.sqrt(spread)
     within = [[float((column <= sigmas).mean()) for sigmas in (1, 2)] for column in standardised.T]
     realised = [float((standardised <= norm.ppf((1 + level) / 2)).mean()) for level in LEVELS]
+    nll = float(-likelihood.mean())
+    random = np.ones(len(change), dtype=bool) if drawn is None else np.asarray(drawn, dtype=bool)
+    likelihood, others, scores = likelihood[random], others[random], scores[random]
     gains = likelihood - logsumexp(np.column_stack([likelihood, others]), axis=1) + math.log(1 + others.shape[1])
     ranks = (others < likelihood[:, None]).mean(1) + 0.5 * (others == likelihood[:, None]).mean(1)
     groups = np.array_split(np.argsort(scores, kind="stable"), GROUPS)  # equal sizes, rising score
@@ -137,6 +143,7 @@ def diagnose(
         _calibration(within),
         _rank(rank, rank_error, by_score),
         _promise(by_score),
+        *([_doubt(doubt)] if doubt else []),
         _coverage(coverage, smallest, discrete),
     ]
     return Diagnosis(
@@ -183,9 +190,14 @@ def _error(r_squared: float, ratio: float) -> Finding:
     return Finding(False, f"the predicted mean explains nothing of the change ({numbers}); {advice}.")
 
 
+def _doubt(doubt: str) -> Finding:
+    advice = "what they seem to tell may be the doing of the state: say by `sampled` which were drawn at random"
+    return Finding(False, f"the actions do not look random ({doubt}); {advice}, or collect some.")
+
+
 def _calibration(within: Sequence[list[float]]) -> Finding:
     """The dimension with the least share within its predicted deviation speaks for all."""
-    one, two = min(within)
+    one, two = (min(share[place] for share in within) for place in (0, 1))
     numbers = f"{one:.0%} of the residuals lie within one and {two:.0%} within two predicted standard deviations"
     expected = f"a Gaussian has {WITHIN[0]:.0%} and {WITHIN[1]:.0%}"
     if one < LOWEST_WITHIN[0] or two < LOWEST_WITHIN[1]:

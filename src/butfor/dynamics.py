@@ -8,7 +8,7 @@ import torch
 from torch import Tensor, nn
 
 from butfor.actions import ActionLaw
-from butfor.arrays import change_rounding
+from butfor.arrays import Array, change_rounding, check_table, check_transitions
 from butfor.networks import ACTIVATIONS, ACTIVATIONS_IN_PLACE, Activation, InputNorm, Linear
 
 
@@ -204,3 +204,23 @@ def split_table(table: Table, share: float, seed: int) -> tuple[Table, Table]:
     order = torch.randperm(len(inputs), generator=torch.Generator().manual_seed(seed)).to(inputs.device)
     rest, chosen = order.split([len(order) - held_out, held_out])
     return (inputs[rest], target[rest]), (inputs[chosen], target[chosen])
+
+
+def checked_table(
+    what: str,
+    given: Sequence[Array],
+    law: ActionLaw,
+    entities: Mapping[str, Sequence[int]],
+    device: torch.device | str,
+    units: Sequence[Tensor],
+) -> Table:
+    """Other transitions as a table, in units (scale, center, spread); what is wrong with them is named as theirs."""
+    try:
+        obs, action, next_obs = given
+        transitions = check_transitions(obs, action, next_obs, fewest=1)
+        check_table("obs", obs, len(units[1]))
+        law.check("action", transitions[1])
+    except (ValueError, TypeError) as error:
+        raise ValueError(f"{what} (obs, action, next_obs): {error}") from error
+    scale, center, spread = (part.to(transitions[0].device) for part in units)
+    return training_table(transitions, law, entities, scale, device, center, spread)

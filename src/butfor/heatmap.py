@@ -25,8 +25,6 @@ def write_heatmap(run: Path | str, progress: Progress = lambda stage, done, tota
     """
     run = Path(run)
     target = run / "heatmap.npz"
-    if target.is_file():
-        return target
     record = read_run(run)
     if record["kind"] != "training":
         raise ValueError(f"{run} holds a run of kind {record['kind']!r}; a heat map is made of a training run.")
@@ -38,6 +36,10 @@ def write_heatmap(run: Path | str, progress: Progress = lambda stage, done, tota
         raise ValueError(f"{run} has no checkpoint, and with it no memory to draw from; heat maps need one.")
     memory = {name: value[0].numpy() for name, value in state["replay"].items() if name != "stored"}
     stored, size = int(state["replay"]["stored"]), len(memory["length"])
+    if target.is_file():
+        with np.load(target, allow_pickle=False) as file:
+            if int(file["played"]) == stored:  # else the run has gone on since
+                return target
     order = np.arange(stored - size, stored) % size  # from the oldest to the newest
     number = np.arange(stored - size, stored)
     episodes = Episodes(
@@ -49,6 +51,7 @@ def write_heatmap(run: Path | str, progress: Progress = lambda stage, done, tota
     )
     groups = np.array_split(np.arange(size), max(1, size // GROUP))
     arrays = {
+        "played": np.array(stored),
         "episodes": np.array([number[group].mean() for group in groups]),
         "score": np.stack([_mean(episodes.take(group)) for group in groups], 1),  # [T, groups]
     }

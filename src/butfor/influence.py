@@ -1,6 +1,7 @@
 """Causal action influence (CAI) for anyone's arrays: how much the agent's action matters for each entity."""
 
 import dataclasses
+import warnings
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
@@ -16,7 +17,7 @@ from butfor.arrays import Array, check_entities, check_finite_rows, check_table,
 from butfor.dynamics import (
     GaussianDynamics,
     ModelConfig,
-    Table,
+    checked_table,
     obs_range,
     split_table,
     target_columns,
@@ -103,7 +104,7 @@ class Influence:
             train, held_out = split_table(table, validation, seed)
         else:
             what, units = "validation must be a share or", (scale, center, spread)
-            train, held_out = table, _checked_table(what, validation, law, entities, device, units)
+            train, held_out = table, checked_table(what, validation, law, entities, device, units)
         generators = make_generators([seed * 1000 + member for member in range(members)])
         network = GaussianDynamics(transitions[0].shape[1], law.size, len(scale), model, generators).to(device)
         with torch.no_grad():  # a steady drift need not be learned
@@ -174,12 +175,14 @@ class Influence:
         if free_obs is not None and transitions is None:
             scores = self.score(free_obs)
         elif transitions is not None and free_obs is None:
-            *_, densities = self._held_out(transitions, redraws)
+            states, taken, _, densities = self._held_out(transitions, redraws)
+            if doubt := self._doubt(states, taken):
+                warnings.warn(f"The actions of transitions do not look drawn from the law: {doubt}.", stacklevel=2)
             scores, ties = self.score(transitions[0]), np.random.default_rng(self.seed)
             p_values = {name: decisions.rank_p_values(*pair, ties) for name, pair in densities.items()}
         else:
             raise ValueError("calibrate needs exactly one of free_obs=[n, D] and transitions=(obs, action, next_obs).")
-        like_ones = None if groups is None else _numpy(groups)
+        like_ones = None if groups is None else np.unique(_numpy(groups), return_inverse=True)[1]
         self.calibration = {n: decisions.Calibration(_numpy(scores[n]), p_values.get(n), like_ones) for n in scores}
         return self
 
@@ -208,18 +211,28 @@ class Influence:
         }
         return {name: like(torch.from_numpy(values), obs) for name, values in p_values.items()}
 
-    def diagnose(self, obs: Array, action: Array, next_obs: Array) -> dict[str, diagnosis.Diagnosis]:
-        """Whether the scores can be trusted, from held-out transitions: checks of the model for each entity."""
+    def diagnose(
+        self, obs: Array, action: Array, next_obs: Array, sampled: Array | None = None
+    ) -> dict[str, diagnosis.Diagnosis]:
+        """Whether the scores can be trusted, from held-out transitions: checks of the model for each entity.
+
+        What the action tells can be judged only where it was drawn from the action law, not chosen by a policy that
+        sees the state: `sampled` [N] says where. Without it all count as drawn, and a doubt about that is a finding.
+        """
         states, taken, target, densities = self._held_out((obs, action, next_obs), self.scoring.actions)
         predicted = predict_moments(self.model, states, taken)
         unit = taken if self.law.count else to_unit(taken, self.law.bounds(taken.device)).nan_to_num(0.0)
+        drawn = np.ones(len(taken), dtype=bool) if sampled is None else _numpy(sampled).astype(bool)
+        if drawn.shape != (len(taken),) or (sampled is not None and drawn.sum() < diagnosis.GROUPS):
+            raise ValueError(
+                f"sampled has shape {drawn.shape}, {drawn.sum()} true; expected [{len(taken)}], more true."
+            )
+        doubt = self._doubt(states[:, drawn], taken[torch.from_numpy(drawn).to(taken.device)])
         scores, found = self.score(obs), {}
         for name, dims in zip(self.entities, self._dims, strict=True):
             change, mean, variance = (_numpy(part[:, dims]) for part in (target, *predicted))
-            likelihood, redrawn = densities[name]
-            found[name] = diagnosis.diagnose(
-                change, mean, variance, likelihood, redrawn, _numpy(scores[name]), _numpy(unit), bool(self.law.count)
-            )
+            told = (*densities[name], _numpy(scores[name]), _numpy(unit))
+            found[name] = diagnosis.diagnose(change, mean, variance, *told, bool(self.law.count), drawn, doubt)
         return found
 
     def save(self, path: Path | str) -> None:
@@ -294,7 +307,7 @@ class Influence:
         """States [R, N, D], actions [N, A], targets [N, d]; log p(s'_j | s, a) of taken [N], redrawn actions [N, M]."""
         device, size = self.model.mean_head.weight.device, self.model.obs_size
         units = [torch.tensor(one, dtype=torch.float64) for one in (self.scale, self.obs_center, self.obs_spread)]
-        inputs, target = _checked_table("transitions must be", transitions, self.law, self.entities, device, units)
+        inputs, target = checked_table("transitions must be", transitions, self.law, self.entities, device, units)
         states, taken = inputs.split([size, self.law.size], 1)
         states = states.expand(self.model.replicas, -1, -1)
         random = make_generators([self.seed + 1], device)[0]  # not the stream that the scores' actions come from
@@ -304,6 +317,13 @@ class Influence:
             density = log_density(self.model, states, tried[None], target, dims)  # [N, M + 1]
             densities[name] = _numpy(density[is_taken]), _numpy(density[~is_taken].unflatten(0, (-1, redraws)))
         return states, taken, target, densities
+
+    def _doubt(self, states: Tensor, taken: Tensor) -> str | None:
+        """What speaks against these actions having been drawn from the law; of discrete ones nothing is said."""
+        if self.law.count:
+            return None
+        unit = to_unit(taken, self.law.bounds(taken.device)).nan_to_num(0.0)
+        return decisions.not_random(_numpy(unit), _numpy(states[0]))
 
     def _calibrated(self) -> dict[str, decisions.Calibration]:
         if not self.calibration:
@@ -323,26 +343,6 @@ class Influence:
 
     def _named(self, scores: Tensor, given: Array) -> dict[str, Any]:
         return {name: like(scores[..., j], given) for j, name in enumerate(self.entities)}
-
-
-def _checked_table(
-    what: str,
-    given: Sequence[Array],
-    law: ActionLaw,
-    entities: Mapping[str, Sequence[int]],
-    device: torch.device | str,
-    units: Sequence[Tensor],
-) -> Table:
-    """Other transitions as a table, in units (scale, center, spread); what is wrong with them is named as theirs."""
-    try:
-        obs, action, next_obs = given
-        transitions = check_transitions(obs, action, next_obs, fewest=1)
-        check_table("obs", obs, len(units[1]))
-        law.check("action", transitions[1])
-    except (ValueError, TypeError) as error:
-        raise ValueError(f"{what} (obs, action, next_obs): {error}") from error
-    scale, center, spread = (part.to(transitions[0].device) for part in units)
-    return training_table(transitions, law, entities, scale, device, center, spread)
 
 
 def _numpy(values: Any) -> np.ndarray[Any, Any]:

@@ -296,17 +296,22 @@ def make_study(
     training["overlap"] = None if overlap is None else tuple(overlap)  # type: ignore[assignment]
     arms = []
     for arm in study.arms:
-        config = _small(arm.config) if size == "small" else arm.config
+        config = _small(arm.config, name) if size == "small" else arm.config
         wanted: dict[str, Any] = {"seeds": seeds} | (training if isinstance(config, Config) else {})
         changes = {key: value for key, value in wanted.items() if value is not None}
-        arms.append(Arm(arm.label, dataclasses.replace(config, **changes)))
+        config = dataclasses.replace(config, **changes)
+        if isinstance(config, Config) and config.bonus.anneal_episodes is not None:  # over the whole run, however long
+            config = replace(config, bonus=replace(config.bonus, anneal_episodes=config.episodes))
+        arms.append(Arm(arm.label, config))
     return replace(study, arms=tuple(arms))
 
 
-def _small(config: AnyConfig) -> AnyConfig:
+def _small(config: AnyConfig, name: str) -> AnyConfig:
     """The same experiment in minutes on two cores: too short to learn anything."""
     if not isinstance(config, Config):
-        return detection_preset(config.world, "demo")
+        asked: dict[str, Any] = {"detection-curves": ("actions", "noise"), "random-training-data": ("helps",)}
+        demo = detection_preset(config.world, "demo")
+        return replace(demo, studies=asked.get(name, demo.studies), noise_levels=(0.0, 0.2))
     schedule = ((60, 200), (10**9, 50))
     return replace(
         config, seeds=2, episodes=120, warmup=60, evaluate_every=20, evaluation_episodes=10,
@@ -315,13 +320,17 @@ def _small(config: AnyConfig) -> AnyConfig:
 
 
 def write_study(study: Study, root: Path | str, size: str) -> Path:
-    """ROOT/studies/NAME.json: which run folder belongs to which arm, and the claims; what a report is made from."""
-    path = Path(root) / "studies" / f"{study.name}.json"
+    """ROOT/studies/NAME.json: which run folder belongs to which arm, and the claims; what a report is made from.
+
+    A small study has a name of its own, so that it never stands in for a real one.
+    """
+    name = study.name if size == "paper" else f"{study.name}-{size}"
+    path = Path(root) / "studies" / f"{name}.json"
     path.parent.mkdir(parents=True, exist_ok=True)
     arms = [{"label": arm.label, "folder": unit_name(arm.config), "kind": kind_of(arm.config)} for arm in study.arms]
     record = {
         "schema": 1,
-        "name": study.name,
+        "name": name,
         "title": study.title,
         "about": study.about,
         "size": size,

@@ -13,7 +13,7 @@ import torch
 from butfor.detection import run_detection
 from butfor.detection_settings import DetectionConfig
 from butfor.files import read_json
-from butfor.record import config_from, plain, run_label, run_name
+from butfor.record import config_from, plain, read_run, run_label, run_name
 from butfor.rollout import Progress
 from butfor.settings import Config
 from butfor.train import resume, train
@@ -57,6 +57,9 @@ def unit_state(config: AnyConfig, root: Path | str) -> UnitState:
         return UnitState(folder, "absent", 0, asked)
     if not (folder / "summary.json").is_file():
         return UnitState(folder, "begun", 0, asked)
+    held = read_run(folder)
+    if plain(read_config(held["kind"], held["config"])) != plain(config):
+        raise ValueError(f"{folder} holds a run with other settings, of another version of butfor; use another root.")
     summary = read_json(folder / "summary.json")
     finished = bool(summary.get("finished", True))  # a detection run writes its summary at the end
     return UnitState(folder, "finished" if finished else "begun", int(summary.get("played", 0)), asked)
@@ -75,9 +78,12 @@ def run_unit(
         return before.folder
     if isinstance(config, DetectionConfig):
         return run_detection(config, before.folder, device, progress=progress)
-    if before.state == "absent":
-        return train(config, before.folder, device, time_limit=time_limit, progress=progress)
-    return resume(before.folder, device, time_limit=time_limit, progress=progress)
+    try:
+        if before.state == "absent":
+            return train(config, before.folder, device, time_limit=time_limit, progress=progress)
+        return resume(before.folder, device, time_limit=time_limit, progress=progress)
+    except KeyboardInterrupt as stopped:
+        raise KeyboardInterrupt from stopped  # it says how to go on with a run, and this is a part of a study
 
 
 def run_here(
@@ -98,7 +104,7 @@ def run_here(
             progress("units", number, len(configs), unit_name(config))
             try:
                 run_unit(config, root, devices[0] if devices else "cpu", time_limit, progress)
-            except (ValueError, FloatingPointError, OSError, RuntimeError) as error:
+            except Exception as error:
                 failed[unit_name(config)] = error
     else:
         context = multiprocessing.get_context("spawn")  # CUDA does not survive a fork
@@ -109,12 +115,18 @@ def run_here(
             futures = {
                 pool.submit(_run_on_free_device, kind_of(c), plain(c), str(root), queue, time_limit): c for c in configs
             }
-            for number, future in enumerate(as_completed(futures)):
-                config = futures[future]
-                problem = future.exception()
-                if problem is not None:
-                    failed[unit_name(config)] = problem
-                progress("units", number + 1, len(configs), unit_name(config))
+            try:
+                for number, future in enumerate(as_completed(futures)):
+                    config = futures[future]
+                    problem = future.exception()
+                    if problem is not None:
+                        failed[unit_name(config)] = problem
+                    progress("units", number + 1, len(configs), unit_name(config))
+            except BaseException:  # what runs finishes its episode and saves; what waits does not begin
+                for process in multiprocessing.active_children():
+                    process.terminate()
+                pool.shutdown(wait=False, cancel_futures=True)
+                raise
     raise_failed(failed)
     progress("units", len(configs), len(configs), "done")
     return [unit_state(config, root).folder for config in configs]
