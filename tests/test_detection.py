@@ -574,10 +574,12 @@ def test_a_run_cut_off_in_its_studies_ends_with_the_same_bits(
     assert {"actions", "decisions"}.isdisjoint(before.keys() & set(again))  # what is known is not computed again
 
 
-def test_the_diagnosis_is_of_the_first_seed_on_validation_data(finished: Path) -> None:
-    validation = Episodes.load(finished / "data" / "validation.npz")
+def test_the_diagnosis_is_of_the_first_seed_on_data_that_nothing_was_chosen_by(finished: Path) -> None:
+    """Early stopping has looked at the validation episodes; the test episodes are new."""
+    test = Episodes.load(finished / "data" / "test.npz")
     alone = Influence.load(finished / "model.safetensors", replica=0)
-    expected = alone.diagnose(*validation.transitions())["object"].plain()
+    order = np.random.default_rng(0).permutation(STATES)
+    expected = alone.diagnose(*(part[order] for part in test.transitions()))["object"].plain()
     assert read_json(finished / "diagnosis.json") == {"object": json.loads(json.dumps(expected))}
 
 
