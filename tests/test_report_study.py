@@ -179,7 +179,7 @@ def test_verdicts_are_worded_and_coloured(page: str) -> None:
     assert "Here: level 95 %, within 500 episodes." in told[0][1]
     assert "more than 1.7 times fewer; the paper says 2" in told[1][1]
     assert "absent arm: not measured yet." in told[3][1]
-    assert "2 reproduced ✗ 1 not reproduced ? 2 undecided" in words(page[: page.index("<main>")])
+    assert "1 reproduced ✗ 1 not reproduced ? 3 undecided" in words(page[: page.index("<main>")])
 
 
 def test_small_runs_decide_nothing(tmp_path: Path) -> None:
