@@ -1,11 +1,12 @@
 """Verdicts follow their rules: at the level, just below it, not long enough, and by areas whose order is known."""
 
 from dataclasses import asdict
+from typing import Any
 
 import numpy as np
 import pytest
 
-from butfor.claims import Claim, Curve, claim_from, judge
+from butfor.claims import Claim, Curve, claim_from, judge, judge_detection
 
 EPISODES = np.array([1000, 2000, 3000, 4000])
 
@@ -134,3 +135,21 @@ def test_a_claim_survives_json_and_nonsense_is_refused() -> None:
         Claim("?", "faster", "ours")
     with pytest.raises(ValueError, match="about one arm"):
         Claim("?", "reaches", "ours", "theirs")
+
+
+def table(auc: float, paper: list[float] | None) -> dict[str, Any]:
+    row = {"name": "cai", "seeds": 5, "auc": {"mean": auc}, "ap": {"mean": 0.9}, "f1": {"mean": 0.8}}
+    row["paper"] = None if paper is None else {"auc": paper, "ap": [0.9], "f1": [0.8]}
+    return {"detectors": [{"name": "contact", "paper": None}, row]}
+
+
+@pytest.mark.parametrize(
+    ("auc", "expected"),
+    [(0.966, "reproduced"), (0.964, "partly"), (0.88, "partly"), (0.85, "not reproduced")],  # 0.97 rounded; 0.9 x 0.97
+)
+def test_detection_is_held_against_the_papers_table(auc: float, expected: str) -> None:
+    claim = Claim("CAI detects.", "detects", "slide")
+    verdict = judge_detection(claim, [table(0.5, None), table(auc, [0.97, 0.0])])  # the exact label has no number
+    assert verdict.verdict == expected
+    assert f"AUC {auc:.2f} (paper: 0.97)" in verdict.words
+    assert judge_detection(claim, [table(auc, None)]).verdict == judge(claim, {}).verdict == "undecided"

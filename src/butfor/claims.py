@@ -1,6 +1,6 @@
 """What the paper claims of an experiment, and rules that say from learning curves whether it holds here."""
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Literal
 
@@ -31,7 +31,7 @@ class Claim:
     """One sentence of the paper about one arm, or about two."""
 
     words: str
-    kind: Literal["reaches", "faster", "better", "on par"]
+    kind: Literal["reaches", "faster", "better", "on par", "detects"]
     arm: str
     than: str = ""
     level: float = 0.6
@@ -40,11 +40,13 @@ class Claim:
     """episodes (reaches)"""
     factor: float = 1.0
     """how many times fewer episodes (faster)"""
+    measure: str = "success"
+    """what the curves show: success, or the share of steps in which the object is moved, lifted or held"""
 
     def __post_init__(self) -> None:
         if self.kind not in RULES:
             raise ValueError(f"The kind of a claim is {self.kind!r}; it must be one of {', '.join(RULES)}.")
-        if (self.kind == "reaches") == bool(self.than):
+        if (self.kind in ("reaches", "detects")) == bool(self.than):
             raise ValueError(f"A claim of kind {self.kind!r} is about {'one arm' if self.than else 'two arms'}.")
 
 
@@ -81,7 +83,8 @@ def _reaches(claim: Claim, curves: Mapping[str, Curve]) -> tuple[Finding, str]:
     mean = curve.success[:, within].mean(0)
     best = float(mean.max())
     at = int(curve.episodes[within][int(mean.argmax())])
-    words = f"{claim.arm}: {best:.2f} in the mean over {len(curve.success)} seeds, at {at:,} episodes."
+    what = "" if claim.measure == "success" else f"{claim.measure} in a share of "
+    words = f"{claim.arm}: {what}{best:.2f} in the mean over {len(curve.success)} seeds, at {at:,} episodes."
     if best >= claim.level - ROUNDING:
         return "reproduced", words
     if int(curve.episodes[-1]) < claim.within:
@@ -176,11 +179,35 @@ def _last(curve: Curve) -> int:
     return int(curve.episodes[-1])
 
 
+def _detects(claim: Claim, curves: Mapping[str, Curve]) -> tuple[Finding, str]:
+    """Compared are the area under the ROC curve, average precision and F1 of CAI, rounded to two digits, with the
+    paper's, on the test set and by the label that the paper used. Reproduced: none is lower. Partly: none is below 90 %
+    of the paper's."""
+    return "undecided", f"{claim.arm}: not measured yet."
+
+
+def judge_detection(claim: Claim, tables: Sequence[Mapping[str, Any]]) -> Verdict:
+    """The verdict on a claim about detection, from a run's tables; undecided where none has numbers of the paper."""
+    rows = [row for table in tables for row in table["detectors"] if row["name"] == "cai" and row.get("paper")]
+    if not rows:
+        return Verdict("undecided", f"{claim.arm}: not measured yet.", rule_words("detects"))
+    names = {"auc": "AUC", "ap": "average precision", "f1": "F1"}
+    pairs = {name: (round(float(rows[0][name]["mean"]), 2), float(rows[0]["paper"][name][0])) for name in names}
+    words = ", ".join(f"{names[name]} {ours:.2f} (paper: {paper:.2f})" for name, (ours, paper) in pairs.items())
+    verdict: Finding = "not reproduced"
+    if all(ours >= paper for ours, paper in pairs.values()):
+        verdict = "reproduced"
+    elif all(ours >= CLOSE * paper for ours, paper in pairs.values()):
+        verdict = "partly"
+    return Verdict(verdict, f"{claim.arm}: {words}, mean over {int(rows[0]['seeds'])} seeds.", rule_words("detects"))
+
+
 RULES: dict[str, Callable[[Claim, Mapping[str, Curve]], tuple[Finding, str]]] = {
     "reaches": _reaches,
     "faster": _faster,
     "better": _better,
     "on par": _on_par,
+    "detects": _detects,
 }
 
 

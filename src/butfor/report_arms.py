@@ -10,7 +10,7 @@ from typing import Any
 
 import numpy as np
 
-from butfor.claims import Claim, Curve, Verdict, claim_from, judge
+from butfor.claims import Claim, Curve, Verdict, claim_from, judge, judge_detection
 from butfor.report_figures import Array, Row
 from butfor.report_reading import detector_rows, expected_form, numbers, read
 from butfor.statistics import area_under_curve, curve_summary, probability_of_improvement, reach_summary
@@ -79,11 +79,21 @@ def read_study(root: Path, name: str) -> Study:
         claims = [claim_from(claim) for claim in held.get("claims") or []]
         title, about, size, command = (str(held.get(key) or "") for key in ("title", "about", "size", "command"))
     arms = [read_arm(*entry) for entry in entries]
-    curves = {arm.label: arm.curve for arm in arms if arm.curve}
-    verdicts = [(claim, judge(claim, curves), weaknesses(claim, arms)) for claim in claims]
+    verdicts = [(claim, verdict_on(claim, arms), weaknesses(claim, arms)) for claim in claims]
     if size == "small":
         verdicts = [(claim, replace(found, verdict="undecided"), weak) for claim, found, weak in verdicts]
     return Study(name, title or name, about, size, command, arms, verdicts)
+
+
+def verdict_on(claim: Claim, arms: Sequence[Arm]) -> Verdict:
+    """The verdict on a claim from the arms' curves, or from the tables of a detection run."""
+    if claim.kind == "detects":
+        summaries = [arm.summary for arm in arms if arm.label == claim.arm and arm.summary]
+        return judge_detection(claim, [table for one in summaries for table in (one, *one.get("others", []))])
+    measured = {
+        arm.label: arm.curve if claim.measure == "success" else arm.behaviour.get(claim.measure) for arm in arms
+    }
+    return judge(claim, {label: curve for label, curve in measured.items() if curve})
 
 
 def arm_folder(root: Path, name: Any) -> Path:

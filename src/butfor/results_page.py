@@ -28,6 +28,7 @@ KINDS = {  # of claims
     "faster": "is faster than another",
     "better": "is better than another",
     "on par": "is on par with another",
+    "detects": "detects as well as the paper's",
 }
 INTRODUCTION = """# What reproduces and what does not
 
@@ -62,7 +63,7 @@ def write_results_page(results: Path, page: Path) -> Path:
 
 def is_measured(study: Study, claim: Claim) -> bool:
     """Whether every arm of a claim has a curve."""
-    curves = {arm.label for arm in study.arms if arm.curve}
+    curves = {arm.label for arm in study.arms if arm.curve or (claim.kind == "detects" and arm.summary)}
     return {claim.arm, claim.than} - {""} <= curves
 
 
