@@ -31,10 +31,9 @@ from butfor.pictures import (
     close_up,
     influence_map,
     place_gripper,
-    play_again,
     write_pictures,
 )
-from butfor.rollout import replay
+from butfor.rollout import play_again, replay
 
 STEPS = 16  # of the episodes that are played: an expert is at the object by then
 

@@ -11,7 +11,7 @@ from butfor.statistics import ROUNDING, Interval, area_under_curve, probability_
 
 Finding = Literal["reproduced", "partly", "not reproduced", "undecided"]
 CLOSE = 0.9  # of a promised level: near enough to say "partly"
-ENOUGH = 5  # seeds of an arm, to compare it with another
+ENOUGH = 5  # seeds, for an interval and to compare two arms
 LEAST = 0.1  # success that one of two arms must have had, to compare them
 FAR_WORSE = 0.2  # a probability to be larger, below which nobody would call two arms on par
 

@@ -69,9 +69,10 @@ def study(
             print(f"{name:<24}{runs:>7}  {described.about}")
         return
     if action == "report":
+        from butfor.report_arms import study_names
         from butfor.report_study import write_study_index, write_study_report
 
-        found = names or tuple(path.stem for path in sorted((root / "studies").glob("*.json")))
+        found = names or study_names(root)
         if not found:
             raise ValueError(f"{root} holds no studies yet; run one by: butfor study run NAME --root {root}")
         for name in found:

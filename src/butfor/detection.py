@@ -16,7 +16,7 @@ from butfor.arrays import check_transitions
 from butfor.attention import AttentionModel
 from butfor.detection_data import Data
 from butfor.detection_settings import PAPER, PAPER_LABEL, PAPER_SHARE, TOKENS, DetectionConfig
-from butfor.detection_studies import STUDIES, Case, evaluate, member
+from butfor.detection_studies import STUDIES, Case, evaluate, member, world_frame
 from butfor.dynamics import GaussianDynamics, ModelConfig, Table, target_scale, training_table
 from butfor.episodes import Episodes
 from butfor.files import load_checkpoint, read_json, save_checkpoint, write_json, written
@@ -84,7 +84,7 @@ def run_detection(
     influence = fit("CAI")
     influence.save(folder / "model.safetensors")
     tables, scale = _tables((train, validation), law, entities, config.model, 0.0, device)
-    tables = [(_world_frame(inputs), target) for inputs, target in tables]
+    tables = [(world_frame(inputs), target) for inputs, target in tables]
     tokens = TOKENS[f"{config.world}, four tokens" if config.split_agent else config.world]
     generators = make_generators(range(config.seeds))
     transformer = AttentionModel(tokens, len(scale), config.attention, generators).to(device)
@@ -93,7 +93,7 @@ def run_detection(
     detectors: dict[str, detect.Detector] = {
         "cai": detect.cai(influence, "object"),
         "entropy": detect.conditional_entropy(influence, "object"),
-        "attention": detect.attention(transformer, device, _world_frame),
+        "attention": detect.attention(transformer, device, world_frame),
         "contact": detect.contact,
         "moved": detect.moved,
     }
@@ -117,13 +117,12 @@ def run_detection(
     write_json(folder / "diagnosis.json", {name: one.plain() for name, one in found.items()})
     case = Case(
         data, train, validation, sets, influence, fit, config.model, config.noise_levels, config.target_noise,
-        config.extra_episodes, progress,
+        config.extra_episodes, progress, {name: found["cai"] for name, found in scores.items()},
     )  # fmt: skip
     note_time()
     for name in config.studies:
         _keep_study(folder, name, lambda name=name: STUDIES[name](case))  # type: ignore[misc]
         note_time()
-    note_time()
     _write_results(folder, config, sets, scores)  # the summary, written last, marks the run as finished
     return folder
 
@@ -146,15 +145,6 @@ def _tables(
         factor = (target_noise * scale).float().to(device)
         tables = [(inputs, target + factor * one) for (inputs, target), one in zip(tables, noise, strict=True)]
     return tables, scale.tolist()
-
-
-def _world_frame(inputs: Tensor) -> Tensor:
-    """Fetch shows the object's velocity relative to the gripper's; a token is to tell of its own entity alone."""
-    if inputs.shape[-1] < 25:
-        return inputs
-    seen = inputs.clone()
-    seen[..., 14:17] += seen[..., 20:23]
-    return seen
 
 
 def _keep_study(folder: Path, name: str, run: Callable[[], Any]) -> None:

@@ -3,6 +3,7 @@
 from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import torch
@@ -11,7 +12,7 @@ from numpy.typing import NDArray
 from butfor.collect import EPISODES_A_PART, CollectConfig, add_labels, collect_file
 from butfor.episodes import Episodes, concatenate
 from butfor.files import written
-from butfor.rollout import Progress, play
+from butfor.rollout import Progress, play_again
 from butfor.settings import preset
 from butfor.train import resume, train
 
@@ -174,24 +175,21 @@ def fork_states(
     forker: Forker | None = None
     for first in range(0, len(chosen), 64):
         rows = chosen[first : first + 64]
-        part = episodes.take(rows[:, 0])
         env = make_worlds(world, len(rows))
-        inner = env.unwrapped
-        forker = forker or Forker(inner)  # type: ignore[arg-type]
+        inner: Any = env.unwrapped
+        forker = forker or Forker(inner)
         states = np.zeros((len(rows), forker.layout.size))
 
-        def act(group: int, time: int, seen: object, part: Episodes = part, rows: NDArray[np.int64] = rows) -> tuple:  # type: ignore[type-arg]
+        def look(time: int, rows: NDArray[np.int64] = rows, states: NDArray[np.float64] = states) -> None:
             here = rows[:, 1] == time
-            states[here] = inner.save_state()[here]  # type: ignore[attr-defined]  # noqa: B023
-            return part.action[:, time], part.sampled[:, time]
+            states[here] = inner.save_state()[here]  # noqa: B023
 
-        assert part.reset_seed is not None
-        play([env], act, part.reset_seed.tolist(), part.action.shape[1])
+        play_again(env, episodes, rows[:, 0].tolist(), look)
         env.close()
-        actions = generator.uniform(-1, 1, (len(rows), FORKED_ACTIONS, part.action.shape[2]))
+        actions = generator.uniform(-1, 1, (len(rows), FORKED_ACTIONS, episodes.action.shape[2]))
         columns = np.arange(forker.layout.size)[forker.layout.object_pose][:3]
         outcome.append(forker.fork(states, actions, columns))
-        obs.append(part.observation[np.arange(len(rows)), rows[:, 1]])
+        obs.append(episodes.observation[rows[:, 0], rows[:, 1]])
         progress("forks", min(first + 64, len(chosen)), len(chosen), "states")
     return np.concatenate(obs), np.concatenate(outcome)
 

@@ -1,12 +1,13 @@
 """Questions beside the main table of detection: noise, the number of actions, what helps, bias, and promised rates."""
 
-from collections.abc import Callable, Sequence
-from dataclasses import dataclass, replace
-from typing import Any, Literal
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from typing import Any, Literal, TypeVar
 
 import numpy as np
 from numpy.typing import NDArray
 from scipy.stats import spearmanr
+from torch import Tensor
 
 from butfor import decisions, detect
 from butfor.detection_data import Data
@@ -19,6 +20,7 @@ from butfor.rollout import Progress
 from butfor.scoring import ScoreConfig
 
 Array = NDArray[Any]
+Seen = TypeVar("Seen", Array, Tensor)
 Fit = Callable[..., Influence]
 """fit(name, model=..., train=..., validation=..., target_noise=...): an Influence with one replica a seed."""
 
@@ -48,6 +50,13 @@ class Case:
     extra_episodes: int
     """of each further policy whose states are decided about"""
     progress: Progress
+    scores: Mapping[str, Array] = field(default_factory=dict)
+    """the main model's CAI [S, N] of each set, where it is known already"""
+
+    def cai(self, name: str, episodes: Episodes) -> Array:
+        """The main model's CAI of a set, computed where it is not known."""
+        known = self.scores.get(name)
+        return detect.cai(self.influence, "object")(episodes) if known is None else known
 
     @property
     def test(self) -> Episodes:
@@ -79,13 +88,13 @@ def study_noise(case: Case) -> dict[str, Any]:
 
 def state_deviation(episodes: Episodes) -> Array:
     """The standard deviation of each dimension over all states, velocities of the object taken in the world's frame."""
-    deviation: Array = _absolute(episodes.observation[:, :-1][episodes.valid]).std(0)
+    deviation: Array = world_frame(episodes.observation[:, :-1][episodes.valid].astype(np.float64)).std(0)
     return deviation
 
 
 def add_noise(episodes: Episodes, level: float, deviation: Array, generator: np.random.Generator) -> Episodes:
     """Episodes whose states are seen with noise, drawn once for each; what follows from other dimensions follows."""
-    seen = _absolute(episodes.observation)
+    seen = world_frame(episodes.observation.astype(np.float64))
     seen = seen + level * deviation * generator.standard_normal(seen.shape)
     if _is_fetch(seen):
         seen[..., 6:9] = seen[..., 3:6] - seen[..., 0:3]
@@ -95,16 +104,16 @@ def add_noise(episodes: Episodes, level: float, deviation: Array, generator: np.
     return noisy
 
 
-def _is_fetch(observation: Array) -> bool:
+def _is_fetch(observation: Array | Tensor) -> bool:
     return bool(observation.shape[-1] >= 25)
 
 
-def _absolute(observation: Array) -> Array:
-    """Fetch shows the object's velocity relative to the gripper; this is the one in the world's frame."""
-    seen = observation.astype(np.float64)
-    if _is_fetch(seen):
-        seen[..., 14:17] += seen[..., 20:23]
-    return seen
+def world_frame(seen: Seen) -> Seen:
+    """A copy with the object's velocity in the world's frame; Fetch shows it relative to the gripper."""
+    copied: Any = seen * 1  # of an array or a tensor
+    if _is_fetch(copied):
+        copied[..., 14:17] += copied[..., 20:23]
+    return copied  # type: ignore[no-any-return]
 
 
 # ------------------------------------------------------------------------------------------ how CAI is computed
@@ -217,7 +226,7 @@ def study_decisions(case: Case) -> dict[str, Any]:
     rows: list[dict[str, Any]] = []
     for place, (name, episodes) in enumerate(sets.items()):
         case.progress("decisions", place, len(sets), name)
-        scores = detect.cai(case.influence, "object")(episodes)
+        scores = case.cai(name, episodes)
         for together in (True, False):
             rows += [row | {"set": name} for row in _by_free_states(scores, episodes, together)]
         if name == "test" and other is not None:

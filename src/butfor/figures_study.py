@@ -4,8 +4,9 @@ import math
 from pathlib import Path
 from typing import Any
 
+from butfor.claims import ENOUGH
 from butfor.figures import COLUMN, PAGE, SYMBOLS, add_legend, panels, save_figures, short, style_of
-from butfor.report_arms import ENOUGH, Arm, Study, read_study, shown_curves
+from butfor.report_arms import Arm, Study, read_study, shown_curves
 from butfor.report_study import arm_look
 from butfor.statistics import reach_summary
 

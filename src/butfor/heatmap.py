@@ -64,7 +64,7 @@ def write_heatmap(run: Path | str, progress: Progress = lambda stage, done, tota
         parts = np.split(np.arange(len(some)), np.cumsum([len(group) for group in chosen])[:-1])
         arrays["label"] = np.stack([some.label["exact"][part].mean(0) for part in parts], 1)
         nobody = np.zeros(len(some), dtype=bool)
-        shares = behaviour(open_world(world), Played(some, nobody, nobody))
+        shares = behaviour(open_world(world, target_scale=1.0), Played(some, nobody, nobody))
         arrays |= {name: np.array([share[part].mean() for part in parts]) for name, share in shares.items()}
     with written(target) as temporary, temporary.open("wb") as file:
         np.savez_compressed(file, allow_pickle=False, **arrays)

@@ -3,7 +3,6 @@
 They lie in the run's folder `pictures`; `index.json`, written last, says what there is to see.
 """
 
-from collections.abc import Callable
 from contextlib import closing
 from pathlib import Path
 from typing import Any
@@ -16,7 +15,7 @@ from butfor.episodes import Episodes
 from butfor.files import write_json, written
 from butfor.influence import Influence
 from butfor.record import read_run
-from butfor.rollout import Observation, Progress, play
+from butfor.rollout import Observation, Progress, play, play_again, reset_seeds
 
 Flags = NDArray[np.bool_]
 Floats = NDArray[np.float64]
@@ -29,7 +28,6 @@ ABOVE = 0.08  # metres from the gripper's start up to the middle of an episode's
 JPEG_QUALITY = 85
 BRIEF = 5  # steps
 FAR = 0.05  # metres that a manipulated object has moved
-REPLAY_TOLERANCE = 5e-3  # metres between a stored episode and its replay
 # the gripper's way to a place of the map: across above the object, down, and at rest; rot-table pauses at the end
 SINKING, RESTING, MAP_STEPS = 17, 25, 30
 CLEAR_HEIGHT = 0.15  # metres above the object
@@ -98,29 +96,10 @@ def choose_failures(episodes: Episodes, score: Floats, count: int = FAILURES) ->
     return chosen
 
 
-def play_again(env: Any, episodes: Episodes, numbers: list[int], look: Callable[[int], None]) -> None:
-    """Plays stored episodes, one a world, from their reset seeds and actions; `look(time)` is called in each state."""
-    seeds = _reset_seeds(episodes)[numbers].tolist()
-    going = np.arange(episodes.action.shape[1])[:, None] < episodes.length[numbers]  # [T, W]
-
-    def act(group: int, time: int, obs: Observation) -> tuple[NDArray[Any], Flags]:
-        gap = np.abs(obs["observation"] - episodes.observation[numbers, time])[:, :6].max(1)  # gripper and object
-        if (gap[going[time]] > REPLAY_TOLERANCE).any():
-            worst = int(np.where(going[time], gap, 0).argmax())
-            raise ValueError(
-                f"Episode {numbers[worst]} played again is {gap[worst]:.3f} m off its stored course at step {time}; it "
-                "was collected in another world or by another version of mujoco. Collect the episodes anew."
-            )
-        look(time)
-        return episodes.action[numbers, time], np.zeros(len(numbers), dtype=bool)
-
-    play([env], act, seeds, len(going), "an episode that is played again")
-
-
 def central_seed(episodes: Episodes) -> int:
     """The reset whose object lies beside the gripper's start, so that all of its surroundings can be reached."""
     far = np.abs(episodes.observation[:, 0, 6:8]) @ [2, 1]  # along x, away from the robot, its arm reaches less far
-    return int(_reset_seeds(episodes)[far.argmin()])
+    return int(reset_seeds(episodes)[far.argmin()])
 
 
 def influence_map(
@@ -307,7 +286,7 @@ def _read(run: Path) -> tuple[str, Episodes, Floats]:
     if not (run / "scores.npz").is_file():
         raise FileNotFoundError(f"{run} is not finished: it has no scores.npz. Run the same command again first.")
     episodes = Episodes.load(run / "data" / "test.npz")
-    _exact(episodes), _contact(episodes), _reset_seeds(episodes)
+    _exact(episodes), _contact(episodes), reset_seeds(episodes)
     with np.load(run / "scores.npz", allow_pickle=False) as file:
         score, places = np.atleast_2d(file["cai"]), (file["episode"], file["time"])
     if not np.array_equal(places, episodes.valid.nonzero()) or score.shape[1:] != places[0].shape:
@@ -329,10 +308,3 @@ def _exact(episodes: Episodes) -> Flags:
     if "exact" not in episodes.label:
         raise ValueError(f"These episodes have no exact label (labels: {', '.join(episodes.labels()) or 'none'}).")
     return episodes.label["exact"]
-
-
-def _reset_seeds(episodes: Episodes) -> NDArray[np.int64]:
-    """The reset seeds [E], which have to be known."""
-    if episodes.reset_seed is None:
-        raise ValueError("These episodes have no reset seeds, so they cannot be played again; collect them anew.")
-    return episodes.reset_seed

@@ -10,14 +10,13 @@ from typing import Any
 
 import numpy as np
 
-from butfor.claims import Claim, Curve, Verdict, claim_from, judge, judge_detection
+from butfor.claims import ENOUGH, Claim, Curve, Verdict, claim_from, judge, judge_detection
 from butfor.report_figures import Array, Row
 from butfor.report_reading import detector_rows, expected_form, numbers, read
 from butfor.statistics import area_under_curve, curve_summary, probability_of_improvement, reach_summary
 
 BEHAVIOUR = ("moved", "lifted", "held")  # what else an evaluation of a robot world may show
 LEVELS = (0.3, 0.6, 0.9, 0.95)
-ENOUGH = 5  # seeds for an interval; with fewer the range is shown
 STUDY_AGAIN = "Write the study's file again."
 RUN_AGAIN = "Run it again."
 SMALL = "These runs are of the small size, too short to learn anything: they decide no claim."

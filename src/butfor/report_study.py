@@ -11,10 +11,9 @@ from urllib.parse import quote
 import numpy as np
 import plotly.graph_objects as go
 
-from butfor.claims import Curve
+from butfor.claims import ENOUGH, Curve
 from butfor.report_arms import (
     BEHAVIOUR,
-    ENOUGH,
     LEVELS,
     SMALL,
     Arm,

@@ -5,9 +5,8 @@ from pathlib import Path
 from typing import Any
 from urllib.parse import quote
 
-from butfor.claims import Claim
+from butfor.claims import ENOUGH, Claim
 from butfor.report_arms import (
-    ENOUGH,
     LEVELS,
     SMALL,
     Arm,

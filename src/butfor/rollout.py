@@ -22,6 +22,9 @@ Judge = Callable[[Observation, NDArray[Any]], dict[str, NDArray[np.bool_]]]
 """Labels `label_...` [W] of the states that W worlds are in, given the actions [W, A] about to be taken."""
 
 
+REPLAY_TOLERANCE = 5e-3  # metres between a stored episode of a robot world and its replay
+
+
 class WorldError(RuntimeError):
     """A world raised an error of its own; the sentence names the world, what was played, and the error."""
 
@@ -280,3 +283,31 @@ class _Part:
                 kind = np.bool_ if value.ndim == 1 else np.float32
                 self.stored[name] = np.zeros((self.env.num_envs, self.steps, *value.shape[1:]), kind)
             self.stored[name][self.alive, time] = value[self.alive]
+
+
+def play_again(
+    env: VectorEnv[Any, Any, Any], episodes: Episodes, numbers: list[int], look: Callable[[int], None]
+) -> None:
+    """Plays stored episodes, one a world, from their reset seeds and actions; `look(time)` is called in each state."""
+    seeds = reset_seeds(episodes)[numbers].tolist()
+    going = np.arange(episodes.action.shape[1])[:, None] < episodes.length[numbers]  # [T, W]
+
+    def act(group: int, time: int, obs: Observation) -> tuple[NDArray[Any], NDArray[np.bool_]]:
+        gap = np.abs(obs["observation"] - episodes.observation[numbers, time])[:, :6].max(1)  # gripper and object
+        if (gap[going[time]] > REPLAY_TOLERANCE).any():
+            worst = int(np.where(going[time], gap, 0).argmax())
+            raise ValueError(
+                f"Episode {numbers[worst]} played again is {gap[worst]:.3f} m off its stored course at step {time}; it "
+                "was collected in another world or by another version of mujoco. Collect the episodes anew."
+            )
+        look(time)
+        return episodes.action[numbers, time], np.zeros(len(numbers), dtype=bool)
+
+    play([env], act, seeds, len(going), "an episode that is played again")
+
+
+def reset_seeds(episodes: Episodes) -> NDArray[np.int64]:
+    """The reset seeds [E], which have to be known."""
+    if episodes.reset_seed is None:
+        raise ValueError("These episodes have no reset seeds, so they cannot be played again; collect them anew.")
+    return episodes.reset_seed
