@@ -47,5 +47,5 @@ $(INSTALLED): pyproject.toml constraints.txt
 	  "$$found" -m venv --clear .venv; \
 	}
 	@echo "Installing butfor and what it needs into .venv; this takes a minute or two."
-	@$(BIN)/python -m pip install -qq -c constraints.txt -e '.[dev,fetch,figures,ray,sb3,tensorboard,video]'
+	@$(BIN)/python -m pip install -qq -c constraints.txt -e '.[dev,docs,fetch,figures,minari,ray,sb3,tensorboard,video]'
 	@touch $@

@@ -518,12 +518,14 @@ def test_more_seeds_than_one_are_averaged_last(monkeypatch: pytest.MonkeyPatch) 
     case = make_case(Stub(3), test, fit=fit, data=SomeData(), train=separable(25), model=ModelConfig(width=9))
     rows = studies.study_helps(case)
     assert [row["title"] for row in rows][-1] == "Mean over the 3 seeds"
-    assert len(rows) == 5
+    assert len(rows) == 6
     assert asked[0][1] == {"model": ModelConfig(width=9, beta=0.5)}
-    assert asked[1][1] == {"model": ModelConfig(width=9, spectral_norm_hidden=False, spectral_norm_variance=False)}
+    neither: dict[str, Any] = {"width": 9, "spectral_norm_hidden": False, "spectral_norm_variance": False}
+    assert asked[1][1] == {"model": ModelConfig(**neither)}
+    assert asked[2][1] == {"model": ModelConfig(**neither, beta=0.5)}
     for part, rows_of_it in (("train", slice(25)), ("validation", slice(25, None))):
-        np.testing.assert_array_equal(asked[2][1][part].observation, random.observation[rows_of_it])
-    assert len({name for name, _ in asked}) == 3
+        np.testing.assert_array_equal(asked[3][1][part].observation, random.observation[rows_of_it])
+    assert len({name for name, _ in asked}) == 4
     assert len({row["auc"]["mean"] for row in rows}) == 1  # of equal seeds the mean is no better
 
 

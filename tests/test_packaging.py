@@ -25,6 +25,7 @@ EXTRAS = {extra: list(map(Requirement, texts)) for extra, texts in PROJECT["opti
 EXTRA_OF_ROOM = {
     "agreement": "fetch",
     "cluster": "ray",
+    "data": "minari",
     "envs": "fetch",
     "figures": "figures",
     "pictures": "fetch",

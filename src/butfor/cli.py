@@ -70,7 +70,8 @@ def detect(
         agent_episodes: how long the agents learn that play (with data agents)
         extra_episodes: episodes of each further policy whose states the study of decisions judges
         split_agent: two tokens for the agent in the Transformer of pick-and-place, as in the authors' release
-        max_epochs: training ends earlier for a seed whose validation error no longer improves
+        max_epochs: of the influence models, and at most of the Transformer; training ends earlier for a seed whose
+            validation error no longer improves
         actions: K, the actions tried in each state
         form: how the KL of a Gaussian to a mixture is approximated
         run: the run folder (default: runs/ and a name made from the settings)
@@ -97,7 +98,9 @@ def detect(
         agent_episodes=agent_episodes,
         extra_episodes=extra_episodes,
         split_agent=split_agent or None,
-        attention_fitting=_changed(base.attention_fitting, max_epochs=max_epochs),
+        attention_fitting=_changed(
+            base.attention_fitting, max_epochs=max_epochs and min(max_epochs, base.attention_fitting.max_epochs)
+        ),
         fitting=_changed(base.fitting, max_epochs=max_epochs),
         scoring=_changed(base.scoring, actions=actions, form=None if form == "preset" else form),
     )

@@ -136,8 +136,8 @@ def detection_preset(world: str, name: str = "paper") -> DetectionConfig:
         return replace(
             paper, agent_episodes=10_000, train_episodes=3_500, validation_episodes=1_000, test_episodes=2_500,
             random_episodes=1_000, extra_episodes=400,
-            fitting=replace(fitting, max_epochs=250, validate_every=10),
-            attention_fitting=replace(paper.attention_fitting, max_epochs=60, validate_every=10),
+            fitting=replace(fitting, max_epochs=1000, validate_every=10),
+            attention_fitting=replace(paper.attention_fitting, max_epochs=100, validate_every=10),
         )  # fmt: skip
     short = replace(fitting, max_epochs=24, validate_every=4)
     return replace(

@@ -140,13 +140,12 @@ def study_helps(case: Case) -> list[dict[str, Any]]:
     """What helps on the exact label: beta-NLL, no spectral norm, data of a random policy, an average of all seeds."""
     random = case.data.episodes("random-train", len(case.train) + len(case.validation))
     learned, held_out = (random.take(part) for part in np.split(np.arange(len(random)), [len(case.train)]))
+    free = replace(case.model, spectral_norm_hidden=False, spectral_norm_variance=False)
     variants: dict[str, Callable[[], Influence]] = {
         "As in the table": lambda: case.influence,
         "beta-NLL, 0.5": lambda: case.fit("CAI with beta-NLL", model=replace(case.model, beta=0.5)),
-        "No spectral norm": lambda: case.fit(
-            "CAI without spectral norm",
-            model=replace(case.model, spectral_norm_hidden=False, spectral_norm_variance=False),
-        ),
+        "No spectral norm": lambda: case.fit("CAI without spectral norm", model=free),
+        "beta-NLL, no spectral norm": lambda: case.fit("CAI with neither", model=replace(free, beta=0.5)),
         "Trained on random episodes": lambda: case.fit("CAI on random episodes", train=learned, validation=held_out),
     }
     rows = []
