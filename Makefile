@@ -1,6 +1,6 @@
 # `make demo` and `make test` need nothing but Python 3.11 or later: the first call sets up .venv, the next starts at once.
 .DEFAULT_GOAL := help
-.PHONY: help demo test test-all lint bench clean
+.PHONY: help demo test test-all lint docs bench clean
 .DELETE_ON_ERROR:
 
 BIN := .venv/bin
@@ -19,21 +19,25 @@ demo: $(INSTALLED)  ## detect influence in a small world and write a report, run
 	@echo "Open $(CURDIR)/runs/demo/report.html in a browser."
 
 test: lint  ## lint, types and all tests but the long ones
-	@$(BIN)/python -m pytest
+	@OMP_NUM_THREADS=1 $(BIN)/python -m pytest -n 2 --dist loadfile
 
 test-all: lint  ## the same with the long tests
-	@$(BIN)/python -m pytest -m ""
+	@OMP_NUM_THREADS=1 $(BIN)/python -m pytest -n 2 --dist loadfile -m ""
 
 lint: $(INSTALLED)  ## ruff and mypy
 	@$(BIN)/ruff check --quiet
 	@$(BIN)/ruff format --check --quiet || { echo "Run: $(BIN)/ruff format" >&2; exit 1; }
 	@$(BIN)/python -m mypy
 
+docs: $(INSTALLED)  ## build the docs, docs/_build/html/index.html
+	@$(BIN)/python -m sphinx -W --keep-going -q -b html docs docs/_build/html
+	@echo "Open $(CURDIR)/docs/_build/html/index.html in a browser."
+
 bench: $(INSTALLED)  ## run every benchmark in turn
 	@set -e; for name in $(BENCHMARKS); do echo "== benchmarks.$$name"; $(BIN)/python -m benchmarks.$$name; done
 
 clean:  ## remove .venv, build output and caches; runs/ stays
-	@rm -rf .venv build dist .pytest_cache .mypy_cache .ruff_cache .hypothesis
+	@rm -rf .venv build dist docs/_build .pytest_cache .mypy_cache .ruff_cache .hypothesis
 	@find src tests benchmarks -name __pycache__ -type d -prune -exec rm -rf {} + 2>/dev/null || true
 
 # An environment that cannot run pip (half made, or its Python is gone) is made anew.

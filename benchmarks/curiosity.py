@@ -17,6 +17,7 @@ from butfor.disagreement import EnsembleConfig, OnlineDisagreement
 from butfor.networks import make_generators
 from butfor.online import OnlineConfig, OnlineInfluence
 from butfor.replay import Replay
+from butfor.transitions import Memory
 
 EPISODES, STEPS, BATCHES = 20, 50, 20  # 1,000 transitions
 SIZES, POSITIONS = (25, 4, 3), range(6)
@@ -33,7 +34,7 @@ def main(device: str) -> None:
     law = ActionLaw((-1.0,) * 4, (1.0,) * 4)
 
     def parts(columns: Any) -> tuple[Any, ...]:
-        return replay, law, columns, [50.0] * len(columns), make_generators(range(replicas)), device
+        return Memory(replay, law, {"object": columns}, [50.0] * len(columns)), make_generators(range(replicas))
 
     second_order = replace(VimeConfig(), method="second_order")
     rivals = {  # the paper's settings: batches of a round, and episodes from one round to the next

@@ -14,6 +14,7 @@ from butfor.actions import ActionLaw
 from butfor.networks import make_generators
 from butfor.online import OnlineConfig, OnlineInfluence
 from butfor.replay import Replay
+from butfor.transitions import Memory
 
 BATCH, ROWS, STEPS, STEPS_AN_EPISODE = 500, 10_000, 20, 50
 
@@ -47,7 +48,7 @@ def main(device: str) -> None:
         config = OnlineConfig(learning_rate=1e-3, batch_size=BATCH)
         law = ActionLaw((-1.0,) * ACTION, (1.0,) * ACTION)
         first = make_generators(range(replicas))
-        model = OnlineInfluence(config, replay, law, range(TARGET), [1.0] * TARGET, first, device)
+        model = OnlineInfluence(config, Memory(replay, law, {"object": range(TARGET)}, [1.0] * TARGET), first)
         model.choose_data()
 
         def steps(model: OnlineInfluence = model, generators: list[torch.Generator] = generators) -> None:

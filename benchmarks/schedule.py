@@ -22,7 +22,7 @@ from butfor.replay import Replay
 from butfor.rollout import collect
 from butfor.scoring import score_states
 from butfor.settings import preset
-from butfor.transitions import BLOCK
+from butfor.transitions import BLOCK, Memory
 from butfor.worlds import World, open_world
 
 WORLD = "pick-and-place"
@@ -65,7 +65,7 @@ def curve(replay: Replay, world: World, test: Episodes, stops: list[int], decay:
         if model is None or decay:
             first = make_generators(range(seeds))
             rate = replace(config, learning_rate=config.learning_rate * (2 if decay else 1))
-            model = OnlineInfluence(rate, replay, world.law, world.entity, world.scale, first, device)
+            model = OnlineInfluence(rate, Memory(replay, world.law, world.entities, world.scale), first)
             for group in model.optimizer.param_groups:
                 group["lr"] = torch.tensor(group["lr"], device=device)
             generators, done = make_generators(range(100, 100 + seeds), device), 0

@@ -13,7 +13,7 @@ from butfor.acting import Acting, stack_inputs
 from butfor.actions import ActionLaw
 from butfor.agent import AgentConfig, Policy
 from butfor.dynamics import GaussianDynamics, ModelConfig
-from butfor.explore import ExploreConfig, draw_noise, noise_size
+from butfor.explore import ExploreConfig, draw_noise, noise_size, random_actions
 from butfor.gaussian import kl_to_mixture
 from butfor.networks import make_generators
 
@@ -38,7 +38,7 @@ def make_model(replicas: int) -> GaussianDynamics:
 
 def make_acting(policy: Policy, model: GaussianDynamics | None, part: slice, worlds: int, **changes: Any) -> Acting:
     config = dataclasses.replace(EXPLORE, **changes)
-    return Acting(policy, model, part, worlds, LAW, config, "mean_clip_product")
+    return Acting(policy, model, part, worlds, LAW, config)
 
 
 def observation(worlds: int, time: int = 0) -> dict[str, NDArray[Any]]:
@@ -162,6 +162,24 @@ def test_policy_and_model_stay_as_they_are_until_refreshed(part: slice) -> None:
         assert not np.array_equal(now, before[active])
 
 
+def test_what_compares_the_actions_decides() -> None:
+    """By its predicted mean in one dimension alone, the chosen action is the candidate for which that is highest."""
+    policy, model = make_policy(2), make_model(2)
+    config = dataclasses.replace(EXPLORE, epsilon=1.0, active=1.0)
+    acting = Acting(policy, model, slice(0, 2), 3, LAW, config, lambda mean, variance: mean[..., 1])
+    acting.begin(1, make_generators([5, 6]))
+    obs = observation(6)
+    actions, _ = acting(0, obs)
+    candidates = LOW + (HIGH - LOW) * acting.noise[0, ..., 5 : 5 + 2 * K].unflatten(-1, (K, 2))  # [R, W, K, A]
+    states = torch.from_numpy(obs["observation"]).float().view(2, 3, OBS)
+    mean, _ = model.predictor()(states, candidates)
+    best = mean[..., 1].argmax(-1)
+    for replica in range(2):
+        for world in range(3):
+            expected = candidates[replica, world, best[replica, world]]
+            np.testing.assert_allclose(actions[replica * 3 + world], expected, rtol=1e-6)
+
+
 def test_acting_never_changes_what_is_trained() -> None:
     policy, model = make_policy(2), make_model(2)
     before = {name: value.clone() for name, value in (policy.state_dict() | model.state_dict()).items()}
@@ -186,9 +204,7 @@ def test_a_model_in_training_mode_is_used_in_evaluation_mode() -> None:
 
 
 def test_random_actions_are_uniform_numbers_within_the_bounds_by_time_and_world() -> None:
-    acting = make_acting(make_policy(3), None, slice(0, 3), 2)
-    acting.begin(STEPS, make_generators([5, 6, 7]))
-    table = acting.random_actions()
+    table = random_actions(STEPS, 2, LAW, make_generators([5, 6, 7])).numpy()
     assert table.shape == (STEPS, 6, ACTION)
     assert table.dtype == np.float32
     drawn = [draw_noise(STEPS, 2, LAW, 0, g) for g in make_generators([5, 6, 7])]
@@ -202,7 +218,7 @@ def test_random_actions_are_uniform_numbers_within_the_bounds_by_time_and_world(
 def test_a_policy_that_always_explores_takes_the_random_actions() -> None:
     acting = make_acting(make_policy(2), None, slice(0, 2), 2, epsilon=1.0)
     acting.begin(STEPS, make_generators([5, 6]))
-    table = acting.random_actions()
+    table = random_actions(STEPS, 2, LAW, make_generators([5, 6])).numpy()
     for time in range(STEPS):
         action, sampled = acting(time, observation(4, time))
         np.testing.assert_array_equal(action, table[time])

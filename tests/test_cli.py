@@ -198,7 +198,10 @@ def test_arguments_that_cannot_be_read_are_named(
         (["slide", "--test-episodes", "-1"], ["test_episodes must be at least 1; got -1"]),
         (["slide", "--max-epochs", "0"], ["max_epochs must be at least 1"]),
         (["slide", "--actions", "1"], ["actions must be at least 2", "got 1"]),
-        (["slide", "--studies", "speed"], ["no study 'speed'", "actions, decisions, helps, noise, reference"]),
+        (
+            ["slide", "--studies", "speed"],
+            ["no study 'speed'", "actions, decisions, ensembles, helps, noise, reference"],
+        ),
         (["slide", "--studies", "noise,reference"], ["reference study", "pick-and-place"]),
         (["slide", "--random-episodes", "-1"], ["random_episodes must be at least 0; got -1"]),
         (["slide", "--agent-episodes", "0"], ["agent_episodes must be at least 1; got 0"]),

@@ -18,7 +18,7 @@ from butfor.bayesian import BayesianNetwork, VimeConfig, draw_noise, gain_of_ste
 from butfor.curiosity import OnlineVime, RunningMedian, Vime
 from butfor.networks import make_generators
 from butfor.replay import Replay
-from butfor.transitions import BLOCK
+from butfor.transitions import BLOCK, Memory
 
 SMALL = VimeConfig(layers=2, width=8, samples=3, batch_size=16, group=3, steps=2, kl_weight=1e-3)
 Numbers = NDArray[np.float64]
@@ -235,7 +235,7 @@ def test_a_saved_one_scores_the_same(fitted: Vime, tmp_path: Path) -> None:
 
 
 def make(replay: Replay, seeds: list[int], config: VimeConfig = SMALL) -> OnlineVime:
-    return OnlineVime(config, replay, LAW, ENTITY, SCALE, make_generators(seeds), "cpu")
+    return OnlineVime(config, Memory(replay, LAW, {"object": ENTITY}, SCALE), make_generators(seeds))
 
 
 def plain_fit(model: BayesianNetwork, replay: Replay, batches: int, seed: int, replica: int) -> float:
@@ -289,7 +289,8 @@ def test_fitting_is_a_plain_loop_for_each_replica(batches: int) -> None:
 
 
 def test_every_number_learns_and_the_loss_falls() -> None:
-    vime = OnlineVime(SMALL, memory([0, 1], 30), LAW, (1,), (2.0,), make_generators([5, 6]), "cpu")
+    table = Memory(memory([0, 1], 30), LAW, {"object": (1,)}, (2.0,))
+    vime = OnlineVime(SMALL, table, make_generators([5, 6]))
     vime.choose_data()
     before, generators = copy.deepcopy(vime.model.state_dict()), make_generators([8, 9])
     first = vime.fit(20, generators)
@@ -407,7 +408,7 @@ def test_all_steps_are_drawn_alike() -> None:
 def test_the_saved_networks_are_a_public_vime(tmp_path: Path) -> None:
     """Whose gain, in the world's units, is that of the memory before it is divided; replicas are averaged."""
     replay = memory([0, 1], 9)
-    vime = OnlineVime(SMALL, replay, LAW, ENTITY[::-1], SCALE[::-1], make_generators([5, 6]), "cpu")
+    vime = make(replay, [5, 6])
     vime.choose_data()
     vime.fit(30, make_generators([8, 9]))
     vime.save(tmp_path / "vime.safetensors", 3)

@@ -191,3 +191,15 @@ def test_the_reference_is_zero_without_influence_and_log_m_with_full_influence()
     assert both[1] == pytest.approx(np.log(5), rel=1e-9)
     with pytest.raises(ValueError, match=r"expected \[n, M, d\]"):
         reference_cai(np.ones((2, 3)), 1.0, 1, np.random.default_rng(0))
+
+
+def test_a_share_weighs_states_as_if_there_were_more_of_them() -> None:
+    """Repeating every free state 3 times is the same as weighting the share of influenced ones down."""
+    random = np.random.default_rng(0)
+    label = random.random(400) < 0.4
+    score = random.normal(label * 1.0, 1.0)
+    times = np.where(label, 1, 3)
+    share = float(label.sum() / times.sum())
+    repeated = evaluate(np.repeat(score, times), np.repeat(label, times))
+    assert evaluate(score, label, share) == pytest.approx(repeated)
+    assert evaluate(score, label, float(label.mean())) == pytest.approx(evaluate(score, label))

@@ -542,7 +542,9 @@ def test_studies_are_written_beside_the_other_results(studied: tuple[Path, list[
     found = read_json(folder / "studies.json")
     assert list(found) == ["schema", *STUDIED.studies]
     fits = [call[0] for call in calls if call[0].startswith("fit CAI ") and call[1] == 5 and call[3].startswith("best")]
-    assert len(fits) == len(set(fits)) == 4 + 2  # beta-NLL, no spectral norm, both, random episodes; two levels of noise
+    assert (
+        len(fits) == len(set(fits)) == 4 + 2
+    )  # beta-NLL, no spectral norm, both, random episodes; two levels of noise
     assert len(list((folder / "checkpoint").iterdir())) == 2 + len(fits)
     assert not (finished / "studies.json").exists()  # none was asked for
     low, high = (found["noise"]["train_only"]["auc"][place] for place in (2, 1))

@@ -31,7 +31,7 @@ def test_the_papers_sizes_of_pick_and_place() -> None:
     assert (paper.fitting.batch_size, paper.fitting.learning_rate) == (500, 8e-4)
     assert paper.attention == AttentionConfig(embedding=128, feedforward=128, heads=2, layers=3, normalize_input=True)
     assert paper.attention_fitting == replace(paper.fitting, learning_rate=1e-4)
-    assert set(paper.studies) == {"actions", "decisions", "helps", "noise", "reference"}
+    assert set(paper.studies) == {"actions", "decisions", "ensembles", "helps", "noise", "reference"}
 
 
 def test_the_papers_sizes_of_slide() -> None:
@@ -104,7 +104,9 @@ def test_what_may_be_left_out_is_not_negative(name: str) -> None:
 
 def test_unknown_words_are_refused_with_the_known_ones() -> None:
     refused("data is 'human'; it must be 'scripted' or 'agents'", data="human")
-    refused("no study 'speed'; the studies are actions, decisions, helps, noise, reference", studies=("speed",))
+    refused(
+        "no study 'speed'; the studies are actions, decisions, ensembles, helps, noise, reference", studies=("speed",)
+    )
     refused("agent_episodes must be at least 1; got 0", agent_episodes=0)
     with pytest.raises(ValueError, match="no preset 'tiny'; the presets are paper, reduced, demo"):
         detection_preset("slide", "tiny")

@@ -14,6 +14,7 @@ from numpy.typing import NDArray
 from scipy.integrate import quad
 
 from butfor import detect
+from butfor import detection_decisions as deciding
 from butfor import detection_studies as studies
 from butfor.actions import ActionLaw
 from butfor.attention import AttentionConfig
@@ -212,7 +213,7 @@ def test_promises_hold_where_free_states_are_alike_and_not_where_they_differ(
     """Free states of another agent that score lower make those of this one look influenced."""
     monkeypatch.setattr(detect, "cai", score_by_first_column)
     test, other = separable(200), separable(200, free_mean=foreign_mean, seed=9)
-    found = studies.study_decisions(make_case(Stub(2), test, validation=other))
+    found = deciding.study_decisions(make_case(Stub(2), test, validation=other))
     assert found["targets"] == [0.01, 0.05, 0.10]
     own, foreign = rows_of(found, "free states"), rows_of(found, "free states of the validation set")
     assert list(own) == list(foreign) == [0.01, 0.05, 0.10]
@@ -235,7 +236,7 @@ def test_promises_hold_where_free_states_are_alike_and_not_where_they_differ(
 
 def test_scores_that_know_nothing_find_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(detect, "cai", score_by_first_column)
-    found = studies.study_decisions(make_case(Stub(), separable(200, gap=0.0)))
+    found = deciding.study_decisions(make_case(Stub(), separable(200, gap=0.0)))
     for row in rows_of(found, "free states").values():
         assert row["found"] < 0.02
         assert row["rejected"] < 0.02
@@ -254,7 +255,7 @@ def test_other_policies_are_judged_too_and_unlabelled_validation_is_left_out(mon
     unlabelled.label = {}
     sets = {"test": test, "random": separable(30, seed=3)}
     case = make_case(Stub(), test, sets=sets, data=SomeData(), validation=unlabelled, extra_episodes=12)
-    found = studies.study_decisions(case)
+    found = deciding.study_decisions(case)
     assert asked == [("noisy-expert", 12), ("expert", 12)]
     assert {(row["method"], row["set"]) for row in found["rows"]} == {
         (method, name)
@@ -268,7 +269,7 @@ def test_a_single_episode_has_nothing_to_calibrate_with(monkeypatch: pytest.Monk
     """A study comes after hours of training; it must not end in an error."""
     influence, episodes = gated((0.0, 1.0)), gated_episodes((0.0, 1.0), 1, steps=60)
     episodes.sampled[:] = sampled
-    found = studies.study_decisions(make_case(influence, episodes, validation=unlabelled(episodes)))
+    found = deciding.study_decisions(make_case(influence, episodes, validation=unlabelled(episodes)))
     assert {row["method"] for row in found["rows"]} == {
         "free states", "free states by episode", *(["random actions"] if sampled else []),
     }  # fmt: skip
@@ -278,20 +279,20 @@ def test_a_single_episode_has_nothing_to_calibrate_with(monkeypatch: pytest.Monk
 
 def test_halves_are_of_whole_episodes() -> None:
     episodes = separable(11)
-    for half in studies._halves(episodes):
+    for half in deciding._halves(episodes):
         by_episode = half.reshape(11, 20)
         assert (by_episode.all(1) | ~by_episode.any(1)).all()
         assert by_episode.all(1).sum() == 5
-    assert len({half.tobytes() for half in studies._halves(episodes)}) > 10  # 20 draws among 462
+    assert len({half.tobytes() for half in deciding._halves(episodes)}) > 10  # 20 draws among 462
 
 
 def test_an_outcome_and_a_row_in_numbers() -> None:
     called = np.array([True, True, True, True, False, False, False, False, False, False])
     label = np.array([True, True, True, False, True, True, False, False, False, False])
-    assert studies._outcome(called, label) == (1 / 4, 3 / 5, 4 / 10)
-    assert studies._outcome(~label & False, label) == (0, 0, 0)  # nothing called: no false discovery
+    assert deciding._outcome(called, label) == (1 / 4, 3 / 5, 4 / 10)
+    assert deciding._outcome(~label & False, label) == (0, 0, 0)  # nothing called: no false discovery
     results = [(0.1, 0.2, 0.3), (0.3, 0.4, 0.5), (0.2, 0.2, 0.3), (0.6, 0.4, 0.5)]  # two splits of two seeds
-    row = studies._row("free states", 0.05, results, 2)
+    row = deciding._row("free states", 0.05, results, 2)
     assert row == pytest.approx(
         {"method": "free states", "target": 0.05, "realised": 0.3, "realised_std": 0.15, "found": 0.3,
          "rejected": 0.4, "seeds": 2}
@@ -448,7 +449,7 @@ def test_random_actions_calibrate_decisions_about_a_world_that_the_model_knows()
     effects = (0.0, 0.0, 0.05)
     episodes = gated_episodes(effects, 1500)
     case = make_case(gated(effects, replicas=2), episodes, validation=unlabelled(episodes))
-    found = studies.study_decisions(case)
+    found = deciding.study_decisions(case)
     rows = rows_of(found, "random actions")
     assert list(rows) == [0.01, 0.05, 0.10]
     assert rows[0.10]["realised"] <= 0.10 + 0.02
@@ -459,7 +460,7 @@ def test_random_actions_calibrate_decisions_about_a_world_that_the_model_knows()
 def test_actions_of_an_unknown_law_do_not_calibrate() -> None:
     episodes = gated_episodes((0.0, 0.05), 300)
     episodes.sampled[:] = False
-    found = studies.study_decisions(make_case(gated((0.0, 0.05)), episodes, validation=unlabelled(episodes)))
+    found = deciding.study_decisions(make_case(gated((0.0, 0.05)), episodes, validation=unlabelled(episodes)))
     assert {row["method"] for row in found["rows"]} == {"free states", "free states by episode"}
     scores = detect.cai(gated((0.0, 0.05)), "object")(episodes)
     assert evaluate(scores, episodes)[0]["auc"] == 1  # the truth itself
@@ -480,7 +481,7 @@ def test_a_member_is_what_the_file_gives_alone(tmp_path: Path) -> None:
     influence = untrained()
     influence.save(tmp_path / "model.safetensors")
     obs = np.random.default_rng(0).normal(size=(20, 4)).astype(np.float32)
-    together = influence._member_scores(obs, None)[..., 0].numpy()
+    together = influence._scores(obs, None, 1)[..., 0].numpy()
     for seed in range(3):
         alone, loaded = member(influence, seed), Influence.load(tmp_path / "model.safetensors", replica=seed)
         assert alone.model.replicas == 1
@@ -501,8 +502,8 @@ def test_rescored_has_the_model_and_another_estimator() -> None:
     assert influence.scoring == ScoreConfig(5)
 
 
-def test_more_seeds_than_one_are_averaged_last(monkeypatch: pytest.MonkeyPatch) -> None:
-    """What helps: each variant's own data and model, and the mean of all seeds' scores."""
+def test_each_variant_has_its_own_data_and_model(monkeypatch: pytest.MonkeyPatch) -> None:
+    """What helps: beta-NLL, no spectral norm, neither, other episodes."""
     monkeypatch.setattr(detect, "cai", score_by_first_column)
     test, random, asked = separable(40), separable(65, seed=2), list[tuple[str, dict[str, Any]]]()
 
@@ -517,8 +518,7 @@ def test_more_seeds_than_one_are_averaged_last(monkeypatch: pytest.MonkeyPatch) 
 
     case = make_case(Stub(3), test, fit=fit, data=SomeData(), train=separable(25), model=ModelConfig(width=9))
     rows = studies.study_helps(case)
-    assert [row["title"] for row in rows][-1] == "Mean over the 3 seeds"
-    assert len(rows) == 6
+    assert len(rows) == 5
     assert asked[0][1] == {"model": ModelConfig(width=9, beta=0.5)}
     neither: dict[str, Any] = {"width": 9, "spectral_norm_hidden": False, "spectral_norm_variance": False}
     assert asked[1][1] == {"model": ModelConfig(**neither)}
@@ -526,7 +526,7 @@ def test_more_seeds_than_one_are_averaged_last(monkeypatch: pytest.MonkeyPatch) 
     for part, rows_of_it in (("train", slice(25)), ("validation", slice(25, None))):
         np.testing.assert_array_equal(asked[3][1][part].observation, random.observation[rows_of_it])
     assert len({name for name, _ in asked}) == 4
-    assert len({row["auc"]["mean"] for row in rows}) == 1  # of equal seeds the mean is no better
+    assert len({row["auc"]["mean"] for row in rows}) == 1
 
 
 # ------------------------------------------------------------------------------------- a whole run in miniature
@@ -544,7 +544,7 @@ CONFIG = DetectionConfig(
     attention=AttentionConfig(embedding=4, feedforward=4, layers=1, normalize_input=True),
     attention_fitting=FitConfig(batch_size=100, learning_rate=1e-3, max_epochs=2, validate_every=1),
     compare_forms=False,
-    studies=("actions", "decisions", "helps", "noise", "reference"),
+    studies=("actions", "decisions", "ensembles", "helps", "noise", "reference"),
     noise_levels=(0.0, 0.1),
     extra_episodes=2,
 )
@@ -567,7 +567,7 @@ def found(run: Path) -> Any:
 
 
 def test_every_study_has_its_rows(found: Any) -> None:
-    assert set(found) == {"schema", "actions", "decisions", "helps", "noise", "reference"}
+    assert set(found) == {"schema", "actions", "decisions", "ensembles", "helps", "noise", "reference"}
     assert [row["set"] for row in found["actions"]] == ["random"] * 16  # the paper's choice: the harder set
     assert len({(row["actions"], row["sampling"], row["form"]) for row in found["actions"]}) == 16
     assert np.shape(found["noise"]["train_only"]["auc"]) == (2, 2)
@@ -586,6 +586,18 @@ def test_the_first_row_of_what_helps_is_the_main_table(run: Path, found: Any) ->
     assert (main["name"], found["helps"][0]["title"]) == ("cai", "As in the table")
     for metric in ("auc", "ap", "f1"):
         assert found["helps"][0][metric] == pytest.approx(main[metric])
+
+
+def test_ensembles_are_judged_on_every_set_and_label(run: Path, found: Any) -> None:
+    rows = found["ensembles"]
+    assert len(rows) == 4 * 2 * 2  # variants, sets, labels
+    assert {row["networks"] for row in rows} == {1, 5}
+    main = json.loads((run / "summary.json").read_text())["detectors"][0]
+    alone = next(row for row in rows if (row["networks"], row["set"], row["label"]) == (1, "test", "exact"))
+    for metric in ("auc", "ap", "f1"):
+        assert alone[metric] == pytest.approx(main[metric])
+    assert alone["at_paper_share"]["auc"] == alone["auc"]  # does not depend on the share
+    assert alone["at_paper_share"]["ap"] != alone["ap"]
 
 
 def test_forked_states_are_states_of_the_test_set_and_depend_on_the_action_as_labelled(run: Path) -> None:
@@ -627,7 +639,7 @@ def test_training_data_has_no_labels_and_what_is_judged_has_all(run: Path) -> No
 
 def test_the_report_shows_every_study(run: Path) -> None:
     page = (run / "report.html").read_text(encoding="utf-8")
-    for title in ("Trained on random episodes", "Mean over the 2 seeds", "free states of the validation set"):
+    for title in ("Trained on random episodes", "as if 45.3 % were influenced", "free states of the validation set"):
         assert title.lower() in page.lower()
 
 

@@ -18,7 +18,7 @@ from butfor.disagreement import Disagreement, Ensemble, EnsembleConfig, OnlineDi
 from butfor.fitting import Fitting
 from butfor.networks import make_generators
 from butfor.replay import Replay
-from butfor.transitions import BLOCK
+from butfor.transitions import BLOCK, Memory
 
 SIZES = (4, 2, 3)
 SMALL = EnsembleConfig(members=3, layers=2, width=8, batch_size=16, newest=2, newest_from=4)
@@ -231,7 +231,7 @@ def test_mistakes_are_named(fitted: Disagreement) -> None:
 
 
 def make(replay: Replay, seeds: list[int], config: EnsembleConfig = SMALL) -> OnlineDisagreement:
-    return OnlineDisagreement(config, replay, LAW, ENTITY, SCALE, make_generators(seeds), "cpu")
+    return OnlineDisagreement(config, Memory(replay, LAW, {"object": ENTITY}, SCALE), make_generators(seeds))
 
 
 def plain_fit(replay: Replay, batches: int, seeds: tuple[int, int], replica: int) -> tuple[float, list[Any]]:

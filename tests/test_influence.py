@@ -177,21 +177,23 @@ def test_no_states_have_no_scores(fitted: Influence) -> None:
     assert score.shape == (0,)
 
 
-def test_members_are_averaged() -> None:
+def test_members_predict_as_one_gaussian() -> None:
+    """Mean of the means; mean of the variances plus the variance of the means (the law of total variance)."""
     model, config = random_model(3), ScoreConfig(actions=16)
     ensemble = Influence(model, BOX, {"a": [0, 1], "b": [2]}, [1.0] * 3, config, seed=4)
-    obs = normal(10, 4)
-    parts = []
-    for replica in range(3):
-        alone = GaussianDynamics(4, 2, 3, model.config, make_generators([0]))
-        alone.load_state_dict({name: value[replica : replica + 1] for name, value in model.state_dict().items()})
-        parts.append(Influence(alone, BOX, ensemble.entities, [1.0] * 3, config, seed=4))
-    actions = BOX.draw(10, 5, make_generators([1]))[0]
-    for name in ("a", "b"):
-        mean = torch.stack([part.score(obs)[name] for part in parts]).mean(0)
-        torch.testing.assert_close(ensemble.score(obs)[name], mean, rtol=1e-4, atol=1e-5)
-        mean = torch.stack([part.action_scores(obs, actions)[name] for part in parts]).mean(0)
-        torch.testing.assert_close(ensemble.action_scores(obs, actions)[name], mean, rtol=1e-4, atol=1e-5)
+    obs, actions = normal(10, 4), BOX.draw(10, 5, make_generators([1]))[0]
+    inputs = torch.cat([obs[:, None].expand(-1, 5, -1), actions], -1).flatten(0, 1)
+    mean, variance = (part.unflatten(1, (10, 5)) for part in model(inputs.expand(3, -1, -1)))  # [3, 10, 5, 3]
+    total = variance.mean(0) + (mean - mean.mean(0)).square().mean(0)
+    scores = ensemble.action_scores(obs, actions)
+    for name, dims in (("a", [0, 1]), ("b", [2])):
+        expected = kl_to_mixture(mean.mean(0)[..., dims], total[..., dims], form=config.form)
+        torch.testing.assert_close(scores[name], expected, rtol=1e-4, atol=1e-5)
+    repeated = random_model(1)
+    same = GaussianDynamics(4, 2, 3, repeated.config, make_generators([0] * 3))
+    same.load_state_dict({name: value.expand(3, *value.shape[1:]) for name, value in repeated.state_dict().items()})
+    one, three = (Influence(m, BOX, {"a": [0, 1]}, [1.0] * 3, config, seed=4) for m in (repeated, same))
+    torch.testing.assert_close(three.score(obs)["a"], one.score(obs)["a"], rtol=1e-4, atol=1e-5)  # agreed members
 
 
 def test_scoring_leaves_the_callers_arrays_and_the_global_generator_alone(fitted: Influence) -> None:
@@ -546,7 +548,7 @@ def test_one_replica_can_be_loaded_alone(tmp_path: Path) -> None:
             assert torch.equal(value[0], everything[name][replica]), name
     scores = torch.stack([part.score(obs)["a"] for part in parts])
     assert (scores[1:] != scores[0]).all()
-    torch.testing.assert_close(Influence.load(path).score(obs)["a"], scores.mean(0), rtol=1e-4, atol=1e-5)
+    assert (Influence.load(path).score(obs)["a"] != scores).any()  # all together are another model again
     for wrong in (3, -1):
         with pytest.raises(ValueError, match=rf"holds 3 replicas, counted from 0; there is no replica {wrong}"):
             Influence.load(path, replica=wrong)

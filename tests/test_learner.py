@@ -54,7 +54,7 @@ def make_learner(goal: int = 2, **changes: Any) -> Learner:
     replay.score[:, :count] = torch.from_numpy(generator.uniform(0, 3, (SEEDS, count, STEPS)))
     replay.score.masked_fill_(~replay.valid(), 0)
     sizes = (OBS, ACTION, goal)
-    world = World("toy", lambda count: None, STEPS, sizes, LAW, reward, True, (0,), (1.0,), 1)  # type: ignore[arg-type, return-value]
+    world = World("toy", lambda count: None, STEPS, sizes, LAW, reward, True, {}, (), 1)  # type: ignore[arg-type, return-value]
     learner = Learner(config, world, replay, make_generators([0, 1]), torch.device("cpu"))
     learner.welcome(torch.arange(count))
     return learner

@@ -12,12 +12,13 @@ from torch import Tensor
 
 from butfor.actions import ActionLaw
 from butfor.dynamics import ModelConfig
+from butfor.gaussian import kl_to_mixture
 from butfor.influence import Influence
 from butfor.networks import make_generators
 from butfor.online import OnlineConfig, OnlineInfluence, batches_due
 from butfor.replay import Replay
 from butfor.scoring import ScoreConfig, score_states
-from butfor.transitions import BLOCK
+from butfor.transitions import BLOCK, Memory
 
 STEPS, OBS, ACTION = 5, 4, 2
 LAW = ActionLaw((-1.0, 0.0), (1.0, 3.0))
@@ -57,7 +58,7 @@ def memory(seeds: list[int], count: int, capacity: int = 50, steps: int = STEPS,
 
 
 def make(replay: Replay, seeds: list[int], config: OnlineConfig = SMALL) -> OnlineInfluence:
-    return OnlineInfluence(config, replay, LAW, ENTITY, SCALE, make_generators(seeds), "cpu")
+    return OnlineInfluence(config, Memory(replay, LAW, {"object": ENTITY}, SCALE), make_generators(seeds))
 
 
 def with_settings(**changes: Any) -> OnlineConfig:
@@ -371,6 +372,60 @@ def test_the_public_influence_is_that_of_the_models(tmp_path: Path) -> None:
     torch.testing.assert_close(
         torch.as_tensor(public.score(obs, make_generators([3])[0])["object"]), expected.mean(0)[:, 0]
     )
+
+
+# --- several entities -----------------------------------------------------------------------------
+
+SEVERAL = {"both": (3, 1), "first": (0, 1), "last": (3,)}  # predicted are columns 0, 1 and 3
+DIMS = [[2, 1], [0, 1], [2]]
+
+
+def several(replay: Replay, combine: str) -> OnlineInfluence:
+    return OnlineInfluence(SMALL, Memory(replay, LAW, SEVERAL, (5.0, *SCALE)), make_generators([5, 6]), combine)
+
+
+@pytest.mark.parametrize("combine", ["sum", "max", "both", "first", "last"])
+def test_scores_of_several_entities_are_combined(combine: str, tmp_path: Path) -> None:
+    replay = memory([0, 1], 9)
+    model = several(replay, combine)
+    model.choose_data()
+    model.fit(30, make_generators([8, 9]))
+    slots = torch.arange(9)
+    model.score(slots, make_generators([3, 4]))
+    obs = replay.observation[:, :9, :-1].flatten(1, 2)
+    own = score_states(model.model, obs, LAW, DIMS, SMALL.scoring, make_generators([3, 4])).view(2, 9, STEPS, 3)
+    assert (own.argmax(-1) == 0).float().mean() < 0.95  # the largest is not always the same
+    hand = {"sum": own[..., 0] + own[..., 1] + own[..., 2], "max": own.max(-1).values}
+    hand |= dict(zip(SEVERAL, own.unbind(-1), strict=True))
+    expected = torch.where(replay.valid()[:, :9], hand[combine], 0)
+    torch.testing.assert_close(replay.score[:, :9], expected)
+
+    model.save(tmp_path / "model.safetensors", 3)
+    public = Influence.load(tmp_path / "model.safetensors", replica=1)
+    assert public.entities == {name: list(columns) for name, columns in SEVERAL.items()}
+    assert public.scale == [5.0, *SCALE]
+    scores = public.score(obs[1], make_generators([4])[0])
+    for entity, name in enumerate(SEVERAL):
+        torch.testing.assert_close(torch.as_tensor(scores[name]), own[1, ..., entity].flatten(), rtol=1e-4, atol=1e-6)
+
+
+@pytest.mark.parametrize("combine", ["sum", "max", "both", "first", "last"])
+def test_actions_are_compared_by_the_same_combination(combine: str) -> None:
+    generator = make_generators([1])[0]
+    mean, variance = torch.randn(2, 4, 6, 3, generator=generator), torch.rand(2, 4, 6, 3, generator=generator) + 0.1
+    found = several(memory([0, 1], 1), combine).compare(mean, variance)
+    assert found.shape == (2, 4, 6)
+    own = [kl_to_mixture(mean[..., dims], variance[..., dims]) for dims in DIMS]
+    hand = {"sum": own[0] + own[1] + own[2], "max": torch.maximum(torch.maximum(own[0], own[1]), own[2])}
+    hand |= dict(zip(SEVERAL, own, strict=True))
+    torch.testing.assert_close(found, hand[combine])
+
+
+def test_actions_are_compared_by_the_configured_form() -> None:
+    generator = make_generators([1])[0]
+    mean, variance = torch.randn(2, 4, 6, 2, generator=generator), torch.rand(2, 4, 6, 2, generator=generator) + 0.1
+    model = make(memory([0, 1], 1), [5, 6], with_settings(scoring=ScoreConfig(actions=4, form="variational")))
+    assert torch.equal(model.compare(mean, variance), kl_to_mixture(mean, variance, form="variational"))
 
 
 # --- settings -------------------------------------------------------------------------------------

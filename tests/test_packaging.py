@@ -31,6 +31,7 @@ EXTRA_OF_ROOM = {
     "pictures": "fetch",
     "record": "tensorboard",
     "sb3": "sb3",
+    "sb3_buffer": "sb3",
     "watch": "video",
 }  # only these modules may import what an extra installs
 DISTRIBUTIONS = {"PIL": "pillow", "sklearn": "scikit-learn"}  # where the import's name is not the package's name

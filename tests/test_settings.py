@@ -11,7 +11,7 @@ from butfor.envs import WORLDS
 from butfor.explore import BonusConfig, ExploreConfig
 from butfor.online import OnlineConfig, batches_due
 from butfor.priority import PriorityConfig
-from butfor.record import config_from, plain
+from butfor.record import config_from, plain, run_label
 from butfor.replay import ReplayConfig
 from butfor.settings import Config, preset
 
@@ -50,6 +50,24 @@ NO_RANGE = AgentConfig(target_range=None)
             {"influence": ("intrinsic",)},
             "With intrinsic rewards, which are positive, agent.target_range must be None; it is (-50.0, 0.0). The "
             "preset 'intrinsic' has the paper's settings.",
+        ),
+        (
+            {"entities": ("cube=3:6",), "entity": (3, 4, 5)},
+            "entity is (3, 4, 5) and entities ('cube=3:6',): name one, or several with names.",
+        ),
+        (
+            {"entities": ("cube=3:6",), "curiosity": "vime"},
+            "curiosity is 'vime', which has one score for all that it predicts; name those columns by entity, not by "
+            "entities.",
+        ),
+        (
+            {"entities": ("max=3:6", "ball=6:9")},
+            "entities are ('max=3:6', 'ball=6:9'); choose names other than sum and max, which combine them.",
+        ),
+        ({"combine": "cube"}, "combine is 'cube'; expected sum, max."),
+        (
+            {"entities": ("cube=3:6", "ball=6:9"), "combine": "mean"},
+            "combine is 'mean'; expected sum, max, cube, ball.",
         ),
         (
             {"replay": ReplayConfig(goals_by_score=True)},
@@ -122,6 +140,8 @@ def test_what_is_possible_is_not_refused() -> None:
     Config(influence=("intrinsic", "priority", "active"), agent=NO_RANGE)
     Config(influence=("active",), replay=ReplayConfig(goals_by_score=True))
     Config(influence=("bonus", "active"), priority=PriorityConfig("per"))
+    for combine in ("sum", "max", "cube", "ball"):
+        Config(influence=("bonus",), entities=("cube=3:6", "ball = 6:9"), combine=combine)
 
 
 def test_a_model_is_trained_and_states_are_scored_only_where_needed() -> None:
@@ -259,3 +279,14 @@ def test_a_world_made_in_python_has_the_settings_of_a_foreign_one() -> None:
 def test_settings_come_back_from_json_as_they_were(world: str, name: str) -> None:
     config = dataclasses.replace(preset(world, name), entity=(1, 2), overlap=("acting", "model"), seeds=3)
     assert config_from(Config, json.loads(json.dumps(plain(config)))) == config
+    several = dataclasses.replace(config, entity=None, entities=("cube=3:6", "ball=6"), combine="ball")
+    assert config_from(Config, json.loads(json.dumps(plain(several)))) == several
+
+
+def test_runs_from_before_there_were_several_entities_keep_settings_and_name() -> None:
+    config = dataclasses.replace(preset("slide"), influence=("bonus",), entity=(2,))
+    older = {name: value for name, value in plain(config).items() if name not in ("entities", "combine")}
+    assert config_from(Config, older) == config
+    label = run_label("training", config)
+    assert "entities" not in label
+    assert "combine" not in label

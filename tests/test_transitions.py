@@ -35,10 +35,11 @@ def test_units_are_those_of_the_data() -> None:
 
 
 def test_a_memory_as_a_table() -> None:
-    """The columns in rising order with their own factors, whatever the order they are named in."""
+    """The columns of all entities in rising order with their own factors, whatever the order they are named in."""
     replay = memory([0, 1], 6)
-    for entity, scale in ((ENTITY, SCALE), (ENTITY[::-1], SCALE[::-1])):
-        table = Memory(replay, LAW, entity, scale, "cpu")
+    first, second = ENTITY
+    for entities in ({"object": ENTITY}, {"object": ENTITY[::-1]}, {"one": [second], "other": [second, first]}):
+        table = Memory(replay, LAW, entities, SCALE)
         assert table.sizes == (4, 2, 2)
         assert table.units.scale == list(SCALE)
         inputs, target, valid = table.episodes(torch.tensor([4, 1]))

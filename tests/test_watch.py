@@ -15,6 +15,7 @@ pytest.importorskip("imageio_ffmpeg", reason="videos need the extra 'video'")
 
 from imageio_ffmpeg import count_frames_and_secs, read_frames
 from PIL import Image
+from small_training import small
 
 import butfor.watch as module
 from butfor.actions import ActionLaw
@@ -117,6 +118,22 @@ def test_the_strip_shows_the_influence_of_the_seeds_own_replica(
         assert course.title == f"slide, seed {seed}, episode 2"
         assert course.words(3)[1].startswith("CAI ")
     assert len(courses) == 2 * (STEPS + 1)
+
+
+@pytest.mark.parametrize("combine", ["max", "agent"])
+def test_of_several_entities_the_strip_shows_what_counted_in_training(
+    tmp_path: Path, courses: list[Course], combine: str
+) -> None:
+    entities = ("agent=0", "object=2")
+    config = small(influence=("bonus",), entities=entities, combine=combine, episodes=5, first_seed=5)
+    run = train(config, tmp_path / "run")
+    watch(run, tmp_path / "a.gif")
+    scores = Influence.load(run / "influence.safetensors", replica=0).score(states_of(run, 5, 0)[0])
+    agent, thing = scores["agent"], scores["object"]
+    expected = np.maximum(agent, thing) if combine == "max" else agent
+    np.testing.assert_allclose(courses[0].values, expected, rtol=1e-4, atol=1e-7)
+    words = "max of agent and object" if combine == "max" else "agent"
+    assert courses[0].title == f"slide, seed 5, episode 0; {words}"
 
 
 def test_without_an_influence_model_the_strip_shows_the_reward_and_says_so(

@@ -14,7 +14,7 @@ from numpy.typing import NDArray
 from butfor.actions import ActionLaw
 from butfor.envs import make_worlds
 from butfor.rollout import play, random_policy
-from butfor.worlds import open_world
+from butfor.worlds import open_world, unmoved
 
 LIMIT, RADIUS = 40, 0.3
 LOW, HIGH = np.array([-2.0, -1.0], np.float32), np.array([2.0, 3.0], np.float32)
@@ -134,6 +134,12 @@ class Picture(Point):
     observation_space = spaces.Dict(observation=box(5, 5), achieved_goal=box(2), desired_goal=box(2))
 
 
+class Nested(Point):
+    observation_space = spaces.Dict(
+        observation=box(5), achieved_goal=spaces.Dict(place=box(2)), desired_goal=spaces.Dict(place=box(2))
+    )
+
+
 class Switch(Point):
     action_space = spaces.Discrete(3)
 
@@ -148,7 +154,7 @@ class Matrix(Point):
 
 CLASSES: tuple[type[Unrewarded], ...] = (
     Point, MinusOne, Dense, OneAtATime, WholeSum, FirstAxis, Hidden, Flat,
-    NoGoal, NoAchieved, UnlikeGoals, Picture, Switch, Unbounded, Matrix, Unrewarded,
+    NoGoal, NoAchieved, UnlikeGoals, Picture, Nested, Switch, Unbounded, Matrix, Unrewarded,
 )  # fmt: skip
 
 
@@ -203,7 +209,7 @@ def test_a_built_in_world_shows_its_achieved_goal_in_the_columns_of_its_entity(
     policy, generator = random_policy(env), np.random.default_rng(0)
     episodes = play([env], lambda group, time, obs: policy(obs, generator), [1, 2], steps).episodes
     env.close()
-    np.testing.assert_array_equal(episodes.observation[..., list(world.entity)], episodes.achieved_goal)
+    np.testing.assert_array_equal(episodes.observation[..., list(world.entities["object"])], episodes.achieved_goal)
 
 
 @pytest.mark.parametrize(("name", "size", "radius"), [("slide", 1, 0.5), ("push", 3, 0.05)])
@@ -237,7 +243,7 @@ def test_a_foreign_world_is_looked_at(by: str) -> None:
     world = open_world("tests/Point-v0") if by == "name" else open_world("my point", make_env=make_env)
     assert world.name == ("tests/Point-v0" if by == "name" else "my point")
     assert (world.steps, world.sizes, world.capturable) == (LIMIT, (5, 2, 2), False)
-    assert world.entity == (1, 3)  # y and x, in rising order
+    assert world.entities == {"object": (1, 3)}  # y and x, in rising order
     assert world.law == ActionLaw((-2.0, -1.0), (2.0, 3.0))
     # the change is 0.1 times a uniform number of range 4: its deviation is 0.4 / sqrt(12); n is 4 x 20 at least
     for value in world.scale:
@@ -253,12 +259,12 @@ def test_a_foreign_world_is_looked_at(by: str) -> None:
 
 def test_the_same_world_is_seen_the_same_again() -> None:
     first, again = open_world("tests/Point-v0"), open_world("tests/Point-v0")
-    assert (first.entity, first.scale) == (again.entity, again.scale)
+    assert (first.entities, first.scale) == (again.entities, again.scale)
 
 
 def test_columns_and_scale_may_be_given() -> None:
     world = open_world("tests/Hidden-v0", entity=(4, 0), target_scale=7.0)
-    assert world.entity == (0, 4)
+    assert world.entities == {"object": (0, 4)}
     assert world.scale == (7.0, 7.0)
     constant = open_world("tests/Point-v0", entity=(2, 3))
     assert constant.scale[0] == 1.0  # that column never changes
@@ -326,7 +332,34 @@ def test_a_reward_for_single_goals_is_not_asked_for_as_many_as_a_goal_has_number
 
 
 def test_coordinates_that_never_change_are_each_found_in_a_column_of_their_own() -> None:
-    assert open_world("tests/Flat-v0").entity == (0, 1, 2)
+    assert open_world("tests/Flat-v0").entities == {"object": (0, 1, 2)}
+
+
+def test_several_entities_have_names_and_columns_in_rising_order() -> None:
+    world = open_world("tests/Point-v0", entities=("both=3,1", "sum=4", "clock=observation:0:1"))
+    assert world.entities == {"both": (1, 3), "sum": (4,), "clock": (0,)}
+    assert len(world.scale) == 4  # of columns 0, 1, 3 and 4
+    assert world.scale[0] == 1  # the clock's change is always the same
+    assert world.scale[1:3] == open_world("tests/Point-v0").scale
+    given = open_world("slide", entities=("agent=0", "object=2"), target_scale=3.0)
+    assert (given.entities, given.scale) == ({"agent": (0,), "object": (2,)}, (3.0, 3.0))
+
+
+def test_entities_that_random_actions_do_not_move_are_named() -> None:
+    world = open_world("tests/Point-v0", entities=("still=2", "half=2:4", "clock=0", "place=1,3"))
+    assert unmoved(world) == ["still", "clock"]
+
+
+def test_the_reward_of_a_wrapper_counts() -> None:
+    """Flat goals around nested ones need a reward of their own."""
+
+    class Farther(gymnasium.Wrapper[Any, Any, Any, Any]):
+        def compute_reward(self, achieved_goal: Goal, desired_goal: Goal, info: Any) -> Any:
+            return -(np.linalg.norm(achieved_goal - desired_goal, axis=-1) >= 2 * RADIUS).astype(np.float32)
+
+    world = open_world("farther", target_scale=1.0, make_env=lambda: Farther(gymnasium.make("tests/Point-v0")))
+    achieved = torch.tensor([[RADIUS * 1.5, 0.0], [RADIUS * 2.5, 0.0]])
+    assert world.reward(achieved, torch.zeros(2, 2)).tolist() == [0.0, -1.0]
 
 
 @pytest.mark.parametrize("name", ["FetchReach-v4", "FetchPush-v4"])
@@ -335,7 +368,7 @@ def test_a_world_of_gymnasium_robotics_is_taken_as_it_is(name: str) -> None:
     gymnasium.register_envs(robotics)
     world = open_world(name, target_scale=50.0)
     entity, size = ((0, 1, 2), 10) if name == "FetchReach-v4" else ((3, 4, 5), 25)
-    assert (world.entity, world.steps, world.sizes) == (entity, 50, (size, 4, 3))
+    assert (world.entities, world.steps, world.sizes) == ({"object": entity}, 50, (size, 4, 3))
     assert world.law == ActionLaw((-1.0,) * 4, (1.0,) * 4)
     assert not world.capturable
     desired = torch.randn(2, 6, 3, generator=torch.Generator().manual_seed(0))
@@ -355,6 +388,7 @@ def test_a_world_of_gymnasium_robotics_is_taken_as_it_is(name: str) -> None:
         ("NoAchieved", "no goal world"),
         ("UnlikeGoals", r"shapes .*\(5,\), \(2,\), \(3,\).*expected flat ones, goals alike"),
         ("Picture", r"shapes .*\(5, 5\).*expected flat ones"),
+        ("Nested", "dictionaries as achieved_goal and desired_goal; training needs flat arrays. Wrap the world"),
         ("Switch", r"flat Box with finite bounds.*Discrete\(3\)"),
         ("Unbounded", "flat Box with finite bounds"),
         ("Matrix", r"flat Box with finite bounds.*\(2, 2\)"),
@@ -375,6 +409,11 @@ def test_columns_that_are_not_there_are_refused(entity: tuple[int, ...]) -> None
         open_world("tests/Point-v0", entity=entity)
     with pytest.raises(ValueError, match=r"expected different columns from 0 to 3"):
         open_world("slide", entity=(*entity, 9))
+
+
+def test_entities_that_cannot_be_read_are_refused() -> None:
+    with pytest.raises(ValueError, match=r"'cube=3:9' names columns 3 to 8; 'observation' has 0 to 4"):
+        open_world("tests/Point-v0", entities=("cube=3:9",))
 
 
 @pytest.mark.parametrize("name", ["Point", "Hidden", "Endless"])

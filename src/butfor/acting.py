@@ -1,5 +1,6 @@
 """Exploratory acting for some of the replicas, from a copy of policy and model that stays fixed within an episode."""
 
+from collections.abc import Callable
 from typing import Any
 
 import numpy as np
@@ -12,7 +13,7 @@ from butfor.agent import Policy
 from butfor.capture import captured, compiled
 from butfor.dynamics import GaussianDynamics
 from butfor.explore import ExploreConfig, draw_noise, explore, noise_size
-from butfor.gaussian import KLForm, kl_to_mixture
+from butfor.gaussian import kl_to_mixture
 from butfor.networks import refresh_replicas, some_replicas
 from butfor.rollout import Observation
 
@@ -34,13 +35,16 @@ class Acting:
         worlds: int,
         law: ActionLaw,
         config: ExploreConfig,
-        form: KLForm,
+        compare: Callable[[Tensor, Tensor], Tensor] = kl_to_mixture,
     ) -> None:
-        """`model` is given where actions are chosen for their influence."""
+        """`model` is given where actions are chosen for their influence.
+
+        `compare` scores K actions by what it predicts for them: mean and variance [..., K, d] -> [..., K].
+        """
         self.sources = (policy, model)
         self.policy = some_replicas(policy, part)
         self.model = None if model is None else some_replicas(model, part).eval()
-        self.part, self.worlds, self.law, self.config, self.form = part, worlds, law, config, form
+        self.part, self.worlds, self.law, self.config, self.compare = part, worlds, law, config, compare
         self.candidates = 0 if model is None else config.candidates
         weight = self.policy.normalizer.mean
         self.device, self.replicas = weight.device, len(weight)
@@ -66,14 +70,6 @@ class Acting:
             if self._stream is not None and self._ready is not None:
                 self._stream.wait_event(self._ready)
 
-    def random_actions(self) -> NDArray[np.float32]:
-        """Uniform actions for the whole episode: [T, R x W, A]."""
-        uniform = self.noise[..., 1 + self.law.size : 1 + 2 * self.law.size].flatten(1, 2)
-        low, high = self.bounds
-        if self._stream is not None:
-            self._stream.synchronize()
-        return (low + (high - low) * uniform).cpu().numpy()
-
     def __call__(self, time: int, obs: Observation) -> tuple[NDArray[Any], NDArray[np.bool_]]:
         """Actions [R x W, A] at a time of the episode, and which of them were drawn uniformly."""
         inputs = torch.from_numpy(stack_inputs(obs)).view(self.replicas, self.worlds, -1)
@@ -96,8 +92,7 @@ class Acting:
         def score(candidates: Tensor) -> Tensor:
             assert model is not None
             obs = inputs[..., : model.obs_size]
-            mean, variance = model.predictor()(obs, candidates)
-            return kl_to_mixture(mean, variance, form=self.form)  # [R, W, K]
+            return self.compare(*model.predictor()(obs, candidates))  # [R, W, K]
 
         action = from_unit(self.policy(inputs), self.bounds)
         chosen, sampled = explore(action, noise, self.bounds, self.config, score if model is not None else None)

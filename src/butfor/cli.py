@@ -10,6 +10,7 @@ from typing import Annotated, Any, Literal
 import tyro
 
 from butfor import __version__
+from butfor.cli_score import score
 from butfor.cli_study import study
 from butfor.cli_train import choose_device, train_command
 from butfor.console import (
@@ -61,7 +62,8 @@ def detect(
         preset: settings to start from: the paper's, reduced ones for minutes on a GPU, or a demo for minutes on two
             cores
         data: who plays: scripted policies, or agents while they learn (DDPG with HER)
-        studies: further questions, separated by commas: actions, decisions, helps, noise, reference; or none
+        studies: further questions, separated by commas: actions, decisions, ensembles, helps, noise, reference; or
+            none
         seeds: independent models, trained together as one batch
         train_episodes: episodes to learn from
         validation_episodes: episodes that decide when training ends
@@ -260,7 +262,7 @@ def main() -> None:
     signal.signal(signal.SIGTERM, _interrupt)
     if arguments[:1] == ["study"]:  # --ray takes an address, or stands alone
         arguments = re.sub(r"--ray(?=\0--|$)", "--ray=here", "\0".join(arguments)).split("\0")
-    functions = (detect, train, evaluate, watch, collect, labels, study, report)
+    functions = (detect, score, train, evaluate, watch, collect, labels, study, report)
     commands: dict[str, Any] = {function.__name__: function for function in functions}
     try:
         if arguments[:1] == ["train"]:

@@ -3,11 +3,13 @@
 import dataclasses
 import re
 from pathlib import Path
-from typing import Annotated, Literal
+from typing import Annotated, Any, Literal
 
 import tyro
 
 from butfor.console import live_progress, print_training
+
+USED_BY_RIVALS = ("every", "schedule", "network.target_scale")  # of the settings of the influence model
 
 
 @dataclasses.dataclass
@@ -91,6 +93,8 @@ def train_command(arguments: list[str], description: str) -> None:
             raise ValueError(f"Which world, {world} or {config.world}? Name it once: butfor train WORLD.")
         if not named:
             raise ValueError(f"Which world? Say butfor train WORLD, where WORLD is {worlds}.")
+        if config.curiosity != "none":
+            _refuse_unused(config, base)
         with live_progress() as progress:
             folder = train_run(
                 config, options.run, choose_device(options.device), overwrite=options.overwrite,
@@ -99,6 +103,21 @@ def train_command(arguments: list[str], description: str) -> None:
     if not print_training(folder):
         print(f"Stopped at the time limit; go on by: butfor train --resume {folder}")
     print(f"Run: {folder}")
+
+
+def _refuse_unused(config: Any, base: Any) -> None:
+    """Settings of the influence model that a rival in its place would not look at."""
+    from butfor.record import flat
+
+    pairs = zip(flat(config.model), flat(base.model), strict=True)
+    unused = [name for (name, mine), (_, other) in pairs if mine != other and name not in USED_BY_RIVALS]
+    if unused:
+        options, used = (", ".join(f"--model.{name}" for name in names) for names in (unused, USED_BY_RIVALS))
+        own = {"vime": "--vime", "disagreement": "--ensemble"}[config.curiosity]
+        raise ValueError(
+            f"{options.replace('_', '-')}: {config.curiosity} has no influence model to use this; of its settings only "
+            f"{used.replace('_', '-')} count, the others of {config.curiosity} are {own}.*."
+        )
 
 
 def choose_device(name: str) -> str:

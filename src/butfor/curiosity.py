@@ -9,13 +9,12 @@ import gymnasium
 import torch
 from torch import Tensor, nn
 
-from butfor.actions import ActionLaw
 from butfor.arrays import Array, check_entities, check_table, check_transitions, like
 from butfor.bayesian import BayesianNetwork, VimeConfig, draw_noise, gain_of_steps, train_block
 from butfor.capture import captured, compiled
 from butfor.fitting import FitConfig, check_finite, make_optimizer
 from butfor.networks import draw_uniform, make_generators
-from butfor.replay import Replay, Weights
+from butfor.replay import Weights
 from butfor.transitions import BLOCK, Memory, Rounds, Units, load_model, save_model
 
 REPORT = 1000  # batches between two reports of progress
@@ -168,19 +167,9 @@ class RunningMedian(nn.Module):
 class OnlineVime:
     """R Bayesian networks with their optimiser; `fit` takes batches from the memory, `score` scores its episodes."""
 
-    def __init__(
-        self,
-        config: VimeConfig,
-        replay: Replay,
-        law: ActionLaw,
-        entity: Sequence[int],
-        scale: Sequence[float],
-        generators: Sequence[torch.Generator],
-        device: torch.device | str,
-    ) -> None:
-        """`entity` are the columns of the observation whose change is predicted, `scale` the factor on each."""
-        self.config, self.replay = config, replay
-        self.memory = Memory(replay, law, entity, scale, device)
+    def __init__(self, config: VimeConfig, memory: Memory, generators: Sequence[torch.Generator]) -> None:
+        replay, device = memory.replay, memory.device
+        self.config, self.memory, self.replay = config, memory, replay
         self.model = BayesianNetwork(self.memory.sizes, config, generators).to(device)
         self.model.eval()  # but for `fit`
         self.optimizer = make_optimizer(self.model, FitConfig(learning_rate=config.learning_rate))

@@ -28,14 +28,14 @@ TITLES = {
 }
 
 
-def cai(influence: Influence, entity: str) -> Detector:
-    """CAI of each state; each replica of the model is one seed."""
+def cai(influence: Influence, entity: str, members: int = 1) -> Detector:
+    """CAI of each state; each replica of the model, or each ensemble of `members` in turn, is one seed."""
 
     def score(episodes: Episodes) -> Scores:
         obs = influence.model_obs(episodes.transitions()[0])
         generator = make_generators([influence.seed], obs.device)
         dims = [influence.dims(entity)]
-        scores = score_states(influence.model, obs, influence.law, dims, influence.scoring, generator)
+        scores = score_states(influence.model, obs, influence.law, dims, influence.scoring, generator, members)
         return _numpy(scores[..., 0])
 
     return score
@@ -104,16 +104,20 @@ def reference_cai(
     return total / samples
 
 
-def evaluate(score: NDArray[Any], label: NDArray[np.bool_]) -> dict[str, float]:
-    """Area under the ROC curve, average precision, and the best F1 with its threshold, of one score [N]."""
+def evaluate(score: NDArray[Any], label: NDArray[np.bool_], share: float | None = None) -> dict[str, float]:
+    """Area under the ROC curve, average precision, and the best F1 with its threshold, of one score [N].
+
+    With a `share` states are weighted as if that part of them were influenced: precision and F1 depend on it.
+    """
     if label.all() or not label.any():
         raise ValueError(f"All {len(label)} states have the same label; detection needs both kinds.")
-    precision, recall, thresholds = precision_recall_curve(label, score)
+    weight = None if share is None else np.where(label, share / label.mean(), (1 - share) / (1 - label.mean()))
+    precision, recall, thresholds = precision_recall_curve(label, score, sample_weight=weight)
     f1 = 2 * precision * recall / np.maximum(precision + recall, 1e-12)
     best = int(np.argmax(f1[:-1]))  # the last point has no threshold
     return {
-        "auc": float(roc_auc_score(label, score)),
-        "ap": float(average_precision_score(label, score)),
+        "auc": float(roc_auc_score(label, score)),  # no share changes it
+        "ap": float(average_precision_score(label, score, sample_weight=weight)),
         "f1": float(f1[best]),
         "threshold": float(thresholds[best]),
     }

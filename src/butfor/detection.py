@@ -15,8 +15,19 @@ from butfor.actions import ActionLaw
 from butfor.arrays import check_transitions
 from butfor.attention import AttentionModel
 from butfor.detection_data import Data
+from butfor.detection_decisions import study_decisions
 from butfor.detection_settings import PAPER, PAPER_LABEL, PAPER_SHARE, TOKENS, DetectionConfig
-from butfor.detection_studies import STUDIES, Case, evaluate, member, world_frame
+from butfor.detection_studies import (
+    Case,
+    evaluate,
+    member,
+    study_actions,
+    study_ensembles,
+    study_helps,
+    study_noise,
+    study_reference,
+    world_frame,
+)
 from butfor.dynamics import GaussianDynamics, ModelConfig, Table, target_scale, training_table
 from butfor.episodes import Episodes
 from butfor.files import load_checkpoint, read_json, save_checkpoint, write_json, written
@@ -27,6 +38,15 @@ from butfor.networks import make_generators
 from butfor.record import differences, open_run, versions, write_metrics
 from butfor.rollout import Progress
 from butfor.worlds import ENTITY, FETCH_ENTITY
+
+STUDIES: dict[str, Callable[[Case], Any]] = {
+    "actions": study_actions,
+    "decisions": study_decisions,
+    "ensembles": study_ensembles,
+    "helps": study_helps,
+    "noise": study_noise,
+    "reference": study_reference,
+}
 
 
 def run_detection(
@@ -73,10 +93,11 @@ def run_detection(
         train: Episodes = train,
         validation: Episodes = validation,
         target_noise: float = 0.0,
+        members: int = 1,
     ) -> Influence:
-        """An influence model of all seeds, trained to the end."""
+        """An influence model of all seeds, `members` networks each, trained to the end."""
         tables, scale = _tables((train, validation), law, entities, model, target_noise, device)
-        generators = make_generators(range(config.seeds))
+        generators = make_generators(range(config.seeds * members))
         network = GaussianDynamics(train.observation.shape[2], law.size, len(scale), model, generators).to(device)
         _fit(name, network, tables, config.fitting, generators, folder, progress)
         return Influence(network, law, entities, scale, config.scoring)

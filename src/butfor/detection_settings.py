@@ -34,7 +34,7 @@ TOKENS: dict[str, dict[str, list[int]]] = {
     "pick-and-place": {"agent": AGENT["arm"] + AGENT["gripper"]} | THING,
     "pick-and-place, four tokens": AGENT | THING,
 }
-Study = Literal["actions", "decisions", "helps", "noise", "reference"]
+Study = Literal["actions", "decisions", "ensembles", "helps", "noise", "reference"]
 
 
 @dataclass(frozen=True)
@@ -61,8 +61,8 @@ class DetectionConfig:
     """give the Transformer of pick-and-place two tokens for the agent, arm and gripper, as the authors' release does"""
     compare_forms: bool = True
     """evaluate every form of the KL to the mixture, not only the one in `scoring`"""
-    studies: tuple[Study, ...] = ("actions", "decisions", "helps", "noise")
-    """further questions: number of actions, decisions, what helps, noise, bias against the true CAI (Fetch worlds)"""
+    studies: tuple[Study, ...] = ("actions", "decisions", "ensembles", "helps", "noise")
+    """further questions: number of actions, decisions, ensembles, what helps, noise, bias against the truth (Fetch)"""
     noise_levels: tuple[float, ...] = (0.0, 0.05, 0.1, 0.2, 0.4)
     """of the noise study, in standard deviations of each dimension"""
     target_noise: float = 0.005
@@ -128,7 +128,7 @@ def detection_preset(world: str, name: str = "paper") -> DetectionConfig:
         fitting=fitting,
         attention=AttentionConfig(embedding=128, feedforward=128, heads=2, layers=3, normalize_input=True),
         attention_fitting=replace(fitting, learning_rate=1e-4),
-        studies=("actions", "decisions", "helps", "noise", "reference"),
+        studies=("actions", "decisions", "ensembles", "helps", "noise", "reference"),
     )
     if name == "paper":
         return paper

@@ -10,13 +10,12 @@ import gymnasium
 import torch
 from torch import Tensor, nn
 
-from butfor.actions import ActionLaw
 from butfor.arrays import Array, check_entities, check_table, check_transitions, like
 from butfor.capture import compiled
 from butfor.dynamics import split_table
 from butfor.fitting import FitConfig, Fitting, make_optimizer, train_step
 from butfor.networks import ACTIVATIONS, Activation, InputNorm, Linear, draw_uniform, make_generators
-from butfor.replay import Replay, Weights
+from butfor.replay import Weights
 from butfor.transitions import Memory, Rounds, Units, load_model, save_model
 
 AT_ONCE = {"cpu": 2**20, "cuda": 2**28}  # activations: what stays in a processor's cache, or in 4 GiB of a GPU
@@ -205,19 +204,9 @@ def _make(sizes: tuple[int, int, int], config: dict[str, Any], generators: Seque
 class OnlineDisagreement:
     """R ensembles with their optimiser; `fit` takes batches from the memory, `score` scores its transitions."""
 
-    def __init__(
-        self,
-        config: EnsembleConfig,
-        replay: Replay,
-        law: ActionLaw,
-        entity: Sequence[int],
-        scale: Sequence[float],
-        generators: Sequence[torch.Generator],
-        device: torch.device | str,
-    ) -> None:
-        """`entity` are the columns of the observation whose change is predicted, `scale` the factor on each."""
-        self.config, self.replay = config, replay
-        self.memory = Memory(replay, law, entity, scale, device)
+    def __init__(self, config: EnsembleConfig, memory: Memory, generators: Sequence[torch.Generator]) -> None:
+        replay, device = memory.replay, memory.device
+        self.config, self.memory, self.replay = config, memory, replay
         self.model = Ensemble(self.memory.sizes, config, generators).to(device)
         self.model.eval()  # but for `fit`
         self.optimizer = make_optimizer(self.model, FitConfig(learning_rate=config.learning_rate, betas=config.betas))

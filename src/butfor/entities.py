@@ -48,7 +48,9 @@ def _columns(text: str, where: str, sizes: Mapping[str, int]) -> list[int]:
         size, whole = sizes[path], not found["first"] and not found["to"]
         first = int(found["first"] or 0)
         last = size if whole else int(found["last"] or size) if found["to"] else first + 1
-        if not 0 <= first < last <= size:
+        if first >= last:
+            raise ValueError(f"The entity {text!r} names no column: its first column {first} is not before {last}.")
+        if last > size:
             place = repr(path) if path else "the observation"
             raise ValueError(f"The entity {text!r} names columns {first} to {last - 1}; {place} has 0 to {size - 1}.")
         start = sum(list(sizes.values())[: list(sizes).index(path)])

@@ -1,6 +1,6 @@
 """How an agent explores: random and noisy actions, actions chosen for their influence, and influence as reward."""
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Literal
 
@@ -97,6 +97,14 @@ def draw_noise(steps: int, worlds: int, law: ActionLaw, candidates: int, generat
     noise = torch.rand(steps, worlds, noise_size(law, candidates), generator=generator, device=device)
     noise[..., 1 : 1 + law.size] = torch.randn(steps, worlds, law.size, generator=generator, device=device)
     return noise
+
+
+def random_actions(steps: int, worlds: int, law: ActionLaw, generators: Sequence[torch.Generator]) -> Tensor:
+    """Uniform actions of an episode, those that an agent which always explores would take: [T, R x W, A]."""
+    noise = torch.stack([draw_noise(steps, worlds, law, 0, generator) for generator in generators], 1)  # [T, R, W, n]
+    uniform = noise[..., 1 + law.size : 1 + 2 * law.size].flatten(1, 2)
+    low, high = law.bounds(uniform.device)
+    return low + (high - low) * uniform
 
 
 def explore(

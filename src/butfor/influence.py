@@ -89,7 +89,7 @@ class Influence:
 
         `entities` names sets of columns of `next_obs`. `action_space` gives the bounds within which actions are tried
         (default: the smallest box around the data). `validation` is a share of the transitions, or other transitions.
-        `members` networks are averaged. `progress` is called after every validation.
+        `members` networks predict as one, unsure where they disagree. `progress` is called after every validation.
         """
         if members < 1:
             raise ValueError(f"members must be at least 1; got {members}.")
@@ -121,13 +121,13 @@ class Influence:
         The same call gives the same numbers unless a `generator` for the tried actions is passed in; each row has its
         own actions, so a state's score varies a little with its row.
         """
-        return self._named(self._member_scores(obs, generator).mean(0), obs)  # [R, N, J] -> [N, J]
+        return self._named(self._scores(obs, generator, self.model.replicas)[0], obs)  # [1, N, J] -> [N, J]
 
     def spread(self, obs: Array) -> dict[str, Any]:
         """How far the members disagree: the standard deviation of their scores, one array [N] an entity."""
         if self.model.replicas < 2:
             raise ValueError("One member has nobody to disagree with; fit with members=5.")
-        return self._named(self._member_scores(obs, None).std(0), obs)
+        return self._named(self._scores(obs, None, 1).std(0), obs)
 
     def action_scores(self, obs: Array, actions: Array) -> dict[str, Any]:
         """How far each given action's outcome stands out from the mixture over them: actions [N, M, A] -> [N, M]."""
@@ -139,7 +139,8 @@ class Influence:
         check_finite_rows("actions", given)
         self.law.check("actions", given)
         encoded = self.law.encode(given).to(states.device)[None]
-        return self._named(score_actions(self.model, states, encoded, self._dims, self.scoring.form).mean(0), obs)
+        scores = score_actions(self.model, states, encoded, self._dims, self.scoring.form, self.model.replicas)
+        return self._named(scores[0], obs)
 
     def best_action(
         self, obs: Array, entity: str | None = None, generator: torch.Generator | None = None
@@ -255,7 +256,7 @@ class Influence:
 
     @classmethod
     def load(cls, path: Path | str, device: torch.device | str = "cpu", replica: int | None = None) -> "Influence":
-        """Reads what `save` wrote: all replicas, whose scores are averaged, or one alone, without the calibration."""
+        """Reads what `save` wrote: all replicas as one ensemble, or one alone, without the calibration."""
         tensors, header = load_tensors(path)
         kept = {name: tensors.pop(name).numpy() for name in list(tensors) if name.startswith("calibration.")}
         if header.get("kind") != "influence":
@@ -296,10 +297,10 @@ class Influence:
         table = ((table - center) / spread).to(self.model.mean_head.weight.device, torch.float32)
         return table.expand(self.model.replicas, -1, -1)
 
-    def _member_scores(self, obs: Array, generator: torch.Generator | None) -> Tensor:
-        """The CAI that each member gives each state, for the same actions: [R, N, J]."""
+    def _scores(self, obs: Array, generator: torch.Generator | None, members: int) -> Tensor:
+        """The CAI that each group of `members` gives each state, for the same actions: [R / members, N, J]."""
         random = [self._random(generator)]
-        return score_states(self.model, self.model_obs(obs), self.law, self._dims, self.scoring, random)
+        return score_states(self.model, self.model_obs(obs), self.law, self._dims, self.scoring, random, members)
 
     def _held_out(
         self, transitions: Sequence[Array], redraws: int
@@ -327,10 +328,10 @@ class Influence:
 
     def _calibrated(self) -> dict[str, decisions.Calibration]:
         if not self.calibration:
-            raise ValueError(
-                "This Influence is not calibrated; call calibrate with free_obs= (states known to be free of influence)"
-                " or transitions= (held-out ones with random actions) first."
+            need = (
+                "free_obs= (states known to be free of influence) or transitions= (held-out ones with random actions)"
             )
+            raise ValueError(f"This Influence is not calibrated; call calibrate with {need} first.")
         return self.calibration
 
     def _random(self, generator: torch.Generator | None) -> torch.Generator:

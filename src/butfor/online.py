@@ -8,14 +8,14 @@ from typing import Any, Literal
 import torch
 from torch import Tensor
 
-from butfor.actions import ActionLaw
 from butfor.capture import compiled
 from butfor.dynamics import GaussianDynamics, ModelConfig
 from butfor.fitting import FitConfig, make_optimizer, train_step
+from butfor.gaussian import kl_to_mixture
 from butfor.influence import Influence
 from butfor.networks import draw_uniform
-from butfor.replay import Replay, Weights
-from butfor.scoring import ScoreConfig, score_states
+from butfor.replay import Weights
+from butfor.scoring import ScoreConfig, combine_scores, score_states
 from butfor.transitions import Memory, Rounds
 
 
@@ -72,18 +72,14 @@ class OnlineInfluence:
     """R transition models with their optimiser; `fit` takes batches from the memory, `score` scores its states."""
 
     def __init__(
-        self,
-        config: OnlineConfig,
-        replay: Replay,
-        law: ActionLaw,
-        entity: Sequence[int],
-        scale: Sequence[float],
-        generators: Sequence[torch.Generator],
-        device: torch.device | str,
+        self, config: OnlineConfig, memory: Memory, generators: Sequence[torch.Generator], combine: str = "sum"
     ) -> None:
-        """`entity` are the columns of the observation whose change is predicted, `scale` the factor on each."""
-        self.config, self.replay = config, replay
-        self.memory = Memory(replay, law, entity, scale, device)
+        """Scores are the `combine` of those of the memory's entities: sum, max, or the name of one."""
+        replay, device = memory.replay, memory.device
+        self.config, self.memory, self.replay, self.combine = config, memory, replay, combine
+        entities = dict(zip(memory.units.entities, memory.units.dims, strict=True))
+        self.watched = [entities[combine]] if combine in entities else list(entities.values())
+        self._dims = [torch.tensor(dims, device=device) for dims in self.watched]
         self.model = GaussianDynamics(*self.memory.sizes, config.network, generators).to(device)
         self.model.eval()  # but for `fit`; a restored model scores before it learns again
         self.optimizer = make_optimizer(self.model, FitConfig(learning_rate=config.learning_rate, betas=config.betas))
@@ -124,12 +120,20 @@ class OnlineInfluence:
     def score(self, slots: Tensor, generators: Sequence[torch.Generator]) -> None:
         """Scores every state of the episodes in these slots anew: score[t] = CAI(s_t)."""
         replay = self.replay
-        law, entities = self.memory.units.law, self.memory.units.dims
+        law = self.memory.units.law
         for part in slots.split(1000):
             obs = replay.observation[:, part, :-1].flatten(1, 2)  # [R, n * T, D]
-            score = score_states(self.model, obs, law, entities, self.config.scoring, generators)
-            replay.score[:, part] = score[..., 0].unflatten(1, (len(part), replay.steps))
+            scores = score_states(self.model, obs, law, self.watched, self.config.scoring, generators)
+            replay.score[:, part] = combine_scores(scores, self.combine).unflatten(1, (len(part), replay.steps))
         replay.score.masked_fill_(~replay.valid(), 0)
+
+    def compare(self, mean: Tensor, variance: Tensor) -> Tensor:
+        """The score of each of K actions from what the model predicts for them: [..., K, d] -> [..., K]."""
+        form = self.config.scoring.form
+        if self.watched == [list(range(mean.shape[-1]))]:  # one entity, and all that is predicted
+            return kl_to_mixture(mean, variance, form=form)
+        parts = [(mean.index_select(-1, dims), variance.index_select(-1, dims)) for dims in self._dims]
+        return combine_scores(torch.stack([kl_to_mixture(*part, form=form) for part in parts], -1), self.combine)
 
     def slots_to_score(self) -> Tensor:
         """The episodes to score anew after a round."""

@@ -26,7 +26,7 @@ SAMPLINGS = {"independent": "new actions in each state", "sobol": "one Sobol set
 IMAGES = {b"\xff\xd8\xff": "image/jpeg", b"\x89PNG": "image/png"}  # first bytes -> type
 HALF = [2.5, 2.5]  # cm, half the width of the Fetch worlds' object
 MAPS = {"cai": ("nats", 1.0), "effect": ("cm", 100.0)}  # array of the map -> the unit it is shown in, and its factor
-STUDIES = ("noise", "noise_levels", "actions", "helps", "reference", "reference_rows", "decisions")
+STUDIES = ("noise", "noise_levels", "actions", "helps", "ensembles", "reference", "reference_rows", "decisions")
 DIAGNOSED = {  # chart -> where its numbers stand, and their names
     "reliability": ("reliability", "levels", "realised"),
     "gain": ("gain_by_score", "score", "gain", "error"),
@@ -153,9 +153,15 @@ def read_studies(run: Path) -> dict[str, Any] | None:
         if document.get("actions"):
             rows = [action_row(entry) | metric_columns(entry) for entry in document["actions"]]
             view["actions"] = grouped(mark_best(rows))
-        if document.get("helps"):
-            rows = [{"first": str(entry["title"]), "group": ""} | metric_columns(entry) for entry in document["helps"]]
-            view["helps"] = grouped(mark_best(rows))
+        for name, named in (("helps", lambda entry: ""), ("ensembles", ensemble_group)):
+            if document.get(name):
+                rows = [
+                    {"first": str(entry["title"]), "group": named(entry)} | metric_columns(entry)
+                    for entry in document[name]
+                ]
+                view[name] = [group | {"rows": mark_best(group["rows"])} for group in grouped(rows)]
+        if view["ensembles"]:
+            view["ensembles"] += at_paper_share(document["ensembles"])
         if document.get("reference"):
             rows = [reference_row(entry) for entry in document["reference"]]
             view["reference"], view["reference_rows"] = grouped(rows), rows
@@ -163,6 +169,26 @@ def read_studies(run: Path) -> dict[str, Any] | None:
             groups = grouped([decision_row(entry) for entry in decisions])
             view["decisions"] = [group | look("", place) | {"binary": False} for place, group in enumerate(groups)]
     return view if any(view.values()) else None
+
+
+def ensemble_group(entry: dict[str, Any]) -> str:
+    """On which states and against which label an ensemble is judged."""
+    which = "Exact label" if entry["label"] == "exact" else "The paper's label"
+    return f"{which}, {'test set' if entry['set'] == 'test' else 'random policy'}"
+
+
+def at_paper_share(entries: list[dict[str, Any]]) -> list[Row]:
+    """The same with states weighted as if as many were influenced as in the paper's sets."""
+    rows = [
+        {
+            "first": str(entry["title"]),
+            "group": f"{ensemble_group(entry)}, as if {100 * share['share']:g} % were influenced",
+        }
+        | metric_columns(share)
+        for entry in entries
+        if (share := entry.get("at_paper_share"))
+    ]
+    return [group | {"rows": mark_best(group["rows"])} for group in grouped(rows)]
 
 
 def action_row(entry: dict[str, Any]) -> Row:

@@ -48,13 +48,16 @@ def score_states(
     entities: Sequence[Sequence[int]],
     config: ScoreConfig,
     generators: Sequence[torch.Generator],
+    members: int = 1,
 ) -> Tensor:
-    """CAI of each state for J entities from one forward pass (equation 3): obs [R, N, D] -> [R, N, J].
+    """CAI of each state for J entities from one forward pass (equation 3): obs [R, N, D] -> [R / members, N, J].
 
-    One generator serves all replicas with the same actions; R generators give each replica its own.
+    One generator serves all replicas with the same actions; R generators give each replica its own. Every `members`
+    replicas in turn are an ensemble, whose predictions are one Gaussian.
     """
 
     def influence(mean: Tensor, variance: Tensor) -> Tensor:
+        mean, variance = merge_members(mean, variance, members)
         scores = []
         for dims in map(list, entities):
             f, g = (mean[..., dims], variance[..., dims]), ()
@@ -66,15 +69,42 @@ def score_states(
     return _in_chunks(model, obs, *action_drawer(law, config, generators), influence)
 
 
+def merge_members(mean: Tensor, variance: Tensor, members: int) -> tuple[Tensor, Tensor]:
+    """The Gaussian with mean and variance of the members' equal mixture: [R, ...] -> [R / members, ...].
+
+    Where members disagree the variance is large: what only some of them take for an effect of the action counts little.
+    """
+    if members == 1:
+        return mean, variance
+    means, variances = (part.unflatten(0, (-1, members)) for part in (mean, variance))
+    return means.mean(1), variances.mean(1) + means.var(1, correction=0)
+
+
 def score_actions(
-    model: GaussianDynamics, obs: Tensor, actions: Tensor, entities: Sequence[Sequence[int]], form: KLForm
+    model: GaussianDynamics,
+    obs: Tensor,
+    actions: Tensor,
+    entities: Sequence[Sequence[int]],
+    form: KLForm,
+    members: int = 1,
 ) -> Tensor:
-    """KL of each given action to the mixture over them: obs [R, N, D], actions [R or 1, N, K, A] -> [R, N, K, J]."""
+    """KL of each given action to the mixture over them: obs [R, N, D], actions [R or 1, N, K, A] -> [R, N, K, J].
+
+    With an ensemble of `members` replicas each, [R / members, N, K, J].
+    """
 
     def divergence(mean: Tensor, variance: Tensor) -> Tensor:
+        mean, variance = merge_members(mean, variance, members)
         return torch.stack([kl_to_mixture(mean[..., j], variance[..., j], form=form) for j in map(list, entities)], -1)
 
     return _in_chunks(model, obs, actions.shape[2], lambda start, stop: actions[:, start:stop], divergence)
+
+
+def combine_scores(scores: Tensor, how: str) -> Tensor:
+    """One score from those of J entities, their sum or their maximum ("max"): [..., J] -> [...]."""
+    if scores.shape[-1] == 1:
+        return scores[..., 0]
+    return scores.amax(-1) if how == "max" else scores.sum(-1)
 
 
 def best_tried(
@@ -91,7 +121,7 @@ def best_tried(
     for block in obs.split(8192, 1):  # [R, n, D]
         _, draw = action_drawer(law, config, [generator])
         tried = draw(0, block.shape[1]).expand(1, block.shape[1], -1, -1)
-        scores = score_actions(model, block, tried, [dims], config.form).mean(0)[..., 0]  # [n, K]
+        scores = score_actions(model, block, tried, [dims], config.form, model.replicas)[0, ..., 0]  # [n, K]
         best = scores.amax(1, keepdim=True)
         lots = torch.rand(scores.shape, generator=generator, device=generator.device)
         index = torch.where(scores == best, lots, -1.0).argmax(1)
@@ -151,8 +181,7 @@ def predict_moments(model: GaussianDynamics, obs: Tensor, action: Tensor) -> tup
     """Mean and variance of the members' mixture for one action a state: [R, N, D], [N, A] -> [N, d] each."""
 
     def moments(mean: Tensor, variance: Tensor) -> Tensor:  # [R, n, 1, d] -> [1, n, d, 2]
-        total = variance.mean(0) + mean.var(0, correction=0)
-        return torch.stack([mean.mean(0), total], -1).movedim(1, 0)
+        return torch.stack([part[0] for part in merge_members(mean, variance, model.replicas)], -1).movedim(1, 0)
 
     mean, variance = _in_chunks(model, obs, 1, lambda start, stop: action[None, start:stop, None], moments)[0].unbind(
         -1

@@ -44,6 +44,10 @@ class Config:
     updates run, by a policy one episode old; model: a round of the model is spread over the episodes up to the next"""
     entity: tuple[int, ...] | None = None
     """columns of the observation whose next value is predicted; None: those that show the achieved goal"""
+    entities: tuple[str, ...] = ()
+    """several instead, each with a name, as in cube=3:6 ball=6:9 (columns 3 to 5 and 6 to 8)"""
+    combine: str = "sum"
+    """which influence counts where there are several entities: sum, max, or the name of one"""
     tf32: bool = True
     """on a GPU, round matrix products of training (not of scoring) to TF32"""
     deterministic: bool = False
@@ -89,6 +93,7 @@ class Config:
             raise ValueError(f"curiosity is {self.curiosity!r}; it must be none, vime or disagreement.")
         if self.curiosity != "none" and self.influence:
             raise ValueError(f"curiosity is {self.curiosity!r} and influence {self.influence}: choose one of the two.")
+        self._check_entities()
         if self.replay.goals_by_score and not self.influence:
             raise ValueError("replay.goals_by_score needs influence scores; choose a use of influence.")
         if self.episodes < self.warmup:
@@ -101,6 +106,21 @@ class Config:
             )
         if self.replay.capacity < self.worlds:
             raise ValueError(f"replay.capacity {self.replay.capacity} is less than the {self.worlds} worlds of a seed.")
+
+    def _check_entities(self) -> None:
+        """Names and their combination; the columns are looked at together with the world."""
+        names = [text.partition("=")[0].strip() for text in self.entities]
+        if self.entities and self.entity is not None:
+            raise ValueError(f"entity is {self.entity} and entities {self.entities}: name one, or several with names.")
+        if self.entities and self.curiosity != "none":
+            raise ValueError(
+                f"curiosity is {self.curiosity!r}, which has one score for all that it predicts; name those columns by "
+                "entity, not by entities."
+            )
+        if {"sum", "max"} & set(names):
+            raise ValueError(f"entities are {self.entities}; choose names other than sum and max, which combine them.")
+        if self.combine not in ("sum", "max", *names):
+            raise ValueError(f"combine is {self.combine!r}; expected {', '.join(('sum', 'max', *names))}.")
 
     @property
     def needs_model(self) -> bool:

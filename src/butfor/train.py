@@ -1,6 +1,7 @@
 """Training: the one loop that plays, stores, fits, rescores and updates."""
 
 import time
+import warnings
 from contextlib import AbstractContextManager, closing
 from dataclasses import replace
 from pathlib import Path
@@ -32,7 +33,7 @@ from butfor.rollout import Progress
 from butfor.settings import Config
 from butfor.stopping import stopping
 from butfor.trainer import Trainer
-from butfor.worlds import MakeEnv, World, open_world
+from butfor.worlds import MakeEnv, World, open_world, unmoved
 
 
 def train(
@@ -110,7 +111,15 @@ def _world(config: Config, make_env: MakeEnv | None) -> World:
             f"config.world is {config.world!r}, a built-in world, but make_env makes another; give it a name of its "
             "own, as in preset('my-world')."
         )
-    world = open_world(config.world, config.entity, config.model.network.target_scale, make_env)
+    scale = config.model.network.target_scale
+    world = open_world(config.world, config.entity, scale, make_env, config.entities)
+    if config.needs_model and scale is None and (still := unmoved(world)):
+        warnings.warn(
+            f"A few random episodes of {world.name} did not move the {' and the '.join(still)}, so the size of its "
+            "moves is not known; give the factor that makes them about 1 by --model.network.target-scale (the paper: "
+            "50 for objects that move by centimetres).",
+            stacklevel=3,
+        )
     if config.priority.kind == "ebp" and world.sizes[2] != 3:
         raise ValueError(
             f"priority.kind is 'ebp', which needs goals that are positions (x, y, z); those of {world.name} have "

@@ -14,14 +14,16 @@ from butfor.acting import Acting, stack_inputs
 from butfor.actions import from_unit
 from butfor.curiosity import OnlineVime
 from butfor.disagreement import OnlineDisagreement
+from butfor.explore import random_actions
 from butfor.fitting import check_finite
+from butfor.gaussian import kl_to_mixture
 from butfor.learner import Learner
 from butfor.networks import make_generators
 from butfor.online import OnlineInfluence, batches_due
 from butfor.replay import Replay
 from butfor.rollout import Observation, Played, episode_seed, play
 from butfor.settings import Config
-from butfor.transitions import BLOCK
+from butfor.transitions import BLOCK, Memory
 from butfor.worlds import World, behaviour, make_watched, succeeded
 
 STREAMS = ("networks", "actions", "updates", "model", "scores")  # each replica has one random stream for each
@@ -41,14 +43,14 @@ class Trainer:
         self.replay = Replay(config.seeds, capacity, world.steps, world.sizes, self.device)
         self.learner = Learner(config, world, self.replay, first, self.device)
         self.agent = self.learner.agent
-        parts = (self.replay, world.law, world.entity, world.scale, first, self.device)
+        memory = Memory(self.replay, world.law, world.entities, world.scale)
         self.model: OnlineInfluence | OnlineVime | OnlineDisagreement | None = None
         if config.curiosity == "vime":
-            self.model = OnlineVime(config.vime, *parts)
+            self.model = OnlineVime(config.vime, memory, first)
         elif config.curiosity == "disagreement":
-            self.model = OnlineDisagreement(config.ensemble, *parts)
+            self.model = OnlineDisagreement(config.ensemble, memory, first)
         elif config.influence:
-            self.model = OnlineInfluence(config.model, *parts)
+            self.model = OnlineInfluence(config.model, memory, first, config.combine)
         self.bounds = world.law.bounds(self.device)
         self.interrupted = False  # stopped within a round of the model, before the updates
         self.round = self.pending = 0  # batches of the model's round, and those left of it
@@ -57,12 +59,12 @@ class Trainer:
         self.model_loss = torch.zeros(config.seeds, device=self.device)
         self.seconds: dict[str, float] = {}
 
-        form = config.model.scoring.form
         explorer = self.model if "active" in config.influence else None
         active = explorer.model if isinstance(explorer, OnlineInfluence) else None
+        compare = explorer.compare if isinstance(explorer, OnlineInfluence) else kl_to_mixture
         edges = [0, (config.seeds + 1) // 2, config.seeds] if "acting" in config.overlap else [0, config.seeds]
         self.acting = [
-            Acting(self.agent.policy, active, slice(*edge), config.worlds, world.law, config.explore, form)
+            Acting(self.agent.policy, active, slice(*edge), config.worlds, world.law, config.explore, compare)
             for edge in pairwise(edges)
             if edge[0] < edge[1]
         ]
@@ -74,19 +76,15 @@ class Trainer:
 
     def play_random(self, count: int) -> Played:
         """`count` episodes of each replica with uniform actions, all at once."""
-        policy = Acting(
-            self.agent.policy, None, slice(0, self.config.seeds), 1, self.world.law, self.config.explore, "mean"
-        )
-        actions = []
-        for _ in range(count):  # the numbers of each episode in turn, as if they were played one after the other
-            policy.begin(self.world.steps, self.generators["actions"])
-            actions.append(policy.random_actions())  # [T, R, A]
-        table = np.stack(actions, 2).reshape(self.world.steps, self.config.seeds * count, -1)  # [T, R x count, A]
+        steps, law, streams = self.world.steps, self.world.law, self.generators["actions"]
+        # the numbers of each episode in turn, as if they were played one after the other
+        actions = [random_actions(steps, 1, law, streams) for _ in range(count)]  # [T, R, A]
+        table = torch.stack(actions, 2).flatten(1, 2).cpu().numpy()  # [T, R x count, A]
         env = self.world.make(self.config.seeds * count)
         flags = np.ones(self.config.seeds * count, dtype=bool)
         what = f"the random episodes {self.replay.stored + 1} to {self.replay.stored + count}"
         with self.clock("simulation"):
-            played = play([env], lambda group, at, obs: (table[at], flags), self._resets(count), self.world.steps, what)
+            played = play([env], lambda group, at, obs: (table[at], flags), self._resets(count), steps, what)
         env.close()
         return played
 

@@ -67,19 +67,17 @@ class Memory:
         self,
         replay: Replay,
         law: ActionLaw,
-        entity: Sequence[int],
+        entities: Mapping[str, Sequence[int]],
         scale: Sequence[float],
-        device: torch.device | str,
     ) -> None:
-        """`entity` are the columns of the observation whose change is predicted, `scale` the factor on each."""
-        ordered = sorted(zip(entity, scale, strict=True))
-        columns, factors = [column for column, _ in ordered], [factor for _, factor in ordered]
-        size = replay.observation.shape[-1]
-        self.replay = replay
-        self.units = Units(law, {"object": columns}, factors, [0.0] * size, [1.0] * size)
+        """`scale` is the factor on the change of each column that belongs to any of the entities, in rising order."""
+        columns, size = target_columns(entities), replay.observation.shape[-1]
+        self.replay, self.device = replay, replay.observation.device
+        named = {name: list(entity) for name, entity in entities.items()}
+        self.units = Units(law, named, list(scale), [0.0] * size, [1.0] * size)
         self.sizes = (size, law.size, len(columns))  # of an observation, an action and a target
-        self.columns = torch.tensor(columns, device=device)
-        self.factor = torch.tensor(factors, dtype=torch.float32, device=device)
+        self.columns = torch.tensor(columns, device=self.device)
+        self.factor = torch.tensor(self.units.scale, dtype=torch.float32, device=self.device)
 
     def table(self, replica: Tensor, episode: Tensor, time: Tensor) -> Table:
         """Inputs [..., D + A] and targets [..., d] of the transitions at these indices, which broadcast."""

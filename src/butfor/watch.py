@@ -19,7 +19,10 @@ from butfor.agent import TrainedPolicy, load_policy
 from butfor.envs import WORLDS, make_worlds, short_name
 from butfor.files import written
 from butfor.influence import Influence
+from butfor.record import config_from, read_run
 from butfor.rollout import Observation, Played, WorldError, episode_seed, play
+from butfor.scoring import combine_scores
+from butfor.settings import Config
 from butfor.worlds import World, open_world
 
 _INSTALL = "install it with: pip install 'butfor[video]'"
@@ -83,6 +86,8 @@ def watch(
     folder = Path(run) if Path(run).is_dir() else Path(run).parent
     path = _video_path(folder, out)
     influence = _load_influence(folder, policy)
+    several = influence is not None and len(influence.entities) > 1
+    combine = config_from(Config, read_run(folder)["config"]).combine if several else "sum"
     # the entity and its scale, which open_world looks for otherwise, do not matter here
     world = open_world(policy.world, entity=(0,), target_scale=1.0)
     if policy.sizes != world.sizes:
@@ -93,7 +98,8 @@ def watch(
     env = _open_drawn(world.name, size)
     try:
         numbers = range(first, first + episodes)
-        frames = (frame for number in numbers for frame in _frames(env, world, policy, influence, number, size))
+        parts = (env, world, policy, influence, combine)
+        frames = (frame for number in numbers for frame in _frames(*parts, number, size))
         _write(path, frames, float(env.metadata.get("render_fps") or 30))
     finally:
         env.close()
@@ -209,6 +215,7 @@ def _frames(
     world: World,
     policy: TrainedPolicy,
     influence: Influence | None,
+    combine: str,
     number: int,
     size: int,
 ) -> Iterator[Image.Image]:
@@ -222,7 +229,7 @@ def _frames(
     played = play([env], act, [episode_seed(policy.seed, 1, number)], world.steps)
     pictures.append(_picture(env, world.name, size))  # play leaves a finished world as it is
     title = f"{world.name}, seed {policy.seed}, episode {number}"
-    course = _course(played, world, influence, title)
+    course = _course(played, world, influence, combine, title)
     for step, picture in zip(range(len(course.values)), pictures, strict=False):
         frame = Image.new("RGB", (size, picture.height + strip_height(size)), PAPER)
         frame.paste(picture, (0, 0))
@@ -230,8 +237,11 @@ def _frames(
         yield frame
 
 
-def _course(played: Played, world: World, influence: Influence | None, title: str) -> Course:
-    """CAI of each state, or its reward where there is no influence model; the goal is reached where the reward is 0."""
+def _course(played: Played, world: World, influence: Influence | None, combine: str, title: str) -> Course:
+    """CAI of each state, or its reward where there is no influence model; the goal is reached where the reward is 0.
+
+    Of several entities, the CAI is what the agent was trained with: their sum or maximum, or that of one by name.
+    """
     episodes, states = played.episodes, int(played.episodes.length[0]) + 1
     goals = (torch.from_numpy(goal[0, :states]) for goal in (episodes.achieved_goal, episodes.desired_goal))
     reward = world.reward(*goals).double().numpy()
@@ -239,8 +249,13 @@ def _course(played: Played, world: World, influence: Influence | None, title: st
     reached[-1] |= played.success[0]
     if influence is None:
         return Course("reward", "", reward, reached, f"{title}; no influence model in this run")
-    (values,) = influence.score(episodes.observation[0, :states]).values()
-    return Course("CAI", "nats", np.asarray(values, dtype=np.float64), reached, title)
+    scores = influence.score(episodes.observation[0, :states])
+    if combine in scores:
+        scores = {combine: scores[combine]}
+    values = combine_scores(torch.from_numpy(np.stack(list(scores.values()), -1)), combine)  # [T + 1, J] -> [T + 1]
+    if len(influence.entities) > 1:
+        title += f"; {combine if len(scores) == 1 else f'{combine} of ' + ' and '.join(scores)}"
+    return Course("CAI", "nats", values.double().numpy(), reached, title)
 
 
 def _write(path: Path, frames: Iterator[Image.Image], fps: float) -> None:

@@ -1,6 +1,6 @@
 """Any goal world as the trainer sees it: how to make many, its sizes, its reward, and the entity that is watched."""
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -13,8 +13,9 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from butfor.actions import ActionLaw
-from butfor.dynamics import ModelConfig
+from butfor.dynamics import ModelConfig, target_columns
 from butfor.dynamics import target_scale as scale_of
+from butfor.entities import parse_entities
 from butfor.envs import WORLDS, make_worlds, short_name
 from butfor.replay import Reward
 from butfor.rollout import PARTS, Played, WorldError, episode_seed, episode_steps, play, random_policy
@@ -35,8 +36,8 @@ class World:
     law: ActionLaw
     reward: Reward
     capturable: bool  # whether the reward is made of tensor operations alone
-    entity: tuple[int, ...]  # columns of the observation whose change the influence model predicts
-    scale: tuple[float, ...]  # of each such change
+    entities: Mapping[str, tuple[int, ...]]  # by name, columns of the observation whose change a model predicts
+    scale: tuple[float, ...]  # of the change of each of these columns, in rising order
     evaluation_worlds: int  # how many to play at once, of each replica
 
 
@@ -45,11 +46,13 @@ def open_world(
     entity: tuple[int, ...] | None = None,
     target_scale: float | None = None,
     make_env: MakeEnv | None = None,
+    entities: Sequence[str] = (),
 ) -> World:
     """Looks at a world by name, or at what `make_env` makes, and finds out what training needs to know.
 
-    `entity` are columns of the observation; by default those that show the achieved goal. `target_scale` is the factor
-    on their change; by default 1 / its standard deviation under random actions.
+    `entity` are columns of the observation, by default those that show the achieved goal; `entities` are several
+    instead, in words such as "cube=3:6". `target_scale` is the factor on their change, by default 1 / its standard
+    deviation under random actions.
     """
     built_in = make_env is None and short_name(name) in WORLDS
 
@@ -68,6 +71,12 @@ def open_world(
                 f"desired_goal; its observations are {space}."
             )
         shapes = [parts[part].shape for part in PARTS]
+        if None in shapes:
+            nested = [part for part, shape in zip(PARTS, shapes, strict=True) if shape is None]
+            raise ValueError(
+                f"{name} has dictionaries as {' and '.join(nested)}; training needs flat arrays. Wrap the world so "
+                "that their values stand side by side, also in what compute_reward takes, as in docs/worlds.md."
+            )
         if any(len(shape) != 1 for shape in shapes) or shapes[1] != shapes[2]:
             raise ValueError(f"{name} has observations and goals of shapes {shapes}; expected flat ones, goals alike.")
         actions: Any = probe.single_action_space
@@ -76,21 +85,26 @@ def open_world(
         limit = episode_steps(probe)
         sizes = (shapes[0][0], actions.shape[0], shapes[1][0])
         compute = _compute_reward(name, probe)
-        if built_in:
-            found = ENTITY.get(short_name(name), FETCH_ENTITY)
-            columns = _checked(found if entity is None else entity, sizes[0])
-            played, reward = None if target_scale else _random_episodes(probe, limit), compute
-        else:
-            played = _random_episodes(probe, limit)
-            columns = _checked(_goal_columns(name, played) if entity is None else entity, sizes[0])
-            reward = _shifted(name, compute, played)
-        scale = (target_scale,) * len(columns) if target_scale else _scale(played, columns)  # type: ignore[arg-type]
+        watched = _named(entity, entities, sizes[0])
+        # None where nothing is left to be found out
+        played: Any = None if built_in and target_scale else _random_episodes(probe, limit)
+        if not watched:
+            found = ENTITY.get(short_name(name), FETCH_ENTITY) if built_in else _goal_columns(name, played)
+            watched = {"object": tuple(sorted(found))}
+        reward = compute if built_in else _shifted(name, compute, played)
+        scale = (target_scale,) * len(target_columns(watched)) if target_scale else _scale(played, watched)
     finally:
         probe.close()
     law = ActionLaw.of(actions)
     return World(
-        name, make, limit, sizes, law, reward, built_in, columns, scale, 100 if built_in else 4,
+        name, make, limit, sizes, law, reward, built_in, watched, scale, 100 if built_in else 4,
     )  # fmt: skip
+
+
+def unmoved(world: World) -> list[str]:
+    """The entities that random actions did not move, so that the size of their moves is not known."""
+    moved = {column for column, scale in zip(target_columns(world.entities), world.scale, strict=True) if scale != 1}
+    return [name for name, columns in world.entities.items() if not moved & set(columns)]
 
 
 def succeeded(world: World, played: Played) -> NDArray[np.bool_]:
@@ -130,9 +144,11 @@ def _is_robot(world: World) -> bool:
 
 
 def _compute_reward(name: str, env: VectorEnv[Any, Any, Any]) -> Any:
-    """The world's own compute_reward(achieved_goal, desired_goal, info)."""
-    inner: Any = getattr(env, "envs", [env.unwrapped])[0]
-    compute: Any = getattr(inner.unwrapped, "compute_reward", None)
+    """The world's own compute_reward(achieved_goal, desired_goal, info), or that of the outermost wrapper with one."""
+    inner: Any = getattr(env, "envs", [None])[0]
+    if inner is not None and inner.has_wrapper_attr("compute_reward"):
+        return inner.get_wrapper_attr("compute_reward")
+    compute: Any = getattr(env.unwrapped, "compute_reward", None)
     if compute is None:
         raise ValueError(f"{name} has no compute_reward(achieved_goal, desired_goal, info): hindsight needs it.")
     return compute
@@ -193,15 +209,17 @@ def _goal_columns(name: str, played: Played) -> tuple[int, ...]:
     return tuple(columns)
 
 
-def _checked(columns: tuple[int, ...], size: int) -> tuple[int, ...]:
-    """Columns in rising order, each within the observation."""
-    if not columns or len(set(columns)) < len(columns) or not all(0 <= column < size for column in columns):
-        raise ValueError(f"entity is {columns}; expected different columns from 0 to {size - 1} of the observation.")
-    return tuple(sorted(columns))
+def _named(entity: tuple[int, ...] | None, entities: Sequence[str], size: int) -> dict[str, tuple[int, ...]]:
+    """The entities that were named, each with its columns in rising order; none where the world is to be asked."""
+    if entity is None:
+        parsed = parse_entities(entities, {"observation": size})
+        return {name: tuple(sorted(columns)) for name, columns in parsed.items()}
+    if not entity or len(set(entity)) < len(entity) or not all(0 <= column < size for column in entity):
+        raise ValueError(f"entity is {entity}; expected different columns from 0 to {size - 1} of the observation.")
+    return {"object": tuple(sorted(entity))}
 
 
-def _scale(played: Played, columns: tuple[int, ...]) -> tuple[float, ...]:
+def _scale(played: Played, entities: Mapping[str, tuple[int, ...]]) -> tuple[float, ...]:
     """1 / standard deviation of each column's change; 1 where only rounding changed it."""
     obs, _, next_obs = (torch.from_numpy(part) for part in played.episodes.transitions())
-    config = ModelConfig(target_scale=None)
-    return tuple(scale_of((obs, obs, next_obs), {"object": columns}, config).tolist())
+    return tuple(scale_of((obs, obs, next_obs), entities, ModelConfig(target_scale=None)).tolist())

@@ -1,0 +1,184 @@
+"""DDPG in one file, with causal action influence: a bonus for it, and exploration by it.
+
+    python examples/cleanrl_ddpg.py                                # butfor's slide world
+    python examples/cleanrl_ddpg.py --cai-bonus 0 --cai-active 0   # the same without influence
+    python examples/cleanrl_ddpg.py --env-id Pendulum-v1 --cai-entity velocity=2
+
+Everything is here, to be read from top to bottom and changed; the lines that use influence are marked "CAI".
+"""
+
+import copy
+from dataclasses import dataclass
+
+import gymnasium as gym
+import numpy as np
+import torch
+import torch.nn.functional as F
+import tyro
+from gymnasium.vector import SyncVectorEnv
+from gymnasium.wrappers.vector import FlattenObservation, RecordEpisodeStatistics
+from torch import Tensor, nn
+
+import butfor.envs  # noqa: F401  (registers butfor/Slide-v0)
+from butfor import ModelConfig
+from butfor.wrappers import VectorInfluenceWrapper
+
+
+@dataclass
+class Args:
+    """What can be set from the command line."""
+
+    env_id: str = "butfor/Slide-v0"
+    """any Gymnasium id with a flat Box of actions; its observations are a Box, or a dictionary of them"""
+    seed: int = 1
+    total_timesteps: int = 60_000
+    """steps, counted over all worlds"""
+    num_envs: int = 4
+    learning_starts: int = 2_000
+    """random actions until then"""
+    buffer_size: int = 200_000
+    batch_size: int = 256
+    learning_rate: float = 1e-3
+    gamma: float = 0.97
+    tau: float = 0.005
+    """how far the target networks move towards the networks in each update"""
+    noise: float = 0.1
+    """standard deviation of the noise on actions, in units of half the action range"""
+    epsilon: float = 0.2
+    """share of actions that are not the policy's: chosen for their influence, or random"""
+    updates_per_step: int = 2
+    """gradient steps for each step of all worlds"""
+
+    # CAI
+    cai_entity: str = "object=observation:2"
+    """what the agent should influence: a name and columns of the observation, or of a part of it"""
+    cai_bonus: float = 0.2
+    """lambda: the reward becomes r + lambda min(CAI, 2); 0 leaves it as it is"""
+    cai_active: float = 0.5
+    """of the actions that are not the policy's, the share that is chosen for its influence"""
+    cai_learn_every: int = 2_000
+    """steps between rounds of training of the influence model"""
+    cai_batches: int = 200
+    """batches in each round"""
+
+
+def mlp(inputs: int, outputs: int) -> nn.Sequential:
+    """Two hidden layers."""
+    return nn.Sequential(nn.Linear(inputs, 128), nn.ReLU(), nn.Linear(128, 128), nn.ReLU(), nn.Linear(128, outputs))
+
+
+def main(args: Args) -> float:
+    """Trains; returns the mean episode reward, without bonus, over the last tenth of training."""
+    torch.manual_seed(args.seed)  # noqa: TID251  (a script of its own: nothing else draws from this stream)
+    random = np.random.default_rng(args.seed)
+    recent: list[tuple[int, float]] = []  # when each episode ended, and its reward
+    influence: list[float] = []  # of the steps since the last report
+
+    # Worlds. The step after an episode's end takes no action: it only begins the next episode.
+    envs = SyncVectorEnv([lambda: gym.make(args.env_id) for _ in range(args.num_envs)])
+    envs = RecordEpisodeStatistics(envs)  # inside, so that it counts the reward without bonus
+    # CAI: the wrapper learns which states the agent has influence in, tells it in infos["cai"], and adds the bonus
+    influence_envs = envs = VectorInfluenceWrapper(
+        envs,
+        entities=[args.cai_entity],
+        bonus=args.cai_bonus,
+        learn_every=args.cai_learn_every,
+        batches=args.cai_batches,
+        model=ModelConfig(layers=2, width=128),
+        seed=args.seed,
+    )
+    if isinstance(envs.single_observation_space, gym.spaces.Dict):
+        envs = FlattenObservation(envs)  # outside, so that entities are named in the dictionary
+
+    low, high = envs.single_action_space.low, envs.single_action_space.high
+    middle, half = torch.from_numpy((low + high) / 2), torch.from_numpy((high - low) / 2)
+    obs_size, action_size = envs.single_observation_space.shape[0], len(low)
+
+    # Networks: the actor gives an action in [-1, 1], the critic its value.
+    actor, critic = mlp(obs_size, action_size), mlp(obs_size + action_size, 1)
+    target_actor, target_critic = copy.deepcopy(actor), copy.deepcopy(critic)
+    actor_optimizer = torch.optim.Adam(actor.parameters(), lr=args.learning_rate)
+    critic_optimizer = torch.optim.Adam(critic.parameters(), lr=args.learning_rate)
+
+    def act(policy: nn.Module, states: Tensor) -> Tensor:
+        return middle + half * torch.tanh(policy(states))
+
+    def value(function: nn.Module, states: Tensor, actions: Tensor) -> Tensor:
+        return function(torch.cat([states, (actions - middle) / half], 1)).squeeze(1)
+
+    # The replay buffer is a ring of arrays.
+    size = args.buffer_size
+    stored = {
+        "obs": torch.zeros(size, obs_size),
+        "action": torch.zeros(size, action_size),
+        "reward": torch.zeros(size),
+        "next_obs": torch.zeros(size, obs_size),
+        "terminated": torch.zeros(size),
+    }
+    step, added, reported = 0, 0, 0
+
+    obs, _ = envs.reset(seed=args.seed)
+    finished = np.zeros(args.num_envs, dtype=bool)
+    while step < args.total_timesteps:
+        # Act: random at first, then the policy with noise and now and then another action.
+        action = random.uniform(low, high, (args.num_envs, action_size))
+        if step >= args.learning_starts:
+            with torch.no_grad():
+                own = act(actor, torch.as_tensor(obs, dtype=torch.float32)).numpy()
+            own = np.clip(own + args.noise * (high - low) / 2 * random.standard_normal(own.shape), low, high)
+            lot = random.random((args.num_envs, 1))
+            action = np.where(lot < args.epsilon, action, own)
+            # CAI: some exploratory actions are the most influential of many tried in the model
+            active = lot < args.epsilon * args.cai_active
+            if influence_envs.influence is not None and active.any():
+                best, _ = influence_envs.best_action()
+                action = np.where(active, best, action)
+        action = action.astype(np.float32)
+
+        next_obs, reward, terminated, truncated, infos = envs.step(action)  # reward holds the bonus
+        influence += infos["cai"][infos["_cai"]].tolist()  # CAI: of each real step
+        if "episode" in infos:
+            recent += [(step, float(total)) for total in infos["episode"]["r"][infos["_episode"]]]
+
+        # Store what is a transition; the beginning of an episode is none.
+        real = ~finished
+        rows = (added + torch.arange(real.sum())) % size
+        for name, values in zip(stored, (obs, action, reward, next_obs, terminated), strict=True):
+            stored[name][rows] = torch.as_tensor(values[real], dtype=torch.float32)
+        added += len(rows)
+        obs, finished, step = next_obs, terminated | truncated, step + args.num_envs
+
+        # Learn.
+        for _ in range(args.updates_per_step if step >= args.learning_starts else 0):
+            index = torch.randint(min(added, size), (args.batch_size,))
+            batch = {name: values[index] for name, values in stored.items()}
+            with torch.no_grad():
+                next_value = value(target_critic, batch["next_obs"], act(target_actor, batch["next_obs"]))
+                target = batch["reward"] + args.gamma * (1 - batch["terminated"]) * next_value
+            critic_loss = F.mse_loss(value(critic, batch["obs"], batch["action"]), target)
+            critic_optimizer.zero_grad()
+            critic_loss.backward()
+            critic_optimizer.step()
+
+            actor_loss = -value(critic, batch["obs"], act(actor, batch["obs"])).mean()
+            actor_optimizer.zero_grad()
+            actor_loss.backward()
+            actor_optimizer.step()
+
+            with torch.no_grad():
+                for network, follower in ((actor, target_actor), (critic, target_critic)):
+                    for new, old in zip(network.parameters(), follower.parameters(), strict=True):
+                        old.lerp_(new, args.tau)
+
+        if step - reported >= args.total_timesteps / 10:
+            episodes = [total for when, total in recent if when >= reported]
+            told = f"reward of an episode {np.mean(episodes):8.2f}" if episodes else "no episode ended"
+            print(f"step {step:7d}  {told}  influence {np.mean(influence):.3f}")
+            reported, influence = step, []
+    envs.close()
+    late = [total for when, total in recent if when >= 0.9 * args.total_timesteps]
+    return float(np.mean(late)) if late else float("nan")
+
+
+if __name__ == "__main__":
+    main(tyro.cli(Args))

@@ -1,0 +1,99 @@
+"""The command `butfor score`: parse, call, and print what was found in a data set."""
+
+from pathlib import Path
+from typing import Annotated, Any, Literal
+
+import tyro
+
+from butfor.cli_train import choose_device
+from butfor.console import live_progress
+
+OPTIONAL_FILE = tyro.conf.arg(metavar="FILE", help_behavior_hint="")
+
+
+def score(
+    data: Annotated[str, tyro.conf.Positional, tyro.conf.arg(metavar="DATA")],
+    /,
+    out: Annotated[str, tyro.conf.arg(metavar="OUT")],
+    entity: Annotated[
+        tyro.conf.UseAppendAction[tuple[str, ...]], tyro.conf.arg(metavar="NAME=COLUMNS", help_behavior_hint="")
+    ] = (),
+    ignore: Annotated[
+        tyro.conf.UseAppendAction[tuple[str, ...]], tyro.conf.arg(metavar="PART", help_behavior_hint="")
+    ] = (),
+    members: Annotated[int, tyro.conf.arg(metavar="N")] = 1,
+    epochs: Annotated[int | None, tyro.conf.arg(metavar="N", help_behavior_hint="(default: by the data)")] = None,
+    actions: Annotated[int, tyro.conf.arg(metavar="K")] = 64,
+    seed: int = 0,
+    model: Annotated[Path | None, OPTIONAL_FILE] = None,
+    save_model: Annotated[Path | None, OPTIONAL_FILE] = None,
+    report: Annotated[Path | None, OPTIONAL_FILE] = None,
+    overwrite: Annotated[bool, tyro.conf.FlagCreatePairsOff] = False,
+    device: Literal["auto", "cpu", "cuda"] = "auto",
+) -> None:
+    """In which states of your data does the action matter? Fits the model, scores every state, writes a report.
+
+    The scores are written to a new file or data set; what was given stays as it is.
+
+    Args:
+        data: an .npz file, or the id or folder of a local Minari data set; nothing is downloaded
+        out: where the scores go: FILE.npz, one row a state, or the id of a new Minari data set such as mine/cube-cai-v0
+        entity: what may be influenced, and its columns of the observation: cube=3:6, or cube=observation:3:6 where
+            observations are dictionaries; give it again for further entities
+        ignore: a part of the observation to leave out, such as images; give it again for further parts
+        members: networks that are averaged; 5 make scores that are less sure of themselves
+        epochs: of fitting, at most; it ends earlier where the error no longer falls
+        actions: K, the actions tried in each state
+        seed: of the split into episodes, of the fit and of the tried actions
+        model: a saved Influence to score with, instead of fitting one; it has its own entities
+        save_model: keep the fitted Influence in this .safetensors file
+        report: the report (default: beside the scores)
+        overwrite: replace what is there
+        device: where to compute; auto takes a GPU where there is one
+    """
+    from butfor.score_data import Options, score_file
+
+    options = Options(members, epochs, actions, seed, tuple(ignore))
+    try:
+        with live_progress() as progress:
+            summary = score_file(
+                data, out, entity, options, model=model, save_model=save_model, report=report, overwrite=overwrite,
+                device=choose_device(device), progress=progress,
+            )  # fmt: skip
+    except KeyboardInterrupt:
+        raise KeyboardInterrupt("Interrupted; no scores were written. The same command starts anew.") from None
+    print_scores(summary)
+
+
+def print_scores(summary: dict[str, Any]) -> None:
+    """A table of the scores, what the diagnosis says of them, and where they are."""
+    from rich.box import SIMPLE
+    from rich.console import Console
+    from rich.table import Table
+    from rich.text import Text
+
+    console = Console()
+    counts = f"{summary['states']:,} states, {summary['episodes']:,} episodes"
+    console.print(Text(f"Influence in {summary['source']}: {counts}", style="bold"))
+    table = Table("", box=SIMPLE, padding=(0, 1, 0, 0))
+    quantiles = list(next(iter(summary["entities"].values()))["quantiles"])
+    for column in (f"above {summary['threshold']:g}", "mean", *(f"{float(q):.0%}" for q in quantiles), "highest"):
+        table.add_column(column, justify="right")
+    for name, row in summary["entities"].items():
+        values = [row["mean"], *row["quantiles"].values(), row["highest"]]
+        table.add_row(Text(name), f"{row['above']:.1%}", *(f"{value:.3f}" for value in values))
+    console.print(table)
+    print(f"Nats; above {summary['threshold']:g}: share of the states; then mean, quantiles and highest score.")
+    for name, found in summary["diagnosis"].items():
+        print(f"Can the scores of {name} be trusted? {'No problem was found.' if found['trusted'] else 'Mind this:'}")
+        for finding in found["findings"]:
+            if not finding["fine"]:
+                print(f"  - {finding['words']}")
+    if not summary["diagnosis"]:
+        print("There are too few steps to say whether the scores can be trusted.")
+    for note in summary["notes"]:
+        print(f"Note: {note}")
+    names = ", ".join(summary["names"].values())
+    print(f"Scores: {summary['out']} ({names})\nReport: {summary['report']}")
+    if summary["saved_model"]:
+        print(f"Model: {summary['saved_model']}")

@@ -1,0 +1,336 @@
+"""Influence of every state of a data set: fit, score, judge, and write the scores back with a report."""
+
+import os
+import time
+import warnings
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from butfor import __version__
+from butfor.data import Recording, check_new_minari, column_names, read_data, write_columns, write_minari
+from butfor.diagnosis import FEWEST as FEWEST_JUDGED
+from butfor.diagnosis import GROUPS, Diagnosis
+from butfor.dynamics import ModelConfig
+from butfor.entities import EXAMPLE
+from butfor.episodes import Bool
+from butfor.files import written
+from butfor.fitting import FitConfig, Fitting
+from butfor.influence import Influence
+from butfor.networks import make_generators
+from butfor.recording import Table
+from butfor.scoring import ScoreConfig
+
+if TYPE_CHECKING:
+    from butfor.rollout import Progress
+
+FEWEST = 1_000  # steps
+FEWEST_RANDOM = 10 * GROUPS  # held-out steps with random actions: fewer are not judged by alone
+MOST_JUDGED = 20_000  # held-out steps: more make the verdict no better
+STRETCHES = 20  # into which all steps are cut where a few episodes hold most of them
+UPDATES = 60_000  # of the model, at most, where no number of epochs is given
+BATCH = 500
+THRESHOLD = 0.1  # nats
+QUANTILES = (0.05, 0.25, 0.5, 0.75, 0.95)
+CHUNK = 20_000  # states scored between two signs of life
+
+
+@dataclass(frozen=True)
+class Options:
+    """How a data set is scored."""
+
+    members: int = 1
+    """networks that are averaged"""
+    epochs: int | None = None
+    """at most; None: 300, or fewer for more than 100,000 steps"""
+    actions: int = 64
+    """K, the actions tried in each state (discrete action spaces: all of them)"""
+    seed: int = 0
+    ignore: tuple[str, ...] = ()
+    """parts of the observation to leave out, by their paths"""
+    network: ModelConfig = ModelConfig()
+
+    def __post_init__(self) -> None:
+        for name, fewest in (("members", 1), ("epochs", 1), ("actions", 2), ("seed", 0)):
+            value = getattr(self, name)
+            if value is not None and value < fewest:
+                raise ValueError(f"{name} must be at least {fewest}; got {value}.")
+
+
+DEFAULTS = Options()
+
+
+def _silent(stage: str, done: int, total: int, text: str) -> None:
+    """No sign of progress."""
+
+
+def score_file(
+    data: Path | str,
+    out: Path | str,
+    entities: Sequence[str] = (),
+    options: Options = DEFAULTS,
+    *,
+    model: Path | str | None = None,
+    save_model: Path | str | None = None,
+    report: Path | str | None = None,
+    overwrite: bool = False,
+    device: str = "cpu",
+    progress: "Progress | None" = None,
+) -> dict[str, Any]:
+    """Scores every state of a data set and writes a column file (`out` ends in .npz) or a new Minari data set.
+
+    `entities` are named in words, such as "cube=3:6". `model` is a saved Influence to use instead of fitting one, whose
+    entities are used then. Returns the summary, with the paths of what was written.
+    """
+    show = progress or _silent
+    began, known = time.monotonic(), None if model is None else Influence.load(model, device)
+    recording = read_data(data, options.ignore)
+    columns = known.entities if known else named_entities(recording, entities)
+    if known:
+        _check_model(known, str(model), recording, entities)
+    target, page = check_outputs(data, out, columns, report, save_model, overwrite)
+    with warnings.catch_warnings(record=True) as caught:
+        warnings.simplefilter("always", UserWarning)
+        if known:
+            influence, judged = _retuned(known, options), first_judged(recording)
+            notes = ["The model was given; whether it has seen these episodes before is not known."]
+        else:
+            influence, judged, notes = fit_recording(recording, columns, options, device, show)
+        if save_model is not None:  # at once: the fit is what took time
+            influence.save(save_model)
+        scores = score_recording(influence, recording, show)
+        found, more = diagnose_recording(influence, recording, judged)
+    told = [str(one.message) for one in caught if issubclass(one.category, UserWarning)]
+    summary = summarise(recording, scores, influence.entities, found) | {
+        "out": str(out),
+        "report": str(page),
+        "model": None if model is None else str(model),
+        "saved_model": None if save_model is None else str(save_model),
+        "settings": {"members": influence.model.replicas, "actions": influence.scoring.actions, "seed": influence.seed},
+        "notes": [*dict.fromkeys([*notes, *more, *told])],
+        "seconds": round(time.monotonic() - began, 1),
+        "butfor": __version__,
+    }
+    _write(summary, data, out, target, page, recording, scores, overwrite)
+    return summary
+
+
+def named_entities(recording: Recording, texts: Sequence[str]) -> dict[str, tuple[int, ...]]:
+    """The columns of the entities that the texts name; at least one is needed."""
+    if not texts:
+        parts = ", ".join(f"{path or 'the observation'} ({size} columns)" for path, size in recording.sizes.items())
+        raise ValueError(f"No entity is named; say by --entity which columns it has: {EXAMPLE}. There are: {parts}.")
+    return recording.entities(texts)
+
+
+def check_outputs(
+    data: Path | str,
+    out: Path | str,
+    entities: Mapping[str, Any],
+    report: Path | str | None,
+    save_model: Path | str | None,
+    overwrite: bool,
+) -> tuple[Path, Path]:
+    """Where the scores and the report go; refuses before the work begins what could not be written after it."""
+    column_names(entities)
+    is_file = Path(out).suffix == ".npz"
+    if not is_file and Path(data).suffix == ".npz":
+        raise ValueError(f"--out is {str(out)!r}, but scores of an .npz file go to another one; let it end in .npz.")
+    target = Path(out) if is_file else check_new_minari(data, str(out), entities, overwrite)
+    page = Path(report) if report else target.with_suffix(".html") if is_file else target / "report.html"
+    files = [*([target] if is_file else []), *([page] if report or is_file else [])]
+    files += [] if save_model is None else [Path(save_model)]
+    if is_file and target.resolve() == Path(data).resolve():
+        raise ValueError(f"{out} is the file that is read; give another name for the scores.")
+    for path in files:
+        if path.exists() and not overwrite:
+            raise FileExistsError(f"{path} exists already; give another name or say --overwrite.")
+        if path.is_dir():
+            raise FileExistsError(f"{path} is a folder; give the name of a file.")
+    for path in dict.fromkeys([target, *files]):
+        folder = next(parent for parent in path.absolute().parents if parent.exists())
+        if not folder.is_dir() or not os.access(folder, os.W_OK | os.X_OK):
+            raise PermissionError(f"{path} cannot be written: {folder} is read-only or no folder; give another place.")
+    return target, page
+
+
+def fit_recording(
+    recording: Recording,
+    entities: Mapping[str, Sequence[int]],
+    options: Options = DEFAULTS,
+    device: str = "cpu",
+    show: "Progress" = _silent,
+) -> tuple[Influence, Bool, list[str]]:
+    """The model, which steps [N] were held out from it to judge it, and notes; whole episodes are held out."""
+    steps = len(recording.action)
+    if steps < FEWEST:
+        raise ValueError(
+            f"{recording.source} has {steps} steps in {len(recording)} episode(s); at least {FEWEST:,} are needed: a "
+            f"tenth tells when to stop learning, and a quarter, in {GROUPS} groups, whether to trust the scores; "
+            "tens of thousands make good scores. Record more."
+        )
+    share = min(max(0.1, min(0.25, FEWEST_JUDGED / steps)), MOST_JUDGED / steps)
+    groups, notes = _groups(recording)
+    judged, stopping = split_steps(groups, (share, min(0.1, MOST_JUDGED / steps)), options.seed)
+    train = recording.transitions(~judged & ~stopping)
+    epochs = options.epochs or int(np.clip(UPDATES * BATCH // len(train[0]), 20, 300))
+    fitting = FitConfig(
+        batch_size=BATCH, learning_rate=8e-4, max_epochs=epochs, validate_every=int(np.clip(epochs // 10, 1, 5))
+    )
+
+    def told(run: Fitting) -> None:
+        show("fitting", run.epoch, epochs, f"validation error {float(run.best_error.mean()):.3g}")
+
+    influence = Influence.fit(
+        *train,
+        entities,
+        action_space=recording.action_space,
+        validation=recording.transitions(stopping),
+        model=options.network,
+        fitting=fitting,
+        scoring=ScoreConfig(actions=options.actions),
+        members=options.members,
+        seed=options.seed,
+        device=device,
+        progress=told,
+    )
+    if recording.action_space is None:
+        notes.append("No bounds of the actions are known: actions are tried within those of the data.")
+    return influence, judged, notes
+
+
+def split_steps(groups: Table, shares: Sequence[float], seed: int) -> list[Bool]:
+    """Disjoint sets of steps [N], each of whole groups with about its share of all steps; something is left over."""
+    names, sizes = np.unique(groups, return_counts=True)
+    order = np.random.default_rng(seed).permutation(len(names))
+    taken, sets = 0, list[Bool]()
+    for place, share in enumerate(shares):
+        most = len(names) - taken - (len(shares) - place)  # one group for each set that is still to come
+        reached = int(np.searchsorted(np.cumsum(sizes[order[taken:]]), share * len(groups))) + 1
+        count = max(1, min(reached, most))
+        sets.append(np.isin(groups, names[order[taken : taken + count]]))
+        taken += count
+    return sets
+
+
+def _groups(recording: Recording) -> tuple[Table, list[str]]:
+    """The episode of each step [N]; episodes with more than a tenth of all steps are cut, which a note says."""
+    begins = ~recording.last
+    episode, step = recording.episode[begins], recording.time[begins]
+    if recording.length.max() * 10 <= len(episode):
+        return episode, []
+    size = len(episode) // STRETCHES
+    groups = np.unique(np.stack([episode, step // size], 1), axis=0, return_inverse=True)[1]
+    text = (
+        f"Some of the {len(recording)} episode(s) are long: stretches of {size} steps are held out, not whole episodes"
+    )
+    return groups.reshape(-1), [f"{text}, which flatters the model a little."]
+
+
+def first_judged(recording: Recording) -> Bool:
+    """The steps [N] by which a model that was given is judged: from the start, as many as are of use."""
+    return np.arange(len(recording.action)) < MOST_JUDGED
+
+
+def score_recording(influence: Influence, recording: Recording, show: "Progress" = _silent) -> dict[str, Table]:
+    """CAI of every state, the last ones included: [S] for each entity."""
+    states, parts = recording.observation, list[dict[str, Any]]()
+    generator = make_generators([influence.seed], influence.model.mean_head.weight.device)[0]
+    for start in range(0, len(states), CHUNK):
+        parts.append(influence.score(states[start : start + CHUNK], generator))
+        show("scoring", min(start + CHUNK, len(states)), len(states), "states")
+    return {name: np.concatenate([part[name] for part in parts]) for name in influence.entities}
+
+
+def diagnose_recording(
+    influence: Influence, recording: Recording, judged: Bool
+) -> tuple[dict[str, Diagnosis], list[str]]:
+    """Whether the scores can be trusted, by the steps `judged` [N], and notes; nothing where these are too few."""
+    if judged.sum() < GROUPS:
+        return {}, []
+    sampled, notes = None if recording.sampled is None else recording.sampled[judged], list[str]()
+    if sampled is not None and sampled.sum() < min(FEWEST_RANDOM, len(sampled)):
+        notes = [f"Only {sampled.sum()} of {len(sampled)} held-out actions are known to be random: all are judged by."]
+        sampled = None
+    return influence.diagnose(*recording.transitions(judged), sampled=sampled), notes
+
+
+def summarise(
+    recording: Recording,
+    scores: Mapping[str, Table],
+    entities: Mapping[str, Sequence[int]],
+    found: Mapping[str, Diagnosis],
+) -> dict[str, Any]:
+    """The numbers and words of a summary, ready for JSON."""
+    by_entity = {}
+    for name, score in scores.items():
+        levels = np.quantile(score, QUANTILES)
+        by_entity[name] = {
+            "columns": [int(column) for column in entities[name]],
+            "above": float((score > THRESHOLD).mean()),
+            "mean": float(score.mean()),
+            "quantiles": {str(level): float(value) for level, value in zip(QUANTILES, levels, strict=True)},
+            "highest": float(score.max()),
+        }
+    return {
+        "source": recording.source,
+        "episodes": len(recording),
+        "steps": len(recording.action),
+        "states": len(recording.observation),
+        "parts": recording.sizes,
+        "threshold": THRESHOLD,
+        "names": column_names(scores),
+        "entities": by_entity,
+        "diagnosis": {name: one.plain() for name, one in found.items()},
+    }
+
+
+def _write(
+    summary: dict[str, Any],
+    data: Path | str,
+    out: Path | str,
+    target: Path,
+    page: Path,
+    recording: Recording,
+    scores: Mapping[str, Table],
+    overwrite: bool,
+) -> None:
+    """The scores and the report: both, or neither."""
+    from butfor.report_scores import render_scores
+
+    text = render_scores(summary, scores, recording.length)
+    if page == target / "report.html":
+        write_minari(data, str(out), recording, scores, summary, overwrite, {"report.html": text})
+        return
+    with written(page) as temporary:  # it gets its name once the scores are there
+        temporary.write_text(text, encoding="utf-8")
+        if Path(out).suffix == ".npz":
+            write_columns(target, recording, scores, summary)
+        else:
+            write_minari(data, str(out), recording, scores, summary, overwrite)
+
+
+def _check_model(influence: Influence, path: str, recording: Recording, texts: Sequence[str]) -> None:
+    """Refuses a saved model that is of other observations, actions or entities than the data."""
+    size, law = recording.observation.shape[1], influence.law
+    if influence.model.obs_size != size:
+        raise ValueError(f"{path} is of observations of {influence.model.obs_size} columns; the data have {size}.")
+    law_is = f"{law.count} discrete actions" if law.count else f"actions of {law.size} dimension(s)"
+    discrete = recording.action.ndim == 1
+    if discrete != bool(law.count) or (not discrete and recording.action.shape[1] != law.size):
+        has = "discrete actions" if discrete else f"actions of {recording.action.shape[1]} dimension(s)"
+        raise ValueError(f"{path} is of {law_is}; the data have {has}.")
+    if discrete and recording.action.max() >= law.count:
+        raise ValueError(f"{path} is of {law_is}; the data have an action {recording.action.max()}.")
+    given = {name: list(columns) for name, columns in recording.entities(texts).items()}
+    if texts and given != influence.entities:
+        raise ValueError(f"{path} has the entities {influence.entities}, not {given}; leave --entity out, or --model.")
+
+
+def _retuned(influence: Influence, options: Options) -> Influence:
+    """A saved model with the number of tried actions and the seed that were asked for."""
+    influence.scoring, influence.seed = replace(influence.scoring, actions=options.actions), options.seed
+    return influence
