@@ -13,18 +13,25 @@ RESULTS = Path(__file__).parent
 PICK = "training/pick-and-place"
 RUNS: dict[str, dict[str, str]] = {
     "combined": {HER: f"{PICK}-her", "P + bonus + active": f"{PICK}-all-three", "bonus": f"{PICK}-bonus",
-                 "active": f"{PICK}-active"},
+                 "active": f"{PICK}-active", "P": f"{PICK}-priority", "P + bonus": f"{PICK}-priority-bonus",
+                 "P + active": f"{PICK}-priority-active", "bonus + active": f"{PICK}-bonus-active"},
     "bonus-sweep": {HER: f"{PICK}-her", "bonus 0.2": f"{PICK}-bonus"},
     "active-sweep": {HER: f"{PICK}-her", "active 100%": f"{PICK}-active"},
     "exploration": {HER: f"{PICK}-her", "CAI bonus": f"{PICK}-bonus", "CAI active": f"{PICK}-active",
+                    "CAI bonus + active": f"{PICK}-bonus-active",
                     "VIME": f"{PICK}-vime", "Disagreement": f"{PICK}-disagreement"},
-    "replay-push": {HER: "training/push-her", "CAI-P": "training/push-cai-p"},
-    "replay-pick-and-place": {HER: f"{PICK}-her"},
+    "replay-push": {HER: "training/push-her", "CAI-P": "training/push-cai-p", "PER": "training/push-per",
+                    "EBP": "training/push-ebp"},
+    "replay-pick-and-place": {HER: f"{PICK}-her", "CAI-P": f"{PICK}-priority"},
     "disagreement-variants": {"object, 50": f"{PICK}-disagreement", "object, 10": f"{PICK}-object10",
                               "object, 100": f"{PICK}-object100", "full state, 0.25": f"{PICK}-disagreement-full",
                               "full state, 0.1": f"{PICK}-full0.1", "full state, 1": f"{PICK}-full1"},
     "vime-variants": {"VIME object + agent": f"{PICK}-vime"},
-    "table1": {"slide": "detection-slide"},
+    "negative-results": {"P": f"{PICK}-priority"},
+    "detection-curves": {"slide": "detection-slide", "pick-and-place": "detection-pick-and-place-noise"},
+    "random-test-set": {"pick-and-place": "detection-pick-and-place"},
+    "random-training-data": {"pick-and-place": "detection-pick-and-place-helps"},
+    "table1": {"slide": "detection-slide", "pick-and-place": "detection-pick-and-place"},
 }  # fmt: skip
 
 

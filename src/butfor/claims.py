@@ -115,7 +115,7 @@ def _faster(claim: Claim, curves: Mapping[str, Curve]) -> tuple[Finding, str]:
     )
     if ratio > 1 and ratio >= claim.factor - ROUNDING:
         return "reproduced", words
-    if bound and ratio > 1:
+    if bound:
         return "undecided", f"{words} The slower arm was not played for long enough."
     return ("partly" if ratio > 1 else "not reproduced"), words
 
@@ -151,22 +151,28 @@ def _on_par(claim: Claim, curves: Mapping[str, Curve]) -> tuple[Finding, str]:
 def _chance(claim: Claim, curves: Mapping[str, Curve]) -> tuple[Interval | None, str]:
     """The probability that a seed of the first arm has the larger area under its curve, and words that say so."""
     first, second = curves[claim.arm], curves[claim.than]
-    shared = np.intersect1d(first.episodes, second.episodes)
-    if len(shared) < 2:
-        return None, f"{claim.arm} and {claim.than} have fewer than two evaluations in common."
+    ends = overlap(first, second)
+    if ends is None:
+        return None, f"{claim.arm} and {claim.than} were not evaluated over the same episodes."
     if min(len(first.success), len(second.success)) < ENOUGH:
         return None, f"{claim.arm} or {claim.than} has fewer than {ENOUGH} seeds."
-    best = max(float(one.success[:, np.isin(one.episodes, shared)].mean(0).max()) for one in (first, second))
+    best = max(float(one.success[:, one.episodes <= ends[1]].mean(0).max()) for one in (first, second))
     if best < LEAST:
-        return None, f"By {int(shared[-1]):,} episodes neither has begun to learn (at most {best:.2f})."
-    own, other = (area_under_curve(shared, one.success[:, np.isin(one.episodes, shared)]) for one in (first, second))
+        return None, f"By {ends[1]:,} episodes neither has begun to learn (at most {best:.2f})."
+    own, other = (area_under_curve(one.episodes, one.success, ends) for one in (first, second))
     chance = probability_of_improvement(own, other)
     asked = max(first.asked, second.asked)
-    so_far = f" (so far: {asked:,} episodes are to be played)" if int(shared[-1]) < 0.9 * asked else ""
+    so_far = f" (so far: {asked:,} episodes are to be played)" if ends[1] < 0.9 * asked else ""
     return chance, (
-        f"The probability that {claim.arm} has the larger area than {claim.than} up to {int(shared[-1]):,} episodes is "
+        f"The probability that {claim.arm} has the larger area than {claim.than} up to {ends[1]:,} episodes is "
         f"{chance.value:.2f} [{chance.low:.2f}, {chance.high:.2f}]{so_far}."
     )
+
+
+def overlap(first: Curve, second: Curve) -> tuple[int, int] | None:
+    """The episodes from the first to the last evaluation that both curves cover."""
+    low, high = max(one.episodes[0] for one in (first, second)), min(one.episodes[-1] for one in (first, second))
+    return (int(low), int(high)) if low < high else None
 
 
 def _first_at(curve: Curve, level: float) -> int | None:
@@ -194,12 +200,16 @@ def judge_detection(claim: Claim, tables: Sequence[Mapping[str, Any]]) -> Verdic
     names = {"auc": "AUC", "ap": "average precision", "f1": "F1"}
     pairs = {name: (round(float(rows[0][name]["mean"]), 2), float(rows[0]["paper"][name][0])) for name in names}
     words = ", ".join(f"{names[name]} {ours:.2f} (paper: {paper:.2f})" for name, (ours, paper) in pairs.items())
+    shares = [(table["positive_share"], table["paper_share"]) for table in tables if table.get("paper_share")]
+    share = f" Influenced are {shares[0][0]:.1%} of the states, in the paper {shares[0][1]:.1%}." if shares else ""
     verdict: Finding = "not reproduced"
     if all(ours >= paper for ours, paper in pairs.values()):
         verdict = "reproduced"
     elif all(ours >= CLOSE * paper for ours, paper in pairs.values()):
         verdict = "partly"
-    return Verdict(verdict, f"{claim.arm}: {words}, mean over {int(rows[0]['seeds'])} seeds.", rule_words("detects"))
+    return Verdict(
+        verdict, f"{claim.arm}: {words}, mean over {int(rows[0]['seeds'])} seeds.{share}", rule_words("detects")
+    )
 
 
 RULES: dict[str, Callable[[Claim, Mapping[str, Curve]], tuple[Finding, str]]] = {

@@ -225,9 +225,7 @@ class Influence:
         unit = taken if self.law.count else to_unit(taken, self.law.bounds(taken.device)).nan_to_num(0.0)
         drawn = np.ones(len(taken), dtype=bool) if sampled is None else _numpy(sampled).astype(bool)
         if drawn.shape != (len(taken),) or (sampled is not None and drawn.sum() < diagnosis.GROUPS):
-            raise ValueError(
-                f"sampled has shape {drawn.shape}, {drawn.sum()} true; expected [{len(taken)}], more true."
-            )
+            raise ValueError(f"sampled has shape {drawn.shape}, {drawn.sum()} true; expected [{len(taken)}] and more.")
         doubt = self._doubt(states[:, drawn], taken[torch.from_numpy(drawn).to(taken.device)])
         scores, found = self.score(obs), {}
         for name, dims in zip(self.entities, self._dims, strict=True):

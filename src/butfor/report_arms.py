@@ -10,7 +10,7 @@ from typing import Any
 
 import numpy as np
 
-from butfor.claims import ENOUGH, Claim, Curve, Verdict, claim_from, judge, judge_detection
+from butfor.claims import ENOUGH, Claim, Curve, Verdict, claim_from, judge, judge_detection, overlap
 from butfor.report_figures import Array, Row
 from butfor.report_reading import detector_rows, expected_form, numbers, read
 from butfor.statistics import area_under_curve, curve_summary, probability_of_improvement, reach_summary
@@ -233,9 +233,7 @@ def areas(curve: Curve, ends: tuple[int, int] | None) -> Array | None:
     """The area under each seed's curve [S] over a range of episodes; None where the curve does not cover it."""
     if ends is None or curve.episodes[0] > ends[0] or curve.episodes[-1] < ends[1]:
         return None
-    inside = curve.episodes[(curve.episodes > ends[0]) & (curve.episodes < ends[1])]
-    grid = np.asarray([ends[0], *inside, ends[1]])  # straight lines between evaluations are the trapezoids' own
-    return area_under_curve(grid, np.stack([np.interp(grid, curve.episodes, row) for row in curve.success]))
+    return area_under_curve(curve.episodes, curve.success, ends)
 
 
 def arm_row(arm: Arm, baseline: Arm | None, ends: tuple[int, int] | None) -> Row:
@@ -283,15 +281,14 @@ def reach_cell(curve: Curve, level: float) -> Row:
 
 
 def improvement_cell(arm: Arm, baseline: Arm | None) -> Row:
-    """The probability that a seed of this arm has a larger area than one of the baseline, over shared evaluations."""
+    """The probability that a seed of this arm has a larger area than one of the baseline, over the episodes of both."""
     if baseline is None or arm is baseline or arm.curve is None or baseline.curve is None:
         return {"value": "baseline" if arm is baseline else "–", "spread": ""}
-    grid = np.intersect1d(arm.curve.episodes, baseline.curve.episodes)
-    if len(grid) < 2:
-        return {"value": "–", "spread": "no two evaluations in common"}
-    both = [curve.success[:, np.isin(curve.episodes, grid)] for curve in (arm.curve, baseline.curve)]
-    ours, theirs = (area_under_curve(grid, success) for success in both)
-    chance, end = probability_of_improvement(ours, theirs), f"up to {int(grid[-1]):,}"
+    ends = overlap(arm.curve, baseline.curve)
+    if ends is None:
+        return {"value": "–", "spread": "nothing in common"}
+    ours, theirs = (area_under_curve(curve.episodes, curve.success, ends) for curve in (arm.curve, baseline.curve))
+    chance, end = probability_of_improvement(ours, theirs), f"up to {ends[1]:,}"
     few = min(len(ours), len(theirs)) < ENOUGH
     spread = "too few seeds" if few else f"[{chance.low:.2f}, {chance.high:.2f}]"
     return {"value": f"{chance.value:.2f}", "spread": spread, "at": end}

@@ -5,6 +5,8 @@ from pathlib import Path
 from typing import Any
 from urllib.parse import quote
 
+import numpy as np
+
 from butfor.claims import ENOUGH, Claim
 from butfor.report_arms import (
     LEVELS,
@@ -20,7 +22,7 @@ from butfor.report_arms import (
 )
 from butfor.report_figures import Row
 from butfor.report_page import write_page
-from butfor.report_reading import METRICS
+from butfor.report_reading import METRICS, read_optional
 
 KINDS = {  # of claims
     "reaches": "reaches a level",
@@ -90,8 +92,7 @@ def section(study: Study, folder: Path) -> str:
             parts.append(f"Area: under the success curve from {ends[0]:,} to {ends[1]:,} episodes, 0 to 1.\n")
     for arm in study.arms:
         if arm.kind == "detection" and arm.summary:
-            parts.append(f"{linked(arm, folder)}, {clean(arm.summary['label'])} label, mean over seeds:\n")
-            parts.append(detector_table(arm.summary["detectors"]))
+            parts += detection_tables(study.name, arm, folder)
     if study.command:
         parts.append(f"```sh\n{' '.join(study.command.replace('`', '').split())}\n```\n")
     return "\n".join(parts)
@@ -119,6 +120,55 @@ def cell_text(cell: Row) -> str:
     spread = str(cell["spread"])
     parts = [cell["value"], f"({spread})" if " to " in spread else spread, f"({cell['at']})" if cell.get("at") else ""]
     return clean(" ".join(part for part in parts if part))
+
+
+def detection_tables(study: str, arm: Arm, folder: Path) -> list[str]:
+    """What a study shows of a detection run: its tables on the test set or on the random set, and side questions."""
+    wanted = "random" if study == "random-test-set" else "test"
+    main = {"set": "test", "title": f"Against the {arm.summary['label']} label, on the test set"} | arm.summary
+    parts = []
+    for one in (main, *arm.summary.get("others", [])):
+        if one.get("set") == wanted:
+            share = (
+                f"; {one['positive_share']:.1%} of {one['states']:,} states are influenced"
+                if "positive_share" in one
+                else ""
+            )
+            paper = f" (paper: {one['paper_share']:.1%})" if one.get("paper_share") else ""
+            parts.append(f"{linked(arm, folder)}. {clean(one['title'])}{share}{paper}:\n")
+            parts.append(detector_table(one["detectors"]))
+    held = read_optional(arm.folder / "studies.json") or {}
+    named = {"random-training-data": ("helps",), "detection-curves": ("noise", "actions")}.get(study, ())
+    titles = {"helps": "What helps", "noise": "Noise", "actions": "Number of actions K"}
+    for name in named:
+        rows = noise_rows(held.get(name)) if name == "noise" else held.get(name) or []
+        if rows:
+            where = f", on the {clean(rows[0]['set'])} set" if rows[0].get("set") else ""
+            parts.append(f"{titles[name]}, exact label{where}:\n")
+            cells = [
+                [clean(row_name(row)), *(f"{row[m]['mean']:.3f} ± {row[m]['std']:.3f}" for m in METRICS)]
+                for row in rows
+            ]
+            parts.append(table(["", "AUC", "average precision", "best F1"], cells))
+    return parts
+
+
+def row_name(row: dict[str, Any]) -> str:
+    """What a row of a side question is called."""
+    return str(row["title"]) if "title" in row else f"{row['actions']}, {row['sampling']}, {row['form']}"
+
+
+def noise_rows(noise: dict[str, Any] | None) -> list[dict[str, Any]]:
+    """The study of noise as rows: mean and deviation over seeds at each level."""
+    rows = []
+    for where, words in (("train_only", "seen in training"), ("train_and_test", "also in testing")):
+        for place, level in enumerate(noise["levels"] if noise else ()):
+            row: dict[str, Any] = {"title": f"{100 * level:g} %, {words}"}
+            for metric in METRICS:
+                values = np.asarray(noise[where][metric][place])  # type: ignore[index]
+                row[metric] = {"mean": float(values.mean()), "std": float(values.std())}
+            rows.append(row)
+    return rows
 
 
 def detector_table(detectors: list[dict[str, Any]]) -> str:

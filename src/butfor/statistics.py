@@ -125,9 +125,17 @@ def curve_summary(episodes: ArrayLike, success: ArrayLike) -> dict[str, list[flo
     return {name: values.tolist() for name, values in summary.items()}
 
 
-def area_under_curve(episodes: ArrayLike, success: ArrayLike) -> Float:
-    """The mean height [S] of each seed's curve between the first and the last evaluation, by trapezoids."""
+def area_under_curve(episodes: ArrayLike, success: ArrayLike, ends: tuple[float, float] | None = None) -> Float:
+    """The mean height [S] of each seed's curve between the first and the last evaluation, by trapezoids.
+
+    Between other `ends`, which the curve must cover, its values there lie on straight lines between evaluations.
+    """
     episodes, success = _curves(episodes, success)
+    if ends is not None:
+        if not episodes[0] <= ends[0] < ends[1] <= episodes[-1]:
+            raise ValueError(f"ends is {ends}; expected rising episodes from {episodes[0]:g} to {episodes[-1]:g}.")
+        grid = np.asarray([ends[0], *episodes[(episodes > ends[0]) & (episodes < ends[1])], ends[1]])
+        episodes, success = grid, np.stack([np.interp(grid, episodes, row) for row in success])
     if len(episodes) < 2:
         raise ValueError("There is one evaluation only; an area needs at least two.")
     area: Float = np.trapezoid(success, episodes, axis=1) / (episodes[-1] - episodes[0])
