@@ -31,6 +31,7 @@ RUNS: dict[str, dict[str, str]] = {
     "detection-curves": {"slide": "detection-slide", "pick-and-place": "detection-pick-and-place-noise"},
     "random-test-set": {"pick-and-place": "detection-pick-and-place"},
     "random-training-data": {"pick-and-place": "detection-pick-and-place-helps"},
+    "trajectories": {"pick-and-place": "detection-pick-and-place"},
     "table1": {"slide": "detection-slide", "pick-and-place": "detection-pick-and-place"},
 }  # fmt: skip
 

@@ -41,6 +41,8 @@ class Arm:
     seeds: tuple[int, ...] = ()
     behaviour: dict[str, Curve] = field(default_factory=dict)
     """what the agent does to the object, as shares of an episode's steps"""
+    asked: tuple[int, int] = (0, 0)
+    """seeds, and episodes of each, that the study asks for"""
 
 
 @dataclass(frozen=True)
@@ -73,11 +75,12 @@ def read_study(root: Path, name: str) -> Study:
         raise ValueError(f"{path} has schema {held.get('schema')!r}, but this butfor reads schema 1. {STUDY_AGAIN}")
     with expected_form(path, STUDY_AGAIN):
         entries = [(str(arm["label"]), arm_folder(root, arm["folder"]), str(arm["kind"])) for arm in held["arms"]]
+        work = [(int(arm.get("seeds") or 0), int(arm.get("episodes") or 0)) for arm in held["arms"]]
         if len({label for label, *_ in entries}) < len(entries) or not entries:
             raise ValueError("each arm needs a label of its own, and there must be one at least")
         claims = [claim_from(claim) for claim in held.get("claims") or []]
         title, about, size, command = (str(held.get(key) or "") for key in ("title", "about", "size", "command"))
-    arms = [read_arm(*entry) for entry in entries]
+    arms = [replace(read_arm(*entry), asked=asked) for entry, asked in zip(entries, work, strict=True)]
     verdicts = [(claim, verdict_on(claim, arms), weaknesses(claim, arms)) for claim in claims]
     if size == "small":
         verdicts = [(claim, replace(found, verdict="undecided"), weak) for claim, found, weak in verdicts]

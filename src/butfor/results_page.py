@@ -24,6 +24,7 @@ from butfor.report_figures import Row
 from butfor.report_page import write_page
 from butfor.report_reading import METRICS, read_optional
 
+SHORT = 3000  # episodes, for those who have less time
 KINDS = {  # of claims
     "reaches": "reaches a level",
     "faster": "is faster than another",
@@ -186,14 +187,40 @@ def detector_table(detectors: list[dict[str, Any]]) -> str:
 
 
 def missing(studies: list[Study]) -> str:
-    """The arms that have not been run, or not to their end."""
-    lines = [
-        f"- {clean(study.title)}: **{clean(arm.label)}** {clean(arm.words)}."
-        for study in studies
-        for arm in study.arms
-        if arm.words
-    ]
+    """The arms that have not been run, or not to their end, with the command and what it would cost."""
+    lines, cost = [], episode_cost(studies)
+    for study in studies:
+        absent = [arm for arm in study.arms if arm.state == "not run"]
+        for arm in study.arms:
+            if arm.words and arm not in absent:
+                lines.append(f"- {clean(study.title)}: **{clean(arm.label)}** {clean(arm.words)}.")
+        if absent:
+            names = ", ".join(f"**{clean(arm.label)}**" for arm in absent)
+            have = "has" if len(absent) == 1 else "have"
+            runs = f"{len(absent)} run" + ("s" if len(absent) > 1 else "")
+            episodes = [arm.asked[1] for arm in absent if arm.kind == "training" and arm.asked[1]]
+            price = ""
+            if cost and episodes:
+                short = sum(min(count, SHORT) for count in episodes)
+                price = f"; {runs}, about {duration(cost * sum(episodes))}"
+                if short < sum(episodes):
+                    price += f", or {duration(cost * short)} with `--episodes {SHORT}`"
+            name = study.name.removesuffix("-small")
+            lines.append(f"- {clean(study.title)}: {names} {have} not been run{price}. `butfor study run {name}`")
+    if cost and lines:
+        seconds = f"{cost:.2f} s an episode of ten seeds, the median of the runs on this page"
+        lines.append(f"\nTimes are for one run after another at {seconds}, most of which had others beside them.")
     return "\n".join(["## What has not been run, or not to its end\n", *(lines or ["Nothing is missing."]), ""])
+
+
+def episode_cost(studies: list[Study]) -> float | None:
+    """Seconds that an episode of ten seeds took, evaluation and start-up included: the median of all long runs."""
+    costs = {}
+    for arm in (arm for study in studies for arm in study.arms):
+        seconds, played = seconds_of(arm), arm.summary.get("played")
+        if isinstance(seconds, int | float) and isinstance(played, int) and played >= 1000 and len(arm.seeds) == 10:
+            costs[arm.folder] = seconds / played
+    return float(np.median(list(costs.values()))) if costs else None
 
 
 def table(head: Any, rows: Any) -> str:

@@ -322,14 +322,15 @@ def _small(config: AnyConfig, name: str) -> AnyConfig:
 
 
 def write_study(study: Study, root: Path | str, size: str) -> Path:
-    """ROOT/studies/NAME.json: which run folder belongs to which arm, and the claims; what a report is made from.
-
-    A small study has a name of its own, so that it never stands in for a real one.
-    """
+    """ROOT/studies/NAME.json: arms, run folders and claims, for reports; a small study has a name of its own."""
     name = study.name if size == "paper" else f"{study.name}-{size}"
     path = Path(root) / "studies" / f"{name}.json"
     path.parent.mkdir(parents=True, exist_ok=True)
-    arms = [{"label": arm.label, "folder": unit_name(arm.config), "kind": kind_of(arm.config)} for arm in study.arms]
+    arms = [
+        {"label": arm.label, "folder": unit_name(arm.config), "kind": kind_of(arm.config)}
+        | {name: getattr(arm.config, name) for name in ("seeds", "episodes") if hasattr(arm.config, name)}
+        for arm in study.arms
+    ]
     record = {
         "schema": 1,
         "name": name,
