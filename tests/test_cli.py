@@ -433,7 +433,11 @@ def interrupted(folder: Path, awaited: str) -> Result:
         while not (folder / awaited).exists() and child.poll() is None and time.monotonic() < end:
             time.sleep(0.005)
         child.send_signal(signal.SIGINT)
-        out, err = child.communicate(timeout=60)
+        try:
+            out, err = child.communicate(timeout=2)
+        except subprocess.TimeoutExpired:  # Python ignores an interrupt that falls into one of its own callbacks
+            child.send_signal(signal.SIGINT)
+            out, err = child.communicate(timeout=60)
     finally:
         child.kill()
         child.wait()
