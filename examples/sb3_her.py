@@ -1,0 +1,81 @@
+"""SAC with hindsight replay of Stable-Baselines3 on a small world, with influence or without.
+
+    python examples/sb3_her.py                   # with influence: priority, bonus and active exploration
+    python examples/sb3_her.py --no-influence    # SB3's own
+
+It takes about two minutes a run. Lines marked with * are what turns a script of SB3 into one with influence.
+"""
+
+import argparse
+from typing import Any
+
+import gymnasium
+from stable_baselines3 import SAC
+from stable_baselines3.her import HerReplayBuffer
+
+import butfor.envs  # noqa: F401  registers the world
+from butfor import ModelConfig
+from butfor.explore import ExploreConfig
+from butfor.sb3 import ActiveExploration, InfluenceCallback, InfluenceReplayBuffer  # *
+
+
+class ActiveSAC(ActiveExploration, SAC):  # *
+    """SAC, of whose actions some are chosen for their influence."""
+
+    exploration = ExploreConfig(epsilon=0.2)
+
+
+NETWORK = ModelConfig(layers=2, width=128)  # the world is small
+
+
+def make_agent(influence: bool, seed: int) -> tuple[SAC, Any]:
+    """An agent and the callback of its `learn`."""
+    env = gymnasium.make("butfor/Slide-v0")  # an agent hits a puck, which has to slide to its goal
+    settings: dict[str, Any] = {
+        "buffer_size": 50_000,
+        "learning_starts": 1_500,
+        "train_freq": 30,
+        "gradient_steps": 30,
+        "learning_rate": 1e-3,
+        "gamma": 0.95,
+        "policy_kwargs": {"net_arch": [64, 64]},
+        "seed": seed,
+    }
+    if not influence:
+        return SAC("MultiInputPolicy", env, replay_buffer_class=HerReplayBuffer, **settings), None
+    settings["replay_buffer_class"] = InfluenceReplayBuffer  # *
+    settings["replay_buffer_kwargs"] = {"entity": "puck=observation:2"}  # *
+    callback = InfluenceCallback(every=50, batches=500, network=NETWORK)  # *
+    return ActiveSAC("MultiInputPolicy", env, **settings), callback  # *
+
+
+def success(agent: SAC, episodes: int) -> float:
+    """The share of episodes that end at their goal."""
+    env, reached = gymnasium.make("butfor/Slide-v0"), 0
+    for episode in range(episodes):
+        obs, _ = env.reset(seed=1_000 + episode)
+        finished = False
+        while not finished:
+            action, _ = agent.predict(obs, deterministic=True)
+            obs, _, terminated, truncated, info = env.step(action)
+            finished = terminated or truncated
+        reached += info["is_success"]
+    env.close()
+    return reached / episodes
+
+
+def main(steps: int = 12_000, influence: bool = True, seed: int = 0, evaluation: int = 100) -> tuple[float, Any]:
+    """Trains an agent and tells how often it succeeds: (the share, the learned influence)."""
+    agent, callback = make_agent(influence, seed)
+    agent.learn(steps, callback=callback)  # *
+    share = success(agent, evaluation)
+    print(f"{'with' if influence else 'without'} influence: success {share:.2f} after {steps} steps")
+    return share, callback and callback.influence
+
+
+if __name__ == "__main__":
+    parser = argparse.ArgumentParser()
+    parser.add_argument("--steps", type=int, default=12_000)
+    parser.add_argument("--influence", action=argparse.BooleanOptionalAction, default=True)
+    parser.add_argument("--seed", type=int, default=0)
+    main(**vars(parser.parse_args()))
