@@ -187,7 +187,8 @@ def preset(world: str, name: str = "paper") -> Config:
             ),
         )
     elif short not in WORLDS:
-        config = replace(config, model=replace(config.model, network=replace(config.model.network, target_scale=None)))
+        # ours: with measured units, spectral norm tells far better when the action matters (see docs/training.md)
+        config = replace(config, model=replace(config.model, network=ModelConfig(target_scale=None)))
     if name == "intrinsic":
         agent = AgentConfig(layers=2, width=192, learning_rate=3e-3, discount=0.95, polyak=0.99, target_range=None)
         return replace(
