@@ -91,7 +91,7 @@ def main(args: Args) -> float:
         envs = FlattenObservation(envs)  # outside, so that entities are named in the dictionary
 
     low, high = envs.single_action_space.low, envs.single_action_space.high
-    middle, half = torch.from_numpy((low + high) / 2), torch.from_numpy((high - low) / 2)
+    middle, half = (torch.as_tensor(part / 2, dtype=torch.float32) for part in (low + high, high - low))
     obs_size, action_size = envs.single_observation_space.shape[0], len(low)
 
     # Networks: the actor gives an action in [-1, 1], the critic its value.

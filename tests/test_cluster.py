@@ -14,8 +14,9 @@ from typing import Any
 import pytest
 from small_training import results, small
 
-from butfor import __version__, cluster
+from butfor import __version__, cluster, locks
 from butfor.cluster import run_on_ray
+from butfor.locks import locked
 from butfor.record import plain
 from butfor.settings import Config
 from butfor.units import StudyError, run_unit, unit_name, unit_state
@@ -239,6 +240,16 @@ def test_what_fails_is_named_and_the_others_finish(tmp_path: Path, monkeypatch: 
     assert len(ray.given) == 2  # not tried again
     assert ray.asked["address"] == "192.0.2.1:6379"
     assert "object_store_memory" not in ray.asked  # which only one who starts a cluster may choose
+
+
+def test_what_a_process_outside_works_on_is_left_to_it(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    fake(monkeypatch)
+    monkeypatch.setattr(locks, "GRACE", 0.0)
+    theirs, ours, shown = small(first_seed=1), small(), list[str]()
+    with locked(tmp_path / unit_name(theirs)):
+        run_on_ray([theirs, ours], tmp_path, progress=lambda stage, done, total, text: shown.append(text))
+    assert shown == ["", unit_name(ours), f"{unit_name(theirs)} is left to another process"]
+    assert [unit_state(unit, tmp_path).state for unit in (theirs, ours)] == ["absent", "finished"]
 
 
 def test_a_unit_that_is_stopped_too_often_fails(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -115,6 +115,32 @@ def test_the_parts_of_a_dictionary_stand_in_the_order_of_their_names() -> None:
     assert read_arrays(obs, np.zeros((3, 1)), ignore=["b", "robot/arm"]).sizes == {"cube": 1, "robot/hand": 2}
 
 
+def test_padded_parts_may_be_single_numbers_and_matrices_are_not_padded_episodes() -> None:
+    padded = {"clock": np.arange(6.0).reshape(2, 3), "place": np.zeros((2, 3, 2))}
+    found = read_arrays(padded, {"push": np.ones((2, 2, 1)), "turn": np.zeros((2, 2))})
+    assert (found.length.tolist(), found.sizes) == ([2, 2], {"clock": 1, "place": 2})
+    assert found.observation[:, 0].tolist() == [0, 1, 2, 3, 4, 5]
+    assert found.action.tolist() == [[1, 0]] * 4
+    matrix, action = np.arange(24.0).reshape(4, 2, 3), np.zeros((4, 2))  # one row a step, as many numbers in an action
+    for told in ({"terminals": [0, 1, 0, 1]}, {"length": [2, 2]}, {"next_observation": matrix + 100}):
+        assert read_arrays(matrix, action, **told).sizes == {"": 6}
+    with pytest.raises(ValueError, match="give terminals"):
+        read_arrays(np.arange(24.0).reshape(4, 6), action)
+
+
+def test_flags_tell_where_last_states_stand_among_the_others() -> None:
+    observations, actions = some_episodes()
+    ended = np.concatenate([np.arange(n) == n - 1 for n in LENGTHS])
+    same(read_arrays(np.concatenate(observations), np.concatenate(actions), terminals=ended), observations, actions)
+
+
+def test_texts_and_tuples_may_be_ignored() -> None:
+    obs = {"mission": np.array(["go"] * 4), "pair": (STATES, STATES), "x": STATES}
+    assert read_arrays(obs, ACTS, ignore=["mission", "pair"]).sizes == {"x": 2}
+    with pytest.raises(TypeError, match=r"'mission' is of type <U2.*--ignore mission"):
+        read_arrays(obs, ACTS)
+
+
 def test_actions_of_every_kind() -> None:
     obs = np.zeros((4, 2))
     whole = read_arrays(obs, np.array([5, 7, 6]), action_space=spaces.Discrete(3, start=5))
@@ -125,6 +151,8 @@ def test_actions_of_every_kind() -> None:
         assert (found.action.tolist(), found.action.dtype.kind) == ([1, 0, 1], "i")
     assert read_arrays(obs, np.array([0.5, 0.1, 0.2])).action.shape == (3, 1)
     assert read_arrays(obs, np.zeros((3, 2)), action_space=spaces.Box(-np.inf, np.inf, (2,))).action_space is None
+    largest = float(np.finfo(np.float32).max)  # how some worlds say that there is no bound
+    assert read_arrays(obs, np.zeros((3, 2)), action_space=spaces.Box(-largest, largest, (2,))).action_space is None
     both = spaces.Dict({"turn": spaces.Box(0, 2, (1,)), "push": spaces.Box(-1, 1, (1, 2))})
     found = read_arrays(obs, {"turn": np.full((3, 1), 2.0), "push": np.ones((3, 1, 2))}, action_space=both)
     assert found.action[0].tolist() == [1, 1, 2]
@@ -132,6 +160,8 @@ def test_actions_of_every_kind() -> None:
     assert found.action_space.low.tolist() == [-1, -1, 0]
     with pytest.raises(TypeError, match="action space is MultiDiscrete"):
         read_arrays(obs, np.zeros((3, 2), int), action_space=spaces.MultiDiscrete([2, 2]))
+    with pytest.raises(TypeError, match="action space is Tuple"):
+        read_arrays([obs], [(np.zeros((3, 2)), np.zeros(3))], action_space=spaces.Tuple([BOX, spaces.Discrete(2)]))
 
 
 STATES, ACTS = np.zeros((4, 2)), np.zeros((3, 1))
@@ -145,12 +175,15 @@ NAN = np.where(np.arange(8).reshape(4, 2) == 5, np.nan, 0.0)
         ({"observation": np.zeros((4, 84 * 84), np.uint8)}, "images"),
         ({"observation": np.zeros((4, 64, 64))}, "images"),
         ({"observation": {"s": STATES, "camera": np.zeros((4, 8, 8), np.uint8)}}, "leave it out: --ignore camera"),
-        ({"observation": NAN}, "NaN or infinity in 1 state.*episode 0, step 2, column 1;"),
+        ({"observation": NAN}, "NaN, infinity or.* in 1 state.*episode 0, step 2, column 1;"),
         ({"observation": {"a": STATES, "b": NAN}}, "step 2, column 1 of 'b'"),
-        ({"action": np.array([[0.0], [np.inf], [0.0]])}, "action with NaN or infinity in episode 0, step 1"),
+        ({"action": np.array([[0.0], [np.inf], [0.0]])}, "action with NaN, infinity or.* in episode 0, step 1"),
         ({"observation": np.zeros((3, 2))}, "Nothing says where the episodes end"),
-        ({"observation": np.zeros((7, 2))}, "7 observations, 3 actions and no length"),
-        ({"length": [1, 1]}, "length with the sum 2"),
+        (
+            {"observation": np.zeros((7, 2))},
+            r"7 observations and 3 actions; 1 episode\(s\) of 3 steps in all have 4 and 3",
+        ),
+        ({"length": [1, 1]}, r"4 observations and 3 actions; 2 episode\(s\) of 2 steps in all have 4 and 2"),
         ({"observation": np.zeros((3, 2)), "length": [1, 1]}, "sum 2; expected 3"),
         ({"observation": np.zeros((2, 2)), "terminals": [0, 0, 1]}, "2 observations and 3 actions"),
         ({"observation": np.zeros((3, 2)), "terminals": [0, 1]}, r"shape \[2\]; expected \[3\]"),
@@ -163,6 +196,22 @@ NAN = np.where(np.arange(8).reshape(4, 2) == 5, np.nan, 0.0)
         ({"observation": np.zeros((1, 2)), "action": np.zeros((0, 1))}, "no step to learn from"),
         ({"observation": [STATES], "action": [np.zeros((4, 1))]}, "4 observations and 4 actions; expected one"),
         ({"observation": np.zeros((2, 4, 2)), "action": np.zeros((2, 3, 1)), "length": [2, 4]}, "up to 3"),
+        ({"observation": np.where(np.isnan(NAN), 1e39, 0.0)}, "too large for single precision in 1 state.*step 2"),
+        ({"action": np.array([[0.0], [np.inf], [0.0]], np.float16)}, "infinity.* in episode 0, step 1"),
+        ({"sampled": [True]}, r"sampled has shape \[1\]; expected \[3\]"),
+        ({"length": [3, 0]}, "length holds not only whole numbers from 1 on"),
+        ({"length": [np.nan]}, "length holds not only whole numbers from 1 on"),
+        ({"action": np.array([0, 10**9, 1])}, "whole numbers from 0 to 1000000000.*Save continuous actions as floats"),
+        ({"action": np.array([0, -1, 1])}, "whole numbers from -1 to 1; discrete actions run from 0 on"),
+        ({"action": np.zeros((3, 2), int)}, "whole numbers in 2 columns"),
+        ({"action": np.array(5)}, "action is a single number"),
+        (
+            {"terminals": [0, 1, 0]},
+            r"2 episode\(s\) of 3 steps in all have 5 and 3",
+        ),  # what followed row 1 is not known
+        ({"ignore": ["a"]}, "the observation has no parts"),
+        ({"observation": [STATES], "action": [ACTS], "sampled": [True]}, "leave the other arrays out"),
+        ({"observation": [STATES], "action": [ACTS, ACTS]}, "1 episodes of observations and 2 of actions"),
     ],
 )
 def test_what_cannot_be_read_is_refused(arguments: dict[str, Any], message: str) -> None:
@@ -197,6 +246,12 @@ def test_an_episode_file_of_this_package(tmp_path: Path) -> None:
     same(found, [obs[0], obs[1, :3]], [action[0], action[1, :2]])
     assert found.sampled is not None
     assert found.sampled.tolist() == [True, False, True, True, False, True]
+
+
+def test_arrays_of_objects_that_are_not_needed_are_not_read(tmp_path: Path) -> None:
+    observations, actions = some_episodes()
+    np.savez(tmp_path / "a.npz", allow_pickle=True, **flat(observations, actions), infos=np.array([{}, {}], object))
+    same(read_npz(tmp_path / "a.npz"), observations, actions)
 
 
 def test_broken_and_foreign_files_are_refused(tmp_path: Path) -> None:
@@ -358,9 +413,12 @@ def test_a_copy_replaces_another_only_if_told(make: Make, tmp_path: Path) -> Non
     write_minari(name, "b-v0", found, {"cube": np.ones(11)}, overwrite=True)
     assert minari.load_dataset("b-v0")[0].infos["cai"].tolist() == [[1]] * 4
     assert not list((tmp_path / "minari").rglob(".*"))
-    for new, message in {name: "is the data set that is read", "b": "cannot name", "../c-v0": "cannot name"}.items():
+    wrong = {"b": "cannot name", "../c-v0": "cannot name", "c/d-v0": "cannot name"}  # Minari reads no namespace c
+    for new, message in (wrong | {name: "is the data set that is read"}).items():
         with pytest.raises(ValueError, match=message):
             write_minari(name, new, found, {"cube": np.ones(11)}, overwrite=True)
+    with pytest.raises(ValueError, match="not 11 scores, one for each state, of 'cube'"):
+        write_minari(name, "c-v0", found, {"cube": np.ones(10)})
     with pytest.raises(ValueError, match="has infos 'cai' already"):
         write_minari("b-v0", "c-v0", found, {"cube": np.ones(11)})
     with pytest.raises(ValueError, match="scores are of 1 episodes"):
@@ -384,6 +442,46 @@ def test_a_failed_copy_leaves_nothing(make: Make, tmp_path: Path, monkeypatch: p
     assert not list((tmp_path / "minari" / "other").iterdir())
 
 
+def test_a_full_disk_is_told_before_hdf5_writes(make: Make, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """HDF5 crashes where it finds no room; there is more than it takes, and none is left over in the copy."""
+    name = make(infos=False)
+    found, data = read_minari(name), "data/main_data.hdf5"
+    given = (tmp_path / "minari" / name / data).stat().st_size
+    rooms, create = list[int](), h5py.Group.create_dataset
+
+    def watched(self: Any, *arguments: Any, **given: Any) -> Any:
+        rooms.append(Path(self.file.filename).stat().st_size)
+        return create(self, *arguments, **given)
+
+    monkeypatch.setattr(h5py.Group, "create_dataset", watched)
+    target = write_minari(name, "b-v0", found, {"cube": np.zeros(11), "arm": np.zeros(11)})
+    assert min(rooms) > (target / data).stat().st_size > given
+
+
+def test_a_copy_that_cannot_take_its_place_leaves_the_one_before(
+    make: Make, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    name, rename = make(), Path.rename
+    found = read_minari(name)
+    write_minari(name, "b-v0", found, {"cube": np.zeros(11)})
+    source = tmp_path / "minari" / name / "data"
+    for path in (source / "main_data.hdf5", source):
+        path.chmod(path.stat().st_mode & 0o555)  # a read-only data set can be copied
+
+    def fail(self: Path, target: Path) -> Path:
+        if self.suffix == ".part":
+            assert (self / "data" / "main_data.hdf5").stat().st_mode & 0o200
+            raise OSError("no")
+        return rename(self, target)
+
+    monkeypatch.setattr(Path, "rename", fail)
+    with pytest.raises(OSError, match="no"):
+        write_minari(name, "b-v0", found, {"cube": np.ones(11)}, overwrite=True)
+    source.chmod(0o755)
+    assert minari.load_dataset("b-v0")[0].infos["cai"].tolist() == [[0]] * 4
+    assert not list((tmp_path / "minari").rglob(".*"))
+
+
 def test_a_data_set_that_is_not_there(make: Make) -> None:
     with pytest.raises(FileNotFoundError, match=r"no Minari data set 'cube-v0' in .*: it has none"):
         read_data("cube-v0")
@@ -396,6 +494,9 @@ def test_a_data_set_that_is_not_there(make: Make) -> None:
 
 def test_a_data_set_that_is_broken(make: Make, tmp_path: Path) -> None:
     name = make("a-v0")
+    (tmp_path / "minari" / name / "data" / "main_data.hdf5").write_text("no HDF5")
+    with pytest.raises(ValueError, match="a-v0 is damaged"):
+        read_data(name)
     (tmp_path / "minari" / name / "data" / "main_data.hdf5").unlink()
     with pytest.raises(ValueError, match="no data set that this Minari reads"):
         read_data(name)
@@ -443,9 +544,9 @@ def test_discrete_actions_of_a_data_set_are_fitted(make: Make) -> None:
     found = read_minari("cart-v0")
     assert found.action_space == spaces.Discrete(2)
     entities = found.entities(["place=0", "speed=1"])
-    fitting = FitConfig(batch_size=100, learning_rate=8e-4, max_epochs=40, validate_every=5)
+    fitting = FitConfig(batch_size=100, learning_rate=5e-3, max_epochs=20, validate_every=5)
     influence = Influence.fit(
-        *found.transitions(), entities, action_space=found.action_space, fitting=fitting, model=ModelConfig(width=64)
+        *found.transitions(), entities, action_space=found.action_space, fitting=fitting, model=ModelConfig(2, 32)
     )
     score = influence.score(found.observation)
     assert score["speed"].mean() > 0.6 * np.log(2)  # two actions that are told apart for sure: log 2

@@ -7,9 +7,12 @@ import re
 from pathlib import Path
 from typing import Any
 
+import gymnasium
+import numpy as np
 import pytest
 import tyro
 from conftest import ROOT
+from gymnasium.envs.classic_control import PendulumEnv
 
 EXAMPLES = sorted((ROOT / "examples").glob("*.py"))
 RUN_BY = {  # file of tests that calls its main
@@ -68,6 +71,24 @@ def test_the_single_file_agent_runs_in_a_world_without_goals(capsys: pytest.Capt
         example.main(example.Args(total_timesteps=160, seed=seed, **world, **BRIEF | {"cai_learn_every": 100}))
         printed.append(capsys.readouterr().out)
     assert printed[0] == printed[1] != printed[2]
+
+
+class DoublePendulum(PendulumEnv):
+    """Pendulum with actions in double precision, as some robots have."""
+
+    def __init__(self, **options: Any) -> None:
+        super().__init__(**options)
+        self.action_space = gymnasium.spaces.Box(-2.0, 2.0, (1,), np.float64)
+
+
+def test_the_single_file_agent_acts_in_any_precision() -> None:
+    gymnasium.register("butfor-tests/Double-v0", DoublePendulum, max_episode_steps=20)
+    try:
+        world = {"env_id": "butfor-tests/Double-v0", "cai_entity": "velocity=2", "num_envs": 2}
+        example = load("cleanrl_ddpg")
+        assert -20 * 16.3 < example.main(example.Args(total_timesteps=168, **world, **BRIEF)) < 0
+    finally:
+        gymnasium.registry.pop("butfor-tests/Double-v0")
 
 
 def test_the_single_file_agent_takes_its_settings_from_the_command_line() -> None:

@@ -93,6 +93,21 @@ def test_a_network_starts_anew_where_its_units_no_longer_fit() -> None:
     assert found[0].scale == [50.0]
 
 
+def test_what_is_at_rest_at_first_may_move_later() -> None:
+    """A velocity at rest is 1e-25, say: in units of that, one of 1 would be no number in single precision."""
+    learner = InfluenceLearner(3, BOX, {"x": [2]}, **SMALL)
+    at_rest, moving = transitions(300), transitions(300, seed=1)
+    for part in at_rest[::2]:
+        part[:, 0] *= 1e-25
+    learner.add(*at_rest)
+    learner.fit(2)
+    assert learner.influence is not None
+    assert np.isfinite(learner.influence.score(moving[0])["x"]).all()
+    learner.add(*moving)
+    learner.fit(2)
+    assert np.isfinite(learner.influence.score(moving[0])["x"]).all()
+
+
 def test_a_calibration_ends_with_the_weights_that_it_was_made_for() -> None:
     learner = InfluenceLearner(3, BOX, {"x": [2]}, **SMALL)
     learner.add(*transitions(300))

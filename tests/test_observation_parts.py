@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 from gymnasium import spaces
 
-from butfor.observation_parts import choose_parts, entity_columns, flatten_parts, part_sizes
+from butfor.observation_parts import choose_parts, entity_columns, flatten_parts, parts_of
 from butfor.recording import flat_table
 
 GOAL: Any = spaces.Dict({name: spaces.Box(-1, 1, (size,)) for name, size in (
@@ -19,26 +19,30 @@ def test_parts_are_in_the_order_of_their_names() -> None:
     whole: Any = spaces.Box(-1, 1, (2, 3))
     for space in (GOAL, OTHER, whole):
         sample = space.sample()
-        sizes = part_sizes(space)
+        sizes = choose_parts(space, list(parts_of(space)))
         assert sum(sizes.values()) == spaces.flatdim(space)
         np.testing.assert_array_equal(flatten_parts(sample, sizes, 1)[0], spaces.flatten(space, sample))
     box = spaces.Box(-1, 1, (2,))
     unordered = spaces.Dict(z=box, a=spaces.Dict(y=box, b=box))
-    assert list(part_sizes(unordered)) == ["a/b", "a/y", "z"]
+    assert list(choose_parts(unordered)) == ["a/b", "a/y", "z"]
     for space in (GOAL, unordered):  # as in data sets, so that a model fitted on one fits here
         sample = space.sample()
         table, sizes = flat_table(sample, 0)
-        assert list(sizes.items()) == list(part_sizes(space).items())
+        assert list(sizes.items()) == list(choose_parts(space, list(parts_of(space))).items())
         np.testing.assert_array_equal(flatten_parts(sample, sizes, 1)[0], table)
-    assert part_sizes(OTHER) == {"a/c": 1, "b": 6}
-    assert part_sizes(whole) == {"": 6}
+    assert choose_parts(OTHER) == {"a/c": 1, "b": 6}
+    assert choose_parts(whole) == {"": 6}
 
 
 def test_goals_are_left_out_unless_the_model_has_seen_them() -> None:
     assert choose_parts(GOAL) == choose_parts(GOAL, columns=4) == {"observation": 4}
-    assert choose_parts(GOAL, columns=6) == part_sizes(GOAL)
+    assert choose_parts(GOAL, columns=6) == {"achieved_goal": 1, "desired_goal": 1, "observation": 4}
     assert choose_parts(GOAL, ["desired_goal", "observation"]) == {"desired_goal": 1, "observation": 4}
     assert choose_parts(OTHER) == {"a/c": 1, "b": 6}
+    box = spaces.Box(-1, 1, (2,))
+    nested = spaces.Dict(observation=box, achieved_goal=spaces.Dict(kettle=box), desired_goal=spaces.Dict(kettle=box))
+    assert choose_parts(nested) == {"observation": 2}
+    assert choose_parts(nested, columns=6) == {"achieved_goal/kettle": 2, "desired_goal/kettle": 2, "observation": 2}
     with pytest.raises(ValueError, match="fitted on states of 5 columns"):
         choose_parts(GOAL, columns=5)
     with pytest.raises(ValueError, match="fitted on states of 6 columns"):
@@ -57,11 +61,32 @@ def test_a_batch_is_copied_row_by_row() -> None:
     assert plain.all()
 
 
-def test_images_are_refused_only_where_the_model_would_see_them() -> None:
-    space = spaces.Dict({"camera": spaces.Box(0, 255, (8, 8), np.uint8), "state": spaces.Box(-1, 1, (2,))})
-    with pytest.raises(TypeError, match="not images; the part 'camera'"):
+BOX = spaces.Box(-1, 1, (2,))
+
+
+@pytest.mark.parametrize(
+    ("part", "sentence"),
+    [
+        (spaces.Box(0, 255, (8, 8), np.uint8), "not images; the part 'other'"),
+        (spaces.Box(0, 1, (84, 84), np.float32), "not images; the part 'other'"),
+        (spaces.Box(0, 255, (84 * 84,), np.uint8), "not images; the part 'other'"),
+        (spaces.Discrete(3), "numbers; the part 'other' of the observation is Discrete"),
+        (spaces.Text(4), "numbers; the part 'other' of the observation is Text"),
+        (spaces.Tuple([BOX]), "numbers; the part 'other' of the observation is Tuple"),
+    ],
+)
+def test_what_is_no_state_is_refused_only_where_the_model_would_see_it(part: Any, sentence: str) -> None:
+    space = spaces.Dict({"other": part, "state": BOX})
+    with pytest.raises(TypeError, match=f"{sentence}.*or name the other parts by parts="):
         choose_parts(space)
     assert choose_parts(space, ["state"]) == {"state": 2}
+    goal = spaces.Dict(observation=BOX, achieved_goal=BOX, desired_goal=BOX, camera=part)
+    assert choose_parts(goal) == {"observation": 2}
+
+
+def test_rows_of_numbers_are_no_images() -> None:
+    assert choose_parts(spaces.Box(0, 255, (128,), np.uint8)) == {"": 128}  # the memory of a small computer
+    assert choose_parts(spaces.Box(-1, 1, (5, 6))) == {"": 30}
     with pytest.raises(TypeError, match="numbers; the observation is Discrete"):
         choose_parts(spaces.Discrete(3))
 
@@ -71,3 +96,6 @@ def test_entities_are_named_in_the_parts_that_are_seen() -> None:
     assert entity_columns("cube=observation:1:3", sizes, GOAL) == {"cube": (2, 3)}
     with pytest.raises(ValueError, match="sees achieved_goal, desired_goal only where parts="):
         entity_columns(["goal=desired_goal:0"], choose_parts(GOAL), GOAL)
+    wrong: Any = [3, 4]
+    with pytest.raises(TypeError, match=r"entities is \[3, 4\]; expected"):
+        entity_columns(wrong, sizes, GOAL)

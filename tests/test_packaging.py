@@ -28,6 +28,7 @@ EXTRA_OF_ROOM = {
     "data": "minari",
     "envs": "fetch",
     "figures": "figures",
+    "films": "video",
     "pictures": "fetch",
     "record": "tensorboard",
     "sb3": "sb3",

@@ -4,6 +4,8 @@ import html
 import json
 import re
 import shutil
+import struct
+import zlib
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -99,6 +101,7 @@ def write_root(root: Path, note: str = "") -> Path:
 @pytest.fixture(scope="module")
 def root(tmp_path_factory: pytest.TempPathFactory) -> Path:
     root = write_root(tmp_path_factory.mktemp("study") / "root")
+    (root / "fast" / "strip.png").write_bytes(grey_png(1322, 340))
     assert write_study_report(root, "try") == root / "reports" / "try.html"
     return root
 
@@ -106,6 +109,17 @@ def root(tmp_path_factory: pytest.TempPathFactory) -> Path:
 @pytest.fixture(scope="module")
 def page(root: Path) -> str:
     return (root / "reports" / "try.html").read_text(encoding="utf-8")
+
+
+def grey_png(width: int, height: int) -> bytes:
+    """A picture of one colour, by the rules of PNG: a header, compressed rows, an end, each with its checksum."""
+    parts = {
+        b"IHDR": struct.pack(">IIBBBBB", width, height, 8, 0, 0, 0, 0),
+        b"IDAT": zlib.compress(bytes([0, *[128] * width]) * height),
+        b"IEND": b"",
+    }
+    chunks = [struct.pack(">I", len(v)) + k + v + struct.pack(">I", zlib.crc32(k + v)) for k, v in parts.items()]
+    return report_study.PNG + b"".join(chunks)
 
 
 def words(markup: str) -> str:
@@ -366,6 +380,11 @@ def test_films_frames_and_heat_maps(root: Path, tmp_path: Path) -> None:
     assert "heatmap.npz cannot be read" in words(page[: page.index("<main>")])
 
 
+def test_a_strip_without_a_description_is_described_all_the_same(page: str) -> None:
+    (image,) = Tags(page).named("img")
+    assert image["alt"] == "fast arm: Frames of an episode of the trained agent, with the numbers of their steps."
+
+
 def test_what_the_agent_does_is_drawn_where_it_was_measured(root: Path, tmp_path: Path) -> None:
     run = Path(shutil.copytree(root / "few", tmp_path / "few"))
     rows = [json.loads(line) for line in (run / "metrics.jsonl").read_text().splitlines()]
@@ -476,3 +495,16 @@ def test_it_fits_every_screen_and_follows_the_colour_scheme(shown: Page) -> None
     assert "rgb(0, 114, 178)" in shown.evaluate(colours)  # paper is light
     shown.evaluate("window.dispatchEvent(new Event('afterprint'))")
     shown.emulate_media(color_scheme="light")
+
+
+def test_a_strip_is_scrolled_on_a_phone_and_whole_on_paper(shown: Page) -> None:
+    box = "document.querySelector('.film-strip .scroll')"
+    widths = f"[{box}.scrollWidth, {box}.clientWidth]"
+    shown.set_viewport_size({"width": 390, "height": 844})
+    drawn, seen = shown.evaluate(widths)
+    assert drawn >= 700  # so that its text can be read
+    assert seen < 390
+    shown.emulate_media(media="print")
+    drawn, seen = shown.evaluate(widths)
+    assert drawn == seen
+    shown.emulate_media(media="screen")

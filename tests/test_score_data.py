@@ -6,6 +6,7 @@ import re
 import sys
 from dataclasses import replace
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import minari
@@ -131,6 +132,33 @@ def test_whole_episodes_are_held_out() -> None:
     assert (one | two).sum() < 5
 
 
+def test_all_actions_count_for_the_law_also_those_held_out(monkeypatch: pytest.MonkeyPatch) -> None:
+    """An action that only one episode has is known, whichever episodes are held out, and no bound is left."""
+    obs, spaces_given = np.random.default_rng(0).normal(size=(1040, 2)), list[Any]()
+
+    def fit(*_: Any, action_space: Any, **__: Any) -> Any:
+        spaces_given.append(action_space)
+        return SimpleNamespace(law=SimpleNamespace(count=3))
+
+    monkeypatch.setattr(Influence, "fit", fit)
+    for action in (np.eye(1, 1000, 7, dtype=int)[0] * 2, np.eye(1000, 2, dtype=float) * 5 - 1):
+        recording = read_arrays(obs, action, length=[25] * 40)
+        notes = score_data.fit_recording(recording, {"cube": (0,)})[2]
+        assert len(notes) == 1
+    assert spaces_given[0] == spaces.Discrete(3)
+    assert (spaces_given[1].low.tolist(), spaces_given[1].high.tolist()) == ([-1, -1], [4, 4])
+
+
+def test_a_state_too_far_away_to_be_scored_is_named(scored: tuple[Path, dict[str, Any]]) -> None:
+    obs = np.zeros((8, 3))
+    obs[5] = 3e38
+    recording = read_arrays(obs, np.zeros((6, 1)), length=[3, 3])
+    with pytest.raises(
+        FloatingPointError, match=r"1 state\(s\) of arrays have no finite score, first episode 1, step 1"
+    ):
+        score_data.score_recording(Influence.load(scored[0] / "model.safetensors"), recording)
+
+
 def long_recording(lengths: list[int]) -> Recording:
     obs = np.arange(sum(lengths) + len(lengths), dtype=float)[:, None]
     return read_arrays(obs, np.zeros((sum(lengths), 1)), length=lengths)
@@ -224,11 +252,18 @@ def test_what_cannot_be_done_is_said_before_the_work(
     held = tmp_path / "held.npz"
     held.write_text("mine")
     (tmp_path / "folder.npz").mkdir()
-    cube = ("--entity", "cube=1")
+    cube, root = ("--entity", "cube=1"), tmp_path / "minari"
+    states = ("mine/pictures-v0", "--entity", "cube=cube:0", "--ignore", "camera")
     for words, message in (
         ((data, *cube, "--out", held), "held.npz exists already; give another name or say --overwrite"),
         ((data, *cube, "--out", tmp_path / "folder.npz", "--overwrite"), "is a folder"),
-        ((data, *cube, "--out", data), "is the file that is read"),
+        ((data, *cube, "--out", data), "is what is read"),
+        ((data, *cube, "--out", out, "--overwrite", "--report", data), "is what is read"),
+        ((data, *cube, "--out", out, "--overwrite", "--save-model", data), "is what is read"),
+        ((data, *cube, "--out", out, "--overwrite", "--report", out), "files of their own"),
+        ((data, *cube, "--out", out, "--overwrite", "--save-model", out), "files of their own"),
+        ((*states, "--out", "mine/b-v0", "--report", root / "mine/b-v0/page.html"), "is in the new data set"),
+        ((*states, "--out", "mine/b-v0", "--save-model", root / "mine/pictures-v0/data/m"), "is what is read"),
         ((data, *cube, "--out", "mine/cube-v0"), "let it end in .npz"),
         ((data, *cube, "--out", held / "out.npz"), "read-only or no folder"),
         ((data, "--out", out), "No entity is named"),
@@ -248,9 +283,8 @@ def test_what_cannot_be_done_is_said_before_the_work(
         assert "\n" not in str(ended.value)
     assert held.read_text() == "mine"
     assert not out.exists()
-    pictures = ("mine/pictures-v0", "--entity", "cube=cube:0", "--ignore", "camera", "--out", out)
     with pytest.raises(SystemExit, match="at least 1,000 are needed"):  # without the images there are states
-        run(monkeypatch, *pictures, "--device", "cpu")
+        run(monkeypatch, *states, "--out", out, "--device", "cpu")
     access = os.access
     monkeypatch.setattr(os, "access", lambda path, mode: Path(path) != tmp_path and access(path, mode))
     with pytest.raises(SystemExit, match=r"out\.npz cannot be written: .* is read-only"):
@@ -271,6 +305,19 @@ def test_an_interruption_says_what_is_there(
     assert [path.name for path in tmp_path.iterdir()] == ["data.npz"]
 
 
+def test_an_interruption_after_the_fit_tells_of_the_model(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    def interrupt(*_: Any, **given: Any) -> None:
+        given["save_model"].write_text("weights")
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr(score_data, "score_file", interrupt)
+    with pytest.raises(SystemExit):
+        run(monkeypatch, "a.npz", "--out", "b.npz", "--save-model", tmp_path / "m", "--device", "cpu")
+    assert f"go on from there with --model {tmp_path / 'm'}" in capsys.readouterr().err
+
+
 @pytest.mark.parametrize("broken", ["butfor.report_scores.render_page", "numpy.savez_compressed", "os.replace"])
 def test_scores_and_report_are_both_there_or_neither(
     broken: str, scored: tuple[Path, dict[str, Any]], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
@@ -279,7 +326,8 @@ def test_scores_and_report_are_both_there_or_neither(
         raise OSError("disk full")
 
     monkeypatch.setattr(broken, fail)
-    with pytest.raises(OSError, match="disk full"):
+    text = r"The scores .*out\.npz could not be written \(disk full\); score with --model .*model\.safetensors"
+    with pytest.raises(OSError, match=text):
         score_file(scored[0] / "data.npz", tmp_path / "out.npz", (), QUICK, model=scored[0] / "model.safetensors")
     assert not list(tmp_path.iterdir())
 

@@ -1,17 +1,22 @@
 """A unit is named after its config, is skipped when finished, goes on when cut off, and fails alone."""
 
+import os
 import signal
+import subprocess
+import sys
+from contextlib import ExitStack
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import pytest
 import torch
-from small_training import results, small
+from small_training import models, results, small
 
-from butfor import units
+from butfor import locks, units
 from butfor.detection_settings import DetectionConfig, detection_preset
 from butfor.files import read_json, write_json
+from butfor.locks import BusyError, locked
 from butfor.record import plain
 from butfor.settings import Config, preset
 from butfor.train import train
@@ -109,3 +114,78 @@ def test_several_devices_work_side_by_side(tmp_path: Path) -> None:
     folders = run_here(configs, tmp_path, ["cpu", "cpu"])
     assert [unit_state(config, tmp_path).state for config in configs] == ["finished", "finished"]
     assert results(folders[0]) == results(run_unit(configs[0], tmp_path / "alone"))
+
+
+# --- two processes on one root --------------------------------------------------------------------
+
+HOLD = """
+import sys, time
+from butfor.locks import locked
+with locked(sys.argv[1]):
+    print("held", flush=True)
+    time.sleep(60)
+"""
+
+
+def test_a_unit_of_another_process_is_left_to_it_and_taken_over_when_that_is_killed(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The file of a killed process' lock stays, and keeps nobody out."""
+    monkeypatch.setattr(locks, "GRACE", 0.0)
+    theirs, ours, shown = small(), small(seeds=2), list[tuple[Any, ...]]()
+    folder = run_unit(theirs, tmp_path, time_limit=0.0)
+    begun = models(folder)
+    with subprocess.Popen([sys.executable, "-c", HOLD, str(folder)], stdout=subprocess.PIPE, text=True) as other:
+        assert other.stdout is not None
+        assert other.stdout.readline() == "held\n"
+        state = unit_state(theirs, tmp_path)
+        assert (state.state, state.worker.split(" on ")[0]) == ("begun", f"process {other.pid}")
+        run_here([theirs, ours], tmp_path, progress=lambda *given: shown.append(given))
+        assert shown[-1] == ("units", 1, 2, "1 left to other processes")
+        assert unit_state(ours, tmp_path).state == "finished"
+        with pytest.raises(BusyError, match=f"process {other.pid} on .* works on"):
+            run_unit(theirs, tmp_path)
+        assert models(folder) == begun  # nothing was touched
+        other.kill()
+    assert unit_state(theirs, tmp_path).worker == ""
+    assert locks.lock_path(folder).is_file()
+    run_here([theirs], tmp_path)
+    assert unit_state(theirs, tmp_path).state == "finished"
+    assert not locks.lock_path(folder).exists()
+
+
+def test_while_a_unit_is_run_others_see_who_does_it(tmp_path: Path) -> None:
+    seen: set[tuple[str, bool]] = set()
+
+    def look(stage: str, done: int, total: int, text: str) -> None:
+        state = unit_state(small(), tmp_path)
+        seen.add((state.state, state.worker.startswith(f"process {os.getpid()} on ")))
+
+    run_unit(small(), tmp_path, progress=look)
+    assert seen == {("begun", True)}
+    assert [path.name for path in tmp_path.iterdir()] == [unit_name(small())]
+
+
+def test_a_unit_that_is_given_up_by_another_process_is_run_in_the_end(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(locks, "GRACE", 0.0)
+    first, second = small(), small(seeds=2)
+    with ExitStack() as held:
+        held.enter_context(locked(tmp_path / unit_name(first)))
+
+        def give_up(stage: str, done: int, total: int, text: str) -> None:
+            if text == unit_name(second):
+                held.close()
+
+        run_here([first, second], tmp_path, progress=give_up)
+    assert [unit_state(config, tmp_path).state for config in (first, second)] == ["finished", "finished"]
+
+
+def test_a_unit_that_was_finished_while_its_lock_was_waited_for_is_kept(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    found = iter(("begun", "finished"))
+    monkeypatch.setattr(units, "unit_state", lambda config, root: units.UnitState(tmp_path / "u", next(found)))  # type: ignore[arg-type]
+    monkeypatch.setattr(units, "resume", None)
+    assert run_unit(small(), tmp_path) == tmp_path / "u"

@@ -1,6 +1,7 @@
 """The wrappers tell what `Influence.score` says, of the right states, in every mode of resetting."""
 
 import functools
+import multiprocessing
 import warnings
 from pathlib import Path
 from typing import Any
@@ -9,17 +10,26 @@ import cloudpickle  # type: ignore[import-untyped]
 import gymnasium
 import numpy as np
 import pytest
+import torch
 from gymnasium import spaces
 from gymnasium.error import ResetNeeded
 from gymnasium.utils.env_checker import check_env
 from gymnasium.vector import AsyncVectorEnv, AutoresetMode, SyncVectorEnv
-from gymnasium.wrappers import Autoreset, FlattenObservation, PassiveEnvChecker, RecordEpisodeStatistics, TimeLimit
+from gymnasium.wrappers import (
+    Autoreset,
+    ClipAction,
+    FlattenObservation,
+    PassiveEnvChecker,
+    RecordEpisodeStatistics,
+    TimeLimit,
+)
 from gymnasium.wrappers.vector import DictInfoToList
 from gymnasium.wrappers.vector import RecordEpisodeStatistics as VectorRecordEpisodeStatistics
 from sklearn.metrics import roc_auc_score
 
 from butfor import FitConfig, Influence, ModelConfig, ScoreConfig
 from butfor.envs import make_worlds
+from butfor.learning_along import InfluenceLearner
 from butfor.wrappers import InfluenceWrapper, VectorInfluenceWrapper
 
 SMALL = ModelConfig(layers=2, width=32)
@@ -300,6 +310,26 @@ def test_worlds_in_processes_of_their_own() -> None:
         around.close()
 
 
+def test_a_forked_process_does_not_wait_for_threads_that_it_does_not_have() -> None:
+    """The parent has computed on two threads; networks of the default size are large enough to be computed so, too."""
+    threads, wide = torch.get_num_threads(), InfluenceLearner(3, spaces.Box(-1, 1, (1,)), {"cube": [1]})
+    random = np.random.default_rng(0)
+    obs, action = random.normal(size=(200, 3)), random.uniform(-1, 1, (200, 1))
+    wide.add(obs, action, obs + 0.1 * action)
+    torch.set_num_threads(2)
+    try:
+        wide.fit(1)
+        torch.ones(400, 400).exp()
+        make = functools.partial(InfluenceWrapper, Touch(), wide.influence)
+        process = multiprocessing.get_context("fork").Process(target=lambda: play(make(), 3), daemon=True)
+        process.start()
+        process.join(20)
+        assert process.exitcode == 0
+    finally:
+        torch.set_num_threads(threads)
+        process.kill()
+
+
 @pytest.mark.parametrize("mode", list(AutoresetMode))
 def test_a_world_that_is_a_vector_of_its_own(mode: AutoresetMode) -> None:
     """Dictionaries, final_obs in a dictionary, and statistics around it that count the bonus."""
@@ -450,6 +480,10 @@ def test_one_world_learns_with_discrete_actions() -> None:
         ({"entities": ["goal=desired_goal:0"], "env": "slide"}, ValueError, "only where parts= names them"),
         ({"entities": ["cube=cube:0"], "env": "nested"}, TypeError, "not images; the part 'camera'"),
         ({"entities": ["cube=0"], "env": "tuple"}, TypeError, "FlattenObservation"),
+        ({"entities": ["sum=1"], "bonus": 0.2}, ValueError, "names other than sum and max"),
+        ({"entities": ["cube=1"], "env": "clipped"}, ValueError, r"ClipAction\(InfluenceWrapper\(env"),
+        ({"influence": 3}, TypeError, "influence is 3; expected an Influence, or the path"),
+        ({"influence": True, "scoring": SOBOL, "seed": 1}, ValueError, "scoring, seed: a saved Influence is used as"),
         ({"influence": "nowhere.safetensors"}, FileNotFoundError, "nowhere"),
     ],
 )
@@ -459,6 +493,7 @@ def test_mistakes_are_named(given: dict[str, Any], error: type[Exception], sente
     pairs = Touch()
     pairs.observation_space = spaces.Tuple([spaces.Discrete(2), spaces.Discrete(3)])
     worlds: dict[str, Any] = {"touch": Touch(), "discrete": Touch(discrete=True), "nested": Nested(), "tuple": pairs}
+    worlds["clipped"] = ClipAction(Touch())
     env = worlds[world] if world in worlds else gymnasium.make("butfor/Slide-v0")
     if settings.get("influence") is True:
         settings["influence"] = fitted()

@@ -1,5 +1,6 @@
 """The command `butfor score`: parse, call, and print what was found in a data set."""
 
+import time
 from pathlib import Path
 from typing import Annotated, Any, Literal
 
@@ -53,7 +54,7 @@ def score(
     """
     from butfor.score_data import Options, score_file
 
-    options = Options(members, epochs, actions, seed, tuple(ignore))
+    options, began = Options(members, epochs, actions, seed, tuple(ignore)), time.time()
     try:
         with live_progress() as progress:
             summary = score_file(
@@ -61,7 +62,10 @@ def score(
                 device=choose_device(device), progress=progress,
             )  # fmt: skip
     except KeyboardInterrupt:
-        raise KeyboardInterrupt("Interrupted; no scores were written. The same command starts anew.") from None
+        again = "The same command starts anew."
+        if save_model is not None and save_model.exists() and save_model.stat().st_mtime >= began:
+            again = f"The fitted model is in {save_model}: go on from there with --model {save_model}."
+        raise KeyboardInterrupt(f"Interrupted; no scores were written. {again}") from None
     print_scores(summary)
 
 

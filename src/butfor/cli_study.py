@@ -1,5 +1,6 @@
 """The command `butfor study`: every experiment of the paper by name, here or on a cluster."""
 
+from contextlib import suppress
 from pathlib import Path
 from typing import Annotated, Literal
 
@@ -13,7 +14,7 @@ OVERLAP = tyro.conf.arg(metavar="{acting,updates,model}", help_behavior_hint="(d
 
 
 def study(
-    action: Annotated[Literal["list", "run", "status", "report"], tyro.conf.Positional],
+    action: Annotated[Literal["list", "run", "status", "films", "report"], tyro.conf.Positional],
     names: Annotated[tuple[str, ...], tyro.conf.Positional, tyro.conf.arg(metavar="NAME", help_behavior_hint="")] = (),
     /,
     size: Literal["paper", "small"] = "paper",
@@ -29,14 +30,15 @@ def study(
     device: Literal["auto", "cpu", "cuda"] = "auto",
     time_limit: Annotated[float | None, tyro.conf.arg(metavar="SECONDS", help_behavior_hint="")] = None,
 ) -> None:
-    """Every table and figure of the paper as a named study: list them, run one, see how far it is, write its report.
+    """Every table and figure of the paper as a named study: list, run, see how far it is, film its agents, report.
 
     A study is a set of runs, each in a folder named after its settings; studies share runs. Called again, `run` skips
-    what is finished and goes on with what was cut off. Options of `run` change its runs: give them to `status`, too.
+    what is finished and goes on with what was cut off; what another process works on is left to it. Options of `run`
+    change its runs: give them to `status`, too.
 
     Args:
-        action: list (the studies), run, status (how far), report (pages of what there is)
-        names: studies by name; report without a name: all that were run
+        action: list (the studies), run, status (how far), films (of its agents), report (pages of what there is)
+        names: studies by name; films and report without a name: all that were run
         size: the paper's, or small: minutes on two cores, too short to learn anything
         root: the folder of all runs, and of reports/
         seeds: of every run
@@ -68,14 +70,17 @@ def study(
             runs = f"{len(described.arms)} run{'s' if len(described.arms) > 1 else ' '}"
             print(f"{name:<24}{runs:>7}  {described.about}")
         return
-    if action == "report":
+    if action in ("films", "report"):
         from butfor.report_arms import study_names
         from butfor.report_study import write_study_index, write_study_report
 
-        found = names or study_names(root)
+        small = size == "small"  # their records have names of their own
+        found = [f"{name}-small" if small and name in STUDIES else name for name in names] or study_names(root)
         if not found:
             raise ValueError(f"{root} holds no studies yet; run one by: butfor study run NAME --root {root}")
         for name in found:
+            if action == "films":
+                _film(root, name)
             print(f"Report: {write_study_report(root, name)}")
         print(f"Index: {write_study_index(root)}")
         return
@@ -101,14 +106,21 @@ def study(
         for one in chosen:
             if one.name == "heatmaps":
                 from butfor.heatmap import write_heatmap
+                from butfor.locks import BusyError, locked
 
                 with live_progress() as progress:
                     for state in study_states(one, root).values():
                         if state.state == "finished":
-                            write_heatmap(state.folder, progress)
-    for one in chosen:
-        print_study_states(one.title, study_states(one, root))
+                            with suppress(BusyError), locked(state.folder):
+                                write_heatmap(state.folder, progress)
+    states = {one.title: study_states(one, root) for one in chosen}
+    for title, those in states.items():
+        print_study_states(title, those)
     if action == "run":
+        others = {state.folder for those in states.values() for state in those.values() if state.worker}
+        if others:
+            runs = f"{len(others)} run{'s are' if len(others) > 1 else ' is'}"
+            print(f"{runs} left to another process; the same command goes on with what that may leave behind.")
         try:
             from butfor.report_study import write_study_index, write_study_report
 
@@ -117,6 +129,18 @@ def study(
             write_study_index(root)
         except ImportError as error:  # a machine that only computes may lack what draws
             print(f"No report was written: {error}. Write it elsewhere with: butfor study report --root {root}")
+
+
+def _film(root: Path, name: str) -> None:
+    """The films of a study, and a line for each of its training runs."""
+    from butfor.films import film_study
+
+    with live_progress() as progress:
+        films = film_study(root, name, progress)
+    print(f"Films of {name}:" if films else f"Films of {name}: none, for it trains no agents.")
+    for film in films:
+        files = ", ".join(path.name for path in film.files)
+        print(f"  {film.label:<24}{f'{files}; ' if files else ''}{film.words}")
 
 
 def _devices(name: str) -> list[str]:

@@ -16,12 +16,14 @@ from pathlib import Path
 from typing import Any
 
 from butfor import __version__
+from butfor.locks import BusyError
 from butfor.record import plain
 from butfor.rollout import Progress
 from butfor.units import AnyConfig, kind_of, raise_failed, read_config, run_unit, unique, unit_name, unit_state
 
 OBJECT_STORE = 80 * 2**20  # bytes, about the least that Ray allows: results travel through files
 PATIENCE = 120.0  # seconds that units have for their checkpoints after Ctrl-C
+LEASE = 120.0  # seconds until a file server takes back the locks of a machine that has gone down
 SEEN_WITHIN = 60.0  # seconds until a network file system shows a new file everywhere
 
 
@@ -41,12 +43,12 @@ def run_on_ray(
     `root` must be on storage that all machines see under the same name. Without an address that of RAY_ADDRESS is used,
     else a cluster of this machine alone, for as long as this call; a cluster that this process is connected to already
     goes before both. When a worker dies, its unit is run again, up to `retries` times; one that fails by itself is not.
-    It does not keep the others from running; at the end an error names all that failed. At Ctrl-C every unit writes a
-    checkpoint, and the same call goes on from there.
+    It does not keep the others from running; at the end an error names all that failed. Units that a process outside
+    this call works on are left to it. At Ctrl-C every unit writes a checkpoint, and the same call goes on from there.
     """
     if cpus < 0 or gpus < 0 or retries < 0:
         raise ValueError(f"cpus, gpus and retries must be at least 0; got {cpus}, {gpus} and {retries}.")
-    configs, failed, stopped = unique(configs), dict[str, str](), Counter[str]()
+    configs, failed, busy, stopped = unique(configs), dict[str, str](), set[str](), Counter[str]()
     ray = _import_ray()
     with _marked(Path(root).resolve()) as mark, _connected(ray, address, cpus, gpus):
         # a process for each unit: nothing is left over from the one before
@@ -72,8 +74,11 @@ def run_on_ray(
                             stopped[name] += 1
                             waiting[submit(config)] = config
                             continue
-                        failed[name] = _reason(error)
-                    text = f"{name} failed" if name in failed else name
+                        if isinstance(getattr(error, "cause", None), BusyError):
+                            busy.add(name)
+                        else:
+                            failed[name] = _reason(error)
+                    text = name + " failed" * (name in failed) + " is left to another process" * (name in busy)
                     progress("units", len(configs) - len(waiting), len(configs), text)
         except BaseException:  # Ctrl-C above all
             for reference in waiting:
@@ -102,7 +107,7 @@ def _work(kind: str, data: Any, mark: str, device: str, limit: float | None, com
             )
         time.sleep(1.0)
     sys.argv = command  # a worker has Ray's arguments; the run's record is to name the user's
-    return str(run_unit(read_config(kind, data), root, device, limit))
+    return str(run_unit(read_config(kind, data), root, device, limit, patience=LEASE))
 
 
 def _reason(error: Any) -> str:

@@ -110,7 +110,8 @@ def print_study_states(title: str, states: "Mapping[str, Any]") -> None:
     print(f"{title}:")
     for label, state in states.items():
         played = f", {state.played:,} of {state.asked:,} episodes" if state.asked else ""
-        print(f"  {label:<24}{state.state}{played}  {state.folder}")
+        worker = f", {state.worker} works on it" if state.worker else ""
+        print(f"  {label:<24}{state.state}{played}{worker}  {state.folder}")
 
 
 def print_training(folder: Path) -> bool:

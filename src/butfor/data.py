@@ -26,7 +26,8 @@ NAMES = {  # what an array is called -> by these names in an .npz file
     "length": ("length", "lengths", "episode_lengths", "episode_length"),
     "sampled": ("sampled",),
 }
-DATA_SET_ID = re.compile(r"(?:[-\w]+/)*[-\w]+-v\d+")
+DATA_SET_ID = re.compile(r"(?![-\w]/[-\w]+$)(?:[-\w]+/)*[-\w]+-v\d+")  # as Minari has it: no namespace of one letter
+ROOM = 8192  # bytes for what HDF5 writes besides the numbers of an array
 DATA_SETS = "Minari data sets are named like mine/cube-v0"
 
 
@@ -48,26 +49,35 @@ def read_npz(path: Path | str, ignore: Sequence[str] = ()) -> Recording:
         raise FileNotFoundError(f"There is no file {path}; give the .npz file with the data.")
     try:
         with np.load(path, allow_pickle=False) as file:
-            arrays: dict[str, Any] = {name: file[name] for name in file.files}
+            there = sorted(file.files)
+            is_own = {"schema_version", "sampled", "achieved_goal"} <= set(there)
+            given = {} if is_own else {name: _read(file, there, known) for name, known in NAMES.items()}
     except Exception as error:  # a damaged file can fail in many ways
         pickled = "pickled objects, which could run code when read" if "pickle" in str(error) else "no whole .npz file"
         raise ValueError(f"{path} holds {pickled} ({error}); save plain arrays with numpy.savez.") from error
-    if {"schema_version", "sampled", "achieved_goal"} <= set(arrays):
+    if is_own:
         own = Episodes.load(path)  # checks the version and the shapes
-        arrays = {"observation": own.observation, "action": own.action, "length": own.length, "sampled": own.sampled}
-    given = {name: found for name, known in NAMES.items() if (found := _find(arrays, known)) is not None}
+        given = {name: getattr(own, name) for name in ("observation", "action", "length", "sampled")}
     for name in ("observation", "action"):
-        if name not in given:
-            there = ", ".join(sorted(arrays)) or "nothing"
-            raise ValueError(f"{path} has no array {' or '.join(NAMES[name])}; it has {there}. Rename or add it.")
+        if given[name] is None:
+            held = ", ".join(there) or "nothing"
+            raise ValueError(f"{path} has no array {' or '.join(NAMES[name])}; it has {held}. Rename or add it.")
     return read_arrays(**given, ignore=ignore, source=str(path))
 
 
 def read_minari(source: Any, ignore: Sequence[str] = ()) -> Recording:
     """A local Minari data set, by its id, its folder or as Minari gives it; nothing is downloaded."""
     data_set = source if hasattr(source, "iterate_episodes") else open_minari(source)
-    episodes = ((episode.observations, episode.actions) for episode in data_set.iterate_episodes())
-    return join_episodes(episodes, data_set.action_space, ignore, f"Minari data set {data_set.id}")
+    return join_episodes(_episodes(data_set), data_set.action_space, ignore, f"Minari data set {data_set.id}")
+
+
+def _episodes(data_set: Any) -> Iterable[tuple[Any, Any]]:
+    """Observations and actions of each episode of a Minari data set."""
+    try:
+        for episode in data_set.iterate_episodes():
+            yield episode.observations, episode.actions
+    except (OSError, KeyError, RuntimeError) as error:  # as h5py tells that a file is damaged
+        raise ValueError(f"The Minari data set {data_set.id} is damaged ({error}); fetch or write it again.") from error
 
 
 def open_minari(source: Path | str) -> Any:
@@ -92,7 +102,8 @@ def minari_folder(source: Path | str) -> Path:
     folder = next((place for place in (root / str(source), Path(source)) if _is_data_set(place)), None)
     if folder is not None:
         return folder
-    there = sorted(path.parents[1].relative_to(root).as_posix() for path in root.glob("**/data/metadata.json"))
+    names = (path.parents[1].relative_to(root).as_posix() for path in root.glob("**/data/metadata.json"))
+    there = sorted(name for name in names if DATA_SET_ID.fullmatch(name))
     held = f"it has {', '.join(there)}" if there else "it has none"
     raise FileNotFoundError(
         f"There is no Minari data set {str(source)!r} in {root}: {held}. Nothing is downloaded here; "
@@ -126,6 +137,44 @@ def write_columns(
         np.savez_compressed(file, allow_pickle=False, **columns)
 
 
+def check_outputs(
+    data: Path | str,
+    out: Path | str,
+    entities: Mapping[str, Any],
+    report: Path | str | None,
+    save_model: Path | str | None,
+    overwrite: bool,
+) -> tuple[Path, Path]:
+    """Where the scores and the report go; refuses before the work begins what could not be written after it."""
+    column_names(entities)
+    is_file = Path(out).suffix == ".npz"
+    if not is_file and Path(data).suffix == ".npz":
+        raise ValueError(f"--out is {str(out)!r}, but scores of an .npz file go to another one; let it end in .npz.")
+    target = Path(out) if is_file else check_new_minari(data, str(out), entities, overwrite)
+    page = Path(report) if report else target.with_suffix(".html") if is_file else target / "report.html"
+    files = [*([target] if is_file else []), *([page] if report or is_file else [])]
+    files += [] if save_model is None else [Path(save_model)]
+    read = (Path(data) if Path(data).suffix == ".npz" else minari_folder(data)).resolve()
+    for path in files:
+        inside = {path.resolve(), *path.resolve().parents}
+        if read in inside:
+            raise ValueError(f"{path} is what is read, or in it; give another name.")
+        if not is_file and target.resolve() in inside and path != target / "report.html":
+            raise ValueError(f"{path} is in the new data set, which gets its name in the end; give another place.")
+    if len({path.resolve() for path in files}) < len(files):
+        raise ValueError("The scores, the report and the model go to files of their own; give each another name.")
+    for path in files:
+        if path.exists() and not overwrite:
+            raise FileExistsError(f"{path} exists already; give another name or say --overwrite.")
+        if path.is_dir():
+            raise FileExistsError(f"{path} is a folder; give the name of a file.")
+    for path in dict.fromkeys([target, *files]):
+        folder = next(parent for parent in path.absolute().parents if parent.exists())
+        if not folder.is_dir() or not os.access(folder, os.W_OK | os.X_OK):
+            raise PermissionError(f"{path} cannot be written: {folder} is read-only or no folder; give another place.")
+    return target, page
+
+
 def check_new_minari(source: Path | str, new: str, entities: Iterable[str], overwrite: bool = False) -> Path:
     """The folder that the scored copy of a data set will have; refuses what could not be written in the end."""
     if not DATA_SET_ID.fullmatch(new):
@@ -140,10 +189,15 @@ def check_new_minari(source: Path | str, new: str, entities: Iterable[str], over
     if data_set.storage.FORMAT != "hdf5":
         kind = data_set.storage.FORMAT
         raise ValueError(f"{data_set.id} is stored as {kind}; scores are added to hdf5 only: give --out FILE.npz.")
-    for infos in (episode.infos or {} for episode in data_set.iterate_episodes([0])):
-        if taken := sorted(set(infos) & set(column_names(entities).values())):
-            text = f"{data_set.id} has infos {', '.join(map(repr, taken))} already"
-            raise ValueError(f"{text}; score the data set from which it was made, or rename the entity.")
+    import h5py
+
+    with h5py.File(Path(data_set.spec.data_path) / "main_data.hdf5") as file:
+        held = {
+            name for place in range(data_set.total_episodes) for name in _episode(h5py, file, place).get("infos", ())
+        }
+    if taken := sorted(held & set(column_names(entities).values())):
+        text = f"{data_set.id} has infos {', '.join(map(repr, taken))} already"
+        raise ValueError(f"{text}; score the data set from which it was made, or name the entities otherwise.")
     return target
 
 
@@ -166,18 +220,26 @@ def write_minari(
     if len(recording) != open_minari(source).total_episodes:
         raise ValueError(f"The scores are of {len(recording)} episodes; {source} has another number of them.")
     names, edges = column_names(scores), np.cumsum(recording.length + 1)[:-1]
+    if wrong := [name for name, score in scores.items() if np.shape(score) != (len(recording.observation),)]:
+        raise ValueError(f"There are not {len(recording.observation)} scores, one for each state, of {wrong[0]!r}.")
     parts = {names[name]: np.split(np.asarray(score, np.float32)[:, None], edges) for name, score in scores.items()}
     target.parent.mkdir(parents=True, exist_ok=True)
     temporary = target.with_name(f".{target.name}.{os.getpid()}.part")
+    old = target.with_name(f".{target.name}.{os.getpid()}.old")
     try:
         # The files are copied, not written anew: seeds, options and compressed images stay as they are.
-        shutil.copytree(minari_folder(source) / "data", temporary / "data")
+        # Their modes are not: what is copied may be read-only.
+        given = minari_folder(source)
+        for path in [given / "data", *sorted((given / "data").rglob("*"))]:
+            copy = temporary / path.relative_to(given)
+            copy.mkdir(parents=True) if path.is_dir() else shutil.copyfile(path, copy)
+        with (temporary / "data" / "main_data.hdf5").open("ab") as room:  # HDF5 crashes where a disk is full
+            for score in (score for episodes in parts.values() for score in episodes):
+                room.write(bytes(ROOM + 2 * score.nbytes))
         with h5py.File(temporary / "data" / "main_data.hdf5", "a") as file:
             for key, episodes in parts.items():
                 for place, score in enumerate(episodes):
-                    _refuse_link(h5py, file, f"episode_{place}")
-                    _refuse_link(h5py, file[f"episode_{place}"], "infos")
-                    infos = file[f"episode_{place}"].require_group("infos")
+                    infos = _episode(h5py, file, place).require_group("infos")
                     infos.create_dataset(key, data=score, chunks=True, maxshape=(None, 1))
         about = read_json(temporary / "data" / "metadata.json")
         size = sum(path.stat().st_size for path in (temporary / "data").iterdir())
@@ -189,30 +251,30 @@ def write_minari(
             if not (folder / "namespace_metadata.json").exists():
                 write_json(folder / "namespace_metadata.json", {})
         if target.exists():
-            target.rename(old := target.with_name(f".{target.name}.{os.getpid()}.old"))
-            temporary.rename(target)
-            shutil.rmtree(old)
-        else:
-            temporary.rename(target)
+            target.rename(old)
+        temporary.rename(target)
     finally:
-        shutil.rmtree(temporary, ignore_errors=True)
+        if old.exists() and not target.exists():
+            old.rename(target)
+        for folder in (temporary, old):
+            shutil.rmtree(folder, ignore_errors=True)
     return target
 
 
-def _refuse_link(h5py: Any, group: Any, name: str) -> None:
-    """Refuses a part of a data set that is a link elsewhere: writing to it would change another file."""
-    if not isinstance(group.get(name, getlink=True), h5py.HardLink | None):
-        raise ValueError(f"{name} of the data set is a link to another place, which is not followed; copy it in.")
+def _episode(h5py: Any, file: Any, place: int) -> Any:
+    """An episode's group; refuses one that is a link elsewhere, or whose infos are: it would be another file's."""
+    for name in (f"episode_{place}", f"episode_{place}/infos"):
+        if not isinstance(file.get(name, getlink=True), h5py.HardLink | None):
+            raise ValueError(f"{name} of the data set is a link to another place, which is not followed; copy it in.")
+    return file[f"episode_{place}"]
 
 
-def _find(arrays: Mapping[str, Any], names: Sequence[str]) -> Any:
-    """The first array that has one of the names, or the nested dictionary of those named `NAME/PART`."""
+def _read(file: Any, there: Sequence[str], names: Sequence[str]) -> Any:
+    """The first array that has one of the names, or the nested dictionary of those named `NAME/PART`, or None."""
     for name in names:
-        if name in arrays:
-            return arrays[name]
-        if inner := {
-            key.removeprefix(f"{name}/"): array for key, array in arrays.items() if key.startswith(f"{name}/")
-        }:
+        if name in there:
+            return file[name]
+        if inner := {key.removeprefix(f"{name}/"): file[key] for key in there if key.startswith(f"{name}/")}:
             return inner
     return None
 

@@ -8,7 +8,7 @@ import torch
 from torch import Tensor
 
 from butfor.actions import ActionLaw
-from butfor.arrays import Array, check_entities, check_table, check_transitions
+from butfor.arrays import FEWEST_TRANSITIONS, Array, check_entities, check_table, check_transitions
 from butfor.dynamics import GaussianDynamics, ModelConfig, Transitions, obs_range, target_scale, training_table
 from butfor.fitting import FitConfig, check_finite, make_optimizer, take, train_step
 from butfor.influence import Influence
@@ -16,6 +16,7 @@ from butfor.networks import make_generators
 from butfor.scoring import ScoreConfig
 
 FACTOR = 3.0  # by which the spread of the changes may differ from the units of the network before it starts anew
+STIRRED = 1e-12  # columns that vary by less, as velocities at rest do, count as constant: they may be 1 later
 
 
 class InfluenceLearner:
@@ -46,8 +47,8 @@ class InfluenceLearner:
         device: torch.device | str = "cpu",
     ) -> None:
         """`memory` transitions are kept; of `fitting`, the batch size, the learning rate and Adam's betas count."""
-        if memory < 100:
-            raise ValueError(f"memory is {memory}; expected room for at least 100 transitions.")
+        if memory < FEWEST_TRANSITIONS:
+            raise ValueError(f"memory is {memory}; expected room for at least {FEWEST_TRANSITIONS} transitions.")
         if fitting.batch_size < 2:
             raise ValueError(f"fitting.batch_size is {fitting.batch_size}; learning along needs at least 2.")
         rows = torch.arange(2.0)[:, None]  # two rows that differ in every column: only the names are checked here
@@ -116,6 +117,7 @@ class InfluenceLearner:
     def _start(self, transitions: Transitions, scale: Tensor) -> tuple[Influence, torch.optim.Optimizer]:
         """A fresh network in the units of these transitions, and its optimiser."""
         center, spread = obs_range(transitions[0])
+        spread = spread.where(spread > STIRRED, 1.0)
         network = GaussianDynamics(self.obs_size, self.law.size, len(scale), self.model, self._generators)
         network = network.to(self.device)
         target = training_table(transitions, self.law, self.entities, scale, self.device, center, spread)[1]

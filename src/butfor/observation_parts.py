@@ -11,18 +11,30 @@ from numpy.typing import NDArray
 from butfor.entities import parse_entities
 
 GOAL_PARTS = {"observation", "achieved_goal", "desired_goal"}
+IMAGE = 32 * 32  # numbers in a step: from here on a matrix, or a row of bytes, is taken for an image
 
 
-def part_sizes(space: spaces.Space[Any], path: str = "") -> dict[str, int]:
-    """How many numbers each part of an observation has, by its path, in the order of the parts' names."""
-    if isinstance(space, spaces.Dict):
-        named = sorted(((str(key), part) for key, part in space.items()), key=lambda pair: pair[0])
-        parts = [part_sizes(part, f"{path}/{key}" if path else key) for key, part in named]
-        return {name: size for sizes in parts for name, size in sizes.items()}
+def parts_of(space: spaces.Space[Any], path: str = "") -> dict[str, spaces.Space[Any]]:
+    """What stands at the ends of a nested dictionary, by its path, in the order of the parts' names."""
+    if not isinstance(space, spaces.Dict):
+        return {path: space}
+    named = sorted(((str(key), part) for key, part in space.items()), key=lambda pair: pair[0])
+    parts = [parts_of(part, f"{path}/{key}" if path else key) for key, part in named]
+    return {name: part for found in parts for name, part in found.items()}
+
+
+def part_size(path: str, part: spaces.Space[Any]) -> int:
+    """How many numbers a part of an observation has; what is no state is refused."""
     what = f"the part {path!r} of the observation" if path else "the observation"
-    if not isinstance(space, spaces.Box):
-        raise TypeError(f"Influence needs states that are numbers; {what} is {space}. Wrap it in FlattenObservation.")
-    return {path: math.prod(space.shape)}
+    others = "; or name the other parts by parts=" if path else ""
+    if not isinstance(part, spaces.Box):
+        raise TypeError(
+            f"Influence needs states that are numbers; {what} is {part}. Wrap the world in FlattenObservation{others}."
+        )
+    size, is_bytes = math.prod(part.shape), part.dtype == np.uint8
+    if (is_bytes or size >= IMAGE) and (len(part.shape) > 1 or (is_bytes and size >= IMAGE)):
+        raise TypeError(f"Influence needs states, not images; {what} is {part}{others}.")
+    return size
 
 
 def choose_parts(
@@ -32,19 +44,20 @@ def choose_parts(
 
     `columns` is how many numbers the model was fitted on, where it is there already; theirs must be as many.
     """
-    every = part_sizes(space)
+    every = parts_of(space)
     if parts is not None:
         if isinstance(parts, str) or not parts or not set(parts) <= set(every) or len(set(parts)) < len(parts):
             raise ValueError(f"parts is {parts!r}; expected a list of some of {', '.join(map(repr, every))}.")
-        choices = [tuple(parts)]
+        choices = [list(parts)]
     else:
-        choices = [("observation",), tuple(every)] if set(every) >= GOAL_PARTS else [tuple(every)]
+        choices = [list(every)]
+        if isinstance(space, spaces.Dict) and set(space) >= GOAL_PARTS:
+            choices.insert(0, [part for part in every if part.split("/")[0] == "observation"])
     for choice in choices:
-        if columns is None or sum(every[part] for part in choice) == columns:
-            for part in choice:
-                _refuse_images(space, part)
-            return {part: every[part] for part in choice}
-    shown = ", ".join(f"{part or 'the observation'} ({size} columns)" for part, size in every.items())
+        sizes = {part: part_size(part, every[part]) for part in choice}
+        if columns is None or sum(sizes.values()) == columns:
+            return sizes
+    shown = ", ".join(f"{part or 'the observation'} ({size} columns)" for part, size in sizes.items())
     raise ValueError(
         f"The Influence was fitted on states of {columns} columns; the world has {shown}. Name the parts that it was "
         "fitted on by parts=, or fit one on this world's states."
@@ -55,10 +68,13 @@ def entity_columns(
     texts: Sequence[str] | str, sizes: Mapping[str, int], space: spaces.Space[Any]
 ) -> dict[str, tuple[int, ...]]:
     """Columns of entities in words, such as "cube=observation:3:6", in the parts that the model sees."""
+    texts = [texts] if isinstance(texts, str) else texts
+    if not all(isinstance(text, str) for text in texts):
+        raise TypeError(f'entities is {texts!r}; expected {{"cube": [3, 4, 5]}}, or words such as ["cube=3:6"].')
     try:
-        return parse_entities([texts] if isinstance(texts, str) else texts, sizes)
+        return parse_entities(texts, sizes)
     except ValueError as error:
-        unseen = [part for part in part_sizes(space) if part not in sizes]
+        unseen = [part for part in parts_of(space) if part not in sizes]
         hint = f" The model sees {', '.join(unseen)} only where parts= names them." if unseen else ""
         raise ValueError(f"{error}{hint}") from error
 
@@ -72,13 +88,3 @@ def flatten_parts(obs: Any, parts: Mapping[str, int], rows: int) -> NDArray[Any]
             value = value[key]
         pieces.append(np.asarray(value).reshape(rows, -1))
     return np.concatenate(pieces, axis=1)
-
-
-def _refuse_images(space: spaces.Space[Any], path: str) -> None:
-    """CAI is of states: whole numbers up to 255 in two dimensions or more are pixels."""
-    found: Any = space
-    for key in path.split("/") if path else []:
-        found = found[key]
-    if len(found.shape) > 1 and found.dtype == np.uint8:
-        what = f"the part {path!r} of the observation" if path else "the observation"
-        raise TypeError(f"Influence needs states, not images; {what} is {found}. Name other parts by parts=.")

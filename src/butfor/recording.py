@@ -18,6 +18,8 @@ from butfor.episodes import Bool
 
 Table = NDArray[Any]
 IMAGE = 32 * 32  # numbers in a step: from here on a matrix, or a row of bytes, is taken for an image
+LARGEST = np.finfo(np.float32).max  # the model computes in single precision
+MOST_ACTIONS = 1_000  # discrete ones: each is tried in each state
 
 
 @dataclass(frozen=True)
@@ -85,20 +87,29 @@ def read_arrays(
     of episodes. Where an episode has one observation more than actions, that is its last state. Without it and without
     `next_observation` an episode's last row is its last state, and the action there is not used.
     """
+    _check_space(action_space)
     if isinstance(observation, list | tuple) and len(observation) and _is_episode(observation[0]):
+        if any(one is not None for one in (next_observation, terminals, timeouts, length, sampled)):
+            raise ValueError("A list of episodes tells by itself where they end; leave the other arrays out.")
+        if len(observation) != len(action):
+            raise ValueError(f"There are {len(observation)} episodes of observations and {len(action)} of actions.")
         return join_episodes(zip(observation, action, strict=True), action_space, ignore, source)
-    acts = flat_table(action, 1, what="action")[0] if isinstance(action, Mapping) else np.asarray(action)
-    flags = [np.asarray(flag).astype(bool) for flag in (terminals, timeouts) if flag is not None]
-    steps = None if length is None else np.asarray(length).astype(np.int64).reshape(-1)  # [E]
-    lead = 2 if _is_padded(observation, acts) else 1
-    for flag in flags:
+    steps, told = None if length is None else _lengths(length), terminals if terminals is not None else timeouts
+    lead = 2 if _is_padded(observation, action, told, steps, next_observation) else 1
+    acts = flat_table(action, lead, what="action")[0] if isinstance(action, Mapping) else np.asarray(action)
+    if acts.ndim < lead:
+        raise ValueError("action is a single number; expected one row a step.")
+    flags = {"terminals": terminals, "timeouts": timeouts, "sampled": sampled}
+    marks = {name: np.asarray(flag).astype(bool) for name, flag in flags.items() if flag is not None}
+    for name, flag in marks.items():
         if flag.size != np.prod(acts.shape[:lead]):
             shape = f"expected {list(acts.shape[:lead])}, as the actions have"
-            raise ValueError(f"terminals or timeouts have shape {list(flag.shape)}; {shape}.")
-    ended = np.any([flag.reshape(acts.shape[:lead]) for flag in flags], 0) if flags else None
+            raise ValueError(f"{name} has shape {list(flag.shape)}; {shape}.")
+        marks[name] = flag.reshape(acts.shape[:lead])
+    drawn = marks.pop("sampled", None)
+    ended = np.any(list(marks.values()), 0) if marks else None
     states, sizes = flat_table(observation, lead, ignore)
     nexts = None if next_observation is None else flat_table(next_observation, lead, ignore)[0]
-    drawn = None if sampled is None else np.asarray(sampled, bool)
     if nexts is not None and nexts.shape != states.shape:
         raise ValueError(f"next_observation has shape {list(nexts.shape)}; expected {list(states.shape)}.")
     if lead == 2:
@@ -108,10 +119,13 @@ def read_arrays(
         states, acts, nexts = states[real], acts[real], None if nexts is None else nexts[real]  # -> [N, ...]
         ended, steps, drawn = None, real.sum(1), None if drawn is None else drawn[real]
     if nexts is None and len(states) > len(acts):  # the last states stand among the others
-        steps = np.array([len(acts)]) if steps is None and len(states) == len(acts) + 1 else steps
-        if steps is None or steps.sum() != len(acts) or len(states) != len(acts) + len(steps):
-            told = "no length" if steps is None else f"length with the sum {steps.sum()} over {len(steps)} episodes"
-            raise ValueError(f"There are {len(states)} observations, {len(acts)} actions and {told}; they do not fit.")
+        if steps is None:
+            edges = np.flatnonzero(ended[:-1]) if ended is not None else np.array([], int)
+            steps = np.diff(edges, prepend=-1, append=len(acts) - 1)
+        if steps.sum() != len(acts) or len(states) != len(acts) + len(steps):
+            text = f"There are {len(states)} observations and {len(acts)} actions; {len(steps)} episode(s) of"
+            wanted = f"{steps.sum() + len(steps)} and {steps.sum()}: one observation more than actions in each"
+            raise ValueError(f"{text} {steps.sum()} steps in all have {wanted}. Correct length or terminals.")
         before = np.delete(np.arange(len(states)), np.cumsum(steps + 1) - 1)
         states, nexts = states[before], states[before + 1]
     ends = _ends(states, acts, nexts, ended, steps)
@@ -129,6 +143,7 @@ def join_episodes(
     episodes: Iterable[tuple[Any, Any]], space: gymnasium.Space[Any] | None, ignore: Sequence[str], source: str
 ) -> Recording:
     """Episodes of observations [T + 1, ...] and actions [T, ...] one after the other."""
+    _check_space(space)
     states, actions, sizes = list[Table](), list[Table](), dict[str, int]()
     for place, (observation, action) in enumerate(episodes):
         table, found = flat_table(observation, 1, ignore)
@@ -152,15 +167,16 @@ def flat_table(
     tree: Any, lead: int, ignore: Sequence[str] = (), what: str = "observation"
 ) -> tuple[Table, dict[str, int]]:
     """Arrays of a nested dictionary side by side by the order of their names: [..., D], and their sizes by path."""
-    parts = dict(_parts(tree, "", what))
+    parts = dict(_parts(tree))
     if unknown := [path for path in ignore if path not in parts]:
-        known = ", ".join(sorted(parts)) or "nothing"
+        known = ", ".join(filter(None, parts)) or "no parts"
         raise ValueError(f"ignore names {', '.join(unknown)}, but the {what} has {known}.")
     columns: dict[str, Table] = {}
-    for path, array in parts.items():
+    for path in (path for path in parts if path not in ignore):
         name = f"{what} {path!r}" if path else what
-        if path in ignore:
-            continue
+        array = _numbers(parts[path], name, f", or leave it out: --ignore {path}" if path else "")
+        if array.ndim < lead:
+            raise ValueError(f"{name} has shape {list(array.shape)}; expected one row a step.")
         shape = array.shape[lead:]
         size = int(np.prod(shape))
         if (size >= IMAGE or array.dtype == np.uint8) and (
@@ -181,18 +197,23 @@ def flat_table(
     return table, {path: array.shape[-1] for path, array in columns.items()}
 
 
-def _parts(tree: Any, path: str, what: str) -> Iterable[tuple[str, Table]]:
-    """The arrays of a nested dictionary with their paths, by the order of the names at every level."""
-    if isinstance(tree, Mapping):
-        for name in sorted(tree, key=str):
-            yield from _parts(tree[name], f"{path}/{name}" if path else str(name), what)
+def _parts(tree: Any, path: str = "") -> Iterable[tuple[str, Any]]:
+    """What stands at the ends of a nested dictionary, with its path, by the order of the names at every level."""
+    if not isinstance(tree, Mapping):
+        yield path, tree
         return
-    named = f"{what} {path!r}" if path else what
-    array = np.asarray(tree) if not isinstance(tree, tuple) else np.empty(0, object)
-    if array.dtype.kind not in "fiub" or not array.ndim:
-        kind = "a tuple" if isinstance(tree, tuple) else f"of type {array.dtype}"
-        raise TypeError(f"{named} is {kind}; expected arrays of numbers, or dictionaries of such (no text, no graphs).")
-    yield path, array
+    for name in sorted(tree, key=str):
+        yield from _parts(tree[name], f"{path}/{name}" if path else str(name))
+
+
+def _numbers(value: Any, name: str, advice: str = "") -> Table:
+    """An array of numbers; a tuple, which may hold anything, and texts are refused."""
+    array = np.asarray(value) if not isinstance(value, tuple) else np.empty(0, object)
+    if array.dtype.kind not in "fiub":
+        kind = "a tuple" if isinstance(value, tuple) else f"of type {array.dtype}"
+        expected = "expected arrays of numbers, or dictionaries of such (no text, no graphs)"
+        raise TypeError(f"{name} is {kind}; {expected}{advice}.")
+    return array
 
 
 def _actions(actions: Table, space: gymnasium.Space[Any] | None) -> tuple[Table, gymnasium.Space[Any] | None]:
@@ -201,22 +222,35 @@ def _actions(actions: Table, space: gymnasium.Space[Any] | None) -> tuple[Table,
         raise ValueError("There is no step to learn from; give episodes with actions.")
     if actions.dtype.kind not in "fiub":
         raise TypeError(f"action is of type {actions.dtype}; expected numbers.")
-    if isinstance(space, spaces.Discrete):
-        return actions.reshape(len(actions)).astype(np.int64) - int(space.start), spaces.Discrete(int(space.n))
+    columns, whole = actions.reshape(len(actions), -1), actions.dtype.kind in "iub"  # [N, A]
+    if isinstance(space, spaces.Discrete) or (space is None and whole):
+        if columns.shape[1] != 1:
+            text = f"action holds whole numbers in {columns.shape[1]} columns; several discrete actions at once are"
+            raise ValueError(f"{text} not read. Save continuous actions as floats, and a discrete one as [N].")
+        start = 0 if space is None else int(space.start)
+        found = columns[:, 0].astype(np.int64) - start
+        if found.min() < 0 or found.max() >= MOST_ACTIONS:
+            text = f"action holds whole numbers from {columns.min()} to {columns.max()}; discrete actions run from"
+            raise ValueError(f"{text} {start} on, {MOST_ACTIONS:,} at most. Save continuous actions as floats.")
+        return found, None if space is None else spaces.Discrete(int(space.n))
     boxes = _boxes(space)
-    if space is not None and boxes is None:
-        raise TypeError(f"The action space is {space}; expected a Box, a dictionary of Boxes, or a Discrete.")
-    columns = actions.reshape(len(actions), -1)  # [N, A]
     if boxes is None:
-        if actions.dtype.kind in "iub" and columns.shape[1] == 1:
-            return columns[:, 0].astype(np.int64), None
         return columns, None
     low, high = (
         np.concatenate([getattr(box, side).ravel() for box in boxes]).astype(float) for side in ("low", "high")
     )
-    bounded = bool(np.isfinite(low).all() and np.isfinite(high).all())
-    dtype = np.float64 if columns.dtype.kind in "iub" else columns.dtype
+    bounded = bool((high - low < LARGEST).all())  # a Box without bounds may have the largest number there is
+    dtype = np.float64 if whole else columns.dtype
     return columns.astype(dtype, copy=False), spaces.Box(low, high, dtype=np.float64) if bounded else None
+
+
+def _check_space(space: gymnasium.Space[Any] | None) -> None:
+    """Refuses a space of actions over which there is no uniform law here."""
+    if space is not None and not isinstance(space, spaces.Discrete) and _boxes(space) is None:
+        raise TypeError(
+            f"The action space is {space}; expected a Box, a dictionary of Boxes, or a Discrete. Bring the actions "
+            "into one of these."
+        )
 
 
 def _boxes(space: gymnasium.Space[Any] | None) -> list[spaces.Box] | None:
@@ -234,19 +268,31 @@ def _is_episode(one: Any) -> bool:
     return isinstance(one, Mapping) or np.ndim(one) >= 2
 
 
-def _is_padded(observation: Any, actions: Table) -> bool:
+def _is_padded(observation: Any, action: Any, ended: Any, length: NDArray[np.int64] | None, nexts: Any) -> bool:
     """Whether arrays are [E, T, ...]: an observation has as many steps as the actions, or one more."""
-    while isinstance(observation, Mapping) and observation:
-        observation = next(iter(observation.values()))
-    shape = np.shape(observation)
-    return actions.ndim >= 2 and len(shape) >= 3 and shape[0] == len(actions) and 0 <= shape[1] - actions.shape[1] <= 1
+    acts = np.shape(next((part for _, part in _parts(action)), 0))
+    shapes = [np.shape(part) for _, part in _parts(observation) if not isinstance(part, tuple)]
+    fitting = [(acts[0], steps) for steps in (acts[1], acts[1] + 1)] if len(acts) > 1 else []
+    if not all(shape[:2] in fitting for shape in shapes) or max(map(len, shapes), default=0) < 3:
+        return False
+    if ended is not None:  # matrices [N, A, B] with actions [N, A] look the same; what tells the ends decides
+        return bool(np.size(ended) == acts[0] * acts[1])
+    return len(acts) > 2 or (nexts is None if length is None else len(length) == acts[0])
+
+
+def _lengths(length: Any) -> NDArray[np.int64]:
+    """The number of rows of each episode: [E]."""
+    given = np.asarray(length).reshape(-1)
+    if given.dtype.kind not in "fiu" or not ((given >= 1) & (given % 1 == 0)).all():
+        raise ValueError("length holds not only whole numbers from 1 on; give one for each episode that has steps.")
+    return given.astype(np.int64)
 
 
 def _real(steps: int, ended: Bool | None, length: NDArray[np.int64] | None, episodes: int) -> Bool:
     """Which steps of padded episodes are real: up to `length`, or to the first at which the episode ended: [E, T]."""
     if length is None:
         length = np.full(episodes, steps) if ended is None else np.where(ended.any(1), ended.argmax(1) + 1, steps)
-    if len(length) != episodes or length.min(initial=0) < 0 or length.max(initial=0) > steps:
+    if len(length) != episodes or length.max(initial=0) > steps:
         shown = f"{len(length)} numbers up to {length.max(initial=0)}"
         raise ValueError(f"length holds {shown}; expected one for each of {episodes} episodes, up to {steps}.")
     real: Bool = np.arange(steps) < length[:, None]
@@ -267,7 +313,7 @@ def _ends(
     ends = np.zeros(len(states), bool) if ended is None else ended.copy()
     ends[-1:] = True
     if length is not None:
-        if length.min(initial=0) < 0 or length.sum() != len(actions):
+        if length.sum() != len(actions):
             raise ValueError(f"length has the sum {length.sum()}; expected {len(actions)}, the number of actions.")
         ends[np.cumsum(length[length > 0]) - 1] = True
     if nexts is not None:
@@ -277,20 +323,19 @@ def _ends(
 
 
 def _checked(recording: Recording) -> Recording:
-    """Refuses what is not finite, with its place."""
-    bad = np.argwhere(~np.isfinite(recording.observation))
+    """Refuses what is not finite in single precision, with its place."""
+    what = "NaN, infinity or a number too large for single precision"
+    bad = np.argwhere(~(np.abs(recording.observation) <= LARGEST))
     if len(bad):
         row, column = bad[0].tolist()
         place = f"episode {recording.episode[row]}, step {recording.time[row]}, {_named_column(recording, column)}"
         count = len(np.unique(bad[:, 0]))
-        raise ValueError(
-            f"{recording.source} holds NaN or infinity in {count} state(s), first in {place}; remove those episodes."
-        )
-    if not np.isfinite(recording.action).all():
-        row = int(np.argwhere(~np.isfinite(recording.action))[0, 0])
-        states = np.flatnonzero(~recording.last)[row]
-        place = f"episode {recording.episode[states]}, step {recording.time[states]}"
-        raise ValueError(f"{recording.source} holds an action with NaN or infinity in {place}; remove that episode.")
+        raise ValueError(f"{recording.source} holds {what} in {count} state(s), first in {place}; leave those out.")
+    bad = np.argwhere(~(np.abs(recording.action) <= LARGEST))
+    if len(bad):
+        row = np.flatnonzero(~recording.last)[bad[0, 0]]
+        place = f"episode {recording.episode[row]}, step {recording.time[row]}"
+        raise ValueError(f"{recording.source} holds an action with {what} in {place}; leave that episode out.")
     return recording
 
 

@@ -36,6 +36,7 @@ from butfor.report_reading import detector_rows, expected_form, numbers, read
 from butfor.statistics import episodes_to_reach
 
 MOST_BYTES = 3 * 2**20  # bytes: a larger film is linked, not embedded
+PNG = b"\x89PNG\r\n\x1a\n"
 FRAMES = 12
 HEAT_AGAIN = "Delete it and have it written again."
 FILMS = {"watch.gif": ("image/gif", b"GIF8", 0), "watch.mp4": ("video/mp4", b"ftyp", 4)}  # name -> type, mark and where
@@ -258,6 +259,10 @@ def detection_part(arm: Arm, target: Path) -> Row:
 def film_parts(arm: Arm, target: Path) -> list[Row]:
     """Films and frames of a run folder: small ones as addresses that hold them, others as links."""
     parts: list[Row] = []
+    strip = arm.folder / "strip.png"
+    if strip.is_file() and strip.stat().st_size <= MOST_BYTES and (content := strip.read_bytes()).startswith(PNG):
+        alt = described(content) or "Frames of an episode of the trained agent, with the numbers of their steps."
+        parts.append({"label": arm.label, "kind": "strip", "data": data_address("image/png", content), "alt": alt})
     for name, (kind, mark, place) in FILMS.items():
         path = arm.folder / name
         if path.is_file() and path.stat().st_size <= MOST_BYTES:
@@ -274,3 +279,15 @@ def film_parts(arm: Arm, target: Path) -> list[Row]:
         addresses = [data_address("image/jpeg", content) for content in frames]
         parts.append({"label": arm.label, "kind": "frames", "frames": addresses})
     return parts
+
+
+def described(png: bytes) -> str:
+    """The description that travels in a PNG file, in a chunk of text (tEXt) before its pixels; empty without one."""
+    place = len(PNG)
+    while place + 8 <= len(png) and png[place + 4 : place + 8] != b"IDAT":
+        end = place + 8 + int.from_bytes(png[place : place + 4], "big")
+        word, _, text = png[place + 8 : end].partition(b"\0")
+        if png[place + 4 : place + 8] == b"tEXt" and word == b"Description":
+            return text.decode("latin-1")
+        place = end + 4  # a checksum
+    return ""

@@ -1,17 +1,18 @@
 """Influence of every state of a data set: fit, score, judge, and write the scores back with a report."""
 
-import os
 import time
 import warnings
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+import gymnasium
 import numpy as np
 
 from butfor import __version__
-from butfor.data import Recording, check_new_minari, column_names, read_data, write_columns, write_minari
+from butfor.data import Recording, check_outputs, column_names, read_data, write_columns, write_minari
 from butfor.diagnosis import FEWEST as FEWEST_JUDGED
 from butfor.diagnosis import GROUPS, Diagnosis
 from butfor.dynamics import ModelConfig
@@ -100,7 +101,8 @@ def score_file(
         else:
             influence, judged, notes = fit_recording(recording, columns, options, device, show)
         if save_model is not None:  # at once: the fit is what took time
-            influence.save(save_model)
+            with _said(f"The model {save_model}", "make room, or give another place"):
+                influence.save(save_model)
         scores = score_recording(influence, recording, show)
         found, more = diagnose_recording(influence, recording, judged)
     told = [str(one.message) for one in caught if issubclass(one.category, UserWarning)]
@@ -114,8 +116,19 @@ def score_file(
         "seconds": round(time.monotonic() - began, 1),
         "butfor": __version__,
     }
-    _write(summary, data, out, target, page, recording, scores, overwrite)
+    kept = model or save_model
+    with _said(f"The scores {out}", f"score with --model {kept}" if kept else "make room, or give another place"):
+        _write(summary, data, out, target, page, recording, scores, overwrite)
     return summary
+
+
+@contextmanager
+def _said(what: str, advice: str) -> Iterator[None]:
+    """A full disk and the like, in a sentence."""
+    try:
+        yield
+    except OSError as error:
+        raise OSError(f"{what} could not be written ({error.strerror or error}); {advice}.") from error
 
 
 def named_entities(recording: Recording, texts: Sequence[str]) -> dict[str, tuple[int, ...]]:
@@ -124,37 +137,6 @@ def named_entities(recording: Recording, texts: Sequence[str]) -> dict[str, tupl
         parts = ", ".join(f"{path or 'the observation'} ({size} columns)" for path, size in recording.sizes.items())
         raise ValueError(f"No entity is named; say by --entity which columns it has: {EXAMPLE}. There are: {parts}.")
     return recording.entities(texts)
-
-
-def check_outputs(
-    data: Path | str,
-    out: Path | str,
-    entities: Mapping[str, Any],
-    report: Path | str | None,
-    save_model: Path | str | None,
-    overwrite: bool,
-) -> tuple[Path, Path]:
-    """Where the scores and the report go; refuses before the work begins what could not be written after it."""
-    column_names(entities)
-    is_file = Path(out).suffix == ".npz"
-    if not is_file and Path(data).suffix == ".npz":
-        raise ValueError(f"--out is {str(out)!r}, but scores of an .npz file go to another one; let it end in .npz.")
-    target = Path(out) if is_file else check_new_minari(data, str(out), entities, overwrite)
-    page = Path(report) if report else target.with_suffix(".html") if is_file else target / "report.html"
-    files = [*([target] if is_file else []), *([page] if report or is_file else [])]
-    files += [] if save_model is None else [Path(save_model)]
-    if is_file and target.resolve() == Path(data).resolve():
-        raise ValueError(f"{out} is the file that is read; give another name for the scores.")
-    for path in files:
-        if path.exists() and not overwrite:
-            raise FileExistsError(f"{path} exists already; give another name or say --overwrite.")
-        if path.is_dir():
-            raise FileExistsError(f"{path} is a folder; give the name of a file.")
-    for path in dict.fromkeys([target, *files]):
-        folder = next(parent for parent in path.absolute().parents if parent.exists())
-        if not folder.is_dir() or not os.access(folder, os.W_OK | os.X_OK):
-            raise PermissionError(f"{path} cannot be written: {folder} is read-only or no folder; give another place.")
-    return target, page
 
 
 def fit_recording(
@@ -187,7 +169,7 @@ def fit_recording(
     influence = Influence.fit(
         *train,
         entities,
-        action_space=recording.action_space,
+        action_space=recording.action_space or smallest_space(recording.action),
         validation=recording.transitions(stopping),
         model=options.network,
         fitting=fitting,
@@ -197,9 +179,20 @@ def fit_recording(
         device=device,
         progress=told,
     )
-    if recording.action_space is None:
+    if recording.action_space is None and influence.law.count:
+        notes.append(
+            f"How many actions there are is not known: {influence.law.count} are tried, up to the data's last."
+        )
+    elif recording.action_space is None:
         notes.append("No bounds of the actions are known: actions are tried within those of the data.")
     return influence, judged, notes
+
+
+def smallest_space(action: Table) -> gymnasium.Space[Any]:
+    """The smallest space that holds all actions [N, A] or [N], also those that are held out."""
+    if action.ndim == 1:
+        return gymnasium.spaces.Discrete(int(action.max()) + 1)
+    return gymnasium.spaces.Box(action.min(0).astype(float), action.max(0).astype(float), dtype=np.float64)
 
 
 def split_steps(groups: Table, shares: Sequence[float], seed: int) -> list[Bool]:
@@ -242,7 +235,13 @@ def score_recording(influence: Influence, recording: Recording, show: "Progress"
     for start in range(0, len(states), CHUNK):
         parts.append(influence.score(states[start : start + CHUNK], generator))
         show("scoring", min(start + CHUNK, len(states)), len(states), "states")
-    return {name: np.concatenate([part[name] for part in parts]) for name in influence.entities}
+    scores = {name: np.concatenate([part[name] for part in parts]) for name in influence.entities}
+    lost = np.flatnonzero(~np.all([np.isfinite(score) for score in scores.values()], 0))
+    if len(lost):
+        place = f"episode {recording.episode[lost[0]]}, step {recording.time[lost[0]]}"
+        text = f"{len(lost)} state(s) of {recording.source} have no finite score, first {place}"
+        raise FloatingPointError(f"{text}: they are too far from the others for the model; leave such outliers out.")
+    return scores
 
 
 def diagnose_recording(

@@ -13,6 +13,7 @@ import torch
 from butfor.detection import run_detection
 from butfor.detection_settings import DetectionConfig
 from butfor.files import read_json
+from butfor.locks import BusyError, locked, worker_on
 from butfor.record import config_from, plain, read_run, run_label, run_name
 from butfor.rollout import Progress
 from butfor.settings import Config
@@ -35,6 +36,8 @@ class UnitState:
     played: int = 0
     """episodes of each seed (training)"""
     asked: int = 0
+    worker: str = ""
+    """the process that works on it now, where it is not finished"""
 
 
 def kind_of(config: AnyConfig) -> Literal["training", "detection"]:
@@ -54,15 +57,18 @@ def unit_state(config: AnyConfig, root: Path | str) -> UnitState:
     folder = Path(root) / unit_name(config)
     asked = config.episodes if isinstance(config, Config) else 0
     if not (folder / "config.json").is_file():
-        return UnitState(folder, "absent", 0, asked)
+        return UnitState(folder, "absent", 0, asked, worker_on(folder))
     if not (folder / "summary.json").is_file():
-        return UnitState(folder, "begun", 0, asked)
+        return UnitState(folder, "begun", 0, asked, worker_on(folder))
     held = read_run(folder)
     if plain(read_config(held["kind"], held["config"])) != plain(config):
         raise ValueError(f"{folder} holds a run with other settings, of another version of butfor; use another root.")
     summary = read_json(folder / "summary.json")
     finished = bool(summary.get("finished", True))  # a detection run writes its summary at the end
-    return UnitState(folder, "finished" if finished else "begun", int(summary.get("played", 0)), asked)
+    played = int(summary.get("played", 0))
+    if finished:
+        return UnitState(folder, "finished", played, asked)
+    return UnitState(folder, "begun", played, asked, worker_on(folder))
 
 
 def run_unit(
@@ -71,19 +77,28 @@ def run_unit(
     device: torch.device | str = "cpu",
     time_limit: float | None = None,
     progress: Progress = lambda stage, done, total, text: None,
+    patience: float = 0.0,
 ) -> Path:
-    """Fills a unit's folder: begins, goes on where it was cut off, or finds it finished."""
+    """Fills a unit's folder: begins, goes on where it was cut off, or finds it finished.
+
+    A `BusyError` where another process works on it; `patience` is that of `locked`.
+    """
     before = unit_state(config, root)
+    folder = before.folder
     if before.state == "finished":
-        return before.folder
-    if isinstance(config, DetectionConfig):
-        return run_detection(config, before.folder, device, progress=progress)
-    try:
-        if before.state == "absent":
-            return train(config, before.folder, device, time_limit=time_limit, progress=progress)
-        return resume(before.folder, device, time_limit=time_limit, progress=progress)
-    except KeyboardInterrupt as stopped:
-        raise KeyboardInterrupt from stopped  # it says how to go on with a run, and this is a part of a study
+        return folder
+    with locked(folder, patience):
+        state = unit_state(config, root).state  # once more: another process may just have gone on with it
+        if state == "finished":
+            return folder
+        if isinstance(config, DetectionConfig):
+            return run_detection(config, folder, device, progress=progress)
+        try:
+            if state == "absent":
+                return train(config, folder, device, time_limit=time_limit, progress=progress)
+            return resume(folder, device, time_limit=time_limit, progress=progress)
+        except KeyboardInterrupt as stopped:
+            raise KeyboardInterrupt from stopped  # it says how to go on with a run, and this is a part of a study
 
 
 def run_here(
@@ -95,41 +110,63 @@ def run_here(
 ) -> list[Path]:
     """Runs units on this machine, one after the other; with several devices, one process a device.
 
-    A unit that fails does not keep the others from running; at the end an error names all that failed.
+    A unit that fails does not keep the others from running; at the end an error names all that failed. Units that
+    another process works on are left to it, and tried again at the end.
     """
     configs = unique(configs)
-    failed: dict[str, BaseException] = {}
-    if len(devices) <= 1:
-        for number, config in enumerate(configs):
-            progress("units", number, len(configs), unit_name(config))
-            try:
-                run_unit(config, root, devices[0] if devices else "cpu", time_limit, progress)
-            except Exception as error:
-                failed[unit_name(config)] = error
-    else:
-        context = multiprocessing.get_context("spawn")  # CUDA does not survive a fork
-        with ProcessPoolExecutor(len(devices), mp_context=context) as pool:
-            queue = context.Manager().Queue()
-            for device in devices:
-                queue.put(device)
-            futures = {
-                pool.submit(_run_on_free_device, kind_of(c), plain(c), str(root), queue, time_limit): c for c in configs
-            }
-            try:
-                for number, future in enumerate(as_completed(futures)):
-                    config = futures[future]
-                    problem = future.exception()
-                    if problem is not None:
-                        failed[unit_name(config)] = problem
-                    progress("units", number + 1, len(configs), unit_name(config))
-            except BaseException:  # what runs finishes its episode and saves; what waits does not begin
-                for process in multiprocessing.active_children():
-                    process.terminate()
-                pool.shutdown(wait=False, cancel_futures=True)
-                raise
+    failed, left = dict[str, BaseException](), configs
+    while left:
+        run = _run_in_turn if len(devices) <= 1 else _run_side_by_side
+        problems = run(left, root, devices or ("cpu",), time_limit, progress)
+        busy = [config for config in left if isinstance(problems.get(unit_name(config)), BusyError)]
+        failed |= {name: error for name, error in problems.items() if not isinstance(error, BusyError)}
+        if len(busy) == len(left):  # others work on all of them
+            break
+        left = busy
     raise_failed(failed)
-    progress("units", len(configs), len(configs), "done")
+    text = f"{len(left)} left to other processes" if left else "done"
+    progress("units", len(configs) - len(left), len(configs), text)
     return [unit_state(config, root).folder for config in configs]
+
+
+def _run_in_turn(
+    configs: Sequence[AnyConfig], root: Path | str, devices: Sequence[str], limit: float | None, progress: Progress
+) -> dict[str, BaseException]:
+    """Units one after the other, and what kept some of them from being run."""
+    problems: dict[str, BaseException] = {}
+    for number, config in enumerate(configs):
+        progress("units", number, len(configs), unit_name(config))
+        try:
+            run_unit(config, root, devices[0], limit, progress)
+        except Exception as error:
+            problems[unit_name(config)] = error
+    return problems
+
+
+def _run_side_by_side(
+    configs: Sequence[AnyConfig], root: Path | str, devices: Sequence[str], limit: float | None, progress: Progress
+) -> dict[str, BaseException]:
+    """Units in processes of their own, one a device, and what kept some of them from being run."""
+    problems: dict[str, BaseException] = {}
+    context = multiprocessing.get_context("spawn")  # CUDA does not survive a fork
+    with ProcessPoolExecutor(len(devices), mp_context=context) as pool:
+        queue = context.Manager().Queue()
+        for device in devices:
+            queue.put(device)
+        futures = {pool.submit(_run_on_free_device, kind_of(c), plain(c), str(root), queue, limit): c for c in configs}
+        try:
+            for number, future in enumerate(as_completed(futures)):
+                config = futures[future]
+                problem = future.exception()
+                if problem is not None:
+                    problems[unit_name(config)] = problem
+                progress("units", number + 1, len(configs), unit_name(config))
+        except BaseException:  # what runs finishes its episode and saves; what waits does not begin
+            for process in multiprocessing.active_children():
+                process.terminate()
+            pool.shutdown(wait=False, cancel_futures=True)
+            raise
+    return problems
 
 
 def raise_failed(failed: dict[str, Any]) -> None:

@@ -1,8 +1,8 @@
 """A video of a trained agent: its world, and beneath it the influence of its actions as it happens."""
 
 import warnings
-from collections.abc import Iterator
-from contextlib import closing
+from collections.abc import Iterable, Iterator, Sequence
+from contextlib import closing, contextmanager
 from dataclasses import dataclass
 from importlib.util import find_spec
 from itertools import chain
@@ -65,6 +65,27 @@ class Course:
         return low, max(high, low + NARROWEST_SCALE)
 
 
+@dataclass(frozen=True)
+class Stage:
+    """A world that can be drawn, and one seed's agent to act in it."""
+
+    env: VectorEnv[Any, Any, Any]
+    world: World
+    policy: TrainedPolicy
+    influence: Influence | None
+    combine: str
+    size: int
+    """pixels across of a picture"""
+
+
+@dataclass(frozen=True)
+class Scene:
+    """One episode: pictures of its T + 1 states, if they were drawn, and what the strip shows of them."""
+
+    pictures: list[Image.Image]
+    course: Course
+
+
 def watch(
     run: Path | str,
     out: Path | str | None = None,
@@ -82,9 +103,17 @@ def watch(
         raise ValueError(f"episodes is {episodes} and first {first}; expected at least 1 episode, numbered from 0.")
     if size < SMALLEST or size % 2:
         raise ValueError(f"size is {size}; expected an even number of pixels, at least {SMALLEST}.")
+    path = _video_path(Path(run) if Path(run).is_dir() else Path(run).parent, out)
+    with open_stage(run, seed, size) as stage:
+        write_video(path, (play_scene(stage, number) for number in range(first, first + episodes)), stage)
+    return path
+
+
+@contextmanager
+def open_stage(run: Path | str, seed: int | None = None, size: int = 480) -> Iterator[Stage]:
+    """A run's world, drawn `size` pixels wide, with the trained policy and the influence model of one of its seeds."""
     policy = load_policy(run, seed)
     folder = Path(run) if Path(run).is_dir() else Path(run).parent
-    path = _video_path(folder, out)
     influence = _load_influence(folder, policy)
     several = influence is not None and len(influence.entities) > 1
     combine = config_from(Config, read_run(folder)["config"]).combine if several else "sum"
@@ -95,15 +124,8 @@ def watch(
             f"The agent of {run} has learned with observations, actions and goals of sizes {policy.sizes}; those of "
             f"{world.name} have {world.sizes}."
         )
-    env = _open_drawn(world.name, size)
-    try:
-        numbers = range(first, first + episodes)
-        parts = (env, world, policy, influence, combine)
-        frames = (frame for number in numbers for frame in _frames(*parts, number, size))
-        _write(path, frames, float(env.metadata.get("render_fps") or 30))
-    finally:
-        env.close()
-    return path
+    with closing(_open_drawn(world.name, size)) as env:
+        yield Stage(env, world, policy, influence, combine, size)
 
 
 def draw_strip(course: Course, step: int, width: int) -> Image.Image:
@@ -123,6 +145,21 @@ def draw_strip(course: Course, step: int, width: int) -> Image.Image:
         place += draw.textlength(space, large) + 16 * pixel
     draw.text((12 * pixel, 27 * pixel), course.title, GREY, small)
 
+    draw_course(draw, course, step, (left, top, right, bottom), pixel, [step])
+    return strip.reduce(OVERSIZE)
+
+
+def draw_course(
+    draw: ImageDraw.ImageDraw,
+    course: Course,
+    step: int,
+    box: tuple[float, float, float, float],
+    pixel: float,
+    dots: Sequence[int],
+) -> None:
+    """The values from the first step to this one, in a box whose width is that of the whole episode; dots at steps."""
+    left, top, right, bottom = box
+    small, last = ImageFont.load_default(11 * pixel), len(course.values) - 1
     low, high = course.scale()
     x = left + (right - left) * np.arange(last + 1) / max(last, 1)
     y = bottom - (bottom - top) * (np.clip(course.values, low, high) - low) / (high - low)
@@ -136,13 +173,13 @@ def draw_strip(course: Course, step: int, width: int) -> Image.Image:
     for edge in (top, bottom):
         draw.line((left, edge, right, edge), FAINT, round(pixel))
     draw.line(line, LINE, round(2 * pixel), joint="curve")
-    (across, down), radius = line[-1], 3.5 * pixel
-    draw.ellipse((across - radius, down - radius, across + radius, down + radius), LINE)
+    radius = 3.5 * pixel
+    for across, down in (line[t] for t in dots):
+        draw.ellipse((across - radius, down - radius, across + radius, down + radius), LINE)
     for number, height in ((high, top), (low, bottom)):
         label = course.number(number).rstrip("0").rstrip(".")
         draw.text((left - 5 * pixel, height), label, GREY, small, anchor="rm")
     draw.text((left - 5 * pixel, (top + bottom) / 2), course.unit, GREY, small, anchor="rm")
-    return strip.reduce(OVERSIZE)
 
 
 def strip_height(width: int) -> int:
@@ -210,30 +247,31 @@ def _picture(env: VectorEnv[Any, Any, Any], name: str, size: int) -> Image.Image
     return picture if picture.size == (size, height) else picture.resize((size, height), Image.Resampling.LANCZOS)
 
 
-def _frames(
-    env: VectorEnv[Any, Any, Any],
-    world: World,
-    policy: TrainedPolicy,
-    influence: Influence | None,
-    combine: str,
-    number: int,
-    size: int,
-) -> Iterator[Image.Image]:
-    """Plays one episode, then gives a frame for each of its states."""
+def play_scene(stage: Stage, number: int, drawn: bool = True) -> Scene:
+    """Plays one episode with the trained policy, as in the run's evaluation."""
     pictures: list[Image.Image] = []
 
-    def act(group: int, time: int, obs: Observation) -> tuple[NDArray[Any], NDArray[np.bool_]]:
-        pictures.append(_picture(env, world.name, size))
-        return policy(obs), np.zeros(1, dtype=bool)
+    def look() -> None:
+        if drawn:
+            pictures.append(_picture(stage.env, stage.world.name, stage.size))
 
-    played = play([env], act, [episode_seed(policy.seed, 1, number)], world.steps)
-    pictures.append(_picture(env, world.name, size))  # play leaves a finished world as it is
-    title = f"{world.name}, seed {policy.seed}, episode {number}"
-    course = _course(played, world, influence, combine, title)
-    for step, picture in zip(range(len(course.values)), pictures, strict=False):
+    def act(group: int, time: int, obs: Observation) -> tuple[NDArray[Any], NDArray[np.bool_]]:
+        look()
+        return stage.policy(obs), np.zeros(1, dtype=bool)
+
+    played = play([stage.env], act, [episode_seed(stage.policy.seed, 1, number)], stage.world.steps)
+    look()  # play leaves a finished world as it is
+    title = f"{stage.world.name}, seed {stage.policy.seed}, episode {number}"
+    course = _course(played, stage.world, stage.influence, stage.combine, title)
+    return Scene(pictures[: len(course.values)], course)
+
+
+def _frames(scene: Scene, size: int) -> Iterator[Image.Image]:
+    """A frame for each state of an episode: its picture, and the strip up to there."""
+    for step, picture in enumerate(scene.pictures):
         frame = Image.new("RGB", (size, picture.height + strip_height(size)), PAPER)
         frame.paste(picture, (0, 0))
-        frame.paste(draw_strip(course, step, size), (0, picture.height))
+        frame.paste(draw_strip(scene.course, step, size), (0, picture.height))
         yield frame
 
 
@@ -258,8 +296,10 @@ def _course(played: Played, world: World, influence: Influence | None, combine: 
     return Course("CAI", "nats", values.double().numpy(), reached, title)
 
 
-def _write(path: Path, frames: Iterator[Image.Image], fps: float) -> None:
-    """A video of frames as they come: .gif by pillow, .mp4 by ffmpeg."""
+def write_video(path: Path, scenes: Iterable[Scene], stage: Stage) -> None:
+    """A video of scenes as they come: .gif by pillow, .mp4 by ffmpeg."""
+    fps = float(stage.env.metadata.get("render_fps") or 30)
+    frames = (frame for scene in scenes for frame in _frames(scene, stage.size))
     opening = next(frames)
     with written(path) as temporary:
         if path.suffix.lower() == ".gif":

@@ -1,5 +1,6 @@
 """Gymnasium wrappers that tell the influence of each step, and reward it if asked: one world, or a vector of them."""
 
+import os
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any, SupportsFloat, TypedDict, Unpack
@@ -26,6 +27,8 @@ from butfor.scoring import ScoreConfig
 Table = NDArray[Any]
 """[N, D], a row a world"""
 Flags = NDArray[np.bool_]
+ONLY_TO_LEARN = {"learn_every", "batches", "memory", "model", "fitting", "scoring", "seed"}  # settings
+_IMPORTED_BY = os.getpid()
 
 
 class Settings(TypedDict, total=False):
@@ -59,7 +62,7 @@ class Settings(TypedDict, total=False):
     seed: int
     """of the network's first weights, its batches and the actions that are tried [0]"""
     device: torch.device | str
-    """where the network is [cpu]"""
+    """where the network is, unless an `Influence` is given as an object [cpu]"""
 
 
 class StepInfluence:
@@ -86,6 +89,8 @@ class StepInfluence:
         seed: int = 0,
         device: torch.device | str = "cpu",
     ) -> None:
+        if not isinstance(influence, Influence | Path | str | None):
+            raise TypeError(f"influence is {influence!r}; expected an Influence, or the path of a saved one.")
         if (influence is None) == (entities is None):
             raise ValueError(
                 "Give either a saved Influence (its path, or the object) or entities= to learn about, such as "
@@ -93,6 +98,11 @@ class StepInfluence:
             )
         if learn_every < 1 or batches < 1:
             raise ValueError(f"learn_every and batches must be at least 1; got {learn_every} and {batches}.")
+        if isinstance(action_space, spaces.Box) and not action_space.is_bounded():
+            raise ValueError(
+                f"The action space {action_space} has no bounds within which actions could be tried. Where ClipAction "
+                "took them away, put it outside: ClipAction(InfluenceWrapper(env, ...))."
+            )
         self.learn_every, self.batches, self._since = learn_every, batches, 0
         self._saved = Influence.load(influence, device) if isinstance(influence, Path | str) else influence
         self.sizes = choose_parts(observation_space, parts, None if self._saved is None else self._saved.model.obs_size)
@@ -111,6 +121,8 @@ class StepInfluence:
             if (law.count, law.size) != (given.count, given.size):
                 raise ValueError(f"The Influence is of other actions, {law}, than the world's, {action_space}.")
             self.names = list(self._saved.entities)
+        if {"sum", "max"} & set(self.names):
+            raise ValueError(f"Entities are {self.names}; choose names other than sum and max, which combine them.")
         if bonus_from not in ("sum", "max", *self.names):
             raise ValueError(f"bonus_from is {bonus_from!r}; expected sum, max or one of {', '.join(self.names)}.")
         self.bonus = None if bonus is None else BonusConfig(weight=bonus, cap=cap, ceiling=ceiling)
@@ -181,6 +193,7 @@ class InfluenceWrapper(gymnasium.Wrapper[Any, Any, Any, Any], RecordConstructorA
         influence: Influence | Path | str | None = None,
         **settings: Unpack[Settings],
     ) -> None:
+        _prepare(influence, settings)
         RecordConstructorArgs.__init__(self, influence=influence, **settings)
         gymnasium.Wrapper.__init__(self, env)
         self.steps = StepInfluence(env.observation_space, env.action_space, influence, **settings)
@@ -241,6 +254,7 @@ class VectorInfluenceWrapper(VectorWrapper):
         influence: Influence | Path | str | None = None,
         **settings: Unpack[Settings],
     ) -> None:
+        _prepare(influence, settings)
         super().__init__(env)
         self.steps = StepInfluence(env.single_observation_space, env.single_action_space, influence, **settings)
         self.autoreset = AutoresetMode((env.metadata or {}).get("autoreset_mode", AutoresetMode.NEXT_STEP))
@@ -300,6 +314,14 @@ class VectorInfluenceWrapper(VectorWrapper):
             if final[world] is not None:
                 after[world], known[world] = self.steps.flatten(final[world], 1)[0], True
         return after, known
+
+
+def _prepare(influence: Influence | Path | str | None, settings: Settings) -> None:
+    """Refuses settings that nothing would look at, and keeps torch from hanging in a process that was forked."""
+    if unused := sorted(ONLY_TO_LEARN & set(settings)) if influence is not None else []:
+        raise ValueError(f"{', '.join(unused)}: a saved Influence is used as it is; these are for one that learns.")
+    if os.getpid() != _IMPORTED_BY:  # as in AsyncVectorEnv: torch would wait for the threads of the parent
+        torch.set_num_threads(1)
 
 
 def _begun(obs: Table | None) -> Table:
