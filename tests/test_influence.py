@@ -168,6 +168,18 @@ def test_numpy_gives_numpy_and_torch_gives_torch(fitted: Influence) -> None:
     assert np.array_equal(fitted.score(obs.tolist())["object"], fitted.score(obs)["object"])
 
 
+def test_a_column_at_rest_while_fitting_may_move_later() -> None:
+    """Divided by a spread of 1e-25 its values would overflow."""
+    obs, action, next_obs = gate_world(300, 5)
+    still = 1e-25 * np.random.default_rng(0).standard_normal((300, 1))
+    short = FitConfig(batch_size=100, max_epochs=2)
+    influence = Influence.fit(
+        np.hstack([obs, still]), action, np.hstack([next_obs, still]), {"object": [1]}, fitting=short
+    )
+    scores = influence.score(np.hstack([obs, np.full((300, 1), 1e15)]))["object"]
+    assert np.isfinite(scores).all()
+
+
 def test_no_states_have_no_scores(fitted: Influence) -> None:
     nothing = np.zeros((0, 3))
     assert fitted.score(nothing)["object"].shape == (0,)

@@ -37,7 +37,10 @@ class ActionLaw:
             if not (np.isfinite(space.low).all() and np.isfinite(space.high).all()):
                 raise ValueError(f"The action space {space} has infinite bounds; give a Box with finite ones.")
             return cls(tuple(space.low.astype(float).tolist()), tuple(space.high.astype(float).tolist()))
-        raise TypeError(f"The action space must be a one-dimensional Box or a Discrete; got {space}.")
+        raise TypeError(
+            f"The action space must be a one-dimensional Box or a Discrete; got {space}. Wrap the world so that its "
+            "actions are one of these, for example by numbering the combinations of a MultiDiscrete."
+        )
 
     @classmethod
     def from_plain(cls, data: Mapping[str, Any]) -> "ActionLaw":
