@@ -14,7 +14,7 @@ help:  ## show this list
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "make %-9s %s\n", $$1, $$2 }' Makefile
 
 demo: $(INSTALLED)  ## detect influence in a small world and write a report, runs/demo/report.html
-	@$(BIN)/butfor detect slide --preset demo --run runs/demo --overwrite
+	@OMP_NUM_THREADS=1 $(BIN)/butfor detect slide --preset demo --run runs/demo --overwrite
 	@test -f runs/demo/report.html || { echo "The demo ended without its report, runs/demo/report.html." >&2; exit 1; }
 	@echo "Open $(CURDIR)/runs/demo/report.html in a browser."
 
