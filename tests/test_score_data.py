@@ -305,6 +305,11 @@ def test_an_interruption_says_what_is_there(
     assert [path.name for path in tmp_path.iterdir()] == ["data.npz"]
 
 
+def test_settings_of_a_fit_are_refused_with_a_model(monkeypatch: pytest.MonkeyPatch) -> None:
+    with pytest.raises(SystemExit, match="--members and --epochs are for fitting"):
+        run(monkeypatch, "a.npz", "--out", "b.npz", "--model", "m.safetensors", "--members", "5")
+
+
 def test_an_interruption_after_the_fit_tells_of_the_model(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:

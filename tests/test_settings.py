@@ -56,6 +56,10 @@ NO_RANGE = AgentConfig(target_range=None)
             "entity is (3, 4, 5) and entities ('cube=3:6',): name one, or several with names.",
         ),
         (
+            {"entities": ("cube=3:6",)},
+            "entities are ('cube=3:6',), but influence is not used; choose a use of influence.",
+        ),
+        (
             {"entities": ("cube=3:6",), "curiosity": "vime"},
             "curiosity is 'vime', which has one score for all that it predicts; name those columns by entity, not by "
             "entities.",
@@ -279,7 +283,8 @@ def test_a_world_made_in_python_has_the_settings_of_a_foreign_one() -> None:
 def test_settings_come_back_from_json_as_they_were(world: str, name: str) -> None:
     config = dataclasses.replace(preset(world, name), entity=(1, 2), overlap=("acting", "model"), seeds=3)
     assert config_from(Config, json.loads(json.dumps(plain(config)))) == config
-    several = dataclasses.replace(config, entity=None, entities=("cube=3:6", "ball=6"), combine="ball")
+    uses = config.influence or ("bonus",)
+    several = dataclasses.replace(config, entity=None, influence=uses, entities=("cube=3:6", "ball=6"), combine="ball")
     assert config_from(Config, json.loads(json.dumps(plain(several)))) == several
 
 

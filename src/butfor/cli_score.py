@@ -42,7 +42,7 @@ def score(
         entity: what may be influenced, and its columns of the observation: cube=3:6, or cube=observation:3:6 where
             observations are dictionaries; give it again for further entities
         ignore: a part of the observation to leave out, such as images; give it again for further parts
-        members: networks that are averaged; 5 make scores that are less sure of themselves
+        members: networks that predict as one, unsure where they disagree: 5 tell influence best
         epochs: of fitting, at most; it ends earlier where the error no longer falls
         actions: K, the actions tried in each state
         seed: of the split into episodes, of the fit and of the tried actions
@@ -54,6 +54,8 @@ def score(
     """
     from butfor.score_data import Options, score_file
 
+    if model is not None and (members != 1 or epochs is not None):
+        raise ValueError("--members and --epochs are for fitting; with --model there is none: leave them out.")
     options, began = Options(members, epochs, actions, seed, tuple(ignore)), time.time()
     try:
         with live_progress() as progress:

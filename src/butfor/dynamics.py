@@ -12,6 +12,9 @@ from butfor.arrays import Array, change_rounding, check_table, check_transitions
 from butfor.networks import ACTIVATIONS, ACTIVATIONS_IN_PLACE, Activation, InputNorm, Linear
 
 
+STIRRED = 1e-12  # the least spread of a column that is not constant
+
+
 @dataclass(frozen=True)
 class ModelConfig:
     """The Gaussian network. Defaults are the paper's for detection on Fetch; presets hold those of each world."""
@@ -174,9 +177,12 @@ def target_scale(transitions: Transitions, entities: Mapping[str, Sequence[int]]
 
 
 def obs_range(obs: Tensor) -> tuple[Tensor, Tensor]:
-    """Mean and standard deviation (1 where constant) of each column in float64, so that units do not matter: [D]."""
+    """Mean and standard deviation (1 where constant) of each column in float64, so that units do not matter: [D].
+
+    A column that varies by less than `STIRRED`, as velocities at rest do, counts as constant: it may be 1 later.
+    """
     deviation = obs.double().std(0)
-    return obs.double().mean(0), torch.where(deviation > 0, deviation, 1.0)
+    return obs.double().mean(0), torch.where(deviation > STIRRED, deviation, 1.0)
 
 
 def training_table(

@@ -292,8 +292,7 @@ class Influence:
         center, spread = torch.tensor(
             [self.obs_center, self.obs_spread], dtype=torch.float64, device=table.device
         ).unbind()
-        table = ((table - center) / spread).clamp(-1e6, 1e6)  # of a column that was at rest while fitting
-        table = table.to(self.model.mean_head.weight.device, torch.float32)
+        table = ((table - center) / spread).to(self.model.mean_head.weight.device, torch.float32)
         return table.expand(self.model.replicas, -1, -1)
 
     def _scores(self, obs: Array, generator: torch.Generator | None, members: int) -> Tensor:

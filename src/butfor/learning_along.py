@@ -16,7 +16,6 @@ from butfor.networks import make_generators
 from butfor.scoring import ScoreConfig
 
 FACTOR = 3.0  # by which the spread of the changes may differ from the units of the network before it starts anew
-STIRRED = 1e-12  # columns that vary by less, as velocities at rest do, count as constant: they may be 1 later
 
 
 class InfluenceLearner:
@@ -117,7 +116,6 @@ class InfluenceLearner:
     def _start(self, transitions: Transitions, scale: Tensor) -> tuple[Influence, torch.optim.Optimizer]:
         """A fresh network in the units of these transitions, and its optimiser."""
         center, spread = obs_range(transitions[0])
-        spread = spread.where(spread > STIRRED, 1.0)
         network = GaussianDynamics(self.obs_size, self.law.size, len(scale), self.model, self._generators)
         network = network.to(self.device)
         target = training_table(transitions, self.law, self.entities, scale, self.device, center, spread)[1]

@@ -23,6 +23,12 @@ def parts_of(space: spaces.Space[Any], path: str = "") -> dict[str, spaces.Space
     return {name: part for found in parts for name, part in found.items()}
 
 
+def is_image(shape: Sequence[int], is_bytes: bool) -> bool:
+    """Whether what a step shows is taken for an image: a large matrix, any matrix of bytes, or a long row of bytes."""
+    large = math.prod(shape) >= IMAGE
+    return (large and is_bytes) or ((large or is_bytes) and len(shape) > 1)
+
+
 def part_size(path: str, part: spaces.Space[Any]) -> int:
     """How many numbers a part of an observation has; what is no state is refused."""
     what = f"the part {path!r} of the observation" if path else "the observation"
@@ -31,10 +37,9 @@ def part_size(path: str, part: spaces.Space[Any]) -> int:
         raise TypeError(
             f"Influence needs states that are numbers; {what} is {part}. Wrap the world in FlattenObservation{others}."
         )
-    size, is_bytes = math.prod(part.shape), part.dtype == np.uint8
-    if (is_bytes or size >= IMAGE) and (len(part.shape) > 1 or (is_bytes and size >= IMAGE)):
+    if is_image(part.shape, part.dtype == np.uint8):
         raise TypeError(f"Influence needs states, not images; {what} is {part}{others}.")
-    return size
+    return math.prod(part.shape)
 
 
 def choose_parts(

@@ -15,9 +15,9 @@ from numpy.typing import NDArray
 
 from butfor.entities import parse_entities
 from butfor.episodes import Bool
+from butfor.observation_parts import is_image
 
 Table = NDArray[Any]
-IMAGE = 32 * 32  # numbers in a step: from here on a matrix, or a row of bytes, is taken for an image
 LARGEST = np.finfo(np.float32).max  # the model computes in single precision
 MOST_ACTIONS = 1_000  # discrete ones: each is tried in each state
 
@@ -179,9 +179,7 @@ def flat_table(
             raise ValueError(f"{name} has shape {list(array.shape)}; expected one row a step.")
         shape = array.shape[lead:]
         size = int(np.prod(shape))
-        if (size >= IMAGE or array.dtype == np.uint8) and (
-            len(shape) > 1 or (size >= IMAGE and array.dtype == np.uint8)
-        ):
+        if is_image(shape, array.dtype == np.uint8):
             advice = "give states, as positions and velocities" + (
                 f", or leave it out: --ignore {path}" if path else ""
             )

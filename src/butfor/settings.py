@@ -121,6 +121,8 @@ class Config:
             raise ValueError(f"entities are {self.entities}; choose names other than sum and max, which combine them.")
         if self.combine not in ("sum", "max", *names):
             raise ValueError(f"combine is {self.combine!r}; expected {', '.join(('sum', 'max', *names))}.")
+        if self.entities and not self.influence:
+            raise ValueError(f"entities are {self.entities}, but influence is not used; choose a use of influence.")
 
     @property
     def needs_model(self) -> bool:
