@@ -11,7 +11,6 @@ from butfor.actions import ActionLaw
 from butfor.arrays import Array, change_rounding, check_table, check_transitions
 from butfor.networks import ACTIVATIONS, ACTIVATIONS_IN_PLACE, Activation, InputNorm, Linear
 
-
 STIRRED = 1e-12  # the least spread of a column that is not constant
 
 
