@@ -1,6 +1,7 @@
 """What several test files share: where the project lies, and what its modules import."""
 
 import ast
+import signal
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -8,6 +9,7 @@ import pytest
 
 ROOT = Path(__file__).resolve().parent.parent
 PACKAGE = ROOT / "src" / "butfor"
+signal.signal(signal.SIGINT, signal.default_int_handler)  # a shell's background jobs, and their children, ignore Ctrl-C
 
 
 @dataclass(frozen=True)
