@@ -123,8 +123,8 @@ def _faster(claim: Claim, curves: Mapping[str, Curve]) -> tuple[Finding, str]:
 def _better(claim: Claim, curves: Mapping[str, Curve]) -> tuple[Finding, str]:
     """Compared is the area under the curve of each seed up to the last episode that both have, of at least five seeds,
     where one of the two has had a success of 0.1. Reproduced: the 95 % interval of the probability that the first is
-    larger lies above one half. Partly: the probability does, but not
-    the interval. Not reproduced: the interval lies below one half. Otherwise undecided."""
+    larger lies above one half. Partly: the probability does, but not the interval. Not reproduced: the interval lies
+    below one half. Otherwise undecided."""
     chance, words = _chance(claim, curves)
     if chance is None:
         return "undecided", words
@@ -138,8 +138,7 @@ def _better(claim: Claim, curves: Mapping[str, Curve]) -> tuple[Finding, str]:
 def _on_par(claim: Claim, curves: Mapping[str, Curve]) -> tuple[Finding, str]:
     """Compared is the area under the curve of each seed up to the last episode that both have, of at least five seeds,
     where one of the two has had a success of 0.1. Not reproduced: the 95 % interval of the probability that the first
-    is larger lies below one half. Reproduced: it does not, and lies above
-    one fifth. Otherwise undecided."""
+    is larger lies below one half. Reproduced: it does not, and lies above one fifth. Otherwise undecided."""
     chance, words = _chance(claim, curves)
     if chance is None:
         return "undecided", words

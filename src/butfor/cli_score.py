@@ -2,12 +2,12 @@
 
 import time
 from pathlib import Path
-from typing import Annotated, Any, Literal
+from typing import Annotated, Literal
 
 import tyro
 
 from butfor.cli_train import choose_device
-from butfor.console import live_progress
+from butfor.console import live_progress, print_scores
 
 OPTIONAL_FILE = tyro.conf.arg(metavar="FILE", help_behavior_hint="")
 
@@ -69,37 +69,3 @@ def score(
             again = f"The fitted model is in {save_model}: go on from there with --model {save_model}."
         raise KeyboardInterrupt(f"Interrupted; no scores were written. {again}") from None
     print_scores(summary)
-
-
-def print_scores(summary: dict[str, Any]) -> None:
-    """A table of the scores, what the diagnosis says of them, and where they are."""
-    from rich.box import SIMPLE
-    from rich.console import Console
-    from rich.table import Table
-    from rich.text import Text
-
-    console = Console()
-    counts = f"{summary['states']:,} states, {summary['episodes']:,} episodes"
-    console.print(Text(f"Influence in {summary['source']}: {counts}", style="bold"))
-    table = Table("", box=SIMPLE, padding=(0, 1, 0, 0))
-    quantiles = list(next(iter(summary["entities"].values()))["quantiles"])
-    for column in (f"above {summary['threshold']:g}", "mean", *(f"{float(q):.0%}" for q in quantiles), "highest"):
-        table.add_column(column, justify="right")
-    for name, row in summary["entities"].items():
-        values = [row["mean"], *row["quantiles"].values(), row["highest"]]
-        table.add_row(Text(name), f"{row['above']:.1%}", *(f"{value:.3f}" for value in values))
-    console.print(table)
-    print(f"Nats; above {summary['threshold']:g}: share of the states; then mean, quantiles and highest score.")
-    for name, found in summary["diagnosis"].items():
-        print(f"Can the scores of {name} be trusted? {'No problem was found.' if found['trusted'] else 'Mind this:'}")
-        for finding in found["findings"]:
-            if not finding["fine"]:
-                print(f"  - {finding['words']}")
-    if not summary["diagnosis"]:
-        print("There are too few steps to say whether the scores can be trusted.")
-    for note in summary["notes"]:
-        print(f"Note: {note}")
-    names = ", ".join(summary["names"].values())
-    print(f"Scores: {summary['out']} ({names})\nReport: {summary['report']}")
-    if summary["saved_model"]:
-        print(f"Model: {summary['saved_model']}")

@@ -137,3 +137,37 @@ def print_training(folder: Path) -> bool:
     spent = {name: value for name, value in summary["seconds"].items() if value >= 0.05}
     print("seconds by kind: " + ", ".join(f"{name} {value:.1f}" for name, value in spent.items()))
     return bool(summary["finished"])
+
+
+def print_scores(summary: dict[str, Any]) -> None:
+    """A table of the scores, what the diagnosis says of them, and where they are."""
+    from rich.box import SIMPLE
+    from rich.console import Console
+    from rich.table import Table
+    from rich.text import Text
+
+    console = Console()
+    counts = f"{summary['states']:,} states, {summary['episodes']:,} episodes"
+    console.print(Text(f"Influence in {summary['source']}: {counts}", style="bold"))
+    table = Table("", box=SIMPLE, padding=(0, 1, 0, 0))
+    quantiles = list(next(iter(summary["entities"].values()))["quantiles"])
+    for column in (f"above {summary['threshold']:g}", "mean", *(f"{float(q):.0%}" for q in quantiles), "highest"):
+        table.add_column(column, justify="right")
+    for name, row in summary["entities"].items():
+        values = [row["mean"], *row["quantiles"].values(), row["highest"]]
+        table.add_row(Text(name), f"{row['above']:.1%}", *(f"{value:.3f}" for value in values))
+    console.print(table)
+    print(f"Nats; above {summary['threshold']:g}: share of the states; then mean, quantiles and highest score.")
+    for name, found in summary["diagnosis"].items():
+        print(f"Can the scores of {name} be trusted? {'No problem was found.' if found['trusted'] else 'Mind this:'}")
+        for finding in found["findings"]:
+            if not finding["fine"]:
+                print(f"  - {finding['words']}")
+    if not summary["diagnosis"]:
+        print("There are too few steps to say whether the scores can be trusted.")
+    for note in summary["notes"]:
+        print(f"Note: {note}")
+    names = ", ".join(summary["names"].values())
+    print(f"Scores: {summary['out']} ({names})\nReport: {summary['report']}")
+    if summary["saved_model"]:
+        print(f"Model: {summary['saved_model']}")

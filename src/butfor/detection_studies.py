@@ -138,8 +138,7 @@ def study_actions(case: Case) -> list[dict[str, Any]]:
 
 def study_helps(case: Case) -> list[dict[str, Any]]:
     """What helps on the exact label: beta-NLL, no spectral norm, data of a random policy."""
-    random = case.data.episodes("random-train", len(case.train) + len(case.validation))
-    learned, held_out = (random.take(part) for part in np.split(np.arange(len(random)), [len(case.train)]))
+    learned, held_out = random_episodes(case)
     free = replace(case.model, spectral_norm_hidden=False, spectral_norm_variance=False)
     variants: dict[str, Callable[[], Influence]] = {
         "As in the table": lambda: case.influence,
@@ -157,9 +156,11 @@ def study_helps(case: Case) -> list[dict[str, Any]]:
 
 def study_ensembles(case: Case) -> list[dict[str, Any]]:
     """Ensembles of five networks a seed, by loss and data; on each label also as if its share were the paper's."""
-    random = case.data.episodes("random-train", len(case.train) + len(case.validation))
-    both = {"train": concatenate([case.train, random.take(np.arange(len(case.train)))])}
-    both["validation"] = concatenate([case.validation, random.take(np.arange(len(case.train), len(random)))])
+    learned, held_out = random_episodes(case)
+    both = {
+        "train": concatenate([case.train, learned]),
+        "validation": concatenate([case.validation, held_out]),
+    }
     beta = {"model": replace(case.model, beta=0.5)}
     variants: dict[str, Callable[[], Influence]] = {
         "One network": lambda: case.influence,
@@ -184,6 +185,12 @@ def study_ensembles(case: Case) -> list[dict[str, Any]]:
                     row["at_paper_share"] = {"share": shares[name]} | detect.summarize(as_if)
                 rows.append(row)
     return rows
+
+
+def random_episodes(case: Case) -> tuple[Episodes, Episodes]:
+    """As many episodes of a random policy to learn from and to validate on as the case has."""
+    random, first = case.data.episodes("random-train", len(case.train) + len(case.validation)), len(case.train)
+    return random.take(np.arange(first)), random.take(np.arange(first, len(random)))
 
 
 def rescored(influence: Influence, scoring: ScoreConfig) -> Influence:

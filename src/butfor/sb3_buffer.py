@@ -19,10 +19,10 @@ from butfor.dynamics import Transitions
 from butfor.entities import parse_entities
 from butfor.explore import BonusConfig, add_bonus
 from butfor.influence import Influence
+from butfor.observation_parts import GOAL_PARTS
 from butfor.priority import PriorityConfig, by_influence
 
 Array = npt.NDArray[Any]
-GOAL_PARTS = {"observation", "achieved_goal", "desired_goal"}
 
 
 class InfluenceReplayBuffer(HerReplayBuffer):
