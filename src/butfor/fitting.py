@@ -35,6 +35,8 @@ class FitConfig:
     """epochs between validations (there is one after the first epoch and one at the end, too)"""
     patience: int = 10
     """validations without a better error after which a replica's training ends"""
+    decay: bool = False
+    """let the learning rate fall to nothing over max_epochs, along half a cosine"""
 
     def __post_init__(self) -> None:
         for name in ("batch_size", "max_epochs", "validate_every", "patience"):
@@ -46,10 +48,20 @@ class FitConfig:
 
 def make_optimizer(model: nn.Module, config: FitConfig) -> torch.optim.Adam:
     """Adam over all replicas at once; being elementwise it never mixes them."""
-    on_gpu = next(model.parameters()).device.type == "cuda"
-    return torch.optim.Adam(
-        model.parameters(), lr=config.learning_rate, betas=config.betas, fused=True, capturable=on_gpu
-    )
+    device = next(model.parameters()).device
+    on_gpu = device.type == "cuda"
+    # a rate that changes is a tensor, which a recorded step reads anew each time
+    rate = torch.tensor(config.learning_rate, device=device) if config.decay and on_gpu else config.learning_rate
+    return torch.optim.Adam(model.parameters(), lr=rate, betas=config.betas, fused=True, capturable=on_gpu)
+
+
+def set_rate(optimizer: torch.optim.Adam, rate: float) -> None:
+    """Changes the learning rate, in place where it is a tensor."""
+    for group in optimizer.param_groups:
+        if isinstance(group["lr"], Tensor):
+            group["lr"].fill_(rate)
+        else:
+            group["lr"] = rate
 
 
 def take(data: Tensor, index: Tensor) -> Tensor:
@@ -130,6 +142,9 @@ class Fitting:
         full_step = captured(lambda index: step(index, fused), [example], [self.module, self.optimizer])
         while self.epoch < self.config.max_epochs and not bool(self.stopped.all()):
             self.module.train()
+            if self.config.decay:
+                done = self.epoch / self.config.max_epochs
+                set_rate(self.optimizer, self.config.learning_rate * 0.5 * (1 + math.cos(math.pi * done)))
             order = torch.stack([torch.randperm(rows, generator=g, device=g.device) for g in self.generators])
             order = order.to(inputs.device)  # [R, N]
             total = torch.zeros(self.model.replicas, device=inputs.device)
@@ -189,6 +204,9 @@ class Fitting:
             setattr(self, name, state[name].to(device, copy=True))
         self.best = {name: value.to(device, copy=True) for name, value in state["best"].items()}
         self.module.load_state_dict(state["model"])
+        rates = [group["lr"] for group in self.optimizer.param_groups]  # set anew in every epoch
         self.optimizer.load_state_dict(copy.deepcopy(state["optimizer"]))
+        for group, rate in zip(self.optimizer.param_groups, rates, strict=True):
+            group["lr"] = rate
         for generator, saved in zip(self.generators, state["generators"], strict=True):
             generator.set_state(saved)
