@@ -223,9 +223,10 @@ def assert_same_bits(first: Fitting, second: Fitting) -> None:
         assert torch.equal(first.best[name], second.best[name]), name
 
 
+@pytest.mark.parametrize("decay", [False, True])
 @pytest.mark.parametrize("interrupted_after", [0, 1, 4, 7])
-def test_a_fit_that_is_interrupted_and_resumed_ends_with_the_same_bits(interrupted_after: int) -> None:
-    config = FitConfig(batch_size=16, learning_rate=1e-2, max_epochs=9, validate_every=1, patience=3)
+def test_a_fit_that_is_interrupted_and_resumed_ends_with_the_same_bits(interrupted_after: int, decay: bool) -> None:
+    config = FitConfig(batch_size=16, learning_rate=1e-2, max_epochs=9, validate_every=1, patience=3, decay=decay)
 
     def fresh(seed: int) -> Fitting:
         model = network(tuple(seed + other for other in SEEDS), torch.float32)
@@ -244,6 +245,27 @@ def test_a_fit_that_is_interrupted_and_resumed_ends_with_the_same_bits(interrupt
     resumed.restore(saved)
     list(resumed.run())
     assert_same_bits(unbroken, resumed)
+
+
+def test_the_learning_rate_falls_along_half_a_cosine_where_it_is_to() -> None:
+    for decay, expected in ((False, [0.1] * 4), (True, [0.1, 0.1 * (1 + math.sqrt(0.5)) / 2, 0.05])):
+        config = FitConfig(batch_size=40, learning_rate=0.1, max_epochs=4, validate_every=1, decay=decay)
+        fitting = Fitting(network(), tables(), tables(5), config, make_generators(SEEDS))
+        rates = [one.optimizer.param_groups[0]["lr"] for one in fitting.run()]  # that of each epoch, after it
+        assert rates[: len(expected)] == pytest.approx(expected)
+        assert len(rates) == 4
+
+
+@pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a GPU")
+def test_a_recorded_step_follows_the_falling_rate() -> None:
+    """The last of many epochs changes next to nothing, which a rate fixed in the recording would not give."""
+    config = FitConfig(batch_size=16, learning_rate=1e-2, max_epochs=100, validate_every=1, patience=1000, decay=True)
+    model = network(SEEDS, torch.float32).cuda()
+    data = [(inputs.float().cuda(), target.float().cuda()) for inputs, target in (tables(), tables(5))]
+    fitting = Fitting(model, data[0], data[1], config, make_generators(SEEDS))
+    weights = [one.model.mean_head.weight.detach().clone() for one in fitting.run()]  # type: ignore[attr-defined]
+    first, last = (weights[1] - weights[0]).abs().max(), (weights[-1] - weights[-2]).abs().max()
+    assert last < 0.01 * first
 
 
 def test_a_state_is_a_snapshot_that_later_training_does_not_change() -> None:

@@ -110,6 +110,15 @@ class ActionLaw:
         unit = torch.quasirandom.SobolEngine(self.size, scramble=True, seed=seed).draw(actions)
         return self._stretch(unit.to(device))[None, None]
 
+    def corners(self, actions: int, seed: int, device: torch.device) -> Tensor:
+        """Extreme actions of a box, each number its lowest or highest: all 2^size, or `actions` of them by chance where
+        there are more, for all states: [1, 1, K, size]."""
+        if 2**self.size <= actions:
+            unit = torch.cartesian_prod(*[torch.tensor([0.0, 1.0])] * self.size).view(-1, self.size)
+        else:
+            unit = torch.randint(2, (actions, self.size), generator=torch.Generator().manual_seed(seed)).float()
+        return self._stretch(unit.to(device))[None, None]
+
     def bounds(self, device: torch.device) -> tuple[Tensor, Tensor]:
         """`low` and `high` as tensors [size]."""
         return torch.tensor(self.low, device=device), torch.tensor(self.high, device=device)

@@ -18,7 +18,7 @@ from butfor.gaussian import KL_FORMS, KLForm
 from butfor.influence import Influence
 from butfor.networks import some_replicas
 from butfor.rollout import Progress
-from butfor.scoring import ScoreConfig
+from butfor.scoring import Sampling, ScoreConfig
 
 Array = NDArray[Any]
 Seen = TypeVar("Seen", Array, Tensor)
@@ -123,7 +123,7 @@ def study_actions(case: Case) -> list[dict[str, Any]]:
     """CAI by the number of actions, how they are drawn, and how the KL to the mixture is clipped."""
     name = "random" if "random" in case.sets else next(iter(case.sets))  # the paper's choice: it is the harder set
     rows = []
-    samplings: tuple[Literal["independent", "sobol"], ...] = ("independent", "sobol")
+    samplings: tuple[Sampling, ...] = ("independent", "sobol")
     forms: tuple[KLForm, ...] = ("mean", "mean_clip_product")
     for sampling in samplings:
         for form in forms:

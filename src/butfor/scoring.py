@@ -9,7 +9,7 @@ import dataclasses
 import math
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from typing import Literal
+from typing import Literal, get_args
 
 import torch
 from torch import Tensor
@@ -19,14 +19,18 @@ from butfor.dynamics import GaussianDynamics
 from butfor.gaussian import KL_FORMS, KLForm, entropy, kl_to_mixture
 
 
+Sampling = Literal["independent", "sobol", "corners"]
+
+
 @dataclass(frozen=True)
 class ScoreConfig:
     """How CAI is estimated from a fitted model."""
 
     actions: int = 64
     """K, the actions tried in each state (discrete action spaces: all of them)"""
-    sampling: Literal["independent", "sobol"] = "independent"
-    """fresh uniform actions for each state, or one shared low-discrepancy (Sobol) set for all states"""
+    sampling: Sampling = "independent"
+    """fresh uniform actions for each state; or one set for all states: a low-discrepancy one (Sobol), or extreme actions
+    (corners: all 2^A, or K of them), with which influence counts that only a strong action has"""
     separate_mixture: bool = False
     """draw another K actions for the mixture, instead of using the same K for the mean and the mixture"""
     form: KLForm = "mean_clip_product"
@@ -37,8 +41,10 @@ class ScoreConfig:
             raise ValueError(f"actions must be at least 2, to compare an action with others; got {self.actions}.")
         if self.form not in KL_FORMS:
             raise ValueError(f"form is {self.form!r}; it must be one of {', '.join(KL_FORMS)}.")
-        if self.sampling not in ("independent", "sobol"):
-            raise ValueError(f"sampling is {self.sampling!r}; it must be 'independent' or 'sobol'.")
+        if self.sampling not in get_args(Sampling):
+            raise ValueError(f"sampling is {self.sampling!r}; it must be one of {', '.join(get_args(Sampling))}.")
+        if self.sampling == "corners" and self.separate_mixture:
+            raise ValueError("sampling 'corners' tries one fixed set of actions; there is no second for the mixture.")
 
 
 def score_states(
@@ -194,11 +200,12 @@ def action_drawer(
 ) -> tuple[int, Callable[[int, int], Tensor]]:
     """How many actions a state gets, and what draws those of the states from `start` to `stop`."""
     count = law.count or config.actions * (2 if config.separate_mixture else 1)
-    if law.count or config.sampling == "sobol":
+    if law.count or config.sampling != "independent":
         seeds = [int(torch.randint(2**31, (1,), generator=g, device=g.device)) for g in generators]
-        sets = [law.shared(count, seed, g.device) for seed, g in zip(seeds, generators, strict=True)]
+        make = law.corners if config.sampling == "corners" and not law.count else law.shared
+        sets = [make(count, seed, g.device) for seed, g in zip(seeds, generators, strict=True)]
         shared = torch.cat(sets)  # [generators, 1, K, A]
-        return count, lambda start, stop: shared
+        return shared.shape[2], lambda start, stop: shared
     return count, lambda start, stop: law.draw(stop - start, count, generators)
 
 
