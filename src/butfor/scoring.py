@@ -18,7 +18,6 @@ from butfor.actions import ActionLaw
 from butfor.dynamics import GaussianDynamics
 from butfor.gaussian import KL_FORMS, KLForm, entropy, kl_to_mixture
 
-
 Sampling = Literal["independent", "sobol", "corners"]
 
 
@@ -29,8 +28,8 @@ class ScoreConfig:
     actions: int = 64
     """K, the actions tried in each state (discrete action spaces: all of them)"""
     sampling: Sampling = "independent"
-    """fresh uniform actions for each state; or one set for all states: a low-discrepancy one (Sobol), or extreme actions
-    (corners: all 2^A, or K of them), with which influence counts that only a strong action has"""
+    """fresh uniform actions for each state; or one set for all states, a low-discrepancy one (Sobol) or the extreme
+    actions (corners: all 2^A, or K of them), with which influence counts that only a strong action has"""
     separate_mixture: bool = False
     """draw another K actions for the mixture, instead of using the same K for the mean and the mixture"""
     form: KLForm = "mean_clip_product"

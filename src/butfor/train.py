@@ -139,6 +139,7 @@ def _run(
     progress: Progress,
 ) -> Path:
     """The loop: play, store, train the model and rescore when due, update the agent, evaluate, save."""
+    started = time.monotonic()
     write_json(folder / "versions.json", versions(device))
     trainer = Trainer(config, world, device)
     if state is not None:
@@ -159,6 +160,8 @@ def _run(
             kept.flush(replay.stored)
         save_checkpoint_in(folder, replay.stored, trainer.state())
 
+    if time_limit is not None:  # it counts from the start: recording a GPU's steps can take a minute
+        time_limit = max(0.0, time_limit - (time.monotonic() - started))
     with closing(trainer), closing(events), stopping(time_limit) as stop:
         while replay.stored < config.episodes or trainer.interrupted:
             if not trainer.interrupted:
