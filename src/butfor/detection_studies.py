@@ -13,7 +13,7 @@ from butfor import detect
 from butfor.detection_data import Data
 from butfor.detection_settings import PAPER_SHARE
 from butfor.dynamics import ModelConfig
-from butfor.episodes import Episodes, concatenate
+from butfor.episodes import Episodes
 from butfor.gaussian import KL_FORMS, KLForm
 from butfor.influence import Influence
 from butfor.networks import some_replicas
@@ -155,18 +155,10 @@ def study_helps(case: Case) -> list[dict[str, Any]]:
 
 
 def study_ensembles(case: Case) -> list[dict[str, Any]]:
-    """Ensembles of five networks a seed, by data and by the actions tried; also as if the share were the paper's."""
-    learned, held_out = random_episodes(case)
-    both = {
-        "train": concatenate([case.train, learned]),
-        "validation": concatenate([case.validation, held_out]),
-    }
+    """Ensembles of five networks a seed, and the actions that are tried; also as if the share were the paper's."""
     variants: dict[str, Callable[[], Influence]] = {
         "One network": lambda: case.influence,
         "Five networks": lambda: case.fit("CAI by five networks", members=MEMBERS),
-        "Five networks, with random episodes": lambda: case.fit(
-            "CAI by five networks, random episodes, too", members=MEMBERS, **both
-        ),
     }
     samplings: dict[str, Sampling] = {"": case.influence.scoring.sampling, ", extreme actions": "corners"}
     shares = PAPER_SHARE if case.data.world == "pick-and-place" else {}
