@@ -233,18 +233,24 @@ def _evaluate(trainer: Trainer, folder: Path, events: Any) -> str:
     shown = [name for name in rows[0] if name not in ("episode", "seed", "seconds")]
     values |= {f"{name}/seed {row['seed']}": row[name] for row in rows for name in shown}
     events.add(values, episode)
+    _summarize(trainer, folder, finished=False)  # for a process that is killed
     spread = f" ± {success.std():.2f}" if len(success) > 1 else ""
     return f"success {success.mean():.2f}{spread}, "
 
 
 def _finish(trainer: Trainer, folder: Path) -> None:
     """The models, and a summary of the run so far."""
-    config = trainer.config
-    world = trainer.world
+    config, world = trainer.config, trainer.world
     save_agent(folder / "model.safetensors", trainer.agent, world.law, world.sizes, config.world, trainer.seeds)
     if trainer.model is not None:
         name = "influence" if config.curiosity == "none" else config.curiosity
         trainer.model.save(folder / f"{name}.safetensors", config.first_seed)
+    _summarize(trainer, folder, finished=trainer.replay.stored >= config.episodes and not trainer.interrupted)
+
+
+def _summarize(trainer: Trainer, folder: Path, finished: bool) -> None:
+    """summary.json: the curve of success so far, and where the time went."""
+    config = trainer.config
     rows = read_metrics(folder) if (folder / "metrics.jsonl").is_file() else []
     episodes = sorted({row["episode"] for row in rows})
     curve = [[row["success"] for row in rows if row["episode"] == episode] for episode in episodes]
@@ -253,7 +259,7 @@ def _finish(trainer: Trainer, folder: Path) -> None:
         "world": config.world,
         "label": run_label("training", config),
         "seeds": trainer.seeds,
-        "finished": trainer.replay.stored >= config.episodes and not trainer.interrupted,
+        "finished": finished,
         "played": trainer.replay.stored,
         "episodes": episodes,
         "success": {"mean": [float(np.mean(v)) for v in curve], "std": [float(np.std(v)) for v in curve]},
