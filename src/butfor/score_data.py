@@ -23,7 +23,7 @@ from butfor.fitting import FitConfig, Fitting
 from butfor.influence import Influence
 from butfor.networks import make_generators
 from butfor.recording import Table
-from butfor.scoring import ScoreConfig
+from butfor.scoring import Sampling, ScoreConfig
 
 if TYPE_CHECKING:
     from butfor.rollout import Progress
@@ -44,11 +44,13 @@ class Options:
     """How a data set is scored."""
 
     members: int = 1
-    """networks that are averaged"""
+    """networks that predict as one"""
     epochs: int | None = None
     """at most; None: 300, or fewer for more than 100,000 steps"""
     actions: int = 64
     """K, the actions tried in each state (discrete action spaces: all of them)"""
+    sampling: Sampling = "independent"
+    """how they are chosen, as in `ScoreConfig`"""
     seed: int = 0
     ignore: tuple[str, ...] = ()
     """parts of the observation to leave out, by their paths"""
@@ -173,7 +175,7 @@ def fit_recording(
         validation=recording.transitions(stopping),
         model=options.network,
         fitting=fitting,
-        scoring=ScoreConfig(actions=options.actions),
+        scoring=ScoreConfig(options.actions, options.sampling),
         members=options.members,
         seed=options.seed,
         device=device,
@@ -331,5 +333,6 @@ def _check_model(influence: Influence, path: str, recording: Recording, texts: S
 
 def _retuned(influence: Influence, options: Options) -> Influence:
     """A saved model with the number of tried actions and the seed that were asked for."""
-    influence.scoring, influence.seed = replace(influence.scoring, actions=options.actions), options.seed
+    influence.scoring = replace(influence.scoring, actions=options.actions, sampling=options.sampling)
+    influence.seed = options.seed
     return influence
