@@ -22,7 +22,12 @@ RUNS: dict[str, dict[str, str]] = {
                     "VIME": f"{PICK}-vime", "Disagreement": f"{PICK}-disagreement"},
     "replay-push": {HER: "training/push-her", "CAI-P": "training/push-cai-p", "PER": "training/push-per",
                     "EBP": "training/push-ebp"},
-    "replay-pick-and-place": {HER: f"{PICK}-her", "CAI-P": f"{PICK}-priority"},
+    "replay-pick-and-place": {HER: f"{PICK}-her", "CAI-P": f"{PICK}-priority", "PER": f"{PICK}-per",
+                              "EBP": f"{PICK}-ebp"},
+    "replay-rot-table": {HER: "training/rot-table-her", "CAI-P": "training/rot-table-cai-p",
+                         "PER": "training/rot-table-per", "EBP": "training/rot-table-ebp"},
+    "intrinsic": {"CAI alone": f"{PICK}-intrinsic"},
+    "heatmaps": {"CAI alone": f"{PICK}-intrinsic"},  # of its first seed
     "disagreement-variants": {"object, 50": f"{PICK}-disagreement", "object, 10": f"{PICK}-object10",
                               "object, 100": f"{PICK}-object100", "full state, 0.25": f"{PICK}-disagreement-full",
                               "full state, 0.1": f"{PICK}-full0.1", "full state, 1": f"{PICK}-full1"},

@@ -102,7 +102,10 @@ def test_the_best_seed_is_that_of_the_last_evaluation() -> None:
     curve = Curve(at, np.array([[0.9, 0.5], [0.0, 0.8], [0.1, 0.8]]), 2)
     assert films.best_seed(replace(arm, curve=curve, seeds=(7, 8, 9))) == 9  # of two equal ends, more on the way
     held = {"held": Curve(at, np.array([[0.0, 1.0], [0.0, 0.2], [0.0, 0.1]]), 2)}
-    assert films.best_seed(replace(arm, curve=curve, seeds=(7, 8, 9), behaviour=held)) == 8
+    arm = replace(arm, curve=curve, seeds=(7, 8, 9), behaviour=held)
+    assert films.best_seed(arm) == 8
+    alone = {"config": {"influence": ["intrinsic"]}}
+    assert films.best_seed(replace(arm, config=alone)) == 7  # without a reward for it, success is chance
 
 
 @pytest.mark.parametrize(

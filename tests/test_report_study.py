@@ -421,6 +421,43 @@ def test_figures_for_papers(root: Path, tmp_path: Path) -> None:
     assert write_study_figures(root, "try") == []
 
 
+def behaving(run: Path) -> None:
+    """Adds to a run of three seeds how often the object was moved, and a heat map."""
+    rows = [json.loads(line) for line in (run / "metrics.jsonl").read_text().splitlines()]
+    (run / "metrics.jsonl").write_text(
+        "".join(json.dumps(row | {"moved": row["seed"] / 10, "held": 0.5}) + "\n" for row in rows)
+    )
+    np.savez(run / "heatmap.npz", episodes=[100, 200, 300], score=np.eye(3), label=np.eye(3) > 0)
+
+
+def test_behaviour_and_heat_maps_are_figures_where_they_were_measured(root: Path, tmp_path: Path) -> None:
+    root = Path(shutil.copytree(root, tmp_path / "root"))
+    behaving(root / "few")
+    names = {path.name for path in write_study_figures(root, "try")}
+    heat = [name for name in names if "heat-map" in name]
+    assert len(heat) == 2
+    assert "try-behaviour.png" in names
+    figures = root / "reports" / "figures"
+    drawn = (figures / "try-behaviour.svg").read_text()
+    assert all(f">{name}<" in drawn for name in ("moved", "held"))
+    assert "lifted" not in drawn
+    (svg,) = [name for name in heat if name.endswith("svg")]
+    assert "states with influence (%)" in (figures / svg).read_text()
+
+
+def test_the_results_page_tells_what_the_agent_does_where_a_claim_is_about_it(root: Path, tmp_path: Path) -> None:
+    root = Path(shutil.copytree(root, tmp_path / "root"))
+    behaving(root / "few")
+    few = next(arm for arm in json.loads((root / "studies" / "try.json").read_text())["arms"] if arm["folder"] == "few")
+    claim = {"words": "It moves it.", "kind": "reaches", "arm": few["label"], "level": 0.05, "measure": "moved"}
+    change_study(root, claims=[claim])
+    text = write_results_page(root, tmp_path / "results.md").read_text(encoding="utf-8")
+    assert "| episodes | moved | held |" in text
+    assert "| 100 | 0.10 (0.00 to 0.20) | 0.50 (0.50 to 0.50) |" in text
+    change_study(root, claims=[claim | {"measure": "success"}])
+    assert "| moved |" not in write_results_page(root, tmp_path / "results.md").read_text(encoding="utf-8")
+
+
 def test_the_results_page(root: Path, tmp_path: Path) -> None:
     page = write_results_page(root, tmp_path / "docs" / "results.md")
     text = page.read_text(encoding="utf-8")

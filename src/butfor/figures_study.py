@@ -4,9 +4,9 @@ import math
 from pathlib import Path
 from typing import Any
 
-from butfor.claims import ENOUGH
+from butfor.claims import ENOUGH, Curve
 from butfor.figures import COLUMN, PAGE, SYMBOLS, add_legend, panels, save_figures, short, style_of
-from butfor.report_arms import Arm, Study, read_study, shown_curves
+from butfor.report_arms import BEHAVIOUR, Arm, Study, read_heat_map, read_study, shown_curves
 from butfor.report_study import arm_look
 from butfor.statistics import reach_summary
 
@@ -20,21 +20,51 @@ def write_study_figures(root: Path, name: str) -> list[Path]:
 
 
 def draw_study(study: Study) -> dict[str, Any]:
-    """Name -> figure: the curves and the episodes to reach 60 %; nothing where no arm has a curve."""
+    """Name -> figure: curves of success and of behaviour, episodes to reach 60 %, heat maps; what there is."""
     looks = {arm.label: arm_look(place, len(study.arms)) for place, arm in enumerate(study.arms)}
     measured = [arm for arm in study.arms if arm.curve]
     if not measured:
         return {}
-    figures = {f"{study.name}-curves": curves_figure(measured, looks)}
-    return figures | {f"{study.name}-reach": reach_figure(measured, looks)}
+    figures = {
+        f"{study.name}-curves": curves_figure(measured, looks),
+        f"{study.name}-reach": reach_figure(measured, looks),
+    }
+    behaving = [arm for arm in measured if arm.behaviour]
+    if behaving:
+        figures[f"{study.name}-behaviour"] = behaviour_figure(behaving, looks)
+    for place, arm in enumerate(study.arms):
+        if read_heat_map(arm.folder)[1]:
+            figures[f"{study.name}-heat-map{f'-{place + 1}' if len(study.arms) > 1 else ''}"] = heat_figure(arm)
+    return figures
 
 
 def curves_figure(arms: list[Arm], looks: dict[str, Any]) -> Any:
     """Success over episodes: mean with its 95 % interval, or the range of few seeds; a cross where it was cut off."""
     figure, (axes,) = panels(1, COLUMN, 2.5 + 0.17 * len(arms))
-    for arm in arms:
-        assert arm.curve is not None
-        shown, look, x = shown_curves(arm.curve), looks[arm.label], arm.curve.episodes
+    draw_curves(axes, [(arm, arm.curve) for arm in arms if arm.curve], looks)
+    axes.set_ylabel("success")
+    axes.locator_params(axis="x", nbins=6)
+    add_legend(figure, axes, 1)
+    return figure
+
+
+def behaviour_figure(arms: list[Arm], looks: dict[str, Any]) -> Any:
+    """The shares of steps in which the object is moved, lifted and held, over episodes."""
+    names = [name for name in BEHAVIOUR if any(name in arm.behaviour for arm in arms)]
+    figure, every = panels(len(names), PAGE, 2.2 + 0.17 * len(arms), sharey=True)
+    for axes, name in zip(every, names, strict=True):
+        draw_curves(axes, [(arm, arm.behaviour[name]) for arm in arms if name in arm.behaviour], looks)
+        axes.set_title(name)
+        axes.locator_params(axis="x", nbins=4)
+    every[0].set_ylabel("share of an episode's steps")
+    add_legend(figure, every[0], 1)
+    return figure
+
+
+def draw_curves(axes: Any, given: list[tuple[Arm, Curve]], looks: dict[str, Any]) -> None:
+    """A line and a band for each arm, over episodes."""
+    for arm, curve in given:
+        shown, look, x = shown_curves(curve), looks[arm.label], curve.episodes
         if len(arm.seeds) > 1:
             axes.fill_between(x, shown["mean_low"], shown["mean_high"], color=look["colour"], alpha=0.18, linewidth=0)
         seeds = f", {len(arm.seeds)} seed{'s' if len(arm.seeds) != 1 else ''}"
@@ -42,11 +72,23 @@ def curves_figure(arms: list[Arm], looks: dict[str, Any]) -> Any:
         axes.plot(x, shown["mean"], label=short(arm.label, 36) + seeds, **style_of(look, marker=False))
         if arm.state != "finished":
             axes.plot(x[-1:], shown["mean"][-1:], "X", color=look["colour"], markersize=6, clip_on=False)
-    axes.set(xlabel="episodes of each seed", ylabel="success", xlim=(0, None), ylim=(0, None))
+    axes.set(xlabel="episodes of each seed", xlim=(0, None), ylim=(0, None))
     axes.set_ylim(0, 1.02 if axes.get_ylim()[1] > 0.5 else None)
     axes.xaxis.set_major_formatter("{x:,.0f}")
-    axes.locator_params(axis="x", nbins=6)
-    add_legend(figure, axes, 1)
+
+
+def heat_figure(arm: Arm) -> Any:
+    """CAI, and the exact label where it is known, over the steps of an episode as training goes on."""
+    x, drawn = read_heat_map(arm.folder)
+    figure, every = panels(len(drawn), PAGE if len(drawn) > 1 else COLUMN, 2.4, sharey=True)
+    for axes, (title, (values, unit)) in zip(every, drawn.items(), strict=True):
+        axes.grid(visible=False)
+        mesh = axes.pcolormesh(x, range(len(values)), values, shading="nearest", rasterized=True)
+        figure.colorbar(mesh, cax=axes.inset_axes((1.04, 0, 0.05, 1))).outline.set_visible(False)
+        axes.set(xlabel="episodes", title=f"{title} ({unit})")
+        axes.xaxis.set_major_formatter("{x:,.0f}")
+        axes.locator_params(axis="x", nbins=5)
+    every[0].set_ylabel("step")
     return figure
 
 

@@ -92,11 +92,16 @@ def film_arm(arm: Arm) -> Film:
 
 
 def best_seed(arm: Arm) -> int | None:
-    """The seed of the highest success at the last evaluation; of equal ones, the one that does most to the object."""
+    """The seed of the highest success at the last evaluation; of equal ones, the one that does most to the object.
+
+    Where influence is the only reward, success is chance: then only what it does to the object counts.
+    """
     if arm.curve is None:
         return None
     deeds = sum((curve.success[:, -1] for curve in arm.behaviour.values()), np.zeros(len(arm.seeds)))
-    order = np.lexsort((-arm.curve.success.mean(1), -deeds, -arm.curve.success[:, -1]))
+    alone = "intrinsic" in ((arm.config.get("config") or {}).get("influence") or [])
+    end = 0 * deeds if alone else arm.curve.success[:, -1]
+    order = np.lexsort((-arm.curve.success.mean(1), -deeds, -end))
     return arm.seeds[int(order[0])]
 
 

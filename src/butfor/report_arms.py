@@ -19,6 +19,7 @@ BEHAVIOUR = ("moved", "lifted", "held")  # what else an evaluation of a robot wo
 LEVELS = (0.3, 0.6, 0.9, 0.95)
 STUDY_AGAIN = "Write the study's file again."
 RUN_AGAIN = "Run it again."
+HEAT_AGAIN = "Delete it and have it written again."
 SMALL = "These runs are of the small size, too short to learn anything: they decide no claim."
 CHANGE = re.compile(r"-(?=[a-z_][\w.]*=)")  # before each setting of a run's label
 
@@ -183,6 +184,20 @@ def read_curves(path: Path, asked: int) -> tuple[dict[str, Curve], tuple[int, ..
                     raise ValueError(f"{key} must lie from 0 to 1")
                 curves[key] = Curve(np.asarray(whole), values, asked)
     return curves, tuple(seeds) if whole else ()
+
+
+def read_heat_map(folder: Path) -> tuple[Array, dict[str, tuple[Array, str]]]:
+    """A run's heatmap.npz: episodes [x], and what is drawn over them and the steps, [T, x] with its unit; or none."""
+    path = folder / "heatmap.npz"
+    if not path.is_file():
+        return np.empty(0), {}
+    arrays = read(path, HEAT_AGAIN)
+    with expected_form(path, HEAT_AGAIN):
+        x = numbers(arrays["episodes"], None)
+        drawn = {"CAI": (numbers(arrays["score"], None, len(x)), "nats")}
+        if "label" in arrays:
+            drawn["states with influence"] = (100 * numbers(arrays["label"], None, len(x)), "%")
+    return x, drawn
 
 
 def use_of(settings: dict[str, Any]) -> str:

@@ -23,6 +23,7 @@ from butfor.report_arms import (
     changes,
     count_words,
     duration,
+    read_heat_map,
     read_run_folder,
     read_study,
     seconds_of,
@@ -32,13 +33,12 @@ from butfor.report_arms import (
 )
 from butfor.report_figures import DARK, LOOKS, ORANGE, OTHER_STYLE, Row, band, plain, style
 from butfor.report_page import data_address, render_page, write_page
-from butfor.report_reading import detector_rows, expected_form, numbers, read
+from butfor.report_reading import detector_rows, expected_form
 from butfor.statistics import episodes_to_reach
 
 MOST_BYTES = 3 * 2**20  # bytes: a larger film is linked, not embedded
 PNG = b"\x89PNG\r\n\x1a\n"
 FRAMES = 12
-HEAT_AGAIN = "Delete it and have it written again."
 FILMS = {"watch.gif": ("image/gif", b"GIF8", 0), "watch.mp4": ("video/mp4", b"ftyp", 4)}  # name -> type, mark and where
 FINDINGS = ("reproduced", "partly", "not reproduced", "undecided")
 ARM_STYLES = (OTHER_STYLE, *LOOKS[:4], (ORANGE, "solid", "star"))  # colour, dash and symbol
@@ -180,15 +180,9 @@ def curves_figure(
 
 def heat_maps(arm: Arm) -> list[Any]:
     """The influence score, and the exact label if it is there, over the steps of an episode as training goes on."""
-    path = arm.folder / "heatmap.npz"
-    if not path.is_file():
-        return []
-    arrays, figures = read(path, HEAT_AGAIN), []
-    with expected_form(path, HEAT_AGAIN):
-        x = numbers(arrays["episodes"], None)
-        drawn = [(numbers(arrays["score"], None, len(x)), "nats")]
-        drawn += [(100 * numbers(arrays["label"], None, len(x)), "%")] if "label" in arrays else []
-    for values, unit in drawn:
+    figures = []
+    x, drawn = read_heat_map(arm.folder)
+    for values, unit in drawn.values():
         figure = go.Figure()
         title = {"text": unit, "side": "top", "font": {"size": 13}}
         figure.add_heatmap(

@@ -14,10 +14,12 @@ from butfor.report_arms import (
     Arm,
     Study,
     arm_row,
+    cell,
     duration,
     read_study,
     seconds_of,
     shared_range,
+    shown_curves,
     study_names,
 )
 from butfor.report_figures import Row
@@ -87,6 +89,8 @@ def section(study: Study, folder: Path) -> str:
         )
     parts += [""] if study.verdicts else []
     measured, ends = [arm for arm in study.arms if arm.curve], shared_range(study.arms)
+    behaving = {claim.arm for claim, _, _ in study.verdicts if claim.measure != "success"}
+    parts += [behaviour_table(arm, folder) for arm in measured if arm.label in behaving and arm.behaviour]
     if measured:
         parts.append(curve_table(measured, study.arms[0] if len(study.arms) > 1 else None, ends, folder))
         if ends:
@@ -114,6 +118,17 @@ def curve_table(measured: list[Arm], baseline: Arm | None, ends: tuple[int, int]
     times = ", ".join(f"{clean(arm.label)} {duration(seconds_of(arm))}" for arm in measured)
     where, commit = clean(", ".join(machines) or "unknown hardware"), clean(", ".join(commits) or "unknown")
     return f"{table(head, rows)}\nRun on {where}, commit {commit}. Time: {times}.\n"
+
+
+def behaviour_table(arm: Arm, folder: Path) -> str:
+    """How often the object was moved, lifted and held at each evaluation: shares of the steps, mean over seeds."""
+    shown, rows = [shown_curves(curve) for curve in arm.behaviour.values()], []
+    for place, episode in enumerate(next(iter(arm.behaviour.values())).episodes):
+        ends = [(one["mean_low"][place], one["mean_high"][place]) for one in shown]
+        found = [cell(one["mean"][place], *end, len(arm.seeds)) for one, end in zip(shown, ends, strict=True)]
+        rows.append([f"{episode:,}", *map(cell_text, found)])
+    words = f"{linked(arm, folder)}: shares of an episode's steps, mean over {len(arm.seeds)} seeds."
+    return f"{words}\n\n{table(['episodes', *arm.behaviour], rows)}"
 
 
 def cell_text(cell: Row) -> str:
