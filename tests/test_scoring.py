@@ -208,7 +208,7 @@ def test_several_entities_from_one_pass_are_each_alone() -> None:
     assert len({round(value, 4) for value in together[0, 0].tolist()}) == 3
 
 
-@pytest.mark.parametrize("sampling", ["independent", "sobol", "corners"])
+@pytest.mark.parametrize("sampling", ["independent", "sobol"])
 @pytest.mark.parametrize("law", [BOX, ActionLaw(count=2)], ids=["box", "discrete"])
 def test_replicas_with_their_own_generators_score_as_each_alone(law: ActionLaw, sampling: Any) -> None:
     obs, config = normal(3, 10, 4), ScoreConfig(actions=8, sampling=sampling)
@@ -226,7 +226,7 @@ def test_one_generator_gives_all_replicas_the_same_actions() -> None:
     twice = GaussianDynamics(4, 2, 3, model.config, make_generators([0, 0])).eval()
     twice.load_state_dict({name: torch.cat([value, value]) for name, value in model.state_dict().items()})
     obs = normal(1, 10, 4).expand(2, -1, -1)
-    for sampling in ("independent", "sobol", "corners"):
+    for sampling in ("independent", "sobol"):
         config = ScoreConfig(actions=8, sampling=sampling)
         first, second = score_states(twice, obs, BOX, [[0, 1]], config, [generator()])
         torch.testing.assert_close(first, second, rtol=1e-5, atol=1e-6)
@@ -243,24 +243,23 @@ def test_a_discrete_space_is_tried_exhaustively_whatever_k() -> None:
         torch.testing.assert_close(score_states(model, obs, law, [[0, 1]], config, [generator()]), expected)
 
 
-def test_corners_are_every_extreme_action_once() -> None:
-    corners = BOX.corners(64, 0, torch.device("cpu"))
-    assert corners.shape == (1, 1, 4, 2)
-    assert {tuple(corner) for corner in corners[0, 0].tolist()} == {(-1, 0), (-1, 3), (1, 0), (1, 3)}
-
-
-def test_of_too_many_corners_some_are_taken_by_chance() -> None:
-    law = ActionLaw((-1.0,) * 10, (2.0,) * 10)
-    few, others = (law.corners(8, seed, torch.device("cpu"))[0, 0] for seed in (0, 1))
-    assert few.shape == (8, 10)
-    assert set(few.flatten().tolist()) == {-1.0, 2.0}
-    assert not torch.equal(few, others)
-    assert torch.equal(few, law.corners(8, 0, torch.device("cpu"))[0, 0])
+@pytest.mark.parametrize("extreme", [0.0, 0.25, 0.75, 1.0])
+def test_the_extreme_share_of_numbers_is_at_a_bound_and_the_rest_uniform(extreme: float) -> None:
+    for drawn in (BOX.draw(100, 50, [generator()], extreme)[0], BOX.shared(4096, 0, torch.device("cpu"), extreme)[0]):
+        unit = (drawn.flatten(0, 1) - torch.tensor(BOX.low)) / (torch.tensor(BOX.high) - torch.tensor(BOX.low))
+        low, high = ((unit == bound).double().mean(0) for bound in (0, 1))
+        torch.testing.assert_close(low + high, torch.full((2,), extreme).double(), atol=0.02, rtol=0)
+        torch.testing.assert_close(low, high, atol=0.02, rtol=0)
+        for column in unit.T:
+            inner = column[(column > 0) & (column < 1)]
+            if extreme < 1:  # deciles of what is not at a bound
+                expected = torch.linspace(0.1, 0.9, 9)
+                torch.testing.assert_close(inner.quantile(expected), expected, atol=0.03, rtol=0)
 
 
 @pytest.mark.parametrize("ratio", [0.3, 1.0, 10.0])
 @pytest.mark.parametrize("form", KL_FORMS)
-def test_cai_by_corners_of_a_linear_world_is_that_of_two_gaussians(ratio: float, form: KLForm) -> None:
+def test_cai_by_wholly_extreme_actions_of_a_linear_world_is_that_of_two_gaussians(ratio: float, form: KLForm) -> None:
     """s' = ratio a + n at a = -1 and 1: both KLs are 2 ratio^2, so exp(-KL) and t_fg / t_ff = exp(-ratio^2) follow."""
     variational = math.log(2) - math.log1p(math.exp(-2 * ratio**2))
     product = math.log(2) - math.log1p(math.exp(-(ratio**2))) - 0.5 * (1 - math.log(2))
@@ -270,27 +269,28 @@ def test_cai_by_corners_of_a_linear_world_is_that_of_two_gaussians(ratio: float,
         "mean": max(0.0, 0.5 * (product + variational)),
         "mean_clip_product": 0.5 * (max(0.0, product) + variational),
     }[form]
-    assert linear_score(ratio, sampling="corners", form=form).item() == pytest.approx(expected, abs=1e-5)
+    score = linear_score(ratio, sampling="sobol", extreme=1.0, form=form)  # half of a Sobol set is on each side
+    assert score.item() == pytest.approx(expected, abs=1e-5)
 
 
-def test_corners_see_what_only_a_strong_action_does() -> None:
-    """Where the outcome depends on actions beyond 0.99 alone, few of 64 uniform actions see it, and a corner does."""
+def test_extreme_actions_show_what_only_a_strong_action_does() -> None:
+    """Where the outcome depends on actions beyond 0.99 alone, hardly one of 64 uniform actions sees it."""
     model = linear_model([100.0], 0.1)
     first: Any = model.hidden[0]
     first.bias.data[0, 0] = torch.tensor([-0.99, -10.0])  # relu(a - 0.99)
-    scores = {
-        sampling: score_states(model, torch.zeros(1, 1, 1), UNIT, [[0]], ScoreConfig(sampling=sampling), [generator()])
-        for sampling in ("sobol", "corners")
-    }
-    assert scores["corners"].item() > 0.3
-    assert scores["sobol"].item() < 0.05
+    scores = [
+        score_states(model, torch.zeros(1, 1, 1), UNIT, [[0]], ScoreConfig(extreme=extreme), [generator()]).item()
+        for extreme in (0.0, 0.75)
+    ]
+    assert scores[0] < 0.1
+    assert scores[1] > 0.5
 
 
 # --- memory ---------------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize("size", [1, 3, 1000])
-@pytest.mark.parametrize("scoring", [{}, {"sampling": "sobol"}, {"sampling": "corners"}, {"separate_mixture": True}])
+@pytest.mark.parametrize("scoring", [{}, {"sampling": "sobol"}, {"extreme": 0.5}, {"separate_mixture": True}])
 def test_chunking_does_not_change_the_scores(
     scoring: dict[str, Any], size: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -356,8 +356,9 @@ def test_the_entropy_rival_is_the_entropy_of_the_noise() -> None:
     [
         ({"actions": 1}, "actions must be at least 2.*got 1"),
         ({"form": "exact"}, "'exact'.*product, variational"),
-        ({"sampling": "grid"}, "'grid'.*independent, sobol, corners"),
-        ({"sampling": "corners", "separate_mixture": True}, "one fixed set"),
+        ({"sampling": "grid"}, "'grid'.*independent, sobol"),
+        ({"extreme": 1.1}, "between 0 .* and 1; got 1.1"),
+        ({"extreme": -0.1}, "between 0 .* and 1; got -0.1"),
     ],
 )
 def test_wrong_score_settings_are_refused_by_name(settings: dict[str, Any], message: str) -> None:

@@ -98,33 +98,30 @@ class ActionLaw:
         """The inverse of `encode`."""
         return encoded.argmax(-1) if self.count else encoded
 
-    def draw(self, states: int, actions: int, generators: Sequence[torch.Generator]) -> Tensor:
-        """Independent uniform actions for each state, one stream a replica -> [generators, states, actions, size]."""
-        unit = torch.stack([torch.rand(states, actions, self.size, generator=g, device=g.device) for g in generators])
-        return self._stretch(unit)
+    def draw(self, states: int, actions: int, generators: Sequence[torch.Generator], extreme: float = 0.0) -> Tensor:
+        """Independent actions for each state, one stream a replica -> [generators, states, actions, size].
 
-    def shared(self, actions: int, seed: int, device: torch.device) -> Tensor:
+        They are uniform, or, in the mean, an `extreme` share of their numbers is at a bound of the box.
+        """
+        unit = torch.stack([torch.rand(states, actions, self.size, generator=g, device=g.device) for g in generators])
+        return self._stretch(unit, extreme)
+
+    def shared(self, actions: int, seed: int, device: torch.device, extreme: float = 0.0) -> Tensor:
         """One set for all states: every discrete action, or a scrambled Sobol set: [1, 1, actions, size]."""
         if self.count:
             return torch.eye(self.count, device=device)[None, None]
         unit = torch.quasirandom.SobolEngine(self.size, scramble=True, seed=seed).draw(actions)
-        return self._stretch(unit.to(device))[None, None]
-
-    def corners(self, actions: int, seed: int, device: torch.device) -> Tensor:
-        """Extreme actions of a box, each number its lowest or highest: all 2^size, or `actions` of them by chance where
-        there are more, for all states: [1, 1, K, size]."""
-        if 2**self.size <= actions:
-            unit = torch.cartesian_prod(*[torch.tensor([0.0, 1.0])] * self.size).view(-1, self.size)
-        else:
-            unit = torch.randint(2, (actions, self.size), generator=torch.Generator().manual_seed(seed)).float()
-        return self._stretch(unit.to(device))[None, None]
+        return self._stretch(unit.to(device), extreme)[None, None]
 
     def bounds(self, device: torch.device) -> tuple[Tensor, Tensor]:
         """`low` and `high` as tensors [size]."""
         return torch.tensor(self.low, device=device), torch.tensor(self.high, device=device)
 
-    def _stretch(self, unit: Tensor) -> Tensor:
+    def _stretch(self, unit: Tensor, extreme: float) -> Tensor:
+        """Numbers in [0, 1) into the box; from a wider one, of which the `extreme` share is outside, clipped to it."""
         low, high = self.bounds(unit.device)
+        if extreme:
+            unit = ((unit - 0.5) / max(1 - extreme, 1e-6) + 0.5).clamp(0, 1)
         return low + (high - low) * unit
 
 

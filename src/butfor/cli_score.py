@@ -25,7 +25,7 @@ def score(
     members: Annotated[int, tyro.conf.arg(metavar="N")] = 1,
     epochs: Annotated[int | None, tyro.conf.arg(metavar="N", help_behavior_hint="(default: by the data)")] = None,
     actions: Annotated[int, tyro.conf.arg(metavar="K")] = 64,
-    sampling: Literal["independent", "sobol", "corners"] = "independent",
+    extreme: Annotated[float, tyro.conf.arg(metavar="SHARE")] = 0.0,
     seed: int = 0,
     model: Annotated[Path | None, OPTIONAL_FILE] = None,
     save_model: Annotated[Path | None, OPTIONAL_FILE] = None,
@@ -46,7 +46,7 @@ def score(
         members: networks that predict as one, unsure where they disagree: 5 tell influence best
         epochs: of fitting, at most; it ends earlier where the error no longer falls
         actions: K, the actions tried in each state
-        sampling: how they are chosen: uniform for each state, one even set for all (sobol), or extreme ones (corners)
+        extreme: share of their numbers that are the lowest or highest possible; 0.75 shows what only strong actions do
         seed: of the split into episodes, of the fit and of the tried actions
         model: a saved Influence to score with, instead of fitting one; it has its own entities
         save_model: keep the fitted Influence in this .safetensors file
@@ -58,7 +58,7 @@ def score(
 
     if model is not None and (members != 1 or epochs is not None):
         raise ValueError("--members and --epochs are for fitting; with --model there is none: leave them out.")
-    options, began = Options(members, epochs, actions, sampling, seed, tuple(ignore)), time.time()
+    options, began = Options(members, epochs, actions, extreme, seed, tuple(ignore)), time.time()
     try:
         with live_progress() as progress:
             summary = score_file(

@@ -27,6 +27,7 @@ Fit = Callable[..., Influence]
 
 ACTIONS = (8, 16, 32, 64)
 MEMBERS = 5  # networks of an ensemble
+EXTREME = 0.75  # share of the actions' numbers that are at a bound, where extreme actions are tried
 
 
 @dataclass(frozen=True)
@@ -160,14 +161,14 @@ def study_ensembles(case: Case) -> list[dict[str, Any]]:
         "One network": lambda: case.influence,
         "Five networks": lambda: case.fit("CAI by five networks", members=MEMBERS),
     }
-    samplings: dict[str, Sampling] = {"": case.influence.scoring.sampling, ", extreme actions": "corners"}
+    shares_extreme = {"": 0.0, ", extreme actions": EXTREME}
     shares = PAPER_SHARE if case.data.world == "pick-and-place" else {}
     rows = []
     for title, make in variants.items():
         influence = make()
         members = 1 if influence is case.influence else MEMBERS
-        for addition, sampling in samplings.items():
-            model = rescored(influence, replace(influence.scoring, sampling=sampling))
+        for addition, extreme in shares_extreme.items():
+            model = rescored(influence, replace(influence.scoring, extreme=extreme))
             for name, episodes in case.sets.items():
                 score = detect.cai(model, "object", members)(episodes)
                 for label in sorted({"exact", "heuristic"} & set(episodes.label)):

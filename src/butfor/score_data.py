@@ -23,7 +23,7 @@ from butfor.fitting import FitConfig, Fitting
 from butfor.influence import Influence
 from butfor.networks import make_generators
 from butfor.recording import Table
-from butfor.scoring import Sampling, ScoreConfig
+from butfor.scoring import ScoreConfig
 
 if TYPE_CHECKING:
     from butfor.rollout import Progress
@@ -49,8 +49,8 @@ class Options:
     """at most; None: 300, or fewer for more than 100,000 steps"""
     actions: int = 64
     """K, the actions tried in each state (discrete action spaces: all of them)"""
-    sampling: Sampling = "independent"
-    """how they are chosen, as in `ScoreConfig`"""
+    extreme: float = 0.0
+    """share of their numbers that are the lowest or highest possible, as in `ScoreConfig`"""
     seed: int = 0
     ignore: tuple[str, ...] = ()
     """parts of the observation to leave out, by their paths"""
@@ -175,7 +175,7 @@ def fit_recording(
         validation=recording.transitions(stopping),
         model=options.network,
         fitting=fitting,
-        scoring=ScoreConfig(options.actions, options.sampling),
+        scoring=ScoreConfig(options.actions, extreme=options.extreme),
         members=options.members,
         seed=options.seed,
         device=device,
@@ -333,6 +333,6 @@ def _check_model(influence: Influence, path: str, recording: Recording, texts: S
 
 def _retuned(influence: Influence, options: Options) -> Influence:
     """A saved model with the number of tried actions and the seed that were asked for."""
-    influence.scoring = replace(influence.scoring, actions=options.actions, sampling=options.sampling)
+    influence.scoring = replace(influence.scoring, actions=options.actions, extreme=options.extreme)
     influence.seed = options.seed
     return influence

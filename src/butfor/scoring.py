@@ -18,7 +18,7 @@ from butfor.actions import ActionLaw
 from butfor.dynamics import GaussianDynamics
 from butfor.gaussian import KL_FORMS, KLForm, entropy, kl_to_mixture
 
-Sampling = Literal["independent", "sobol", "corners"]
+Sampling = Literal["independent", "sobol"]
 
 
 @dataclass(frozen=True)
@@ -28,8 +28,10 @@ class ScoreConfig:
     actions: int = 64
     """K, the actions tried in each state (discrete action spaces: all of them)"""
     sampling: Sampling = "independent"
-    """fresh uniform actions for each state; or one set for all states, a low-discrepancy one (Sobol) or the extreme
-    actions (corners: all 2^A, or K of them), with which influence counts that only a strong action has"""
+    """fresh actions for each state, or one shared low-discrepancy (Sobol) set for all states"""
+    extreme: float = 0.0
+    """share of the actions' numbers that are the lowest or highest possible, the rest is uniform; 0.75 shows influence
+    that only strong actions have (discrete action spaces: without effect)"""
     separate_mixture: bool = False
     """draw another K actions for the mixture, instead of using the same K for the mean and the mixture"""
     form: KLForm = "mean_clip_product"
@@ -42,8 +44,8 @@ class ScoreConfig:
             raise ValueError(f"form is {self.form!r}; it must be one of {', '.join(KL_FORMS)}.")
         if self.sampling not in get_args(Sampling):
             raise ValueError(f"sampling is {self.sampling!r}; it must be one of {', '.join(get_args(Sampling))}.")
-        if self.sampling == "corners" and self.separate_mixture:
-            raise ValueError("sampling 'corners' tries one fixed set of actions; there is no second for the mixture.")
+        if not 0 <= self.extreme <= 1:
+            raise ValueError(f"extreme must lie between 0 (uniform actions) and 1; got {self.extreme}.")
 
 
 def score_states(
@@ -199,13 +201,12 @@ def action_drawer(
 ) -> tuple[int, Callable[[int, int], Tensor]]:
     """How many actions a state gets, and what draws those of the states from `start` to `stop`."""
     count = law.count or config.actions * (2 if config.separate_mixture else 1)
-    if law.count or config.sampling != "independent":
+    if law.count or config.sampling == "sobol":
         seeds = [int(torch.randint(2**31, (1,), generator=g, device=g.device)) for g in generators]
-        make = law.corners if config.sampling == "corners" and not law.count else law.shared
-        sets = [make(count, seed, g.device) for seed, g in zip(seeds, generators, strict=True)]
+        sets = [law.shared(count, seed, g.device, config.extreme) for seed, g in zip(seeds, generators, strict=True)]
         shared = torch.cat(sets)  # [generators, 1, K, A]
-        return shared.shape[2], lambda start, stop: shared
-    return count, lambda start, stop: law.draw(stop - start, count, generators)
+        return count, lambda start, stop: shared
+    return count, lambda start, stop: law.draw(stop - start, count, generators, config.extreme)
 
 
 def chunk_states(model: GaussianDynamics, actions: int, device: torch.device) -> int:
