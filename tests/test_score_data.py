@@ -109,6 +109,18 @@ def test_a_saved_model_scores_alike_and_judges_itself(scored: tuple[Path, dict[s
     assert score_file(few, tmp_path / "few-scores.npz", (), QUICK, model=folder / "model.safetensors")["episodes"] == 1
 
 
+def test_a_saved_model_tries_extreme_actions_where_they_are_asked_for(
+    scored: tuple[Path, dict[str, Any]], tmp_path: Path
+) -> None:
+    folder, options = scored[0], replace(QUICK, extreme=0.75)
+    score_file(folder / "data.npz", tmp_path / "out.npz", (), options, model=folder / "model.safetensors")
+    influence = Influence.load(folder / "model.safetensors")
+    influence.scoring = replace(influence.scoring, actions=12, extreme=0.75)
+    obs = read_npz(folder / "data.npz").observation
+    with np.load(tmp_path / "out.npz") as found:
+        np.testing.assert_allclose(found["cai_cube"], influence.score(obs)["cube"], rtol=1e-5, atol=1e-6)
+
+
 def test_the_same_seed_gives_the_same_scores(tmp_path: Path) -> None:
     data, found = write_npz(tmp_path / "data.npz", 40), list[Any]()
     for name, seed in (("a", 1), ("b", 1), ("c", 2)):
