@@ -5,6 +5,7 @@ import json
 import re
 import shutil
 import struct
+import sys
 import zlib
 from collections.abc import Iterator
 from pathlib import Path
@@ -15,7 +16,7 @@ import pytest
 from playwright.sync_api import Page
 from test_report import BREAKOUT, HOSTILE, Tags, chromium, page_data
 
-from butfor import report, report_arms, report_study
+from butfor import cli, report, report_arms, report_study
 from butfor.claims import Curve
 from butfor.figures_study import write_study_figures
 from butfor.report_study import write_study_index, write_study_report
@@ -428,6 +429,35 @@ def behaving(run: Path) -> None:
         "".join(json.dumps(row | {"moved": row["seed"] / 10, "held": 0.5}) + "\n" for row in rows)
     )
     np.savez(run / "heatmap.npz", episodes=[100, 200, 300], score=np.eye(3), label=np.eye(3) > 0)
+
+
+def test_the_command_writes_figures_and_curves_for_rliable(
+    root: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    root = Path(shutil.copytree(root, tmp_path / "root"))
+
+    def say(*arguments: str) -> str:
+        monkeypatch.setattr(sys, "argv", ["butfor", *arguments])
+        cli.main()
+        return capsys.readouterr().out
+
+    said = say("study", "report", "try", "--figures", "--rliable", "--root", str(root))
+    assert f"Figures: {root / 'reports' / 'figures'}" in said
+    assert (root / "reports" / "figures" / "try-curves.svg").is_file()
+    with np.load(root / "reports" / "try-rliable.npz") as found:
+        assert found["episodes"].tolist() == [100, 200, 300]  # those that the arm has that was cut off
+        assert set(found.files) == {"tasks", "episodes", "slow arm", "fast arm", "cut arm", "few arm"}
+        np.testing.assert_array_equal(found["fast arm"], np.tile(RAMP[:3], (5, 1, 1)))
+        assert found["few arm"].shape == (3, 1, 3)
+    said = say("report", str(root / "few"), "--figures")
+    assert {path.name for path in (root / "few" / "figures").glob("*.svg")} == {"curves.svg", "reach.svg"}
+    with pytest.raises(SystemExit, match="--figures and --rliable are for butfor study report, not for list"):
+        say("study", "list", "--figures")
+    with pytest.raises(SystemExit, match="has begun and has no evaluation yet .*nothing to draw"):
+        say("report", str(root / "begun"), "--figures")
+    change_study(root, arms=[ARM | {"folder": "absent"}])
+    with pytest.raises(ValueError, match="arms of try share no evaluation"):
+        report_study.write_rliable(root, "try")
 
 
 def test_behaviour_and_heat_maps_are_figures_where_they_were_measured(root: Path, tmp_path: Path) -> None:

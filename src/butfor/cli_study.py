@@ -29,6 +29,8 @@ def study(
     gpus: float = 0,
     device: Literal["auto", "cpu", "cuda"] = "auto",
     time_limit: Annotated[float | None, tyro.conf.arg(metavar="SECONDS", help_behavior_hint="")] = None,
+    figures: Annotated[bool, tyro.conf.FlagCreatePairsOff] = False,
+    rliable: Annotated[bool, tyro.conf.FlagCreatePairsOff] = False,
 ) -> None:
     """Every table and figure of the paper as a named study: list, run, see how far it is, film its agents, report.
 
@@ -51,6 +53,8 @@ def study(
         gpus: that a run needs (on Ray); a part of one lets runs share it
         device: where to compute; auto takes a GPU where there is one
         time_limit: of each training run: it saves and stops; `run` goes on with it later
+        figures: of `report`: figures for papers besides, as SVG and PNG
+        rliable: of `report`: the curves besides, in the layout of the library rliable
     """
     from butfor.study import STUDIES, make_study, study_states, write_study
 
@@ -62,6 +66,8 @@ def study(
         raise ValueError("On Ray a run gets a GPU by --gpus 1 (or a part of one); --device cuda alone gives it none.")
     if ray in STUDIES:
         raise ValueError(f"Is {ray} the address of a cluster, or a study? Name studies before --ray.")
+    if (figures or rliable) and action != "report":
+        raise ValueError(f"--figures and --rliable are for butfor study report, not for {action}.")
     if action == "list":
         if names:
             raise ValueError(f"butfor study list shows all studies and takes no name; got {', '.join(names)}.")
@@ -72,7 +78,7 @@ def study(
         return
     if action in ("films", "report"):
         from butfor.report_arms import study_names
-        from butfor.report_study import write_study_index, write_study_report
+        from butfor.report_study import write_rliable, write_study_index, write_study_report
 
         small = size == "small"  # their records have names of their own
         found = [f"{name}-small" if small and name in STUDIES else name for name in names] or study_names(root)
@@ -82,6 +88,13 @@ def study(
             if action == "films":
                 _film(root, name)
             print(f"Report: {write_study_report(root, name)}")
+            if figures:
+                from butfor.figures_study import write_study_figures
+
+                paths = write_study_figures(root, name)
+                print(f"Figures: {paths[0].parent}" if paths else f"Figures of {name}: none, for it has no curves.")
+            if rliable:
+                print(f"For rliable: {write_rliable(root, name)}")
         print(f"Index: {write_study_index(root)}")
         return
     if not names:

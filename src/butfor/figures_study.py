@@ -1,4 +1,4 @@
-"""Figures of studies for papers, as SVG and PNG, in the look of `figures.py`."""
+"""Figures of studies and training runs for papers, as SVG and PNG, in the look of `figures.py`."""
 
 import math
 from pathlib import Path
@@ -6,7 +6,7 @@ from typing import Any
 
 from butfor.claims import ENOUGH, Curve
 from butfor.figures import COLUMN, PAGE, SYMBOLS, add_legend, panels, save_figures, short, style_of
-from butfor.report_arms import BEHAVIOUR, Arm, Study, read_heat_map, read_study, shown_curves
+from butfor.report_arms import BEHAVIOUR, Arm, read_heat_map, read_run_folder, read_study, shown_curves
 from butfor.report_study import arm_look
 from butfor.statistics import reach_summary
 
@@ -15,26 +15,33 @@ LEVEL = 0.6  # of success, at which the paper compares its arms
 
 def write_study_figures(root: Path, name: str) -> list[Path]:
     """Write ROOT/reports/figures/NAME-*.svg and *.png of what has been run of a study, and return their paths."""
-    study = read_study(Path(root), name)
-    return save_figures(Path(root) / "reports" / "figures", lambda: draw_study(study))
+    arms = read_study(Path(root), name).arms
+    return save_figures(
+        Path(root) / "reports" / "figures", lambda: {f"{name}-{kind}": one for kind, one in draw_arms(arms).items()}
+    )
 
 
-def draw_study(study: Study) -> dict[str, Any]:
-    """Name -> figure: curves of success and of behaviour, episodes to reach 60 %, heat maps; what there is."""
-    looks = {arm.label: arm_look(place, len(study.arms)) for place, arm in enumerate(study.arms)}
-    measured = [arm for arm in study.arms if arm.curve]
+def write_training_figures(run: Path) -> list[Path]:
+    """Write run/figures/*.svg and *.png of a single training run, and return their paths."""
+    arm = read_run_folder(Path(run))
+    if arm.curve is None:
+        raise ValueError(f"{run} {arm.words}: there is nothing to draw.")
+    return save_figures(Path(run) / "figures", lambda: draw_arms([arm]))
+
+
+def draw_arms(arms: list[Arm]) -> dict[str, Any]:
+    """Kind -> figure: curves of success and of behaviour, episodes to reach 60 %, heat maps; what there is."""
+    looks = {arm.label: arm_look(place, len(arms)) for place, arm in enumerate(arms)}
+    measured = [arm for arm in arms if arm.curve]
     if not measured:
         return {}
-    figures = {
-        f"{study.name}-curves": curves_figure(measured, looks),
-        f"{study.name}-reach": reach_figure(measured, looks),
-    }
+    figures = {"curves": curves_figure(measured, looks), "reach": reach_figure(measured, looks)}
     behaving = [arm for arm in measured if arm.behaviour]
     if behaving:
-        figures[f"{study.name}-behaviour"] = behaviour_figure(behaving, looks)
-    for place, arm in enumerate(study.arms):
+        figures["behaviour"] = behaviour_figure(behaving, looks)
+    for place, arm in enumerate(arms):
         if read_heat_map(arm.folder)[1]:
-            figures[f"{study.name}-heat-map{f'-{place + 1}' if len(study.arms) > 1 else ''}"] = heat_figure(arm)
+            figures[f"heat-map{f'-{place + 1}' if len(arms) > 1 else ''}"] = heat_figure(arm)
     return figures
 
 

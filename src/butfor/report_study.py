@@ -34,7 +34,7 @@ from butfor.report_arms import (
 from butfor.report_figures import DARK, LOOKS, ORANGE, OTHER_STYLE, Row, band, plain, style
 from butfor.report_page import data_address, render_page, write_page
 from butfor.report_reading import detector_rows, expected_form
-from butfor.statistics import episodes_to_reach
+from butfor.statistics import episodes_to_reach, export_rliable
 
 MOST_BYTES = 3 * 2**20  # bytes: a larger film is linked, not embedded
 PNG = b"\x89PNG\r\n\x1a\n"
@@ -51,6 +51,22 @@ def write_study_report(root: Path, name: str) -> Path:
     target = root / "reports" / f"{name}.html"
     study = read_study(root, name)
     return write_page(target, render(study.arms, target.parent, study))
+
+
+def write_rliable(root: Path, name: str) -> Path:
+    """Write ROOT/reports/NAME-rliable.npz: success of each arm at the evaluations that all of them have."""
+    arms = [(arm, arm.curve) for arm in read_study(Path(root), name).arms if arm.curve]
+    grids = [curve.episodes for _, curve in arms]
+    shared = grids[0][np.all([np.isin(grids[0], grid) for grid in grids], axis=0)] if grids else np.empty(0)
+    if not len(shared):
+        raise ValueError(f"The arms of {name} share no evaluation, so there is nothing for rliable to compare.")
+    curves = {
+        arm.label: {str(arm.config["config"]["world"]): (shared, curve.success[:, np.isin(curve.episodes, shared)])}
+        for arm, curve in arms
+    }
+    target = Path(root) / "reports" / f"{name}-rliable.npz"
+    export_rliable(target, curves)
+    return target
 
 
 def write_training_report(run: Path) -> Path:
