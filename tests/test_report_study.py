@@ -456,8 +456,9 @@ def test_the_command_writes_figures_and_curves_for_rliable(
     with pytest.raises(SystemExit, match="has begun and has no evaluation yet .*nothing to draw"):
         say("report", str(root / "begun"), "--figures")
     change_study(root, arms=[ARM | {"folder": "absent"}])
-    with pytest.raises(ValueError, match="arms of try share no evaluation"):
-        report_study.write_rliable(root, "try")
+    said = say("study", "report", "--figures", "--rliable", "--root", str(root))
+    assert "Figures of try: none, for it has no curves." in said
+    assert "For rliable: nothing, for the arms of try share no evaluation" in said
 
 
 def test_behaviour_and_heat_maps_are_figures_where_they_were_measured(root: Path, tmp_path: Path) -> None:

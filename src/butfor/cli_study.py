@@ -94,7 +94,8 @@ def study(
                 paths = write_study_figures(root, name)
                 print(f"Figures: {paths[0].parent}" if paths else f"Figures of {name}: none, for it has no curves.")
             if rliable:
-                print(f"For rliable: {write_rliable(root, name)}")
+                path = write_rliable(root, name)
+                print(f"For rliable: {path or f'nothing, for the arms of {name} share no evaluation'}")
         print(f"Index: {write_study_index(root)}")
         return
     if not names:

@@ -53,13 +53,13 @@ def write_study_report(root: Path, name: str) -> Path:
     return write_page(target, render(study.arms, target.parent, study))
 
 
-def write_rliable(root: Path, name: str) -> Path:
-    """Write ROOT/reports/NAME-rliable.npz: success of each arm at the evaluations that all of them have."""
+def write_rliable(root: Path, name: str) -> Path | None:
+    """Write ROOT/reports/NAME-rliable.npz: success of each arm at the evaluations that all have; None where none."""
     arms = [(arm, arm.curve) for arm in read_study(Path(root), name).arms if arm.curve]
     grids = [curve.episodes for _, curve in arms]
     shared = grids[0][np.all([np.isin(grids[0], grid) for grid in grids], axis=0)] if grids else np.empty(0)
     if not len(shared):
-        raise ValueError(f"The arms of {name} share no evaluation, so there is nothing for rliable to compare.")
+        return None
     curves = {
         arm.label: {str(arm.config["config"]["world"]): (shared, curve.success[:, np.isin(curve.episodes, shared)])}
         for arm, curve in arms
