@@ -453,7 +453,7 @@ def test_the_command_writes_figures_and_curves_for_rliable(
     assert {path.name for path in (root / "few" / "figures").glob("*.svg")} == {"curves.svg", "reach.svg"}
     with pytest.raises(SystemExit, match="--figures and --rliable are for butfor study report, not for list"):
         say("study", "list", "--figures")
-    with pytest.raises(SystemExit, match="has begun and has no evaluation yet .*nothing to draw"):
+    with pytest.raises(SystemExit, match=r"has begun and has no evaluation yet .*nothing to draw"):
         say("report", str(root / "begun"), "--figures")
     change_study(root, arms=[ARM | {"folder": "absent"}])
     said = say("study", "report", "--figures", "--rliable", "--root", str(root))
