@@ -7,6 +7,7 @@ label and way to score. The table that is printed has the mean and standard devi
 """
 
 import sys
+from dataclasses import asdict
 from itertools import product
 from pathlib import Path
 from typing import Any
@@ -20,6 +21,7 @@ from butfor.detection_studies import EXTREME, evaluate, rescored
 from butfor.episodes import Episodes
 from butfor.files import read_json, write_json
 from butfor.influence import Influence
+from butfor.record import versions
 from butfor.scoring import ScoreConfig
 
 LABELS = ("exact", "heuristic")
@@ -48,7 +50,7 @@ def main(out: Path, data: Path, runs: list[Path]) -> None:
 def judge(run: Path, sets: dict[str, Episodes]) -> dict[str, Any]:
     """A run's networks on every set, by every label, in every way."""
     influence, rows = Influence.load(run / "model.safetensors"), []
-    fitting, versions = read_json(run / "config.json")["config"]["fitting"], read_json(run / "versions.json")
+    fitting, fitted = read_json(run / "config.json")["config"]["fitting"], read_json(run / "versions.json")
     for title, (scoring, together) in WAYS.items():
         detector = detect.cai(rescored(influence, scoring), "object", influence.model.replicas if together else 1)
         for name, episodes in sets.items():
@@ -58,7 +60,13 @@ def judge(run: Path, sets: dict[str, Episodes]) -> dict[str, Any]:
                 row |= _mean(evaluate(scores, episodes, label))
                 as_if = _mean(evaluate(scores, episodes, label, SETS[name]))
                 rows.append(row | {"ap_at_paper_share": as_if["ap"], "f1_at_paper_share": as_if["f1"]})
-    return {"schema": 1, "fitting": fitting, "commit": versions["commit"], "device": versions["device"], "rows": rows}
+    return {
+        "schema": 1,
+        "fitting": fitting | {"commit": fitted["commit"], "device": fitted["device"]},
+        "scoring": {title: asdict(scoring) for title, (scoring, _) in WAYS.items()}
+        | {"commit": versions("cpu")["commit"]},
+        "rows": rows,
+    }
 
 
 def _mean(found: list[dict[str, float]]) -> dict[str, float]:

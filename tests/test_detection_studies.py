@@ -598,6 +598,10 @@ def test_ensembles_are_judged_on_every_set_and_label(run: Path, found: Any) -> N
         assert alone[metric] == pytest.approx(main[metric])
     assert alone["at_paper_share"]["auc"] == alone["auc"]  # does not depend on the share
     assert alone["at_paper_share"]["ap"] != alone["ap"]
+    for row in (row for row in rows if "extreme" not in row["title"]):
+        key = {name: row[name] for name in ("networks", "set", "label")} | {"title": f"{row['title']}, extreme actions"}
+        (other,) = [other for other in rows if key.items() <= other.items()]
+        assert other["auc"] != row["auc"]
 
 
 def test_forked_states_are_states_of_the_test_set_and_depend_on_the_action_as_labelled(run: Path) -> None:

@@ -120,6 +120,15 @@ def test_actions_are_counted_in_ten_bins() -> None:
     assert any("dimension(s) [0]" in words and "random actions" in words for words in problems(diagnosis))
 
 
+def test_scores_by_extreme_actions_need_such_actions_in_the_data() -> None:
+    action = np.column_stack([np.linspace(-1, 1, 1000), np.linspace(-0.79, 0.79, 1000)])  # the second never extreme
+    world = linear_world(rows=1000) | {"action": action}
+    assert not any("extreme" in finding.words for finding in diagnose(**world).findings)
+    assert any("hardly any in dimension(s) [1]" in words for words in problems(diagnose(**world, extreme=0.75)))
+    world["action"] = action[:, :1]
+    assert not any("extreme" in words for words in problems(diagnose(**world, extreme=0.75)))
+
+
 def test_discrete_actions_are_counted_one_by_one() -> None:
     action = np.eye(4)[np.repeat([0, 1, 2], [500, 490, 10])]
     diagnosis = diagnose(**linear_world(rows=1000) | {"action": action}, discrete=True)

@@ -302,6 +302,13 @@ def test_a_state_of_other_settings_is_refused() -> None:
         other.restore(first.state())
 
 
+def test_a_state_from_before_a_setting_existed_goes_on() -> None:
+    fitting = Fitting(network(), tables(), tables(5), QUICK, make_generators(SEEDS))
+    state = fitting.state()
+    del state["config"]["decay"]
+    fitting.restore(state)
+
+
 def test_breaking_off_and_finishing_puts_the_best_weights_in() -> None:
     model = Scripted([[3.0, 1.0, 2.0, 2.0, 2.0]])
     fitting = scripted_fitting(model, max_epochs=5)

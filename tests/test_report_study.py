@@ -16,7 +16,7 @@ import pytest
 from playwright.sync_api import Page
 from test_report import BREAKOUT, HOSTILE, Tags, chromium, page_data
 
-from butfor import cli, report, report_arms, report_study
+from butfor import cli, figures_study, report, report_arms, report_study
 from butfor.claims import Curve
 from butfor.figures_study import write_study_figures
 from butfor.report_study import write_study_index, write_study_report
@@ -457,7 +457,7 @@ def test_the_command_writes_figures_and_curves_for_rliable(
         say("report", str(root / "begun"), "--figures")
     change_study(root, arms=[ARM | {"folder": "absent"}])
     said = say("study", "report", "--figures", "--rliable", "--root", str(root))
-    assert "Figures of try: none, for it has no curves." in said
+    assert "Figures: none of try, for it has no curves" in said
     assert "For rliable: nothing, for the arms of try share no evaluation" in said
 
 
@@ -469,11 +469,37 @@ def test_behaviour_and_heat_maps_are_figures_where_they_were_measured(root: Path
     assert len(heat) == 2
     assert "try-behaviour.png" in names
     figures = root / "reports" / "figures"
+    limits = [axes.get_ylim() for axes in figures_study.draw_arms(report_arms.read_study(root, "try").arms)[
+        "behaviour"].axes]  # fmt: skip
+    assert min(high for _, high in limits) >= 0.5  # that of held, though moved is lower
     drawn = (figures / "try-behaviour.svg").read_text()
     assert all(f">{name}<" in drawn for name in ("moved", "held"))
     assert "lifted" not in drawn
     (svg,) = [name for name in heat if name.endswith("svg")]
     assert "states with influence (%)" in (figures / svg).read_text()
+
+
+def test_a_heat_map_of_one_group_of_episodes_fills_its_panel(root: Path, tmp_path: Path) -> None:
+    run = Path(shutil.copytree(root / "few", tmp_path / "few"))
+    np.savez(run / "heatmap.npz", episodes=[60.0], score=np.ones((5, 1)))
+    (mesh,) = figures_study.heat_figure(report_arms.read_run_folder(run)).axes[0].collections
+    assert mesh.get_coordinates()[0, :, 0].tolist() == [0.0, 120.0]
+    np.savez(run / "heatmap.npz", episodes=[50.0, 150.0, 260.0], score=np.ones((5, 3)))
+    (mesh,) = figures_study.heat_figure(report_arms.read_run_folder(run)).axes[0].collections
+    assert mesh.get_coordinates()[0, :, 0].tolist() == [0.0, 100.0, 205.0, 315.0]
+
+
+def test_a_damaged_heat_map_keeps_no_study_from_its_report(
+    root: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    root = Path(shutil.copytree(root, tmp_path / "root"))
+    (root / "few" / "heatmap.npz").write_bytes(b"PK")
+    monkeypatch.setattr(sys, "argv", ["butfor", "study", "report", "--figures", "--root", str(root)])
+    cli.main()
+    said = capsys.readouterr().out
+    assert "Figures: none of try: " in said
+    assert "heatmap.npz cannot be read" in said
+    assert "Index: " in said
 
 
 def test_the_results_page_tells_what_the_agent_does_where_a_claim_is_about_it(root: Path, tmp_path: Path) -> None:

@@ -119,6 +119,9 @@ def test_a_saved_model_tries_extreme_actions_where_they_are_asked_for(
     obs = read_npz(folder / "data.npz").observation
     with np.load(tmp_path / "out.npz") as found:
         np.testing.assert_allclose(found["cai_cube"], influence.score(obs)["cube"], rtol=1e-5, atol=1e-6)
+    influence.save(tmp_path / "extreme.safetensors")  # without the option a model keeps its own share
+    summary = score_file(folder / "data.npz", tmp_path / "kept.npz", (), QUICK, model=tmp_path / "extreme.safetensors")
+    assert summary["settings"] == {"members": 1, "actions": 12, "extreme": 0.75, "seed": 0}
 
 
 def test_the_same_seed_gives_the_same_scores(tmp_path: Path) -> None:

@@ -97,6 +97,13 @@ def test_a_time_limit_stops_when_it_is_up_and_is_no_signal() -> None:
         assert not stop.signalled
 
 
+def test_a_time_limit_may_count_from_an_earlier_moment() -> None:
+    with stopping(100.0, since=time.monotonic() - 99) as stop:
+        assert not stop()
+    with stopping(100.0, since=time.monotonic() - 101) as stop:
+        assert stop()
+
+
 def test_a_time_that_is_up_at_the_start_stops_at_once() -> None:
     stop = Stop(0.0)
     time.sleep(0.002)

@@ -515,6 +515,15 @@ def test_a_second_ctrl_c_ends_at_once(server: Server) -> None:
     assert "Traceback" not in server.stderr
 
 
+def test_a_time_limit_counts_from_the_start_of_a_run(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Also what a GPU's recording takes: else a limit that leaves room for the checkpoint does not."""
+    monkeypatch.setattr(Trainer, "prepare", lambda self: time.sleep(0.5))
+    folder = train(small(episodes=100_000), tmp_path / "run", time_limit=0.5)
+    assert read_json(folder / "summary.json")["seconds"]["total"] < 0.4
+    with pytest.raises(ValueError, match="time_limit must be a number of seconds"):
+        train(small(), tmp_path / "other", time_limit=-1.0)
+
+
 def test_a_time_limit_ends_the_command_in_good_order(server: Server) -> None:
     assert server.run(*LONG, "--run", "limited", "--time-limit", "0.2") == 0, server.stderr
     summary = read_json(server.folder / "limited/summary.json")

@@ -25,7 +25,9 @@ def score(
     members: Annotated[int, tyro.conf.arg(metavar="N")] = 1,
     epochs: Annotated[int | None, tyro.conf.arg(metavar="N", help_behavior_hint="(default: by the data)")] = None,
     actions: Annotated[int, tyro.conf.arg(metavar="K")] = 64,
-    extreme: Annotated[float, tyro.conf.arg(metavar="SHARE")] = 0.0,
+    extreme: Annotated[
+        float | None, tyro.conf.arg(metavar="SHARE", help_behavior_hint="(default: 0, or the model's)")
+    ] = None,
     seed: int = 0,
     model: Annotated[Path | None, OPTIONAL_FILE] = None,
     save_model: Annotated[Path | None, OPTIONAL_FILE] = None,

@@ -89,13 +89,13 @@ def study(
                 _film(root, name)
             print(f"Report: {write_study_report(root, name)}")
             if figures:
-                from butfor.figures_study import write_study_figures
-
-                paths = write_study_figures(root, name)
-                print(f"Figures: {paths[0].parent}" if paths else f"Figures of {name}: none, for it has no curves.")
+                print(f"Figures: {_figures(root, name)}")
             if rliable:
-                path = write_rliable(root, name)
-                print(f"For rliable: {path or f'nothing, for the arms of {name} share no evaluation'}")
+                try:
+                    path = write_rliable(root, name)
+                    print(f"For rliable: {path or f'nothing, for the arms of {name} share no evaluation'}")
+                except ValueError as error:  # of one study; the others are to have theirs
+                    print(f"For rliable: nothing of {name}: {error}")
         print(f"Index: {write_study_index(root)}")
         return
     if not names:
@@ -143,6 +143,17 @@ def study(
             write_study_index(root)
         except ImportError as error:  # a machine that only computes may lack what draws
             print(f"No report was written: {error}. Write it elsewhere with: butfor study report --root {root}")
+
+
+def _figures(root: Path, name: str) -> str:
+    """Where the figures of a study are, or why there are none, which keeps no other study from having its own."""
+    from butfor.figures_study import write_study_figures
+
+    try:
+        paths = write_study_figures(root, name)
+    except ValueError as error:
+        return f"none of {name}: {error}"
+    return str(paths[0].parent) if paths else f"none of {name}, for it has no curves"
 
 
 def _film(root: Path, name: str) -> None:

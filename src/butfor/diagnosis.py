@@ -90,6 +90,7 @@ def diagnose(
     discrete: bool = False,
     drawn: ArrayLike | None = None,
     doubt: str | None = None,
+    extreme: float = 0.0,
 ) -> Diagnosis:
     """Checks one entity's model on N held-out transitions.
 
@@ -99,7 +100,7 @@ def diagnose(
     `drawn` [N] is true where the action was drawn from that law (default: everywhere); only there can it be judged what
     the action tells. A `doubt` about that is a finding. p(s'|s) is the mean density over the taken action and the K
     others, so that knowing the action seems to help by no more than log(K + 1) nats, and on average not at all where it
-    has no influence.
+    has no influence. With an `extreme` share of actions at their bounds, the data must hold such actions.
     """
     change, middle, spread = (_table(*pair) for pair in (("target", target), ("mean", mean), ("variance", variance)))
     likelihood, others = _column("log_likelihood", log_likelihood), _table("log_redrawn", log_redrawn)
@@ -145,6 +146,7 @@ def diagnose(
         _promise(by_score),
         *([_doubt(doubt)] if doubt else []),
         _coverage(coverage, smallest, discrete),
+        *([_extremes(shares)] if extreme and not discrete else []),
     ]
     return Diagnosis(
         transitions=len(change),
@@ -242,6 +244,18 @@ def _coverage(coverage: Sequence[float], smallest: Sequence[float], discrete: bo
     advice = "mix random actions into the collection"
     return Finding(
         False, f"not all kinds of actions were tried{where}: {numbers}; {advice}, or the model guesses there."
+    )
+
+
+def _extremes(shares: Sequence[Float]) -> Finding:
+    """Whether the data show what actions at either bound do, which scores by extreme actions ask about."""
+    rare = [place for place, bins in enumerate(shares) if min(bins[0], bins[-1]) < 0.1 / len(bins)]
+    if not rare:
+        return Finding(True, "Extreme actions, by which the scores ask, are in the data.")
+    return Finding(
+        False,
+        f"the scores ask about extreme actions, and the data hold hardly any in dimension(s) {rare}: the model guesses "
+        "there; collect some, or score without them (extreme=0).",
     )
 
 

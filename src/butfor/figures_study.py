@@ -4,6 +4,8 @@ import math
 from pathlib import Path
 from typing import Any
 
+import numpy as np
+
 from butfor.claims import ENOUGH, Curve
 from butfor.figures import COLUMN, PAGE, SYMBOLS, add_legend, panels, save_figures, short, style_of
 from butfor.report_arms import BEHAVIOUR, Arm, read_heat_map, read_run_folder, read_study, shown_curves
@@ -49,7 +51,8 @@ def curves_figure(arms: list[Arm], looks: dict[str, Any]) -> Any:
     """Success over episodes: mean with its 95 % interval, or the range of few seeds; a cross where it was cut off."""
     figure, (axes,) = panels(1, COLUMN, 2.5 + 0.17 * len(arms))
     draw_curves(axes, [(arm, arm.curve) for arm in arms if arm.curve], looks)
-    axes.set_ylabel("success")
+    axes.set(ylabel="success", ylim=(0, None))
+    axes.set_ylim(0, 1.02 if axes.get_ylim()[1] > 0.5 else None)
     axes.locator_params(axis="x", nbins=6)
     add_legend(figure, axes, 1)
     return figure
@@ -63,6 +66,7 @@ def behaviour_figure(arms: list[Arm], looks: dict[str, Any]) -> Any:
         draw_curves(axes, [(arm, arm.behaviour[name]) for arm in arms if name in arm.behaviour], looks)
         axes.set_title(name)
         axes.locator_params(axis="x", nbins=4)
+    every[0].set_ylim(0, 1.02)  # of all
     every[0].set_ylabel("share of an episode's steps")
     add_legend(figure, every[0], 1)
     return figure
@@ -79,18 +83,20 @@ def draw_curves(axes: Any, given: list[tuple[Arm, Curve]], looks: dict[str, Any]
         axes.plot(x, shown["mean"], label=short(arm.label, 36) + seeds, **style_of(look, marker=False))
         if arm.state != "finished":
             axes.plot(x[-1:], shown["mean"][-1:], "X", color=look["colour"], markersize=6, clip_on=False)
-    axes.set(xlabel="episodes of each seed", xlim=(0, None), ylim=(0, None))
-    axes.set_ylim(0, 1.02 if axes.get_ylim()[1] > 0.5 else None)
+    axes.set(xlabel="episodes of each seed", xlim=(0, None))
     axes.xaxis.set_major_formatter("{x:,.0f}")
 
 
 def heat_figure(arm: Arm) -> Any:
     """CAI, and the exact label where it is known, over the steps of an episode as training goes on."""
     x, drawn = read_heat_map(arm.folder)
+    middle = (x[1:] + x[:-1]) / 2  # between two groups of episodes, whose means are given
+    first = middle[0] - x[0] if len(middle) else x[0]
+    edges = np.concatenate([[x[0] - first], middle, [x[-1] + (x[-1] - middle[-1] if len(middle) else first)]])
     figure, every = panels(len(drawn), PAGE if len(drawn) > 1 else COLUMN, 2.4, sharey=True)
     for axes, (title, (values, unit)) in zip(every, drawn.items(), strict=True):
         axes.grid(visible=False)
-        mesh = axes.pcolormesh(x, range(len(values)), values, shading="nearest", rasterized=True)
+        mesh = axes.pcolormesh(edges, np.arange(len(values) + 1) - 0.5, values, rasterized=True)
         figure.colorbar(mesh, cax=axes.inset_axes((1.04, 0, 0.05, 1))).outline.set_visible(False)
         axes.set(xlabel="episodes", title=f"{title} ({unit})")
         axes.xaxis.set_major_formatter("{x:,.0f}")

@@ -196,7 +196,7 @@ class Fitting:
 
     def restore(self, state: dict[str, Any]) -> None:
         """Continues from `state()`, which stays as it is."""
-        if state["config"] != dataclasses.asdict(self.config):
+        if FitConfig(**state["config"]) != self.config:  # one of an earlier version lacks what has a default
             raise ValueError(f"The saved state is of a fit with {state['config']}; this one has {self.config}.")
         device = self.best_error.device
         self.epoch = state["epoch"]

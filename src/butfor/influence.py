@@ -227,11 +227,13 @@ class Influence:
         if drawn.shape != (len(taken),) or (sampled is not None and drawn.sum() < diagnosis.GROUPS):
             raise ValueError(f"sampled has shape {drawn.shape}, {drawn.sum()} true; expected [{len(taken)}] and more.")
         doubt = self._doubt(states[:, drawn], taken[torch.from_numpy(drawn).to(taken.device)])
-        scores, found = self.score(obs), {}
-        for name, dims in zip(self.entities, self._dims, strict=True):
+        scoring, random = dataclasses.replace(self.scoring, extreme=0.0), [self._random(None)]  # as what is redrawn
+        scores = score_states(self.model, states, self.law, self._dims, scoring, random, self.model.replicas)[0]
+        found = {}
+        for name, dims, score in zip(self.entities, self._dims, scores.T, strict=True):
             change, mean, variance = (_numpy(part[:, dims]) for part in (target, *predicted))
-            told = (*densities[name], _numpy(scores[name]), _numpy(unit))
-            found[name] = diagnosis.diagnose(change, mean, variance, *told, bool(self.law.count), drawn, doubt)
+            told = (*densities[name], _numpy(score), _numpy(unit), bool(self.law.count))
+            found[name] = diagnosis.diagnose(change, mean, variance, *told, drawn, doubt, self.scoring.extreme)
         return found
 
     def save(self, path: Path | str) -> None:
@@ -289,10 +291,8 @@ class Influence:
     def model_obs(self, obs: Array) -> Tensor:
         """States as the model wants them: [R, N, D], without copying for the replicas."""
         table = check_table("obs", obs, self.model.obs_size)
-        center, spread = torch.tensor(
-            [self.obs_center, self.obs_spread], dtype=torch.float64, device=table.device
-        ).unbind()
-        table = ((table - center) / spread).to(self.model.mean_head.weight.device, torch.float32)
+        units = torch.tensor([self.obs_center, self.obs_spread], dtype=torch.float64, device=table.device)
+        table = ((table - units[0]) / units[1]).to(self.model.mean_head.weight.device, torch.float32)
         return table.expand(self.model.replicas, -1, -1)
 
     def _scores(self, obs: Array, generator: torch.Generator | None, members: int) -> Tensor:

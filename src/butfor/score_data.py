@@ -49,8 +49,8 @@ class Options:
     """at most; None: 300, or fewer for more than 100,000 steps"""
     actions: int = 64
     """K, the actions tried in each state (discrete action spaces: all of them)"""
-    extreme: float = 0.0
-    """share of their numbers that are the lowest or highest possible, as in `ScoreConfig`"""
+    extreme: float | None = None
+    """share of their numbers that are the lowest or highest possible; None: 0, or what a given model has"""
     seed: int = 0
     ignore: tuple[str, ...] = ()
     """parts of the observation to leave out, by their paths"""
@@ -105,6 +105,8 @@ def score_file(
         if save_model is not None:  # at once: the fit is what took time
             with _said(f"The model {save_model}", "make room, or give another place"):
                 influence.save(save_model)
+        if options.extreme and influence.law.count:
+            notes.append("The actions are discrete: all are tried, and a share of extreme ones means nothing.")
         scores = score_recording(influence, recording, show)
         found, more = diagnose_recording(influence, recording, judged)
     told = [str(one.message) for one in caught if issubclass(one.category, UserWarning)]
@@ -113,7 +115,12 @@ def score_file(
         "report": str(page),
         "model": None if model is None else str(model),
         "saved_model": None if save_model is None else str(save_model),
-        "settings": {"members": influence.model.replicas, "actions": influence.scoring.actions, "seed": influence.seed},
+        "settings": {
+            "members": influence.model.replicas,
+            "actions": influence.scoring.actions,
+            "extreme": influence.scoring.extreme,
+            "seed": influence.seed,
+        },
         "notes": [*dict.fromkeys([*notes, *more, *told])],
         "seconds": round(time.monotonic() - began, 1),
         "butfor": __version__,
@@ -175,7 +182,7 @@ def fit_recording(
         validation=recording.transitions(stopping),
         model=options.network,
         fitting=fitting,
-        scoring=ScoreConfig(options.actions, extreme=options.extreme),
+        scoring=ScoreConfig(options.actions, extreme=options.extreme or 0.0),
         members=options.members,
         seed=options.seed,
         device=device,
@@ -333,6 +340,7 @@ def _check_model(influence: Influence, path: str, recording: Recording, texts: S
 
 def _retuned(influence: Influence, options: Options) -> Influence:
     """A saved model with the number of tried actions and the seed that were asked for."""
-    influence.scoring = replace(influence.scoring, actions=options.actions, extreme=options.extreme)
+    extreme = influence.scoring.extreme if options.extreme is None else options.extreme
+    influence.scoring = replace(influence.scoring, actions=options.actions, extreme=extreme)
     influence.seed = options.seed
     return influence

@@ -11,10 +11,11 @@ from typing import Any
 class Stop:
     """Says whether to stop at the next good moment: a signal came, or the time is up."""
 
-    def __init__(self, time_limit: float | None) -> None:
+    def __init__(self, time_limit: float | None, since: float | None = None) -> None:
         if time_limit is not None and not time_limit >= 0:
             raise ValueError(f"time_limit must be a number of seconds, 0 or more; got {time_limit}.")
-        self.deadline = None if time_limit is None else time.monotonic() + time_limit
+        began = time.monotonic() if since is None else since
+        self.deadline = None if time_limit is None else began + time_limit
         self.signalled = False
 
     def __call__(self) -> bool:
@@ -22,9 +23,12 @@ class Stop:
 
 
 @contextmanager
-def stopping(time_limit: float | None) -> Iterator[Stop]:
-    """While in here, the first Ctrl-C or SIGTERM is only noted; a second one interrupts at once."""
-    stop = Stop(time_limit)
+def stopping(time_limit: float | None, since: float | None = None) -> Iterator[Stop]:
+    """While in here, the first Ctrl-C or SIGTERM is only noted; a second one interrupts at once.
+
+    The time limit counts from now, or from the time.monotonic() `since`.
+    """
+    stop = Stop(time_limit, since)
     if threading.current_thread() is not threading.main_thread():
         yield stop
         return

@@ -153,16 +153,18 @@ def _run(
     saved, began, text = time.monotonic(), (time.monotonic(), replay.stored), ""
     before_this_process = trainer.seconds.get("total", 0.0)
 
+    def note_time() -> None:
+        trainer.seconds["total"] = before_this_process + time.monotonic() - began[0]
+
     def save() -> None:
         trainer.check()
-        trainer.seconds["total"] = before_this_process + time.monotonic() - began[0]
+        note_time()
         if kept is not None:
             kept.flush(replay.stored)
         save_checkpoint_in(folder, replay.stored, trainer.state())
 
-    if time_limit is not None:  # it counts from the start: recording a GPU's steps can take a minute
-        time_limit = max(0.0, time_limit - (time.monotonic() - started))
-    with closing(trainer), closing(events), stopping(time_limit) as stop:
+    # the limit counts from the start: recording a GPU's steps can take a minute
+    with closing(trainer), closing(events), stopping(time_limit, started) as stop:
         while replay.stored < config.episodes or trainer.interrupted:
             if not trainer.interrupted:
                 before = replay.stored
@@ -196,6 +198,7 @@ def _run(
                 if "updates" not in config.overlap:
                     trainer.refresh_acting()
                 if replay.stored % config.evaluate_every < config.worlds or replay.stored >= config.episodes:
+                    note_time()
                     text = _evaluate(trainer, folder, events)
 
             speed = (replay.stored - began[1]) / max(time.monotonic() - began[0], 1e-9)

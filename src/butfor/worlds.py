@@ -124,16 +124,19 @@ def make_watched(world: World, count: int) -> VectorEnv[Any, Any, Any]:
 def behaviour(world: World, played: Played) -> dict[str, NDArray[np.float64]]:
     """What agents do to the object, as shares of the steps of each episode [N]; nothing for worlds without a robot.
 
-    moved: by more than 0.1 mm in the step. lifted: above 0.43 m, or beside the table and off the floor. held: lifted,
-    and touched by a finger during the step.
+    moved: by more than 0.1 mm in the step. lifted: 5 mm above where it rests on the table, or beside the table and off
+    the floor. held: lifted, and touched by a finger during the step.
     """
     episodes = played.episodes
     if not _is_robot(world) or episodes.contact is None:
         return {}
     place, before = episodes.achieved_goal[:, 1:], episodes.achieved_goal[:, :-1]  # [N, T, 3]
     x, y, z = np.moveaxis(place, -1, 0)
-    beside = (x <= 1.19) | (x >= 1.5) | (y <= 0.59) | (y >= 0.9)
-    lifted = (z > 0.43) | (beside & (z > 0.03) & (z < 0.42))
+    if short_name(world.name) == "rot-table":  # round, of radius 0.38 m, and 1 cm higher
+        beside, rest = np.hypot(x - 1.37, y - 0.75) >= 0.38, 0.435
+    else:
+        beside, rest = (x <= 1.19) | (x >= 1.5) | (y <= 0.59) | (y >= 0.9), 0.425
+    lifted = (z > rest + 0.005) | (beside & (z > 0.03) & (z < rest - 0.005))
     moved = np.linalg.norm(place - before, axis=-1) > 1e-4
     shares = {"moved": moved, "lifted": lifted, "held": lifted & episodes.contact}
     return {name: (value & episodes.valid).sum(1) / episodes.length for name, value in shares.items()}
