@@ -14,7 +14,7 @@ from numpy.typing import NDArray
 from butfor.actions import ActionLaw
 from butfor.envs import make_worlds
 from butfor.rollout import play, random_policy
-from butfor.worlds import open_world, unmoved
+from butfor.worlds import behaviour, make_watched, open_world, unmoved
 
 LIMIT, RADIUS = 40, 0.3
 LOW, HIGH = np.array([-2.0, -1.0], np.float32), np.array([2.0, 3.0], np.float32)
@@ -224,6 +224,24 @@ def test_a_built_in_reward_takes_tensors_of_any_shape(name: str, size: int, radi
     assert reward.dtype == torch.float32
     expected = torch.where(torch.linspace(0.1, 1.9, 14).view(2, 7) < 1, 0.0, -1.0)
     assert torch.equal(reward, expected)
+
+
+@pytest.mark.parametrize("name", ["push", "pick-and-place", "rot-table"])
+def test_an_object_at_rest_is_neither_moved_nor_lifted_and_one_in_the_air_is(name: str) -> None:
+    env = make_watched(open_world(name, target_scale=1.0), 8)
+    away = np.tile(np.array([0, 0, 1, 0], np.float32), (8, 1))  # the gripper goes up and leaves the object alone
+    played = play([env], lambda group, time, obs: (away, np.ones(8, dtype=bool)), range(8), 20)
+    env.close()
+    world, episodes = open_world(name, target_scale=1.0), played.episodes
+    assert episodes.contact is not None
+    still = behaviour(world, played)
+    assert still["lifted"].tolist() == still["held"].tolist() == [0.0] * 8
+    assert name == "rot-table" or still["moved"].max() <= 0.1  # it settles; that table turns
+    episodes.achieved_goal[:, 11:, 2] += 0.02  # half of the time in the air, a quarter of it in the hand
+    episodes.contact[:, 15:] = True
+    found = behaviour(world, played)
+    assert found["lifted"].tolist() == [0.5] * 8
+    assert found["held"].tolist() == [0.25] * 8
 
 
 def test_the_scale_of_a_column_that_only_trembles_is_one() -> None:
