@@ -878,7 +878,7 @@ def test_a_fitted_model_is_diagnosed_for_each_entity(fitted: Influence) -> None:
 
 
 def test_scores_by_extreme_actions_are_judged_by_what_uniform_ones_promise(fitted: Influence) -> None:
-    """The redrawn actions are uniform: a score by extreme ones is another, and no sign of a model too sure of itself."""
+    """What is redrawn is uniform: a score by extreme actions is another, and no sign of a model too sure of itself."""
     held_out = gate_world(2000, 8)
     extreme = Influence(
         fitted.model, fitted.law, fitted.entities, fitted.scale, dataclasses.replace(fitted.scoring, extreme=0.75),
