@@ -238,13 +238,12 @@ def report(
 
     print(f"Report: {write_report(run)}")
     if figures:
+        from butfor.figures import write_figures
+        from butfor.figures_study import write_training_figures
         from butfor.record import read_run
 
-        if read_run(run)["kind"] == "training":
-            from butfor.figures_study import write_training_figures as write_figures
-        else:
-            from butfor.figures import write_figures
-        print(f"Figures: {write_figures(run)[0].parent}")
+        write = write_training_figures if read_run(run)["kind"] == "training" else write_figures
+        print(f"Figures: {write(run)[0].parent}")
 
 
 def _changed(config: Any, **changes: Any) -> Any:
