@@ -482,10 +482,10 @@ def test_behaviour_and_heat_maps_are_figures_where_they_were_measured(root: Path
 def test_a_heat_map_of_one_group_of_episodes_fills_its_panel(root: Path, tmp_path: Path) -> None:
     run = Path(shutil.copytree(root / "few", tmp_path / "few"))
     np.savez(run / "heatmap.npz", episodes=[60.0], score=np.ones((5, 1)))
-    (mesh,) = figures_study.heat_figure(report_arms.read_run_folder(run)).axes[0].collections
+    (mesh,) = figures_study.heat_figure(*report_arms.read_heat_map(run)).axes[0].collections
     assert mesh.get_coordinates()[0, :, 0].tolist() == [0.0, 120.0]
     np.savez(run / "heatmap.npz", episodes=[50.0, 150.0, 260.0], score=np.ones((5, 3)))
-    (mesh,) = figures_study.heat_figure(report_arms.read_run_folder(run)).axes[0].collections
+    (mesh,) = figures_study.heat_figure(*report_arms.read_heat_map(run)).axes[0].collections
     assert mesh.get_coordinates()[0, :, 0].tolist() == [0.0, 100.0, 205.0, 315.0]
 
 

@@ -78,7 +78,7 @@ def study(
         return
     if action in ("films", "report"):
         from butfor.report_arms import study_names
-        from butfor.report_study import write_rliable, write_study_index, write_study_report
+        from butfor.report_study import write_study_index, write_study_report
 
         small = size == "small"  # their records have names of their own
         found = [f"{name}-small" if small and name in STUDIES else name for name in names] or study_names(root)
@@ -91,11 +91,7 @@ def study(
             if figures:
                 print(f"Figures: {_figures(root, name)}")
             if rliable:
-                try:
-                    path = write_rliable(root, name)
-                    print(f"For rliable: {path or f'nothing, for the arms of {name} share no evaluation'}")
-                except ValueError as error:  # of one study; the others are to have theirs
-                    print(f"For rliable: nothing of {name}: {error}")
+                print(f"For rliable: {_rliable(root, name)}")
         print(f"Index: {write_study_index(root)}")
         return
     if not names:
@@ -154,6 +150,17 @@ def _figures(root: Path, name: str) -> str:
     except ValueError as error:
         return f"none of {name}: {error}"
     return str(paths[0].parent) if paths else f"none of {name}, for it has no curves"
+
+
+def _rliable(root: Path, name: str) -> str:
+    """The same of the curves for rliable."""
+    from butfor.report_study import write_rliable
+
+    try:
+        path = write_rliable(root, name)
+    except ValueError as error:
+        return f"nothing of {name}: {error}"
+    return str(path) if path else f"nothing, for the arms of {name} share no evaluation"
 
 
 def _film(root: Path, name: str) -> None:

@@ -2,7 +2,8 @@
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from typing import Any, TypeVar
+from itertools import product
+from typing import Any, Literal, TypeVar
 
 import numpy as np
 from numpy.typing import NDArray
@@ -18,7 +19,7 @@ from butfor.gaussian import KL_FORMS, KLForm
 from butfor.influence import Influence
 from butfor.networks import some_replicas
 from butfor.rollout import Progress
-from butfor.scoring import Sampling, ScoreConfig
+from butfor.scoring import ScoreConfig
 
 Array = NDArray[Any]
 Seen = TypeVar("Seen", Array, Tensor)
@@ -27,7 +28,7 @@ Fit = Callable[..., Influence]
 
 ACTIONS = (8, 16, 32, 64)
 MEMBERS = 5  # networks of an ensemble
-EXTREME = 0.75  # share of the actions' numbers that are at a bound, where extreme actions are tried
+EXTREME = {"": 0.0, ", extreme actions": 0.75}  # share of the tried actions' numbers that are at a bound
 
 
 @dataclass(frozen=True)
@@ -124,7 +125,7 @@ def study_actions(case: Case) -> list[dict[str, Any]]:
     """CAI by the number of actions, how they are drawn, and how the KL to the mixture is clipped."""
     name = "random" if "random" in case.sets else next(iter(case.sets))  # the paper's choice: it is the harder set
     rows = []
-    samplings: tuple[Sampling, ...] = ("independent", "sobol")
+    samplings: tuple[Literal["independent", "sobol"], ...] = ("independent", "sobol")
     forms: tuple[KLForm, ...] = ("mean", "mean_clip_product")
     for sampling in samplings:
         for form in forms:
@@ -156,28 +157,28 @@ def study_helps(case: Case) -> list[dict[str, Any]]:
 
 
 def study_ensembles(case: Case) -> list[dict[str, Any]]:
-    """Ensembles of five networks a seed, and the actions that are tried; also as if the share were the paper's."""
-    variants: dict[str, Callable[[], Influence]] = {
-        "One network": lambda: case.influence,
-        "Five networks": lambda: case.fit("CAI by five networks", members=MEMBERS),
-    }
-    shares_extreme = {"": 0.0, ", extreme actions": EXTREME}
+    """One network and ensembles of five for each seed, by uniform and by extreme actions."""
     shares = PAPER_SHARE if case.data.world == "pick-and-place" else {}
+    alone = judge_networks("One network", case.influence, 1, case.sets, shares)
+    several = case.fit("CAI by five networks", members=MEMBERS)
+    return alone + judge_networks("Five networks", several, MEMBERS, case.sets, shares)
+
+
+def judge_networks(
+    title: str, influence: Influence, members: int, sets: Mapping[str, Episodes], shares: Mapping[str, float]
+) -> list[dict[str, Any]]:
+    """Every `members` networks as one, on every set and label; where a set has a share, also as if it were so."""
     rows = []
-    for title, make in variants.items():
-        influence = make()
-        members = 1 if influence is case.influence else MEMBERS
-        for addition, extreme in shares_extreme.items():
-            model = rescored(influence, replace(influence.scoring, extreme=extreme))
-            for name, episodes in case.sets.items():
-                score = detect.cai(model, "object", members)(episodes)
-                for label in sorted({"exact", "heuristic"} & set(episodes.label)):
-                    row = {"title": title + addition, "set": name, "label": label, "networks": members}
-                    row |= detect.summarize(evaluate(score, episodes, label))
-                    if name in shares:
-                        as_if = evaluate(score, episodes, label, shares[name])
-                        row["at_paper_share"] = {"share": shares[name]} | detect.summarize(as_if)
-                    rows.append(row)
+    for (addition, extreme), (name, episodes) in product(EXTREME.items(), sets.items()):
+        model = rescored(influence, replace(influence.scoring, extreme=extreme))
+        score = detect.cai(model, "object", members)(episodes)
+        for label in sorted({"exact", "heuristic"} & set(episodes.label)):
+            row = {"title": title + addition, "set": name, "label": label, "networks": members}
+            row |= detect.summarize(evaluate(score, episodes, label))
+            if name in shares:
+                as_if = evaluate(score, episodes, label, shares[name])
+                row["at_paper_share"] = {"share": shares[name]} | detect.summarize(as_if)
+            rows.append(row)
     return rows
 
 

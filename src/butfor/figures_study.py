@@ -1,6 +1,7 @@
 """Figures of studies and training runs for papers, as SVG and PNG, in the look of `figures.py`."""
 
 import math
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
@@ -9,6 +10,7 @@ import numpy as np
 from butfor.claims import ENOUGH, Curve
 from butfor.figures import COLUMN, PAGE, SYMBOLS, add_legend, panels, save_figures, short, style_of
 from butfor.report_arms import BEHAVIOUR, Arm, read_heat_map, read_run_folder, read_study, shown_curves
+from butfor.report_figures import Array
 from butfor.report_study import arm_look
 from butfor.statistics import reach_summary
 
@@ -42,8 +44,9 @@ def draw_arms(arms: list[Arm]) -> dict[str, Any]:
     if behaving:
         figures["behaviour"] = behaviour_figure(behaving, looks)
     for place, arm in enumerate(arms):
-        if read_heat_map(arm.folder)[1]:
-            figures[f"heat-map{f'-{place + 1}' if len(arms) > 1 else ''}"] = heat_figure(arm)
+        episodes, drawn = read_heat_map(arm.folder)
+        if drawn:
+            figures[f"heat-map{f'-{place + 1}' if len(arms) > 1 else ''}"] = heat_figure(episodes, drawn)
     return figures
 
 
@@ -87,12 +90,11 @@ def draw_curves(axes: Any, given: list[tuple[Arm, Curve]], looks: dict[str, Any]
     axes.xaxis.set_major_formatter("{x:,.0f}")
 
 
-def heat_figure(arm: Arm) -> Any:
-    """CAI, and the exact label where it is known, over the steps of an episode as training goes on."""
-    x, drawn = read_heat_map(arm.folder)
-    middle = (x[1:] + x[:-1]) / 2  # between two groups of episodes, whose means are given
-    first = middle[0] - x[0] if len(middle) else x[0]
-    edges = np.concatenate([[x[0] - first], middle, [x[-1] + (x[-1] - middle[-1] if len(middle) else first)]])
+def heat_figure(episodes: Array, drawn: Mapping[str, tuple[Array, str]]) -> Any:
+    """What `read_heat_map` gives, over groups of episodes, whose means are given, and the steps of an episode."""
+    middle = (episodes[1:] + episodes[:-1]) / 2
+    first, last = (middle[0], middle[-1]) if len(middle) else (2 * episodes[0], 0.0)
+    edges = [2 * episodes[0] - first, *middle, 2 * episodes[-1] - last]  # as far from the mean on either side
     figure, every = panels(len(drawn), PAGE if len(drawn) > 1 else COLUMN, 2.4, sharey=True)
     for axes, (title, (values, unit)) in zip(every, drawn.items(), strict=True):
         axes.grid(visible=False)

@@ -15,6 +15,7 @@ from butfor.report_arms import (
     Study,
     arm_row,
     cell,
+    count_words,
     duration,
     read_study,
     seconds_of,
@@ -122,12 +123,12 @@ def curve_table(measured: list[Arm], baseline: Arm | None, ends: tuple[int, int]
 
 def behaviour_table(arm: Arm, folder: Path) -> str:
     """How often the object was moved, lifted and held at each evaluation: shares of the steps, mean over seeds."""
-    shown, rows = [shown_curves(curve) for curve in arm.behaviour.values()], []
-    for place, episode in enumerate(next(iter(arm.behaviour.values())).episodes):
-        ends = [(one["mean_low"][place], one["mean_high"][place]) for one in shown]
-        found = [cell(one["mean"][place], *end, len(arm.seeds)) for one, end in zip(shown, ends, strict=True)]
-        rows.append([f"{episode:,}", *map(cell_text, found)])
-    words = f"{linked(arm, folder)}: shares of an episode's steps, mean over {len(arm.seeds)} seeds."
+    episodes, columns = next(iter(arm.behaviour.values())).episodes, []
+    for shown in map(shown_curves, arm.behaviour.values()):
+        numbers = zip(shown["mean"], shown["mean_low"], shown["mean_high"], strict=True)
+        columns.append([cell_text(cell(*three, len(arm.seeds))) for three in numbers])
+    rows = [[f"{episode:,}", *cells] for episode, *cells in zip(episodes, *columns, strict=True)]
+    words = f"{linked(arm, folder)}: shares of an episode's steps, mean over {count_words(len(arm.seeds), 'seed')}."
     return f"{words}\n\n{table(['episodes', *arm.behaviour], rows)}"
 
 
