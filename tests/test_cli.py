@@ -308,11 +308,12 @@ def test_data_and_studies_end_in_the_config(monkeypatch: pytest.MonkeyPatch, but
     config = asked_for(
         monkeypatch, butfor_command, "pick-and-place", "--data", "scripted", "--studies", "noise,helps",
         "--random-episodes", "11", "--agent-episodes", "12", "--validation-episodes", "13", "--max-epochs", "14",
+        "--agent-worlds", "3", "--decay",
     )[0]  # fmt: skip
     paper = detection_preset("pick-and-place")
     expected = dataclasses.replace(
         paper, data="scripted", studies=("noise", "helps"), random_episodes=11, agent_episodes=12,
-        validation_episodes=13, fitting=dataclasses.replace(paper.fitting, max_epochs=14),
+        validation_episodes=13, agent_worlds=3, fitting=dataclasses.replace(paper.fitting, max_epochs=14, decay=True),
         attention_fitting=dataclasses.replace(paper.attention_fitting, max_epochs=14),
     )  # fmt: skip
     assert config == expected

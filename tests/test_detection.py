@@ -600,6 +600,17 @@ def test_agents_play_for_a_run_of_their_own_data(tmp_path: Path, monkeypatch: py
     assert [name for name in one if one[name] != two[name]] == []
 
 
+@pytest.mark.parametrize(("worlds", "overlap"), [(1, []), (4, ["updates"])])
+def test_agents_may_play_several_episodes_at_once(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, worlds: int, overlap: list[str]
+) -> None:
+    monkeypatch.setattr(detection_data, "preset", lambda world: small(world=world))
+    data = detection_data.Data("slide", tmp_path, "agents", 24, lambda *call: None, agent_worlds=worlds)
+    assert len(data.episodes("train", 24)) == 24
+    config = read_json(tmp_path / "agents" / "config.json")["config"]
+    assert (config["worlds"], config["overlap"], config["episodes"], config["seeds"]) == (worlds, overlap, 24, 3)
+
+
 # --------------------------------------------------------------------------------------- bits that repeat
 
 

@@ -108,6 +108,7 @@ def test_unknown_words_are_refused_with_the_known_ones() -> None:
         "no study 'speed'; the studies are actions, decisions, ensembles, helps, noise, reference", studies=("speed",)
     )
     refused("agent_episodes must be at least 1; got 0", agent_episodes=0)
+    refused("agent_worlds must be at least 1; got 0", agent_worlds=0)
     with pytest.raises(ValueError, match="no preset 'tiny'; the presets are paper, reduced, demo"):
         detection_preset("slide", "tiny")
     with pytest.raises(ValueError, match="'push' is not one of: slide, pick-and-place"):

@@ -42,9 +42,11 @@ def detect(
     test_episodes: Count = None,
     random_episodes: Count = None,
     agent_episodes: Count = None,
+    agent_worlds: Count = None,
     extra_episodes: Count = None,
     split_agent: Annotated[bool, tyro.conf.FlagCreatePairsOff] = False,
     max_epochs: Count = None,
+    decay: Annotated[bool, tyro.conf.FlagCreatePairsOff] = False,
     actions: Count = None,
     form: Annotated[KLFormName, tyro.conf.arg(help_behavior_hint=PRESET)] = "preset",
     run: Annotated[Path | None, tyro.conf.arg(metavar="FOLDER", help_behavior_hint="")] = None,
@@ -70,10 +72,12 @@ def detect(
         test_episodes: episodes to judge
         random_episodes: episodes of a random policy to judge besides
         agent_episodes: how long the agents learn that play (with data agents)
+        agent_worlds: episodes that each of these agents plays at once; more than one is faster
         extra_episodes: episodes of each further policy whose states the study of decisions judges
         split_agent: two tokens for the agent in the Transformer of pick-and-place, as in the authors' release
         max_epochs: of the influence models, and at most of the Transformer; training ends earlier for a seed whose
             validation error no longer improves
+        decay: let the influence models' learning rate fall to zero over these epochs; fewer of them then do
         actions: K, the actions tried in each state
         form: how the KL of a Gaussian to a mixture is approximated
         run: the run folder (default: runs/ and a name made from the settings)
@@ -98,12 +102,13 @@ def detect(
         test_episodes=test_episodes,
         random_episodes=random_episodes,
         agent_episodes=agent_episodes,
+        agent_worlds=agent_worlds,
         extra_episodes=extra_episodes,
         split_agent=split_agent or None,
         attention_fitting=_changed(
             base.attention_fitting, max_epochs=max_epochs and min(max_epochs, base.attention_fitting.max_epochs)
         ),
-        fitting=_changed(base.fitting, max_epochs=max_epochs),
+        fitting=_changed(base.fitting, max_epochs=max_epochs, decay=decay or None),
         scoring=_changed(base.scoring, actions=actions, form=None if form == "preset" else form),
     )
     folder = run or Path("runs") / run_name("detection", config)

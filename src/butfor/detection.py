@@ -70,7 +70,9 @@ def run_detection(
         """What this and earlier processes have spent on the run."""
         write_json(folder / "versions.json", record | {"seconds": round(earlier + time.perf_counter() - began, 1)})
 
-    data = Data(config.world, folder / "data", config.data, config.agent_episodes, progress, device)
+    data = Data(
+        config.world, folder / "data", config.data, config.agent_episodes, progress, device, config.agent_worlds
+    )
     sets = {"test": data.episodes("test", config.test_episodes)}
     if config.random_episodes:
         sets["random"] = data.episodes("random", config.random_episodes)

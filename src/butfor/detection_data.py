@@ -38,10 +38,11 @@ class Data:
         agent_episodes: int,
         progress: Progress,
         device: torch.device | str = "cpu",
+        agent_worlds: int = 1,
     ) -> None:
         """`source`: "scripted" (half random, half the noisy expert) or "agents" (while they learn, DDPG with HER)."""
         self.world, self.folder, self.source, self.agent_episodes = world, folder, source, agent_episodes
-        self.progress, self.device = progress, device
+        self.progress, self.device, self.agent_worlds = progress, device, agent_worlds
 
     @property
     def labels(self) -> tuple[str, ...]:
@@ -129,6 +130,8 @@ class Data:
             config = preset(self.world)
             every = max(1, self.agent_episodes // 10)
             config = replace(config, seeds=len(RUNS), episodes=self.agent_episodes, evaluate_every=every)
+            if self.agent_worlds > 1:
+                config = replace(config, worlds=self.agent_worlds, overlap=("updates",))
             begun = (run / "config.json").is_file()
             try:
                 if begun:

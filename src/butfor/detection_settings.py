@@ -47,6 +47,8 @@ class DetectionConfig:
     """who plays: half a random and half a scripted policy with noise, or agents while they learn (DDPG with HER)"""
     agent_episodes: int = 2_000
     """how long those agents learn, each in a run of its own for training, validation and test episodes"""
+    agent_worlds: int = 1
+    """episodes that each of them plays at once; with more than one, updates run while it plays the next (faster)"""
     train_episodes: int = 1000
     validation_episodes: int = 1000
     test_episodes: int = 4000
@@ -74,7 +76,8 @@ class DetectionConfig:
         if self.world not in PAPER:
             worlds = ", ".join(PAPER)
             raise ValueError(f"Detection needs a world with influence labels; {self.world!r} is not one of: {worlds}.")
-        for name in ("seeds", "train_episodes", "validation_episodes", "test_episodes", "agent_episodes"):
+        sets = ("train_episodes", "validation_episodes", "test_episodes")
+        for name in ("seeds", "agent_episodes", "agent_worlds", *sets):
             if getattr(self, name) < 1:
                 raise ValueError(f"{name} must be at least 1; got {getattr(self, name)}.")
         for name in ("random_episodes", "extra_episodes"):
