@@ -22,7 +22,7 @@ from conftest import ROOT
 from small_training import ALL_USES, TRACK, Track
 
 import butfor
-from butfor import checkpoints, cli, cli_train, detection
+from butfor import checkpoints, cli, cli_train, detection, units
 from butfor import train as train_library
 from butfor.console import live_progress
 from butfor.detection_settings import DetectionConfig, detection_preset
@@ -33,6 +33,7 @@ from butfor.learner import Learner
 from butfor.priority import PriorityConfig
 from butfor.record import open_run
 from butfor.settings import preset
+from butfor.study import STUDIES, make_study
 
 torch.set_num_threads(1)
 
@@ -849,3 +850,47 @@ def test_errors_of_the_library_itself_are_not_hidden(butfor_command: Butfor, mon
     monkeypatch.setattr(train_library, "train", fail)
     with pytest.raises(RuntimeError, match="predictor was called"):
         butfor_command("train", "slide")
+
+
+# -------------------------------------------------------------------------------------------------- studies
+
+
+def test_study_list_has_a_line_for_each(butfor_command: Butfor) -> None:
+    code, out, err = butfor_command("study", "list")
+    assert (code, err) == (0, "")
+    assert [line.split()[0] for line in out.splitlines()] == list(STUDIES)
+
+
+@pytest.mark.parametrize(("options", "processes"), [([], 1), (["--processes", "3"], 3)])
+def test_study_run_asks_for_its_runs_and_says_how_far_they_are(
+    butfor_command: Butfor, monkeypatch: pytest.MonkeyPatch, options: list[str], processes: int
+) -> None:
+    asked: list[Any] = []
+    monkeypatch.setattr(units, "run_here", lambda *given: asked.append(given))
+    size = ["--size", "small", "--seeds", "2", "--episodes", "300"]
+    code, out, _ = butfor_command("study", "run", "partial-rescoring", *size, "--device", "cpu", *options)
+    assert code == 0
+    configs = [arm.config for arm in make_study("partial-rescoring", "small", seeds=2, episodes=300).arms]
+    assert asked[0][:4] == (configs, Path("studies"), ["cpu"] * processes, None)
+    assert "Rescoring in part" in out
+    assert "Report: studies/reports/partial-rescoring-small.html" in out
+    code, again, _ = butfor_command("study", "status", "partial-rescoring", *size)
+    assert code == 0
+    assert again.strip() in out
+
+
+@pytest.mark.parametrize(
+    ("arguments", "parts"),
+    [
+        (["list", "combined"], ["takes no name; got combined"]),
+        (["run"], ["Which study?", "combined"]),
+        (["run", "combine"], ["combine"]),
+        (["run", "combined", "--processes", "0"], ["--processes is 0; give at least 1"]),
+        (["run", "combined", "--processes", "2", "--ray", "auto"], ["on Ray leave it to --cpus and --gpus"]),
+        (["run", "combined", "--cpus", "2"], ["--cpus and --gpus are for --ray"]),
+        (["run", "combined", "--time-limit", "-1"], ["--time-limit is -1"]),
+        (["report", "--root", "nothing"], ["nothing holds no studies yet"]),
+    ],
+)
+def test_a_mistake_in_a_study_is_one_sentence(butfor_command: Butfor, arguments: list[str], parts: list[str]) -> None:
+    assert_one_sentence(butfor_command("study", *arguments), *parts)

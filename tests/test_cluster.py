@@ -208,8 +208,10 @@ class FakeRay(ModuleType):
 
 
 def fake(monkeypatch: pytest.MonkeyPatch, stops: int = 0) -> FakeRay:
-    """A fake in Ray's place, and the arguments of this process put back at the end."""
+    """A fake in Ray's place, and the arguments and threads of this process put back at the end."""
     module = FakeRay(stops)
+    monkeypatch.setenv("BUTFOR_THREADS", "1")
+    monkeypatch.delenv("BUTFOR_THREADS")
     monkeypatch.setitem(sys.modules, "ray", module)
     monkeypatch.setattr(sys, "argv", ["butfor", "study", "curves"])
     monkeypatch.delenv("RAY_ADDRESS", raising=False)
@@ -225,6 +227,7 @@ def test_units_travel_as_json_and_come_back_in_order(tmp_path: Path, monkeypatch
     assert all(unit_state(unit, tmp_path / "new" / "root").state == "finished" for unit in units)
     given = [json.loads(json.dumps(given)) for given in ray.given]
     assert [(kind, data) for kind, data, *_ in given] == [("training", plain(units[i])) for i in (0, 1, 1)]
+    assert os.environ["BUTFOR_THREADS"] == "2"  # as many as the cores that Ray gives it
     expected = {"num_cpus": 2, "num_gpus": 0, "max_retries": 1, "address": "local", "include_dashboard": False}
     assert ray.asked.items() >= expected.items()
     assert not ray.is_up
@@ -278,12 +281,12 @@ def test_a_machine_without_the_storage_says_so(tmp_path: Path, monkeypatch: pyte
     monkeypatch.setattr(cluster, "SEEN_WITHIN", 0.0)
     config = plain(small())
     with pytest.raises(FileNotFoundError, match=r"has no such folder; give a folder on storage that all"):
-        cluster._work("training", config, str(tmp_path / "absent" / "mark"), "cpu", None, [], __version__)
+        cluster._work("training", config, str(tmp_path / "absent" / "mark"), "cpu", None, [], __version__, 1)
     with pytest.raises(FileNotFoundError, match="has a folder of its own under that name"):
-        cluster._work("training", config, str(tmp_path / "mark"), "cpu", None, [], __version__)
+        cluster._work("training", config, str(tmp_path / "mark"), "cpu", None, [], __version__, 1)
     assert not list(tmp_path.iterdir())
     with pytest.raises(RuntimeError, match=r"the study was started by 0\.0\.0; install the same everywhere"):
-        cluster._work("training", config, str(tmp_path / "mark"), "cpu", None, [], "0.0.0")
+        cluster._work("training", config, str(tmp_path / "mark"), "cpu", None, [], "0.0.0", 1)
 
 
 def test_more_than_there_is_is_refused_or_waited_for(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -18,7 +18,8 @@ from gymnasium.vector import AutoresetMode
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from butfor.envs import drawing
+from butfor import envs
+from butfor.envs import drawing, fetch_physics
 from butfor.envs.fetch import FetchEnv, FetchVectorEnv, reward, scripted_action
 from butfor.envs.fetch_model import SUBSTEPS, TASKS, SimulationError, build
 from butfor.envs.fetch_physics import finger_forces, touching
@@ -435,6 +436,34 @@ def test_a_world_does_not_depend_on_the_size_of_its_batch() -> None:
             observation = worlds.step(np.repeat(action, count, axis=0))[0]["observation"]
         seen.append(observation)
     assert len(np.unique(np.concatenate(seen), axis=0)) == 1
+
+
+@pytest.mark.parametrize(
+    ("variable", "threads", "count", "used"),
+    [("", 0, 9, 6), ("4", 0, 9, 4), ("4", 2, 9, 2), ("4", 0, 3, 3)],
+)
+def test_threads_are_the_argument_else_the_variable_else_all_processors(
+    monkeypatch: pytest.MonkeyPatch, variable: str, threads: int, count: int, used: int
+) -> None:
+    """But never more than there are worlds."""
+    asked: list[int] = []
+
+    def batch(model: Any, worlds: int, threads: int) -> Any:
+        asked.append(threads)
+        return mujoco.batch.Batch(model, worlds, 1)
+
+    monkeypatch.setattr(fetch_physics, "Batch", batch)
+    monkeypatch.setattr(envs, "processors", lambda: 6)
+    monkeypatch.setenv("BUTFOR_THREADS", variable)
+    FetchVectorEnv("push", count, threads=threads)
+    assert asked == [used]
+
+
+@pytest.mark.parametrize("variable", ["0", "-1", "two", "1.5"])
+def test_a_wrong_number_of_threads_is_a_sentence(monkeypatch: pytest.MonkeyPatch, variable: str) -> None:
+    monkeypatch.setenv("BUTFOR_THREADS", variable)
+    with pytest.raises(ValueError, match=f"BUTFOR_THREADS is '{variable}'; give a whole number of at least 1"):
+        FetchVectorEnv("push", 2)
 
 
 @both_tasks

@@ -116,6 +116,24 @@ def test_several_devices_work_side_by_side(tmp_path: Path) -> None:
     assert results(folders[0]) == results(run_unit(configs[0], tmp_path / "alone"))
 
 
+def test_processes_side_by_side_share_the_processors(monkeypatch: pytest.MonkeyPatch) -> None:
+    threads = torch.get_num_threads()
+    monkeypatch.setattr(units, "processors", lambda: 7)
+    monkeypatch.setenv("BUTFOR_THREADS", "5")
+    try:
+        units.share_processors(2)
+        assert os.environ["BUTFOR_THREADS"] == "5"  # the user's word counts
+        monkeypatch.delenv("BUTFOR_THREADS")
+        torch.set_num_threads(4)
+        units.share_processors(2)
+        assert (os.environ["BUTFOR_THREADS"], torch.get_num_threads()) == ("3", 3)
+        monkeypatch.delenv("BUTFOR_THREADS")
+        units.share_processors(20)
+        assert (os.environ["BUTFOR_THREADS"], torch.get_num_threads()) == ("1", 1)
+    finally:
+        torch.set_num_threads(threads)
+
+
 # --- two processes on one root --------------------------------------------------------------------
 
 HOLD = """

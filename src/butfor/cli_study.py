@@ -27,6 +27,7 @@ def study(
     ray: Annotated[str | None, tyro.conf.arg(metavar="[ADDRESS]", help_behavior_hint="")] = None,
     cpus: float = 1,
     gpus: float = 0,
+    processes: int = 1,
     device: Literal["auto", "cpu", "cuda"] = "auto",
     time_limit: Annotated[float | None, tyro.conf.arg(metavar="SECONDS", help_behavior_hint="")] = None,
     figures: Annotated[bool, tyro.conf.FlagCreatePairsOff] = False,
@@ -49,8 +50,9 @@ def study(
         evaluate_every: episodes between evaluations
         overlap: what of training is done side by side
         ray: run on a Ray cluster: at ADDRESS, at RAY_ADDRESS, or one that is started here
-        cpus: that a run needs (on Ray)
+        cpus: that a run needs, and the threads that it simulates with (on Ray)
         gpus: that a run needs (on Ray); a part of one lets runs share it
+        processes: runs at once on each GPU, or on the CPU (without Ray); they share the processors
         device: where to compute; auto takes a GPU where there is one
         time_limit: of each training run: it saves and stops; `run` goes on with it later
         figures: of `report`: figures for papers besides, as SVG and PNG
@@ -62,6 +64,8 @@ def study(
         raise ValueError(f"--time-limit is {time_limit:g}; give a number of seconds of at least 0.")
     if ray is None and (cpus, gpus) != (1, 0):
         raise ValueError("--cpus and --gpus are for --ray; without it all GPUs of this machine are used.")
+    if processes < 1 or (ray is not None and processes != 1):
+        raise ValueError(f"--processes is {processes}; give at least 1, and on Ray leave it to --cpus and --gpus.")
     if ray is not None and device == "cuda" and not gpus:
         raise ValueError("On Ray a run gets a GPU by --gpus 1 (or a part of one); --device cuda alone gives it none.")
     if ray in STUDIES:
@@ -112,7 +116,7 @@ def study(
             else:
                 from butfor.units import run_here
 
-                run_here(configs, root, _devices(device), time_limit, progress)
+                run_here(configs, root, _devices(device) * processes, time_limit, progress)
         for one in chosen:
             if one.name == "heatmaps":
                 from butfor.heatmap import write_heatmap

@@ -53,7 +53,7 @@ def run_on_ray(
     with _marked(Path(root).resolve()) as mark, _connected(ray, address, cpus, gpus):
         # a process for each unit: nothing is left over from the one before
         task = ray.remote(num_cpus=cpus, num_gpus=gpus, max_retries=retries, max_calls=1)(_work)
-        given = (str(mark), "cuda" if gpus else "cpu", time_limit, sys.argv, __version__)
+        given = (str(mark), "cuda" if gpus else "cpu", time_limit, sys.argv, __version__, max(1, int(cpus)))
 
         def submit(config: AnyConfig) -> Any:
             """A unit as a task, which processes and Ray's own tools show under the unit's name."""
@@ -90,8 +90,11 @@ def run_on_ray(
     return [unit_state(config, root).folder for config in configs]
 
 
-def _work(kind: str, data: Any, mark: str, device: str, limit: float | None, command: list[str], version: str) -> str:
-    """One unit, in a worker of the cluster."""
+def _work(
+    kind: str, data: Any, mark: str, device: str, limit: float | None, command: list[str], version: str, threads: int
+) -> str:
+    """One unit, in a worker of the cluster; torch has as many threads there by Ray's own doing."""
+    os.environ.setdefault("BUTFOR_THREADS", str(threads))
     machine, root = platform.node(), Path(mark).parent
     if version != __version__:
         raise RuntimeError(

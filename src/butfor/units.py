@@ -2,6 +2,7 @@
 
 import hashlib
 import multiprocessing
+import os
 from collections.abc import Iterable, Sequence
 from concurrent.futures import ProcessPoolExecutor, as_completed
 from dataclasses import dataclass
@@ -12,6 +13,7 @@ import torch
 
 from butfor.detection import run_detection
 from butfor.detection_settings import DetectionConfig
+from butfor.envs import processors
 from butfor.files import read_json
 from butfor.locks import BusyError, locked, worker_on
 from butfor.record import config_from, plain, read_run, run_label, run_name
@@ -108,8 +110,9 @@ def run_here(
     time_limit: float | None = None,
     progress: Progress = lambda stage, done, total, text: None,
 ) -> list[Path]:
-    """Runs units on this machine, one after the other; with several devices, one process a device.
+    """Runs units on this machine, one after the other; with several devices, one process for each.
 
+    A device may be named several times: simulation is what takes longest, and leaves a GPU idle most of the time.
     A unit that fails does not keep the others from running; at the end an error names all that failed. Units that
     another process works on are left to it, and tried again at the end.
     """
@@ -149,7 +152,7 @@ def _run_side_by_side(
     """Units in processes of their own, one a device, and what kept some of them from being run."""
     problems: dict[str, BaseException] = {}
     context = multiprocessing.get_context("spawn")  # CUDA does not survive a fork
-    with ProcessPoolExecutor(len(devices), mp_context=context) as pool:
+    with ProcessPoolExecutor(len(devices), context, share_processors, (len(devices),)) as pool:
         queue = context.Manager().Queue()
         for device in devices:
             queue.put(device)
@@ -167,6 +170,13 @@ def _run_side_by_side(
             pool.shutdown(wait=False, cancel_futures=True)
             raise
     return problems
+
+
+def share_processors(processes: int) -> None:
+    """Gives this process its part of the processors: with more threads than those, all would wait for each other."""
+    share = max(1, processors() // processes)
+    torch.set_num_threads(min(share, torch.get_num_threads()))
+    os.environ.setdefault("BUTFOR_THREADS", str(share))
 
 
 def raise_failed(failed: dict[str, Any]) -> None:

@@ -1,12 +1,12 @@
 """N simulated Fetch worlds without episodes: place, advance, observe, save and restore them, all in batches."""
 
-import os
 from collections.abc import Callable
 from typing import Any
 
 import numpy as np
 import numpy.typing as npt
 
+from butfor.envs import default_threads
 from butfor.envs.fetch_model import (
     CLEARANCE,
     CONTACT_POINTS,
@@ -40,11 +40,10 @@ class FetchPhysics:
     observation_size = 25
 
     def __init__(self, task: Task, count: int, contacts: bool = False, threads: int = 0) -> None:
-        """Allocate the worlds, none of them placed; `threads` 0 takes all processors."""
+        """Allocate the worlds, none of them placed; `threads` 0 takes BUTFOR_THREADS, or all processors."""
         self.model, self.count, self.contacts = build(task, contacts), count, contacts
         self.layout = self.model.layout(self.observation_size)
-        available = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
-        self.batch = Batch(self.model.mj, count, min(threads or available, count))
+        self.batch = Batch(self.model.mj, count, min(threads or default_threads(), count))
         self.field: dict[str, Floats] = {name: self.batch.bind(name) for name in STATE_FIELDS + DERIVED_FIELDS}
         self.gripper = np.zeros((count, 7))  # position and quaternion of the gripper's body
         self.observation = np.zeros((count, self.observation_size))
