@@ -111,7 +111,11 @@ def test_one_that_fails_is_named_and_stops_no_other(tmp_path: Path) -> None:
 def test_several_devices_work_side_by_side(tmp_path: Path) -> None:
     """Two processes share the CPU here; each gives what it gives alone."""
     configs = [small(seeds=seeds) for seeds in (1, 2)]
-    folders = run_here(configs, tmp_path, ["cpu", "cpu"])
+    shown: list[Any] = []
+    folders = run_here(configs, tmp_path, ["cpu", "cpu"], progress=lambda *given: shown.append(given))
+    asked = sum(config.episodes for config in configs)
+    assert [given[:3] for given in shown if given[0] == "episodes"][-1] == ("episodes", asked, asked)
+    assert shown[-1] == ("units", 2, 2, "done")
     assert [unit_state(config, tmp_path).state for config in configs] == ["finished", "finished"]
     assert results(folders[0]) == results(run_unit(configs[0], tmp_path / "alone"))
 

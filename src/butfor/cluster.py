@@ -19,7 +19,18 @@ from butfor import __version__
 from butfor.locks import BusyError
 from butfor.record import plain
 from butfor.rollout import Progress
-from butfor.units import AnyConfig, kind_of, raise_failed, read_config, run_unit, unique, unit_name, unit_state
+from butfor.units import (
+    LOOK_EVERY,
+    AnyConfig,
+    kind_of,
+    raise_failed,
+    read_config,
+    run_unit,
+    show_episodes,
+    unique,
+    unit_name,
+    unit_state,
+)
 
 OBJECT_STORE = 80 * 2**20  # bytes, about the least that Ray allows: results travel through files
 PATIENCE = 120.0  # seconds that units have for their checkpoints after Ctrl-C
@@ -62,6 +73,7 @@ def run_on_ray(
         waiting = {submit(config): config for config in configs}
         try:
             progress("units", 0, len(configs), "")
+            looked = time.monotonic()
             while waiting:
                 for reference in ray.wait(list(waiting), timeout=1.0)[0]:
                     config = waiting.pop(reference)
@@ -80,6 +92,9 @@ def run_on_ray(
                             failed[name] = _reason(error)
                     text = name + " failed" * (name in failed) + " is left to another process" * (name in busy)
                     progress("units", len(configs) - len(waiting), len(configs), text)
+                if time.monotonic() - looked > LOOK_EVERY:
+                    looked = time.monotonic()
+                    show_episodes(configs, root, progress)
         except BaseException:  # Ctrl-C above all
             for reference in waiting:
                 ray.cancel(reference)

@@ -4,7 +4,8 @@ import hashlib
 import multiprocessing
 import os
 from collections.abc import Iterable, Sequence
-from concurrent.futures import ProcessPoolExecutor, as_completed
+from concurrent.futures import ProcessPoolExecutor, wait
+from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Literal
@@ -23,6 +24,7 @@ from butfor.train import resume, train
 
 AnyConfig = Config | DetectionConfig
 LONGEST_NAME = 90
+LOOK_EVERY = 5.0  # seconds, after which it is said anew how far units in other processes are
 
 
 class StudyError(RuntimeError):
@@ -158,18 +160,32 @@ def _run_side_by_side(
             queue.put(device)
         futures = {pool.submit(_run_on_free_device, kind_of(c), plain(c), str(root), queue, limit): c for c in configs}
         try:
-            for number, future in enumerate(as_completed(futures)):
-                config = futures[future]
-                problem = future.exception()
-                if problem is not None:
-                    problems[unit_name(config)] = problem
-                progress("units", number + 1, len(configs), unit_name(config))
+            running = set(futures)
+            while running:
+                done, running = wait(running, LOOK_EVERY, "FIRST_COMPLETED")
+                for future in done:
+                    problem = future.exception()
+                    if problem is not None:
+                        problems[unit_name(futures[future])] = problem
+                progress("units", len(configs) - len(running), len(configs), "")
+                show_episodes(configs, root, progress)
         except BaseException:  # what runs finishes its episode and saves; what waits does not begin
             for process in multiprocessing.active_children():
                 process.terminate()
             pool.shutdown(wait=False, cancel_futures=True)
             raise
     return problems
+
+
+def show_episodes(configs: Iterable[AnyConfig], root: Path | str, progress: Progress) -> None:
+    """Says how many episodes of all units are evaluated by now, where any of them trains agents."""
+    played = asked = 0
+    for config in configs:
+        with suppress(ValueError, OSError):  # a fault of the unit's folder is told by the unit
+            state = unit_state(config, root)
+            played, asked = played + state.played, asked + state.asked
+    if asked:
+        progress("episodes", played, asked, "of each seed, as of the last evaluations")
 
 
 def share_processors(processes: int) -> None:
