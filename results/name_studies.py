@@ -15,7 +15,7 @@ RUNS: dict[str, dict[str, str]] = {
     "combined": {HER: f"{PICK}-her", "P + bonus + active": f"{PICK}-all-three", "bonus": f"{PICK}-bonus",
                  "active": f"{PICK}-active", "P": f"{PICK}-priority", "P + bonus": f"{PICK}-priority-bonus",
                  "P + active": f"{PICK}-priority-active", "bonus + active": f"{PICK}-bonus-active"},
-    "bonus-sweep": {HER: f"{PICK}-her", "bonus 0.2": f"{PICK}-bonus"},
+    "bonus-sweep": {HER: f"{PICK}-her", "bonus 0.2": f"{PICK}-bonus", "bonus 0.5": f"{PICK}-bonus-0.5"},
     "active-sweep": {HER: f"{PICK}-her", "active 100%": f"{PICK}-active"},
     "exploration": {HER: f"{PICK}-her", "CAI bonus": f"{PICK}-bonus", "CAI active": f"{PICK}-active",
                     "CAI bonus + active": f"{PICK}-bonus-active",

@@ -120,6 +120,16 @@ def test_only_shared_evaluations_count() -> None:
     assert judge(Claim("x", "better", "a", "b"), curves | {"b": curve(0.4, episodes=1)}).verdict == "undecided"
 
 
+def test_a_comparison_is_so_far_only_where_an_arm_was_cut_off() -> None:
+    """An arm that was to be played for longer than the other does not make it so."""
+    claim, long = Claim("Better.", "better", "ours", "theirs"), curve(0.2, 0.6, 0.8, 0.9)
+    short = Curve(EPISODES[:2], np.full((6, 2), 0.1), 2000)
+    assert "up to 2,000 episodes" in judge(claim, {"ours": long, "theirs": short}).words
+    assert "so far" not in judge(claim, {"ours": long, "theirs": short}).words
+    cut = Curve(EPISODES[:2], np.full((6, 2), 0.1), 3000)
+    assert "(so far: 3,000 episodes are to be played)" in judge(claim, {"ours": long, "theirs": cut}).words
+
+
 def test_what_is_not_measured_is_undecided_and_named() -> None:
     verdict = judge(Claim("Faster.", "faster", "ours", "theirs"), {"ours": curve(0.1, 0.2, 0.3, 0.4)})
     assert verdict.verdict == "undecided"

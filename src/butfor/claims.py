@@ -160,7 +160,7 @@ def _chance(claim: Claim, curves: Mapping[str, Curve]) -> tuple[Interval | None,
         return None, f"By {ends[1]:,} episodes neither has begun to learn (at most {best:.2f})."
     own, other = (area_under_curve(one.episodes, one.success, ends) for one in (first, second))
     chance = probability_of_improvement(own, other)
-    asked = max(first.asked, second.asked)
+    asked = min(first.asked, second.asked)
     so_far = f" (so far: {asked:,} episodes are to be played)" if ends[1] < 0.9 * asked else ""
     return chance, (
         f"The probability that {claim.arm} has the larger area than {claim.than} up to {ends[1]:,} episodes is "
