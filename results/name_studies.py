@@ -34,10 +34,10 @@ RUNS: dict[str, dict[str, str]] = {
     "vime-variants": {"VIME object + agent": f"{PICK}-vime"},
     "negative-results": {"P": f"{PICK}-priority"},
     "detection-curves": {"slide": "detection-slide", "pick-and-place": "detection-pick-and-place-noise"},
-    "random-test-set": {"pick-and-place": "detection-pick-and-place"},
+    "random-test-set": {"pick-and-place": "detection-pick-and-place-full"},
     "random-training-data": {"pick-and-place": "detection-pick-and-place-helps"},
     "trajectories": {"pick-and-place": "detection-pick-and-place"},
-    "table1": {"slide": "detection-slide", "pick-and-place": "detection-pick-and-place"},
+    "table1": {"slide": "detection-slide", "pick-and-place": "detection-pick-and-place-full"},
 }  # fmt: skip
 
 
