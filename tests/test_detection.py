@@ -600,6 +600,19 @@ def test_agents_play_for_a_run_of_their_own_data(tmp_path: Path, monkeypatch: py
     assert [name for name in one if one[name] != two[name]] == []
 
 
+def test_the_time_of_a_process_that_was_cut_off_is_counted(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """However early: the longest part of a run may be its data."""
+    monkeypatch.setattr(detection, "NOTE_EVERY", 0.0)
+    config = replace(CONFIG, seeds=1, compare_forms=False, studies=())
+    with pytest.raises(Stop, match="data"):
+        run_detection(config, tmp_path, progress=stop_at(1))
+    before = read_json(tmp_path / "versions.json")
+    write_json(tmp_path / "versions.json", before | {"seconds": 1000.0})
+    run_detection(config, tmp_path)
+    assert before["seconds"] >= 0
+    assert 1000 < read_json(tmp_path / "versions.json")["seconds"] < 1300
+
+
 @pytest.mark.parametrize(("worlds", "overlap"), [(1, []), (4, ["updates"])])
 def test_agents_may_play_several_episodes_at_once(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, worlds: int, overlap: list[str]

@@ -48,6 +48,8 @@ STUDIES: dict[str, Callable[[Case], Any]] = {
     "reference": study_reference,
 }
 
+NOTE_EVERY = 30.0  # seconds, after which the time spent so far is written down
+
 
 def run_detection(
     config: DetectionConfig,
@@ -63,16 +65,23 @@ def run_detection(
     folder = open_run(folder, "detection", config, overwrite)
     if (folder / "summary.json").is_file():
         return folder
-    began, record = time.perf_counter(), versions(device)
+    began = noted = time.perf_counter()
+    record = versions(device)
     earlier = read_json(folder / "versions.json").get("seconds", 0.0) if (folder / "versions.json").is_file() else 0.0
 
     def note_time() -> None:
         """What this and earlier processes have spent on the run."""
         write_json(folder / "versions.json", record | {"seconds": round(earlier + time.perf_counter() - began, 1)})
 
-    data = Data(
-        config.world, folder / "data", config.data, config.agent_episodes, progress, device, config.agent_worlds
-    )
+    def show(stage: str, done: int, total: int, text: str) -> None:
+        """Passes progress on, and notes the time for a process that is killed."""
+        nonlocal noted
+        progress(stage, done, total, text)
+        if time.perf_counter() - noted > NOTE_EVERY:
+            note_time()
+            noted = time.perf_counter()
+
+    data = Data(config.world, folder / "data", config.data, config.agent_episodes, show, device, config.agent_worlds)
     sets = {"test": data.episodes("test", config.test_episodes)}
     if config.random_episodes:
         sets["random"] = data.episodes("random", config.random_episodes)
@@ -101,7 +110,7 @@ def run_detection(
         tables, scale = _tables((train, validation), law, entities, model, target_noise, device)
         generators = make_generators(range(config.seeds * members))
         network = GaussianDynamics(train.observation.shape[2], law.size, len(scale), model, generators).to(device)
-        _fit(name, network, tables, config.fitting, generators, folder, progress)
+        _fit(name, network, tables, config.fitting, generators, folder, show)
         return Influence(network, law, entities, scale, config.scoring)
 
     influence = fit("CAI")
@@ -111,7 +120,7 @@ def run_detection(
     tokens = TOKENS[f"{config.world}, four tokens" if config.split_agent else config.world]
     generators = make_generators(range(config.seeds))
     transformer = AttentionModel(tokens, len(scale), config.attention, generators).to(device)
-    _fit("Attention", transformer, tables, config.attention_fitting, generators, folder, progress)
+    _fit("Attention", transformer, tables, config.attention_fitting, generators, folder, show)
 
     detectors: dict[str, detect.Detector] = {
         "cai": detect.cai(influence, "object"),
@@ -127,10 +136,10 @@ def run_detection(
     done = 0
     for name, episodes in sets.items():
         for kind, detector in detectors.items():
-            progress("scoring", done, len(detectors) * len(sets), kind)
+            show("scoring", done, len(detectors) * len(sets), kind)
             scores[name][kind] = detector(episodes)
             done += 1
-    progress("scoring", done, done, "done")
+    show("scoring", done, done, "done")
 
     chosen = np.random.default_rng(0).permutation(int(sets["test"].length.sum()))[:20_000]
     obs, action, next_obs = (part[chosen] for part in sets["test"].transitions())
@@ -140,7 +149,7 @@ def run_detection(
     write_json(folder / "diagnosis.json", {name: one.plain() for name, one in found.items()})
     case = Case(
         data, train, validation, sets, influence, fit, config.model, config.noise_levels, config.target_noise,
-        config.extra_episodes, progress, {name: found["cai"] for name, found in scores.items()},
+        config.extra_episodes, show, {name: found["cai"] for name, found in scores.items()},
     )  # fmt: skip
     note_time()
     for name in config.studies:
