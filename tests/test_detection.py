@@ -607,7 +607,7 @@ def test_the_time_of_a_process_that_was_cut_off_is_counted(tmp_path: Path, monke
     with pytest.raises(Stop, match="data"):
         run_detection(config, tmp_path, progress=stop_at(1))
     before = read_json(tmp_path / "versions.json")
-    write_json(tmp_path / "versions.json", before | {"seconds": 1000.0})
+    (tmp_path / "versions.json").write_text(json.dumps(before | {"seconds": 1000.0}))
     run_detection(config, tmp_path)
     assert before["seconds"] >= 0
     assert 1000 < read_json(tmp_path / "versions.json")["seconds"] < 1300
