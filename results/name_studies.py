@@ -36,7 +36,7 @@ RUNS: dict[str, dict[str, str]] = {
     "detection-curves": {"slide": "detection-slide", "pick-and-place": "detection-pick-and-place-noise"},
     "random-test-set": {"pick-and-place": "detection-pick-and-place-full"},
     "random-training-data": {"pick-and-place": "detection-pick-and-place-helps"},
-    "trajectories": {"pick-and-place": "detection-pick-and-place"},
+    "trajectories": {"pick-and-place": "detection-pick-and-place-full"},
     "table1": {"slide": "detection-slide", "pick-and-place": "detection-pick-and-place-full"},
 }  # fmt: skip
 
