@@ -206,6 +206,7 @@ def test_arguments_that_cannot_be_read_are_named(
         (["slide", "--studies", "noise,reference"], ["reference study", "pick-and-place"]),
         (["slide", "--random-episodes", "-1"], ["random_episodes must be at least 0; got -1"]),
         (["slide", "--agent-episodes", "0"], ["agent_episodes must be at least 1; got 0"]),
+        (["slide", "--agent-worlds", "8"], ["agent_worlds 8; after 100 random episodes", "1900 must be a multiple"]),
         (["slide", "--train-episodes", "2001"], ["2001 train episodes", "agents that play 2000", "agent_episodes"]),
         (["pick-and-place", "--agent-episodes", "5000"], ["7500 test episodes", "agents that play 5000"]),
     ],
@@ -308,12 +309,12 @@ def test_the_folder_is_named_after_the_settings(monkeypatch: pytest.MonkeyPatch,
 def test_data_and_studies_end_in_the_config(monkeypatch: pytest.MonkeyPatch, butfor_command: Butfor) -> None:
     config = asked_for(
         monkeypatch, butfor_command, "pick-and-place", "--data", "scripted", "--studies", "noise,helps",
-        "--random-episodes", "11", "--agent-episodes", "12", "--validation-episodes", "13", "--max-epochs", "14",
+        "--random-episodes", "11", "--agent-episodes", "206", "--validation-episodes", "13", "--max-epochs", "14",
         "--agent-worlds", "3", "--decay",
     )[0]  # fmt: skip
     paper = detection_preset("pick-and-place")
     expected = dataclasses.replace(
-        paper, data="scripted", studies=("noise", "helps"), random_episodes=11, agent_episodes=12,
+        paper, data="scripted", studies=("noise", "helps"), random_episodes=11, agent_episodes=206,
         validation_episodes=13, agent_worlds=3, fitting=dataclasses.replace(paper.fitting, max_epochs=14, decay=True),
         attention_fitting=dataclasses.replace(paper.attention_fitting, max_epochs=14),
     )  # fmt: skip

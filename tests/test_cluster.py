@@ -218,6 +218,15 @@ def fake(monkeypatch: pytest.MonkeyPatch, stops: int = 0) -> FakeRay:
     return module
 
 
+@pytest.mark.parametrize(("cpus", "threads"), [(0, "1"), (0.5, "1"), (2.5, "2")])
+def test_a_unit_simulates_with_as_many_threads_as_it_has_cores(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, cpus: float, threads: str
+) -> None:
+    fake(monkeypatch).cluster_resources = lambda: {"CPU": 4.0}  # type: ignore[method-assign]
+    run_on_ray([small()], tmp_path, cpus=cpus)
+    assert os.environ["BUTFOR_THREADS"] == threads
+
+
 def test_units_travel_as_json_and_come_back_in_order(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Each config once; a unit that a signal ended is submitted again."""
     ray = fake(monkeypatch, stops=1)
@@ -227,7 +236,6 @@ def test_units_travel_as_json_and_come_back_in_order(tmp_path: Path, monkeypatch
     assert all(unit_state(unit, tmp_path / "new" / "root").state == "finished" for unit in units)
     given = [json.loads(json.dumps(given)) for given in ray.given]
     assert [(kind, data) for kind, data, *_ in given] == [("training", plain(units[i])) for i in (0, 1, 1)]
-    assert os.environ["BUTFOR_THREADS"] == "2"  # as many as the cores that Ray gives it
     expected = {"num_cpus": 2, "num_gpus": 0, "max_retries": 1, "address": "local", "include_dashboard": False}
     assert ray.asked.items() >= expected.items()
     assert not ray.is_up
@@ -251,6 +259,7 @@ def test_what_a_process_outside_works_on_is_left_to_it(tmp_path: Path, monkeypat
     theirs, ours, shown = small(first_seed=1), small(), list[str]()
     with locked(tmp_path / unit_name(theirs)):
         run_on_ray([theirs, ours], tmp_path, progress=lambda stage, done, total, text: shown.append(text))
+    assert shown.pop() == "of each seed, as of the last evaluations"
     assert shown == ["", unit_name(ours), f"{unit_name(theirs)} is left to another process"]
     assert [unit_state(unit, tmp_path).state for unit in (theirs, ours)] == ["absent", "finished"]
 

@@ -73,6 +73,19 @@ def test_the_times_of_learning_and_of_each_kind_of_work(tmp_path: Path, capsys: 
     assert second == "seconds by kind: simulation 6.0, updates 3.0, evaluation 2.5, total 12.0"
 
 
+def test_each_stage_has_its_own_lines(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
+    """Two that report in turn do not silence each other; without words there is no comma for them."""
+    now = 100.0
+    monkeypatch.setattr(console.time, "monotonic", lambda: now)  # type: ignore[attr-defined]
+    with live_progress() as progress:
+        for passed in (0, 5, 11):
+            now = 100.0 + passed
+            progress("units", 0, 2, "")
+            progress("episodes", 20 + passed, 120, "of each seed")
+    said = ["units: 0 of 2", "episodes: 20 of 120, of each seed", "units: 0 of 2"]
+    assert capsys.readouterr().err.splitlines() == [*said, "episodes: 31 of 120, of each seed, 89 s left"]
+
+
 def test_without_a_terminal_progress_is_a_line_now_and_then(
     monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:

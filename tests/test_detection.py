@@ -589,11 +589,12 @@ def test_agents_play_for_a_run_of_their_own_data(tmp_path: Path, monkeypatch: py
     """The whole way: agents learn, their episodes are judged, and a kill while they learn changes nothing."""
     monkeypatch.setattr(detection_data, "preset", lambda world: small(world=world, checkpoint_seconds=0.0))
     config = replace(CONFIG, data="agents", agent_episodes=24, test_episodes=24, seeds=1, compare_forms=False)
+    config = replace(config, agent_worlds=4)
     calls: list[Call] = []
     whole = run_detection(config, tmp_path / "whole", progress=lambda *call: calls.append(call))
     assert "three agents that learned by DDPG with HER for 24 episodes" in read_json(whole / "summary.json")["notes"][0]
     assert "half of the test episodes are random" in read_json(whole / "summary.json")["notes"][0]
-    number = next(place for place, call in enumerate(calls) if call[:2] == ("episodes", 15))
+    number = next(place for place, call in enumerate(calls) if call[:2] == ("episodes", 16))
     with pytest.raises(Stop, match="episodes"):
         run_detection(config, tmp_path / "cut", progress=stop_at(number))
     one, two = results(whole), results(run_detection(config, tmp_path / "cut"))

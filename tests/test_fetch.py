@@ -1,3 +1,4 @@
+import os
 import re
 import subprocess
 import sys
@@ -457,6 +458,15 @@ def test_threads_are_the_argument_else_the_variable_else_all_processors(
     monkeypatch.setenv("BUTFOR_THREADS", variable)
     FetchVectorEnv("push", count, threads=threads)
     assert asked == [used]
+
+
+def test_processors_are_those_that_the_process_may_use(monkeypatch: pytest.MonkeyPatch) -> None:
+    """On systems that cannot tell, all of them."""
+    monkeypatch.setattr(os, "sched_getaffinity", lambda process: {3, 5, 8}, raising=False)
+    assert envs.processors() == 3
+    monkeypatch.delattr(os, "sched_getaffinity")
+    monkeypatch.setattr(os, "cpu_count", lambda: 12)
+    assert envs.processors() == 12
 
 
 @pytest.mark.parametrize("variable", ["0", "-1", "two", "1.5"])

@@ -1,4 +1,4 @@
-"""Stopping: the first signal is noted, the second interrupts, a time limit ends, and handlers are put back."""
+"""Stopping: the first signal is noted, a later one interrupts, a time limit ends, and handlers are put back."""
 
 import os
 import signal
@@ -9,6 +9,7 @@ from typing import Any
 
 import pytest
 
+from butfor import stopping as library
 from butfor.stopping import Stop, stopping
 
 NUMBERS = (signal.SIGINT, signal.SIGTERM)
@@ -48,15 +49,36 @@ def test_the_first_signal_is_only_noted(number: signal.Signals, handlers: dict[i
 
 @pytest.mark.parametrize("first", NUMBERS)
 @pytest.mark.parametrize("second", NUMBERS)
-def test_the_second_signal_of_either_kind_interrupts_at_once(
-    first: signal.Signals, second: signal.Signals, handlers: dict[int, Any]
+def test_a_later_signal_of_either_kind_interrupts_at_once(
+    first: signal.Signals, second: signal.Signals, handlers: dict[int, Any], monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    monkeypatch.setattr(library, "SAME_WITHIN", -1.0)
     with stopping(None) as stop:
         signal.raise_signal(first)
         assert stop()
         with pytest.raises(SecondSignal):
             signal.raise_signal(second)
     assert current() == handlers
+
+
+@pytest.mark.parametrize("first", NUMBERS)
+@pytest.mark.parametrize("second", NUMBERS)
+def test_a_signal_that_comes_twice_is_one(first: signal.Signals, second: signal.Signals) -> None:
+    """A terminal's Ctrl-C reaches a process and its parent, which passes it on."""
+    with stopping(None) as stop:
+        signal.raise_signal(first)
+        signal.raise_signal(second)
+        assert stop()
+
+
+def test_a_signal_that_is_ignored_stays_so(handlers: dict[int, Any]) -> None:
+    signal.signal(signal.SIGINT, signal.SIG_IGN)
+    with stopping(None) as stop:
+        signal.raise_signal(signal.SIGINT)
+        assert not stop()
+        signal.raise_signal(signal.SIGTERM)
+        assert stop()
+    assert current() == handlers | {signal.SIGINT: signal.SIG_IGN}
 
 
 def test_a_signal_from_another_process_counts_too() -> None:

@@ -1,22 +1,27 @@
 """A unit is named after its config, is skipped when finished, goes on when cut off, and fails alone."""
 
 import os
+import platform
 import signal
 import subprocess
 import sys
-from contextlib import ExitStack
+import time
+import types
+from collections.abc import Callable, Iterator
+from contextlib import ExitStack, suppress
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import pytest
 import torch
+from conftest import ROOT
 from small_training import models, results, small
 
 from butfor import locks, units
 from butfor.detection_settings import DetectionConfig, detection_preset
 from butfor.files import read_json, write_json
-from butfor.locks import BusyError, locked
+from butfor.locks import BusyError, locked, worker_on
 from butfor.record import plain
 from butfor.settings import Config, preset
 from butfor.train import train
@@ -108,8 +113,9 @@ def test_one_that_fails_is_named_and_stops_no_other(tmp_path: Path) -> None:
     assert unit_state(right, tmp_path).state == "finished"
 
 
-def test_several_devices_work_side_by_side(tmp_path: Path) -> None:
+def test_several_devices_work_side_by_side(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Two processes share the CPU here; each gives what it gives alone."""
+    monkeypatch.setenv("OMP_NUM_THREADS", "1")  # for the same bits
     configs = [small(seeds=seeds) for seeds in (1, 2)]
     shown: list[Any] = []
     folders = run_here(configs, tmp_path, ["cpu", "cpu"], progress=lambda *given: shown.append(given))
@@ -121,21 +127,133 @@ def test_several_devices_work_side_by_side(tmp_path: Path) -> None:
 
 
 def test_processes_side_by_side_share_the_processors(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Unless the user has said otherwise."""
     threads = torch.get_num_threads()
     monkeypatch.setattr(units, "processors", lambda: 7)
     monkeypatch.setenv("BUTFOR_THREADS", "5")
+    monkeypatch.setenv("OMP_NUM_THREADS", "4")
     try:
-        units.share_processors(2)
-        assert os.environ["BUTFOR_THREADS"] == "5"  # the user's word counts
-        monkeypatch.delenv("BUTFOR_THREADS")
         torch.set_num_threads(4)
         units.share_processors(2)
-        assert (os.environ["BUTFOR_THREADS"], torch.get_num_threads()) == ("3", 3)
-        monkeypatch.delenv("BUTFOR_THREADS")
-        units.share_processors(20)
-        assert (os.environ["BUTFOR_THREADS"], torch.get_num_threads()) == ("1", 1)
+        assert (os.environ["BUTFOR_THREADS"], torch.get_num_threads()) == ("5", 4)
+        monkeypatch.delenv("OMP_NUM_THREADS")
+        for processes, share in ((2, 3), (20, 1), (1, 7)):
+            monkeypatch.setenv("BUTFOR_THREADS", "")
+            units.share_processors(processes)
+            assert (os.environ["BUTFOR_THREADS"], torch.get_num_threads()) == (str(share), share)
     finally:
         torch.set_num_threads(threads)
+
+
+@pytest.mark.parametrize(
+    ("raised", "outcome"),
+    [
+        (None, ("done", "")),
+        (KeyboardInterrupt(), ("lost", "")),
+        (BusyError("process 7 works on it"), ("busy", "process 7 works on it")),
+        (ValueError("Give a number."), ("failed", "Give a number.")),
+        (KeyError("speed"), ("failed", "KeyError: 'speed'")),
+        (RuntimeError(), ("failed", "RuntimeError: ")),
+    ],
+)
+def test_a_worker_shares_the_processors_and_tells_what_came_of_its_unit(
+    monkeypatch: pytest.MonkeyPatch, raised: BaseException | None, outcome: tuple[str, str]
+) -> None:
+    told: list[Any] = []
+
+    def run(*given: Any) -> None:
+        told.append(given)
+        if raised is not None:
+            raised.__traceback__ = None
+            raise raised
+
+    monkeypatch.setattr(units, "run_unit", run)
+    monkeypatch.setattr(units, "share_processors", told.append)
+    before = {number: signal.getsignal(number) for number in (signal.SIGINT, signal.SIGTERM)}
+    answer = types.SimpleNamespace(send=told.append)
+    try:
+        units._work("training", plain(small()), "root", "cpu", 5.0, 3, answer)  # type: ignore[arg-type]
+    finally:
+        for number, handler in before.items():
+            signal.signal(number, handler)
+    assert told == [3, (small(), "root", "cpu", 5.0), outcome]
+
+
+# --- interrupted and killed side by side ----------------------------------------------------------
+
+LONG = {"episodes": 2000, "checkpoint_seconds": 1e5}  # nothing is saved but at a stop
+SIDE_BY_SIDE = """
+import sys
+from pathlib import Path
+from small_training import small
+from butfor.units import run_here
+if __name__ == "__main__":
+    run_here([small(first_seed=seed, **eval(sys.argv[2])) for seed in range(3)], sys.argv[1], ["cpu", "cpu"])
+"""
+
+
+@pytest.fixture
+def side_by_side(tmp_path: Path) -> Iterator[subprocess.Popen[str]]:
+    """A process that runs three long units, two at a time, both of them at work."""
+    (tmp_path / "script.py").write_text(SIDE_BY_SIDE)
+    path = os.pathsep.join([str(ROOT / "src"), str(ROOT / "tests")])
+    environment = os.environ | {"OMP_NUM_THREADS": "1", "PYTHONPATH": path}
+    command = [sys.executable, str(tmp_path / "script.py"), str(tmp_path / "root"), repr(LONG)]
+    with subprocess.Popen(
+        command, env=environment, start_new_session=True, stderr=subprocess.PIPE, text=True
+    ) as process:
+        wait_until(lambda: len(list((tmp_path / "root").glob("*/metrics.jsonl"))) == 2)
+        yield process
+        with suppress(ProcessLookupError):
+            os.killpg(process.pid, signal.SIGKILL)
+
+
+def wait_until(holds: Callable[[], bool]) -> None:
+    deadline = time.monotonic() + 60
+    while not holds():
+        assert time.monotonic() < deadline
+        time.sleep(0.02)
+
+
+def assert_saved(root: Path, group: int) -> None:
+    """Two units have a checkpoint each, the third has not begun, and no process is left."""
+
+    def is_gone() -> bool:
+        with suppress(ProcessLookupError):
+            os.killpg(group, 0)
+            return False
+        return True
+
+    wait_until(is_gone)
+    folders = [path for path in root.iterdir() if path.is_dir()]
+    assert len(folders) == 2
+    for folder in folders:
+        assert list((folder / "checkpoint").glob("*.pt"))
+        assert 0 < read_json(folder / "summary.json")["played"] < LONG["episodes"]
+
+
+def test_a_unit_whose_process_is_killed_is_run_again_and_ctrl_c_saves_all(
+    tmp_path: Path, side_by_side: subprocess.Popen[str]
+) -> None:
+    """The other one does not notice that; a terminal sends Ctrl-C to the parent and to all workers."""
+    first, second = (path.parent for path in sorted((tmp_path / "root").glob("*/metrics.jsonl")))
+    killed, other = (int(worker_on(folder).split()[1]) for folder in (first, second))
+    os.kill(killed, signal.SIGKILL)
+    wait_until(lambda: worker_on(first) not in ("", f"process {killed} on {platform.node()}"))
+    again = time.time()
+    wait_until(lambda: (first / "summary.json").stat().st_mtime > again)  # the new one has evaluated
+    assert int(worker_on(second).split()[1]) == other
+    os.killpg(side_by_side.pid, signal.SIGINT)
+    _, said = side_by_side.communicate(timeout=60)
+    assert "KeyboardInterrupt" in said
+    assert "Error" not in said
+    assert_saved(tmp_path / "root", side_by_side.pid)
+
+
+def test_a_schedulers_signal_to_all_saves_all(tmp_path: Path, side_by_side: subprocess.Popen[str]) -> None:
+    os.killpg(side_by_side.pid, signal.SIGTERM)
+    side_by_side.communicate(timeout=60)
+    assert_saved(tmp_path / "root", side_by_side.pid)
 
 
 # --- two processes on one root --------------------------------------------------------------------

@@ -30,6 +30,7 @@ from butfor.units import (
     unique,
     unit_name,
     unit_state,
+    words_of,
 )
 
 OBJECT_STORE = 80 * 2**20  # bytes, about the least that Ray allows: results travel through files
@@ -92,7 +93,7 @@ def run_on_ray(
                             failed[name] = _reason(error)
                     text = name + " failed" * (name in failed) + " is left to another process" * (name in busy)
                     progress("units", len(configs) - len(waiting), len(configs), text)
-                if time.monotonic() - looked > LOOK_EVERY:
+                if not waiting or time.monotonic() - looked > LOOK_EVERY:
                     looked = time.monotonic()
                     show_episodes(configs, root, progress)
         except BaseException:  # Ctrl-C above all
@@ -131,11 +132,10 @@ def _work(
 def _reason(error: Any) -> str:
     """Why a unit failed: the sentence of its own error, or Ray's first line on what became of its worker."""
     cause = getattr(error, "cause", None) or error
-    text = str(cause).strip()
     if cause is error:
+        text = str(cause).strip()
         return f"its worker was lost ({text.splitlines()[0] if text else type(error).__name__})"
-    wrote_sentence = isinstance(cause, ValueError | OSError | FloatingPointError | RuntimeError)
-    return text if wrote_sentence and text else f"{type(cause).__name__}: {text}"
+    return words_of(cause)
 
 
 def _import_ray() -> Any:

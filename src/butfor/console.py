@@ -30,10 +30,9 @@ def live_progress() -> "Iterator[Progress]":
     )  # fmt: skip
     tasks: dict[str, Any] = {}
     began: dict[str, tuple[float, int]] = {}
-    spoken = 0.0
+    spoken: dict[str, float] = {}
 
     def show(stage: str, done: int, total: int, text: str) -> None:
-        nonlocal spoken
         if stage not in tasks:
             tasks[stage] = bars.add_task(stage, total=total, text=text)
             began[stage] = time.monotonic(), done
@@ -41,11 +40,11 @@ def live_progress() -> "Iterator[Progress]":
             bars.reset(tasks[stage], total=total)
             began[stage] = time.monotonic(), done
         bars.update(tasks[stage], completed=done, total=total, text=text)
-        if not console.is_terminal and (done >= total or time.monotonic() - spoken > 10):
-            spoken = time.monotonic()
+        if not console.is_terminal and (done >= total or time.monotonic() - spoken.get(stage, 0.0) > 10):
+            now = spoken[stage] = time.monotonic()
             start, first = began[stage]
-            left = f", {(spoken - start) / (done - first) * (total - done):.0f} s left" if done > first else ""
-            print(f"{stage}: {done} of {total}, {text}{left}", file=sys.stderr, flush=True)
+            left = f"{(now - start) / (done - first) * (total - done):.0f} s left" if done > first else ""
+            print(", ".join(filter(None, [f"{stage}: {done} of {total}", text, left])), file=sys.stderr, flush=True)
 
     with bars:
         yield show

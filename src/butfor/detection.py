@@ -14,7 +14,7 @@ from butfor import detect
 from butfor.actions import ActionLaw
 from butfor.arrays import check_transitions
 from butfor.attention import AttentionModel
-from butfor.detection_data import Data
+from butfor.detection_data import Data, agents_config
 from butfor.detection_decisions import study_decisions
 from butfor.detection_settings import PAPER, PAPER_LABEL, PAPER_SHARE, TOKENS, DetectionConfig
 from butfor.detection_studies import (
@@ -62,6 +62,8 @@ def run_detection(
 
     A folder of the same config goes on where it was cut off: data, and training up to its last checkpoint, are kept.
     """
+    if config.data == "agents":
+        agents_config(config.world, config.agent_episodes, config.agent_worlds)  # refused before anything is written
     folder = open_run(folder, "detection", config, overwrite)
     if (folder / "summary.json").is_file():
         return folder

@@ -13,7 +13,7 @@ from butfor.collect import EPISODES_A_PART, CollectConfig, add_labels, collect_f
 from butfor.episodes import Episodes, concatenate
 from butfor.files import written
 from butfor.rollout import Progress, play_again
-from butfor.settings import preset
+from butfor.settings import Config, preset
 from butfor.train import resume, train
 
 RUNS = ("train", "validation", "test")  # each has a training run of its own: the seeds 0, 1 and 2
@@ -25,6 +25,19 @@ POLICY_SEEDS = {
 }  # "-train": to learn from, unlabelled
 STRATUM = 1000  # of every so many episodes of a training run the same share is drawn
 FORKS, FORKED_ACTIONS = 300, 512  # states whose next states are known for many actions
+
+
+def agents_config(world: str, episodes: int, worlds: int) -> Config:
+    """How the agents learn whose episodes are judged: DDPG with HER, a seed for each of `RUNS`."""
+    config = preset(world)
+    rest = episodes - config.warmup
+    if rest < 0 or rest % worlds:
+        raise ValueError(
+            f"agent_episodes is {episodes} and agent_worlds {worlds}; after {config.warmup} random episodes the agents "
+            f"play agent_worlds episodes at a time, so {rest} must be a multiple of it, and not negative."
+        )
+    config = replace(config, seeds=len(RUNS), episodes=episodes, evaluate_every=max(1, episodes // 10))
+    return replace(config, worlds=worlds, overlap=("updates",)) if worlds > 1 else config
 
 
 class Data:
@@ -127,11 +140,7 @@ class Data:
         """All episodes of the training runs, which are trained first where they are not yet."""
         kept, run = self.folder / "agents.npz", self.folder / "agents"
         if not kept.is_file():
-            config = preset(self.world)
-            every = max(1, self.agent_episodes // 10)
-            config = replace(config, seeds=len(RUNS), episodes=self.agent_episodes, evaluate_every=every)
-            if self.agent_worlds > 1:
-                config = replace(config, worlds=self.agent_worlds, overlap=("updates",))
+            config = agents_config(self.world, self.agent_episodes, self.agent_worlds)
             begun = (run / "config.json").is_file()
             try:
                 if begun:

@@ -7,6 +7,8 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import Any
 
+SAME_WITHIN = 1.0  # seconds: schedulers and terminals send a signal to all processes of a job, which pass it on
+
 
 class Stop:
     """Says whether to stop at the next good moment: a signal came, or the time is up."""
@@ -24,26 +26,32 @@ class Stop:
 
 @contextmanager
 def stopping(time_limit: float | None, since: float | None = None) -> Iterator[Stop]:
-    """While in here, the first Ctrl-C or SIGTERM is only noted; a second one interrupts at once.
+    """While in here, the first Ctrl-C or SIGTERM is only noted; one that comes a second later interrupts at once.
 
-    The time limit counts from now, or from the time.monotonic() `since`.
+    The time limit counts from now, or from the time.monotonic() `since`. A signal that is ignored stays so.
     """
     stop = Stop(time_limit, since)
     if threading.current_thread() is not threading.main_thread():
         yield stop
         return
-    numbers = (signal.SIGINT, signal.SIGTERM)
-    before = {number: signal.getsignal(number) for number in numbers}
+    handlers = {number: signal.getsignal(number) for number in (signal.SIGINT, signal.SIGTERM)}
+    before = {number: handler for number, handler in handlers.items() if handler is not signal.SIG_IGN}
+
+    noted = 0.0
 
     def note(number: int, frame: Any) -> None:
-        stop.signalled = True
-        for each in numbers:
-            signal.signal(each, before[each])
+        nonlocal noted
+        if not stop.signalled:
+            stop.signalled, noted = True, time.monotonic()
+        elif time.monotonic() - noted > SAME_WITHIN:
+            for each, handler in before.items():
+                signal.signal(each, handler)
+            signal.raise_signal(number)
 
-    for number in numbers:
+    for number in before:
         signal.signal(number, note)
     try:
         yield stop
     finally:
-        for number in numbers:
-            signal.signal(number, before[number])
+        for number, handler in before.items():
+            signal.signal(number, handler)

@@ -3,10 +3,13 @@
 import hashlib
 import multiprocessing
 import os
-from collections.abc import Iterable, Sequence
-from concurrent.futures import ProcessPoolExecutor, wait
-from contextlib import suppress
+import signal
+import threading
+from collections import Counter, deque
+from collections.abc import Iterable, Iterator, Sequence
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass
+from multiprocessing import connection
 from pathlib import Path
 from typing import Any, Literal
 
@@ -24,6 +27,7 @@ from butfor.train import resume, train
 
 AnyConfig = Config | DetectionConfig
 LONGEST_NAME = 90
+RETRIES = 3  # of a unit whose process was killed
 LOOK_EVERY = 5.0  # seconds, after which it is said anew how far units in other processes are
 
 
@@ -151,48 +155,127 @@ def _run_in_turn(
 def _run_side_by_side(
     configs: Sequence[AnyConfig], root: Path | str, devices: Sequence[str], limit: float | None, progress: Progress
 ) -> dict[str, BaseException]:
-    """Units in processes of their own, one a device, and what kept some of them from being run."""
-    problems: dict[str, BaseException] = {}
-    context = multiprocessing.get_context("spawn")  # CUDA does not survive a fork
-    with ProcessPoolExecutor(len(devices), context, share_processors, (len(devices),)) as pool:
-        queue = context.Manager().Queue()
-        for device in devices:
-            queue.put(device)
-        futures = {pool.submit(_run_on_free_device, kind_of(c), plain(c), str(root), queue, limit): c for c in configs}
-        try:
-            running = set(futures)
-            while running:
-                done, running = wait(running, LOOK_EVERY, "FIRST_COMPLETED")
-                for future in done:
-                    problem = future.exception()
-                    if problem is not None:
-                        problems[unit_name(futures[future])] = problem
-                progress("units", len(configs) - len(running), len(configs), "")
-                show_episodes(configs, root, progress)
-        except BaseException:  # what runs finishes its episode and saves; what waits does not begin
-            for process in multiprocessing.active_children():
-                process.terminate()
-            pool.shutdown(wait=False, cancel_futures=True)
-            raise
+    """Units in processes of their own, one for each device, and what kept some of them from being run.
+
+    A unit whose process is killed is run again, up to RETRIES times. At Ctrl-C every unit writes a checkpoint.
+    """
+    problems, lost = dict[str, BaseException](), Counter[str]()
+    waiting, free, workers = deque(configs), deque(devices), list[Worker]()
+    processes = min(len(devices), len(configs))
+    try:
+        while waiting or workers:
+            while waiting and free:
+                workers.append(Worker(waiting.popleft(), root, free.popleft(), limit, processes))
+            connection.wait([worker.process.sentinel for worker in workers], LOOK_EVERY)
+            for worker in [worker for worker in workers if not worker.process.is_alive()]:
+                workers.remove(worker)
+                free.append(worker.device)
+                name, (outcome, text) = unit_name(worker.config), worker.outcome()
+                if outcome == "lost":
+                    lost[name] += 1
+                    if lost[name] <= RETRIES:
+                        waiting.appendleft(worker.config)
+                        continue
+                if outcome != "done":
+                    problems[name] = BusyError(text) if outcome == "busy" else StudyError(text)
+            progress("units", len(configs) - len(workers) - len(waiting), len(configs), f"{len(workers)} at work")
+            show_episodes(configs, root, progress)
+    finally:  # at Ctrl-C what runs finishes its episode and saves
+        for worker in workers:
+            worker.process.terminate()
+        for worker in workers:
+            worker.process.join()
     return problems
+
+
+class Worker:
+    """A process that runs one unit on one device, and tells what came of it."""
+
+    def __init__(self, config: AnyConfig, root: Path | str, device: str, limit: float | None, processes: int) -> None:
+        self.config, self.device = config, device
+        context = multiprocessing.get_context("spawn")  # CUDA does not survive a fork
+        self._answer, answer = context.Pipe(duplex=False)
+        given = (kind_of(config), plain(config), str(root), device, limit, processes, answer)
+        self.process = context.Process(target=_work, args=given)
+        with deaf():
+            self.process.start()
+        answer.close()
+
+    def outcome(self) -> tuple[str, str]:
+        """Of a process that has ended: done, busy, failed or lost, and the words of an error."""
+        try:
+            outcome, text = self._answer.recv()
+        except EOFError:  # it was killed before it could answer
+            outcome, text = "lost", ""
+        self._answer.close()
+        return outcome, text or f"its process was ended from outside (exit code {self.process.exitcode})"
+
+
+@contextmanager
+def deaf() -> Iterator[None]:
+    """What is started in here ignores Ctrl-C, which a terminal sends to parent and children alike: the parent cares."""
+    if threading.current_thread() is not threading.main_thread():
+        yield
+        return
+    before = signal.signal(signal.SIGINT, signal.SIG_IGN)
+    try:
+        yield
+    finally:
+        signal.signal(signal.SIGINT, before)
+
+
+def _work(
+    kind: str, data: Any, root: str, device: str, limit: float | None, processes: int, answer: connection.Connection
+) -> None:
+    """One unit, in a process of its own, and what came of it."""
+    signal.signal(signal.SIGINT, signal.SIG_IGN)
+    signal.signal(signal.SIGTERM, _interrupt)
+    try:
+        share_processors(processes)
+        run_unit(read_config(kind, data), root, device, limit)
+        answer.send(("done", ""))
+    except KeyboardInterrupt:
+        answer.send(("lost", ""))
+    except BusyError as error:
+        answer.send(("busy", str(error)))
+    except Exception as error:
+        answer.send(("failed", words_of(error)))
+
+
+def _interrupt(number: int, frame: Any) -> None:
+    signal.signal(signal.SIGTERM, signal.SIG_IGN)  # once is enough
+    raise KeyboardInterrupt
+
+
+def words_of(error: BaseException) -> str:
+    """The sentence of an error, and its kind where that is none for which this package writes sentences."""
+    text = str(error).strip()
+    wrote_sentence = isinstance(error, ValueError | OSError | FloatingPointError | RuntimeError)
+    return text if wrote_sentence and text else f"{type(error).__name__}: {text}"
 
 
 def show_episodes(configs: Iterable[AnyConfig], root: Path | str, progress: Progress) -> None:
     """Says how many episodes of all units are evaluated by now, where any of them trains agents."""
     played = asked = 0
     for config in configs:
-        with suppress(ValueError, OSError):  # a fault of the unit's folder is told by the unit
-            state = unit_state(config, root)
-            played, asked = played + state.played, asked + state.asked
+        if isinstance(config, Config):
+            asked += config.episodes
+            with suppress(OSError, ValueError, KeyError, TypeError):  # none yet; a fault is told by the unit itself
+                played += int(read_json(Path(root) / unit_name(config) / "summary.json")["played"])
     if asked:
         progress("episodes", played, asked, "of each seed, as of the last evaluations")
 
 
 def share_processors(processes: int) -> None:
-    """Gives this process its part of the processors: with more threads than those, all would wait for each other."""
+    """Gives this process its part of the processors: with more threads than those, all would wait for each other.
+
+    What the user says by OMP_NUM_THREADS and BUTFOR_THREADS stays as it is.
+    """
     share = max(1, processors() // processes)
-    torch.set_num_threads(min(share, torch.get_num_threads()))
-    os.environ.setdefault("BUTFOR_THREADS", str(share))
+    if not os.environ.get("OMP_NUM_THREADS"):
+        torch.set_num_threads(share)
+    if not os.environ.get("BUTFOR_THREADS"):
+        os.environ["BUTFOR_THREADS"] = str(share)
 
 
 def raise_failed(failed: dict[str, Any]) -> None:
@@ -210,12 +293,3 @@ def read_config(kind: str, data: Any) -> AnyConfig:
 def unique(configs: Iterable[AnyConfig]) -> list[AnyConfig]:
     """Each config once: arms of a study may share one."""
     return list({unit_name(config): config for config in configs}.values())
-
-
-def _run_on_free_device(kind: str, data: Any, root: str, queue: Any, time_limit: float | None) -> str:
-    """A unit in a process of its own, on the next device that is free."""
-    device = queue.get()
-    try:
-        return str(run_unit(read_config(kind, data), root, device, time_limit))
-    finally:
-        queue.put(device)
