@@ -1,7 +1,7 @@
 """Verdicts follow their rules: at the level, just below it, not long enough, and by areas whose order is known."""
 
 from dataclasses import asdict
-from typing import Any
+from typing import Any, Literal
 
 import numpy as np
 import pytest
@@ -85,8 +85,16 @@ def test_a_level_that_all_of_ten_seeds_have_is_reached(level: float) -> None:
 def test_few_seeds_and_nothing_learned_decide_nothing() -> None:
     few = {"a": curve(0.8, 0.8, 0.8, 0.8, seeds=2), "b": curve(0.2, 0.2, 0.2, 0.2, seeds=2)}
     none = {"a": curve(0, 0, 0, 0, seeds=10), "b": curve(0, 0, 0, 0.05, seeds=10)}
+    one = {"a": curve(0.8, 0.8, 0.8, 0.8), "b": curve(0.2, 0.2, 0.2, 0.2, seeds=4)}
+    kinds: tuple[Literal["better", "on par", "faster"], ...] = ("better", "on par", "faster")
+    for kind in kinds:
+        verdict = judge(Claim("x", kind, "a", "b", level=0.6, factor=2), one)
+        assert (verdict.verdict, verdict.words) == ("undecided", "b: fewer than 5 seeds.")
+        assert "five seeds" in verdict.rule
+    verdict = judge(Claim("x", "reaches", "a", level=0.6, within=3000), few)
+    assert (verdict.verdict, verdict.words) == ("undecided", "a: fewer than 5 seeds.")
     for curves, words in ((few, "fewer than 5 seeds"), (none, "neither has begun to learn")):
-        for kind in ("better", "on par"):
+        for kind in kinds[:2]:
             verdict = judge(Claim("x", kind, "a", "b"), curves)
             assert verdict.verdict == "undecided"
             assert words in verdict.words

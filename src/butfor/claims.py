@@ -65,6 +65,9 @@ def judge(claim: Claim, curves: Mapping[str, Curve]) -> Verdict:
     missing = [label for label in (claim.arm, claim.than) if label and label not in curves]
     if missing:
         return Verdict("undecided", f"{' and '.join(missing)}: not measured yet.", rule_words(claim.kind))
+    few = [label for label in (claim.arm, claim.than) if label and len(curves[label].success) < ENOUGH]
+    if few:
+        return Verdict("undecided", f"{' and '.join(few)}: fewer than {ENOUGH} seeds.", rule_words(claim.kind))
     return Verdict(*rule(claim, curves), rule_words(claim.kind))
 
 
@@ -74,8 +77,8 @@ def rule_words(kind: str) -> str:
 
 
 def _reaches(claim: Claim, curves: Mapping[str, Curve]) -> tuple[Finding, str]:
-    """Reproduced: the mean over seeds is at the level at some evaluation within that many episodes. Partly: at 90 % of
-    the level. Undecided: not reached, and fewer episodes were played."""
+    """Reproduced: the mean over at least five seeds is at the level at some evaluation within that many episodes.
+    Partly: at 90 % of the level. Undecided: not reached, and fewer episodes were played."""
     curve = curves[claim.arm]
     within = curve.episodes <= claim.within
     if not within.any():
@@ -93,10 +96,10 @@ def _reaches(claim: Claim, curves: Mapping[str, Curve]) -> tuple[Finding, str]:
 
 
 def _faster(claim: Claim, curves: Mapping[str, Curve]) -> tuple[Finding, str]:
-    """Compared are the first evaluations at which the mean over seeds is at the level; an arm that never gets there
-    counts with its last evaluation, as a lower bound. Reproduced: the ratio is above 1 and at least the factor. Partly:
-    it is above 1. Not reproduced: it is not, or the arm is not there when the other has long been. Undecided: neither
-    gets there, or a lower bound is below the factor."""
+    """Compared are the first evaluations at which the mean over at least five seeds is at the level; an arm that never
+    gets there counts with its last evaluation, as a lower bound. Reproduced: the ratio is above 1 and at least the
+    factor. Partly: it is above 1. Not reproduced: it is not, or the arm is not there when the other has long been.
+    Undecided: neither gets there, or a lower bound is below the factor."""
     fast, slow = (_first_at(curves[label], claim.level) for label in (claim.arm, claim.than))
     if fast is None and slow is not None and _last(curves[claim.arm]) >= slow:
         words = f"{claim.than} reaches {claim.level:.0%} after {slow:,} episodes, {claim.arm} not within "
@@ -153,8 +156,6 @@ def _chance(claim: Claim, curves: Mapping[str, Curve]) -> tuple[Interval | None,
     ends = overlap(first, second)
     if ends is None:
         return None, f"{claim.arm} and {claim.than} were not evaluated over the same episodes."
-    if min(len(first.success), len(second.success)) < ENOUGH:
-        return None, f"{claim.arm} or {claim.than} has fewer than {ENOUGH} seeds."
     best = max(float(one.success[:, one.episodes <= ends[1]].mean(0).max()) for one in (first, second))
     if best < LEAST:
         return None, f"By {ends[1]:,} episodes neither has begun to learn (at most {best:.2f})."

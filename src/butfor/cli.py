@@ -77,7 +77,7 @@ def detect(
         split_agent: two tokens for the agent in the Transformer of pick-and-place, as in the authors' release
         max_epochs: of the influence models, and at most of the Transformer; training ends earlier for a seed whose
             validation error no longer improves
-        decay: let the influence models' learning rate fall to zero over these epochs; fewer of them then do
+        decay: let the influence models' learning rate fall to zero over these epochs; a few hundred are then enough
         actions: K, the actions tried in each state
         form: how the KL of a Gaussian to a mixture is approximated
         run: the run folder (default: runs/ and a name made from the settings)
