@@ -104,6 +104,7 @@ ENVS_IMPORTERS = {
     "train",
     "watch",
     "worlds",
+    "units",
 }
 
 

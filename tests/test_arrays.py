@@ -152,7 +152,12 @@ def test_good_transitions_pass_unchanged() -> None:
     [
         (OBS[0], ACTION, NEXT_OBS, r"obs has shape \[3\]; expected \[N, D\]"),
         (OBS, ACTION, NEXT_OBS[:, :2], r"next_obs has shape \[120, 2\]; expected \[N, 3\]"),
-        (OBS, ACTION[:, 0], NEXT_OBS, r"action has shape \[N\] with fractions; expected \[N, A\], or integers"),
+        (
+            OBS,
+            ACTION[:, 0],
+            NEXT_OBS,
+            r"action has shape \[N\] and holds fractions; give one .* as action\[:, None\]",
+        ),
         (OBS, ACTION[:, None], NEXT_OBS, r"action has shape \[120, 1, 2\]; expected \[N, A\]"),
         (OBS, ACTION[:, :0], NEXT_OBS, r"action has shape \[120, 0\]"),
         (OBS[:110], ACTION, NEXT_OBS, "110, 120 and 120 rows"),

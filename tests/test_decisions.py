@@ -70,6 +70,36 @@ def test_actions_of_a_policy_do_not_look_random() -> None:
     assert "go with the state" in str(not_random(follows, obs))  # exactly uniform, yet chosen by the state
 
 
+def test_discrete_actions_of_a_policy_do_not_look_random() -> None:
+    random = np.random.default_rng(7)
+    obs = np.column_stack([random.normal(size=(2000, 2)), np.ones(2000)])
+    assert not_random(np.eye(8)[random.integers(0, 8, 2000)], obs, discrete=True) is None
+    assert not_random(np.eye(18)[random.integers(0, 18, 300)], obs[:300], discrete=True) is None  # few, but random
+    assert not_random(np.eye(2)[random.integers(0, 2, 60)], random.normal(size=(60, 25)), discrete=True) is None
+    often = np.eye(4)[random.choice(4, 2000, p=[0.55, 0.15, 0.15, 0.15])]
+    assert "away from the uniform one (total variation)" in str(not_random(often, obs, discrete=True))
+    place = np.argsort(np.argsort(obs[:, 0])) / 2000
+    follows = np.where(random.random(2000) < 0.5, random.integers(0, 8, 2000), 8 * place).astype(int)
+    assert "go with the state" in str(not_random(np.eye(8)[follows], obs, discrete=True))
+    middle = np.where(np.abs(place - 0.5) < 0.25, 0, 1)  # no rank correlation, and each action half of the time
+    assert "go with the state" in str(not_random(np.eye(2)[middle], obs, discrete=True))
+
+
+def test_a_rate_may_be_any_kind_of_number() -> None:
+    calibration = Calibration(np.arange(100.0))
+    scores = np.array([1.0, 200.0])
+    rates: tuple[Any, ...] = (0.05, np.float32(0.05), np.float64(0.05))
+    for rate in rates:
+        assert decide(calibration, scores, rate).tolist() == [False, True]
+    with pytest.raises(ValueError, match=r"false discovery rate is '0\.05'; it must be a number"):
+        decide(calibration, scores, "0.05")  # type: ignore[arg-type]
+
+
+def test_a_single_state_is_no_batch() -> None:
+    with pytest.warns(UserWarning, match="this one has a single state"):
+        assert decide(Calibration(np.arange(100.0)), [200.0], 0.05).tolist() == [True]
+
+
 def test_alike_states_break_the_bound_unless_they_count_as_one() -> None:
     """Nothing is influenced, and the twenty states of an episode share their score: every discovery is false."""
     random, rate, alone, together = np.random.default_rng(5), 0.1, [], []
@@ -175,7 +205,7 @@ def test_a_packed_calibration_is_the_same_again() -> None:
         (lambda: conformal_p_values([], [1.0]), "free_scores is empty"),
         (lambda: conformal_p_values([[1.0]], [1.0]), r"free_scores has shape \[1, 1\]; expected \[N\]"),
         (lambda: conformal_p_values([1.0], [1.0, math.nan]), "scores holds NaN, first in row 1"),
-        (lambda: reject([0.5], 0.0), "false discovery rate is 0.0; it must lie between 0 and 1"),
+        (lambda: reject([0.5], 0.0), "false discovery rate is 0.0; it must be a number between 0 and 1"),
         (lambda: reject([0.5], 1.0), "false discovery rate is 1.0"),
         (lambda: reject([0.5], math.nan), "false discovery rate is nan"),
         (lambda: reject([1.5], 0.1), "p_values runs from 1.5 to 1.5"),

@@ -308,6 +308,28 @@ def test_a_finished_run_that_is_resumed_stays_as_it_is(tmp_path: Path, unbroken:
     assert results(folder) == before == results(unbroken)
 
 
+@pytest.mark.parametrize("left", [["model.safetensors"], ["summary.json"], ["model.safetensors", "summary.json"]])
+def test_results_without_a_checkpoint_are_not_written_over(tmp_path: Path, left: list[str]) -> None:
+    """As of a run that was copied without its largest part."""
+    folder = train(small(), tmp_path / "run")
+    shutil.rmtree(folder / "checkpoint")
+    for name in {"model.safetensors", "summary.json"} - set(left):
+        (folder / name).unlink()
+    before = results(folder)
+    with pytest.raises(ValueError, match="holds results but no checkpoint to go on from; copy its folder checkpoint/"):
+        resume(folder)
+    assert results(folder) == before
+
+
+def test_a_run_that_was_killed_before_its_first_checkpoint_starts_anew(tmp_path: Path) -> None:
+    folder = train(small(), tmp_path / "run")
+    whole = results(folder)
+    shutil.rmtree(folder / "checkpoint")
+    (folder / "model.safetensors").unlink()
+    (folder / "summary.json").write_text(json.dumps(read_json(folder / "summary.json") | {"finished": False}))
+    assert results(resume(folder)) == whole
+
+
 # ------------------------------------------------------------------------------- stopping at good moments
 
 
@@ -504,7 +526,7 @@ def test_a_second_ctrl_c_ends_at_once(server: Server) -> None:
     wait_until(server, lambda: "model: 80 of 80" in server.stderr)  # what follows are the updates
     time.sleep(0.3)
     server.signal(signal.SIGINT)
-    time.sleep(0.3)
+    time.sleep(1.3)
     assert not (server.folder / "endless/summary.json").exists()
     began = time.monotonic()
     server.signal(signal.SIGINT)

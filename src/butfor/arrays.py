@@ -110,13 +110,16 @@ def check_transitions(
     obs = check_table("obs", obs)
     next_obs = check_table("next_obs", next_obs, obs.shape[1])
     action = to_tensor("action", action)
-    if action.dim() == 1 and action.is_floating_point():
-        raise ValueError("action has shape [N] with fractions; expected [N, A], or integers [N] for discrete actions.")
+    check_finite_rows("action", action)
+    if action.dim() == 1 and bool((action != action.round()).any()):
+        raise ValueError(
+            "action has shape [N] and holds fractions; give one continuous number as action[:, None], that is [N, 1], "
+            "and discrete actions as integers [N]."
+        )
     if action.dim() not in (1, 2) or action.shape[1:] == (0,):
         raise ValueError(f"action has shape {list(action.shape)}; expected [N, A], or integers [N].")
     if action.dim() == 1:
         action = action.long()
-    check_finite_rows("action", action)
     if not len(obs) == len(action) == len(next_obs):
         lengths = f"{len(obs)}, {len(action)} and {len(next_obs)}"
         raise ValueError(f"obs, action and next_obs have {lengths} rows; they must have the same number.")

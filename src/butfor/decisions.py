@@ -8,11 +8,13 @@ import warnings
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from math import ceil
+from numbers import Real
 from typing import Any
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
-from scipy.stats import false_discovery_control, kstest, rankdata
+from scipy.stats import chi2, false_discovery_control, kstest, rankdata
+from scipy.stats.contingency import association
 
 Float = NDArray[np.float64]
 Bool = NDArray[np.bool_]
@@ -149,6 +151,12 @@ def decide(calibration: Calibration, scores: ArrayLike, rate: float, name: str =
                 f"{known} free states are too few for a false discovery rate of {rate:g}: the smallest possible "
                 f"p-value is {calibration.smallest:.3g}. Calibrate with at least {needed} such, better {10 * needed}."
             )
+        if len(values) == 1:
+            warnings.warn(
+                "The rate holds within a batch, and this one has a single state: of many that are decided one by one a "
+                "larger share may be false. Decide many at once, or calibrate with transitions.",
+                stacklevel=3,
+            )
         return reject(conformal_p_values(calibration.scores, values, calibration.groups), rate)
     thresholds, estimate = false_discovery_curve(calibration.scores, calibration.p_values)
     threshold = threshold_for(thresholds, estimate, rate)
@@ -163,15 +171,17 @@ def decide(calibration: Calibration, scores: ArrayLike, rate: float, name: str =
     return values >= threshold
 
 
-def not_random(action: ArrayLike, obs: ArrayLike) -> str | None:
-    """What is wrong with actions [N, A], within [-1, 1], that should be uniform and independent of obs [N, D]; or None.
+def not_random(action: ArrayLike, obs: ArrayLike, discrete: bool = False) -> str | None:
+    """What is wrong with actions that should be uniform and independent of obs [N, D], or None.
 
-    A look, not a proof: the distance of each column's distribution from the uniform one, and its rank correlation with
-    each column of the states.
+    Actions [N, A] are within [-1, 1], or one-hot if `discrete`. A look, not a proof: how far each column's distribution
+    is from the uniform one, and how closely it goes with each column of the states.
     """
     actions, states = _numbers("action", action, 2), _numbers("obs", obs, 2)
     rows = np.random.default_rng(0).permutation(len(actions))[:5000]
     actions, states = actions[rows], states[rows]
+    if discrete:
+        return _not_random_choice(actions, states)
     distance = max(kstest(column, "uniform", args=(-1, 2)).statistic for column in actions.T)
     if distance > FARTHEST + 2 / np.sqrt(len(rows)):
         return f"their distribution is {distance:.2f} away from the uniform one (Kolmogorov's distance)"
@@ -181,6 +191,25 @@ def not_random(action: ArrayLike, obs: ArrayLike) -> str | None:
     related = float(np.abs(ranks[0].T @ ranks[1] / len(rows)).max(initial=0.0))
     if related > FARTHEST + 4 / np.sqrt(len(rows)):
         return f"they go with the state (rank correlation {related:.2f})"
+    return None
+
+
+def _not_random_choice(actions: Float, states: Float) -> str | None:
+    """The same of one-hot actions [N, A]: their shares, and Cramér's V with the fifths of each column of the states."""
+    count, shares = actions.shape[1], actions.mean(0)
+    distance = 0.5 * float(np.abs(shares - 1 / count).sum())
+    if distance > FARTHEST + np.sqrt(count / len(actions)):
+        return f"their distribution is {distance:.2f} away from the uniform one (total variation)"
+    used, varying = actions[:, shares > 0], states[:, states.std(0) > 0]
+    for column in varying.T:
+        fifths = np.eye(5)[np.minimum((rankdata(column) - 1) * 5 / len(column), 4).astype(int)]
+        table = used.T @ fifths[:, fifths.any(0)]  # how often each action goes with each fifth
+        rows, columns = (size - 1 for size in table.shape)
+        if min(rows, columns) > 0:
+            by_chance = chi2.isf(0.001 / varying.shape[1], rows * columns) / (len(actions) * min(rows, columns))
+            related = float(association(table.astype(int)))
+            if related > FARTHEST + np.sqrt(by_chance):
+                return f"they go with the state (Cramér's V {related:.2f})"
     return None
 
 
@@ -206,8 +235,8 @@ def unpack(arrays: Mapping[str, NDArray[Any]], entities: Iterable[str]) -> dict[
 
 def check_rate(rate: float) -> None:
     """Refuses a rate that is not between 0 and 1."""
-    if not isinstance(rate, float | int) or not 0 < rate < 1:
-        raise ValueError(f"The false discovery rate is {rate}; it must lie between 0 and 1, such as 0.05.")
+    if not isinstance(rate, Real) or not 0 < rate < 1:
+        raise ValueError(f"The false discovery rate is {rate!r}; it must be a number between 0 and 1, such as 0.05.")
 
 
 def _shares(name: str, values: ArrayLike) -> Float:

@@ -19,6 +19,8 @@ LOWEST_WITHIN = (0.55, 0.88)  # below, the variance is too small
 LEVELS = tuple(round(0.05 * step, 2) for step in range(1, 20))  # of the reliability curve's central intervals
 GROUPS = 10  # of states by their score
 BINS = 10  # of each action dimension
+LITTLE = 0.5  # of the variance of the change that the predicted mean explains
+SHARPER = "try model=ModelConfig(spectral_norm_hidden=False, beta=0.5)"
 LOWEST_COVERAGE = 0.8  # share of the bins that hold at least a tenth of what uniform actions would put there
 
 
@@ -186,9 +188,12 @@ def _likelihood(nll: float, constant: float, still: float) -> Finding:
 
 def _error(r_squared: float, ratio: float) -> Finding:
     numbers = f"R² {r_squared:.2f}; its squared error is {ratio:.2f} of that of “nothing changes”"
-    if r_squared > 0 and ratio < 1:
+    if r_squared > LITTLE and ratio < 1:
         return Finding(True, f"The predicted mean explains the change ({numbers}).")
-    advice = "give it more data, or more in which the entity moves"
+    if r_squared > 0 and ratio < 1:
+        why = f"where chance moves the entity that is all there is, else the network may be too smooth: {SHARPER}"
+        return Finding(True, f"The predicted mean explains little of the change ({numbers}); {why}.")
+    advice = f"give it more data, or more in which the entity moves, or {SHARPER}"
     return Finding(False, f"the predicted mean explains nothing of the change ({numbers}); {advice}.")
 
 
@@ -218,7 +223,10 @@ def _rank(rank: float, error: float, by_score: dict[str, list[float]]) -> Findin
     )
     if rank > 0.5 + 2 * error or top > 0.5 + 3 * top_error:
         return Finding(True, f"Knowing the action helps to predict ({numbers}).")
-    advice = "either it never matters in these data, or there are too few of them in which it does: collect more there"
+    advice = (
+        "either it never matters in these data, or there are too few of them in which it does (collect more there), or "
+        f"the network is too smooth to learn where: {SHARPER}"
+    )
     return Finding(False, f"knowing the action does not help to predict ({numbers}); {advice}.")
 
 

@@ -224,8 +224,11 @@ class Influence:
         predicted = predict_moments(self.model, states, taken)
         unit = taken if self.law.count else to_unit(taken, self.law.bounds(taken.device)).nan_to_num(0.0)
         drawn = np.ones(len(taken), dtype=bool) if sampled is None else _numpy(sampled).astype(bool)
-        if drawn.shape != (len(taken),) or (sampled is not None and drawn.sum() < diagnosis.GROUPS):
-            raise ValueError(f"sampled has shape {drawn.shape}, {drawn.sum()} true; expected [{len(taken)}] and more.")
+        if drawn.shape != (len(taken),):
+            raise ValueError(f"sampled has shape {list(drawn.shape)}; expected [{len(taken)}].")
+        if drawn.sum() < diagnosis.GROUPS:
+            need = f"at least {diagnosis.GROUPS} are needed, better {diagnosis.FEWEST}"
+            raise ValueError(f"sampled is true in {drawn.sum()} of {len(taken)} rows; {need}.")
         doubt = self._doubt(states[:, drawn], taken[torch.from_numpy(drawn).to(taken.device)])
         scoring, random = dataclasses.replace(self.scoring, extreme=0.0), [self._random(None)]  # as what is redrawn
         scores = score_states(self.model, states, self.law, self._dims, scoring, random, self.model.replicas)[0]
@@ -318,11 +321,9 @@ class Influence:
         return states, taken, target, densities
 
     def _doubt(self, states: Tensor, taken: Tensor) -> str | None:
-        """What speaks against these actions having been drawn from the law; of discrete ones nothing is said."""
-        if self.law.count:
-            return None
-        unit = to_unit(taken, self.law.bounds(taken.device)).nan_to_num(0.0)
-        return decisions.not_random(_numpy(unit), _numpy(states[0]))
+        """What speaks against these actions having been drawn from the law."""
+        unit = taken if self.law.count else to_unit(taken, self.law.bounds(taken.device)).nan_to_num(0.0)
+        return decisions.not_random(_numpy(unit), _numpy(states[0]), bool(self.law.count))
 
     def _calibrated(self) -> dict[str, decisions.Calibration]:
         if not self.calibration:

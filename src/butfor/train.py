@@ -85,6 +85,11 @@ def resume(
         raise ValueError(f"{folder} holds a run of kind {record['kind']!r}; only training runs can be resumed.")
     config = config_from(Config, record["config"])
     state = latest_checkpoint(folder)
+    if state is None and _was_saved(folder):
+        raise ValueError(
+            f"{folder} holds results but no checkpoint to go on from; copy its folder checkpoint/ as well, or start "
+            "anew with --overwrite, or in another folder."
+        )
     if (folder / "episodes.json").is_file():
         kept = read_json(folder / "episodes.json")["file"]
         if keep_episodes is not None and str(Path(keep_episodes).resolve()) != kept:
@@ -98,6 +103,12 @@ def resume(
     world = _world(config, make_env)
     with _exactness(config, device):
         return _run(config, world, folder, torch.device(device), state, time_limit, keep_episodes, progress)
+
+
+def _was_saved(folder: Path) -> bool:
+    """Whether a run got as far as to leave models or be finished, so that starting anew would destroy something."""
+    summary = folder / "summary.json"
+    return (folder / "model.safetensors").exists() or (summary.is_file() and bool(read_json(summary)["finished"]))
 
 
 def _exactness(config: Config, device: torch.device | str) -> AbstractContextManager[None]:
