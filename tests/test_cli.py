@@ -33,7 +33,7 @@ from butfor.learner import Learner
 from butfor.priority import PriorityConfig
 from butfor.record import open_run
 from butfor.settings import preset
-from butfor.study import STUDIES, make_study
+from butfor.study import STUDIES, make_study, write_study
 
 torch.set_num_threads(1)
 
@@ -895,3 +895,22 @@ def test_study_run_asks_for_its_runs_and_says_how_far_they_are(
 )
 def test_a_mistake_in_a_study_is_one_sentence(butfor_command: Butfor, arguments: list[str], parts: list[str]) -> None:
     assert_one_sentence(butfor_command("study", *arguments), *parts)
+
+
+@pytest.mark.parametrize("action", ["report", "films"])
+def test_pages_of_a_study_that_was_not_run_so_say_why(butfor_command: Butfor, tmp_path: Path, action: str) -> None:
+    def told(*arguments: str) -> Result:
+        return butfor_command("study", action, *arguments, "--root", "st")
+
+    write_study(make_study("heatmaps", "small"), tmp_path / "st", "small")
+    write_study(make_study("table1"), tmp_path / "st", "paper")
+    assert_one_sentence(told("heatmap"), "There is no study 'heatmap'; the studies are table1, ", *STUDIES)
+    again = f"butfor study {action} heatmaps --root st --size small"
+    assert_one_sentence(told("heatmaps"), f"heatmaps was run with --size small; add that: {again}")
+    again = f"butfor study {action} table1 --root st\n"
+    assert_one_sentence(
+        told("table1", "--size", "small"), f"table1 was not run with --size small; leave that out: {again}"
+    )
+    again = "not run yet in st; run it first by: butfor study run combined --root st"
+    assert_one_sentence(told("combined"), f"{again}\n")
+    assert_one_sentence(told("combined", "--size", "small"), f"{again} --size small\n")

@@ -81,13 +81,9 @@ def study(
             print(f"{name:<24}{runs:>7}  {described.about}")
         return
     if action in ("films", "report"):
-        from butfor.report_arms import study_names
         from butfor.report_study import write_study_index, write_study_report
 
-        small = size == "small"  # their records have names of their own
-        found = [f"{name}-small" if small and name in STUDIES else name for name in names] or study_names(root)
-        if not found:
-            raise ValueError(f"{root} holds no studies yet; run one by: butfor study run NAME --root {root}")
+        found = _recorded(action, names, size, root)
         for name in found:
             if action == "films":
                 _film(root, name)
@@ -143,6 +139,27 @@ def study(
             write_study_index(root)
         except ImportError as error:  # a machine that only computes may lack what draws
             print(f"No report was written: {error}. Write it elsewhere with: butfor study report --root {root}")
+
+
+def _recorded(action: str, names: tuple[str, ...], size: str, root: Path) -> list[str]:
+    """The records of the studies named, or of all that were run; the small ones have names of their own."""
+    from butfor.report_arms import study_names
+    from butfor.study import STUDIES, make_study
+
+    held, small = study_names(root), " --size small"
+    found = [f"{name}-small" if size == "small" and name in STUDIES else name for name in names] or held
+    for name in (name for name in found if name not in held):
+        base = make_study(name.removesuffix("-small")).name  # an unknown one is answered with those that there are
+        again = f"butfor study {action} {base} --root {root}"
+        if name == base and f"{base}-small" in held:
+            raise ValueError(f"{base} was run with --size small; add that: {again}{small}")
+        if name != base and base in held:
+            raise ValueError(f"{base} was not run with --size small; leave that out: {again}")
+        wanted = f"{base} --root {root}{small if name != base else ''}"
+        raise ValueError(f"{base} was not run yet in {root}; run it first by: butfor study run {wanted}")
+    if not found:
+        raise ValueError(f"{root} holds no studies yet; run one by: butfor study run NAME --root {root}")
+    return found
 
 
 def _figures(root: Path, name: str) -> str:
