@@ -56,6 +56,33 @@ def test_the_page_shows_the_states_where_labels_differ(tmp_path: Path) -> None:
     assert np.array_equal(frame, again)
 
 
+@pytest.mark.parametrize("count", [4, 0])
+def test_worlds_that_are_not_drawn_have_a_page_without_pictures(tmp_path: Path, count: int) -> None:
+    episodes = collect_file(CollectConfig("slide", "random", 40, ("exact", "contact")), tmp_path / "a.npz")
+    assert disagreements(episodes, "exact", "contact", 4)
+    page = write_agreement(tmp_path / "a.npz", count).read_text()
+    assert "40 episodes of slide, policy" in page
+    assert "States of slide are not drawn, only those of push, pick-and-place, rot-table." in page
+    assert page.count("data:image/png") == 0
+
+
+def test_a_file_that_names_no_world_has_a_page_without_pictures(tmp_path: Path) -> None:
+    made().save(tmp_path / "a.npz")
+    page = write_agreement(tmp_path / "a.npz").read_text()
+    assert "States of a world that the file does not name are not drawn" in page
+    with pytest.raises(ValueError, match="pictures must be at least 0; got -2"):
+        write_agreement(tmp_path / "a.npz", -2)
+
+
+def test_without_pictures_no_world_is_made(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    episodes = made()
+    episodes.metadata = {"config": {"world": "push"}}
+    episodes.save(tmp_path / "a.npz")
+    monkeypatch.setattr("butfor.agreement.make_worlds", None)
+    page = write_agreement(tmp_path / "a.npz", 0).read_text()
+    assert "None are shown." in page
+
+
 def test_a_replayed_episode_comes_through_the_stored_states(tmp_path: Path) -> None:
     pytest.importorskip("mujoco")
     from butfor.envs import make_worlds

@@ -753,6 +753,18 @@ def test_collect_by_a_trained_agent(tiny_run: Path, butfor_command: Butfor, tmp_
     assert episodes.metadata["config"]["agent_seed"] == 1
 
 
+def test_labels_of_a_world_that_is_not_drawn(butfor_command: Butfor) -> None:
+    butfor_command("collect", "slide", "--labels", "exact,contact", "--episodes", "5", "--out", "s.npz")
+    code, out, err = butfor_command("labels", "s.npz")
+    assert (code, err) == (0, "")
+    assert out.startswith("exact and contact: agree in ")
+    assert "No pictures: States of slide are not drawn, only those of push, " in out
+    assert out.endswith("Page: s.html\n")
+    code, out, _ = butfor_command("labels", "s.npz", "--pictures", "0")
+    assert code == 0
+    assert "No pictures" not in out
+
+
 def test_watch_hands_its_options_on(butfor_command: Butfor, monkeypatch: pytest.MonkeyPatch) -> None:
     watch = pytest.importorskip("butfor.watch")
     monkeypatch.setattr(watch, "watch", lambda *values: values)

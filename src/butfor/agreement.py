@@ -9,7 +9,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from butfor.collect import LABELS
-from butfor.envs import make_worlds
+from butfor.envs import WORLDS, make_worlds
 from butfor.episodes import Episodes
 from butfor.files import written
 from butfor.rollout import episode_seed, replay
@@ -58,6 +58,13 @@ def disagreements(episodes: Episodes, first: str, second: str, count: int) -> li
     return chosen
 
 
+def undrawn(episodes: Episodes) -> str:
+    """Why the states of these episodes cannot be drawn, in a sentence; empty where they can."""
+    drawn = [name for name in WORLDS if name != "slide"]
+    world = episodes.metadata.get("config", {}).get("world", "a world that the file does not name")
+    return "" if world in drawn else f"States of {world} are not drawn, only those of {', '.join(drawn)}."
+
+
 def pictures(episodes: Episodes, states: list[tuple[int, int]]) -> list[NDArray[np.uint8]]:
     """The worlds in these states: each episode is played again from its seed, with its stored actions."""
     config = episodes.metadata["config"]
@@ -73,15 +80,21 @@ def pictures(episodes: Episodes, states: list[tuple[int, int]]) -> list[NDArray[
 
 
 def write_agreement(file: Path | str, count: int = PICTURES) -> Path:
-    """A page beside the episode file: the table, and pictures of states where the exact and another label differ."""
+    """A page beside the episode file: the table, and pictures of states where the exact and another label differ.
+
+    States that cannot be drawn (`undrawn`) are left out.
+    """
     import jinja2
     from imageio.v3 import imwrite
 
+    if count < 0:
+        raise ValueError(f"pictures must be at least 0; got {count}.")
     episodes = Episodes.load(file)
-    rows = compare(episodes)
+    rows, lack = compare(episodes), undrawn(episodes)
     others = [row["second"] for row in rows if row["first"] == "exact"]
-    differing = [(other, *state) for other in others for state in disagreements(episodes, "exact", other, count)]
-    frames = pictures(episodes, [(episode, time) for _, episode, time in differing])
+    states = {other: [] if lack else disagreements(episodes, "exact", other, count) for other in others}
+    differing = [(other, *state) for other, those in states.items() for state in those]
+    frames = pictures(episodes, [(episode, time) for _, episode, time in differing]) if differing else []
     shown = []
     for (other, episode, time), frame in zip(differing, frames, strict=True):
         buffer = io.BytesIO()
@@ -99,6 +112,7 @@ def write_agreement(file: Path | str, count: int = PICTURES) -> Path:
     loader = jinja2.PackageLoader("butfor")
     template = jinja2.Environment(loader=loader, autoescape=True).get_template("agreement.html.j2")
     page = Path(file).with_suffix(".html")
+    text = template.render(rows=rows, shown=shown, lack=lack, metadata=episodes.metadata, name=Path(file).name)
     with written(page) as temporary:
-        temporary.write_text(template.render(rows=rows, shown=shown, metadata=episodes.metadata, name=Path(file).name))
+        temporary.write_text(text)
     return page

@@ -171,13 +171,16 @@ def labels(file: Annotated[Path, tyro.conf.Positional, tyro.conf.arg(metavar="FI
     """Where do the labels of an episode file agree? A table, and a page with pictures of states where they differ.
 
     Args:
-        file: an episode file of a Fetch world with at least two labels
-        pictures: states to draw for each pair of labels
+        file: an episode file with at least two labels
+        pictures: states to draw for each pair of labels; those of slide are not drawn
     """
-    from butfor.agreement import compare, write_agreement
+    from butfor.agreement import compare, undrawn, write_agreement
     from butfor.episodes import Episodes
 
-    print_agreement(compare(Episodes.load(file)))
+    episodes = Episodes.load(file)
+    print_agreement(compare(episodes))
+    if pictures and undrawn(episodes):
+        print(f"No pictures: {undrawn(episodes)}")
     print(f"Page: {write_agreement(file, pictures)}")
 
 
