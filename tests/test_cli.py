@@ -239,8 +239,24 @@ def test_a_file_in_the_way_of_the_run(butfor_command: Butfor, tmp_path: Path) ->
 
 
 @pytest.mark.skipif(not os.path.isdir("/proc/self"), reason="needs a folder nobody can write to")
-def test_a_run_in_a_read_only_place(butfor_command: Butfor) -> None:
-    assert_one_sentence(butfor_command("detect", "slide", "--run", "/proc/butfor-run"), "/proc/butfor-run")
+@pytest.mark.parametrize(
+    ("command", "path"),
+    [
+        ("detect slide --run", "/proc/butfor-run"),
+        ("train slide --run", "/proc/butfor-run"),
+        ("train slide --keep-episodes", "/proc/x/y.npz"),
+        ("collect slide --out", "/proc/x/y.npz"),
+        ("study run heatmaps --root", "/proc/x"),
+    ],
+)
+def test_a_place_that_cannot_be_written_is_told_before_the_work(
+    butfor_command: Butfor, monkeypatch: pytest.MonkeyPatch, tmp_path: Path, command: str, path: str
+) -> None:
+    monkeypatch.setattr("butfor.collect.collect", None)
+    monkeypatch.setattr("butfor.train.Trainer", None)
+    result = butfor_command(*command.split(), path)
+    assert_one_sentence(result, f"{path} cannot be written: /proc takes no files (", "); give another place.")
+    assert list(tmp_path.iterdir()) == []
 
 
 @pytest.mark.parametrize("arguments", [[], ["--overwrite"]])

@@ -17,6 +17,7 @@ from safetensors.torch import save_file
 
 from butfor.episodes import Episodes
 from butfor.files import (
+    check_place,
     load_checkpoint,
     load_tensors,
     read_json,
@@ -76,6 +77,25 @@ def read_only() -> Iterator[Path]:
             if superuser:
                 os.seteuid(0)
             os.chmod(name, 0o755)
+
+
+# ------------------------------------------------------------------------------------------ check_place
+
+
+def test_a_place_that_can_be_written_is_left_as_it_was(tmp_path: Path) -> None:
+    (tmp_path / "held").write_text("old")
+    for path in (tmp_path, tmp_path / "held", tmp_path / "file", tmp_path / "a" / "b" / "file"):
+        check_place(path)
+    assert [path.name for path in tmp_path.iterdir()] == ["held"]
+    assert (tmp_path / "held").read_text() == "old"
+
+
+def test_a_place_that_cannot_be_written_is_told_before_the_work(read_only: Path) -> None:
+    for path in (read_only, read_only / "file", read_only / "a" / "file"):
+        with pytest.raises(OSError, match=f"{path} cannot be written: {read_only} takes no files .*; give another"):
+            check_place(path)
+    with pytest.raises(OSError, match=f"cannot be written: {read_only / 'old'} takes no files"):
+        check_place(read_only / "old" / "file")
 
 
 # ---------------------------------------------------------------------------------------------- written

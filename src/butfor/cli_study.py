@@ -8,6 +8,7 @@ import tyro
 
 from butfor.cli_train import choose_device
 from butfor.console import live_progress, print_study_states
+from butfor.files import check_place
 
 Number = Annotated[int | None, tyro.conf.arg(metavar="N", help_behavior_hint="(default: the study's)")]
 OVERLAP = tyro.conf.arg(metavar="{acting,updates,model}", help_behavior_hint="(default: none)")
@@ -99,6 +100,7 @@ def study(
     options = {"seeds": seeds, "episodes": episodes, "worlds": worlds, "evaluate_every": evaluate_every}
     chosen = [make_study(name, size, **options, overlap=overlap or None) for name in names]
     if action == "run":
+        check_place(root)
         configs = [arm.config for one in chosen for arm in one.arms]
         pages = [write_study(one, root, size).stem for one in chosen]
         with live_progress() as progress:

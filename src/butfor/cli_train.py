@@ -55,6 +55,7 @@ class ResumeOptions:
 def train_command(arguments: list[str], description: str) -> None:
     """Parses and runs `butfor train`: its defaults depend on the world and the preset."""
     from butfor.envs import WORLDS
+    from butfor.episodes import check_episode_file
     from butfor.settings import Config, preset
     from butfor.train import resume as resume_run
     from butfor.train import train as train_run
@@ -95,6 +96,8 @@ def train_command(arguments: list[str], description: str) -> None:
             raise ValueError(f"Which world? Say butfor train WORLD, where WORLD is {worlds}.")
         if config.curiosity != "none":
             _refuse_unused(config, base)
+        if options.keep_episodes is not None:
+            check_episode_file(options.keep_episodes)
         with live_progress() as progress:
             folder = train_run(
                 config, options.run, choose_device(options.device), overwrite=options.overwrite,

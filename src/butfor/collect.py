@@ -11,7 +11,7 @@ from numpy.typing import NDArray
 
 from butfor.agent import load_policy
 from butfor.envs import WORLDS, make_worlds, short_name, slide
-from butfor.episodes import Episodes, concatenate
+from butfor.episodes import Episodes, check_episode_file, concatenate
 from butfor.record import versions
 from butfor.rollout import Judge, Observation, Policy, collect, play, random_policy
 
@@ -85,6 +85,7 @@ def collect_file(
     path, world = Path(path), short_name(config.world)
     wanted = {"config": asdict(config) | {"world": world, "labels": list(config.labels)}}
     parts: list[Episodes] = []
+    check_episode_file(path)
     if path.is_file():
         parts = [Episodes.load(path)]
         found = parts[0].metadata.get("config", {})

@@ -11,7 +11,7 @@ from typing import Any
 import numpy as np
 
 from butfor.episodes import Episodes
-from butfor.files import read_json, write_json, written
+from butfor.files import check_place, read_json, write_json, written
 from butfor.recording import Recording, Table, join_episodes, read_arrays
 
 __all__ = ["Recording", "read_arrays", "read_data", "read_minari", "read_npz", "write_columns", "write_minari"]
@@ -168,10 +168,8 @@ def check_outputs(
             raise FileExistsError(f"{path} exists already; give another name or say --overwrite.")
         if path.is_dir():
             raise FileExistsError(f"{path} is a folder; give the name of a file.")
-    for path in dict.fromkeys([target, *files]):
-        folder = next(parent for parent in path.absolute().parents if parent.exists())
-        if not folder.is_dir() or not os.access(folder, os.W_OK | os.X_OK):
-            raise PermissionError(f"{path} cannot be written: {folder} is read-only or no folder; give another place.")
+    for path in [*files, target.parent]:
+        check_place(path)
     return target, page
 
 

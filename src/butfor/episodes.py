@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from butfor.files import written
+from butfor.files import check_place, written
 
 SCHEMA_VERSION = 1
 ARRAYS = (
@@ -130,6 +130,13 @@ class Episodes:
             raise ValueError(f"{path} is not a complete episode file ({error}).") from error
 
 
+def check_episode_file(path: Path | str) -> None:
+    """Refuses before any episode is played a name that an episode file cannot have."""
+    if Path(path).is_dir():
+        raise FileExistsError(f"{path} is a folder; give the name of an episode file.")
+    check_place(path)
+
+
 def concatenate(parts: Sequence[Episodes]) -> Episodes:
     """Episodes of the same world one after the other; optional arrays are kept where every part has them."""
     if not parts:
@@ -179,6 +186,7 @@ class EpisodeStream:
         self.path, self.played = Path(path), played
         self.folder = self.path.with_name(self.path.name + ".parts")
         self.waiting: list[Episodes] = []
+        check_episode_file(self.path)
         if self.path.exists() and not played:
             raise FileExistsError(f"{self.path} exists already; give another name for the episode file.")
         if played and not self.path.exists() and not any(self.folder.glob("*.npz")):

@@ -14,6 +14,20 @@ if TYPE_CHECKING:
     from torch import Tensor
 
 
+def check_place(path: Path | str) -> None:
+    """Refuses before the work what could not be written after it: tries the nearest folder that is there already."""
+    path = Path(path)
+    around = path.absolute()
+    folder = around if os.path.isdir(around) else next(parent for parent in around.parents if os.path.exists(parent))
+    probe = folder / f".{os.getpid()}.part"
+    try:
+        probe.touch()
+        probe.unlink(missing_ok=True)
+    except OSError as error:
+        reason = f"{folder} takes no files ({error.strerror})"
+        raise OSError(f"{path} cannot be written: {reason}; give another place.") from error
+
+
 @contextmanager
 def written(path: Path | str) -> Iterator[Path]:
     """Gives a temporary name to write to; renames it to `path` if all went well, removes it if not."""

@@ -22,7 +22,7 @@ from typing import Any, Literal, TypeVar, Union, get_args, get_origin, get_type_
 import torch
 
 from butfor import __version__
-from butfor.files import read_json, write_json, written
+from butfor.files import check_place, read_json, write_json, written
 
 SCHEMA_VERSION = 1
 LONGEST_NAME = 180  # file systems allow 255 bytes
@@ -35,6 +35,7 @@ def open_run(folder: Path | str, kind: str, config: Any, overwrite: bool = False
     record = {"schema": SCHEMA_VERSION, "kind": kind, "label": run_label(kind, config), "config": plain(config)}
     if folder.exists() and not folder.is_dir():
         raise FileExistsError(f"{folder} is a file; give another name for the run folder.")
+    check_place(folder)
     if folder.is_dir() and any(entry.suffix != ".part" for entry in folder.iterdir()):
         held = _held_run(folder)
         if held is None:
