@@ -268,9 +268,11 @@ def test_a_foreign_folder_is_left_alone(butfor_command: Butfor, tmp_path: Path, 
     assert (tmp_path / "thesis" / "chapter.tex").read_text() == "precious"
 
 
-@pytest.mark.parametrize("folder", ["nowhere", "."])
-def test_a_report_of_no_run(butfor_command: Butfor, folder: str) -> None:
-    assert_one_sentence(butfor_command("report", folder), "config.json")
+@pytest.mark.parametrize(
+    ("folder", "words"), [("nowhere", "There is no folder nowhere; give"), (".", ". is not a run folder: it holds no")]
+)
+def test_a_report_of_no_run(butfor_command: Butfor, folder: str, words: str) -> None:
+    assert_one_sentence(butfor_command("report", folder), words)
 
 
 # --------------------------------------------------------------------- what becomes of options and errors

@@ -307,12 +307,18 @@ def cut(name: str) -> Callable[[Path], None]:
 
 
 BROKEN: dict[str, tuple[Callable[[Path], Any], type[Exception], str]] = {
-    "no folder": (shutil.rmtree, FileNotFoundError, r"config\.json is missing"),
+    "no folder": (shutil.rmtree, FileNotFoundError, r"There is no folder .*run; give the folder of a run\.$"),
+    "no run": (lambda run: (run / "config.json").unlink(), FileNotFoundError, r"run is not a run folder: it holds no"),
+    "no config of ours": (change_json("config.json", kind=None), ValueError, r"config\.json is not butfor's"),
     "no scores": (lambda run: (run / "scores.npz").unlink(), FileNotFoundError, r"scores\.npz is missing"),
     "no data": (lambda run: (run / "data/test.npz").unlink(), FileNotFoundError, r"test\.npz is missing"),
     "other kind": (change_json("config.json", kind="guessing"), ValueError, "kind 'guessing'"),
     "other schema": (change_json("summary.json", schema=2), ValueError, r"summary\.json has schema 2"),
-    "no JSON": (lambda run: (run / "config.json").write_text("{"), ValueError, r"config\.json cannot be read"),
+    "no JSON": (
+        lambda run: (run / "config.json").write_text("{"),
+        ValueError,
+        r"config\.json cannot be .*\. Make the run",
+    ),
     "a list": (lambda run: (run / "summary.json").write_text("[]"), ValueError, "JSON object was expected"),
     "cut metrics": (cut("metrics.jsonl"), ValueError, r"metrics\.jsonl cannot be read"),
     "cut scores": (cut("scores.npz"), ValueError, r"scores\.npz cannot be read"),
@@ -340,6 +346,12 @@ def test_a_broken_folder_is_refused_with_a_sentence(case: str, tmp_path: Path) -
         report.write_report(run)
     assert "\n" not in str(raised.value)
     assert not list(tmp_path.rglob("*report*"))
+
+
+def test_a_file_is_no_run_folder(tmp_path: Path) -> None:
+    (tmp_path / "run").write_text("{}")
+    with pytest.raises(FileNotFoundError, match=r"run is a file; give the folder of a run\.$"):
+        report.write_report(tmp_path / "run")
 
 
 def test_a_failed_write_keeps_the_old_report(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

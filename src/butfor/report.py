@@ -58,16 +58,29 @@ class Run:
 def write_report(run: Path) -> Path:
     """Write run/report.html for a folder of kind "detection" or "training" and return its path."""
     run = Path(run)
-    if read(run / "config.json").get("kind") == "training":
+    if read_config(run)["kind"] == "training":
         return write_training_report(run)
     return write_page(run / "report.html", render(read_run(run)))
 
 
+def read_config(run: Path) -> dict[str, Any]:
+    """The config.json of a run of any kind; what is no run folder is refused with a sentence."""
+    if not run.is_dir():
+        what = f"{run} is a file" if run.exists() else f"There is no folder {run}"
+        raise FileNotFoundError(f"{what}; give the folder of a run.")
+    if not (run / "config.json").is_file():
+        raise FileNotFoundError(f"{run} is not a run folder: it holds no config.json. Give the folder of a run.")
+    config: dict[str, Any] = read(run / "config.json", "Make the run again, or give the folder of another.")
+    if "kind" not in config:
+        raise ValueError(f"{run} is not a run folder: its config.json is not butfor's. Give the folder of a run.")
+    return config
+
+
 def read_run(run: Path) -> Run:
     """Read a detection folder; refuse with a sentence what is missing, broken or inconsistent."""
-    config = read(run / "config.json")
-    if config.get("kind") != "detection":
-        raise ValueError(f"{run} is a run of kind {config.get('kind')!r}, which is not drawn here; 'detection' is.")
+    config = read_config(run)
+    if config["kind"] != "detection":
+        raise ValueError(f"{run} is a run of kind {config['kind']!r}, which is not drawn here; 'detection' is.")
     versions, summary, metrics = (read(run / name) for name in ("versions.json", "summary.json", "metrics.jsonl"))
     arrays, data = read(run / "scores.npz"), read(run / "data" / "test.npz")
     for name, schema in (("config.json", config.get("schema")), ("summary.json", summary.get("schema"))):
