@@ -259,10 +259,12 @@ def test_broken_and_foreign_files_are_refused(tmp_path: Path) -> None:
     np.savez(tmp_path / "names.npz", x=np.zeros(3), actions=np.zeros(1))
     (tmp_path / "cut.npz").write_bytes((tmp_path / "names.npz").read_bytes()[:40])
     (tmp_path / "table.csv").write_text("1,2\n")
+    (tmp_path / "table.npz").write_text("1,2\n")
     for name, message in {
         "objects.npz": "pickled objects, which could run code",
         "names.npz": "no array observation or observations.*it has actions, x",
         "cut.npz": "no whole .npz file",
+        "table.npz": "table.npz is no .npz file, whatever its name",
         "table.csv": "of a type that is not read",
     }.items():
         with pytest.raises(ValueError, match=message):

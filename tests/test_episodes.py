@@ -10,6 +10,7 @@ import numpy as np
 import pytest
 from numpy.typing import NDArray
 
+from butfor.data import read_arrays, write_columns
 from butfor.episodes import SCHEMA_VERSION, Episodes, EpisodeStream, concatenate
 
 
@@ -182,11 +183,31 @@ def write_other_arrays(path: Path) -> None:
         np.savez(file, weight=np.zeros(3))
 
 
-@pytest.mark.parametrize("write", [write_text, write_array, write_pickle, write_other_arrays])
-def test_a_file_of_another_kind_is_refused(tmp_path: Path, write: Callable[[Path], None]) -> None:
+def write_objects(path: Path) -> None:
+    with path.open("wb") as file:
+        np.savez(file, weight=np.array([{"a": 1}], dtype=object))
+
+
+def write_scores(path: Path) -> None:
+    number = np.arange(4.0)[:, None]
+    write_columns(path, read_arrays([number], [number[1:]]), {"cube": number[:, 0]})
+
+
+@pytest.mark.parametrize(
+    ("write", "what"),
+    [
+        (write_text, ", nor any .npz file; give another file"),
+        (write_array, ", nor any .npz file; give another file"),
+        (write_pickle, ", nor any .npz file; give another file"),
+        (write_other_arrays, ": it holds weight; give another file"),
+        (write_objects, ": it holds weight; give another file"),
+        (write_scores, ": it holds scores of `butfor score`; give another file"),
+    ],
+)
+def test_a_file_of_another_kind_is_refused(tmp_path: Path, write: Callable[[Path], None], what: str) -> None:
     path = tmp_path / "data.npz"
     write(path)
-    with pytest.raises(ValueError, match=r"data\.npz"):
+    with pytest.raises(ValueError, match=rf"data\.npz is not an episode file of butfor{what}\.$"):
         Episodes.load(path)
 
 
@@ -227,11 +248,11 @@ def test_code_in_an_episode_file_is_never_run(saved: Path, tmp_path: Path, name:
 
 @pytest.mark.parametrize("name", ["observation", "action", "length", "sampled", "desired_goal"])
 def test_a_file_without_a_needed_array_is_refused(saved: Path, name: str) -> None:
-    with pytest.raises(ValueError, match=rf"data\.npz is not a complete episode file .*{name}"):
+    with pytest.raises(ValueError, match=rf"data\.npz is not a complete episode file \(it has no {name}\)"):
         Episodes.load(changed(saved, **{name: None}))
 
 
-@pytest.mark.parametrize("metadata", ["", "{", "no JSON"])
+@pytest.mark.parametrize("metadata", ["", "{", "no JSON", "[]"])
 def test_broken_metadata_is_refused_with_the_file_named(saved: Path, metadata: str) -> None:
     with pytest.raises(ValueError, match=r"data\.npz"):
         Episodes.load(changed(saved, metadata=np.array(metadata)))

@@ -11,7 +11,7 @@ from typing import Any
 import numpy as np
 
 from butfor.episodes import Episodes
-from butfor.files import check_place, read_json, write_json, written
+from butfor.files import begins_as_npz, check_place, read_json, write_json, written
 from butfor.recording import Recording, Table, join_episodes, read_arrays
 
 __all__ = ["Recording", "read_arrays", "read_data", "read_minari", "read_npz", "write_columns", "write_minari"]
@@ -47,6 +47,8 @@ def read_npz(path: Path | str, ignore: Sequence[str] = ()) -> Recording:
     """Episodes of an `.npz` file: this package's own, or arrays under the names that other packages use."""
     if not Path(path).is_file():
         raise FileNotFoundError(f"There is no file {path}; give the .npz file with the data.")
+    if not begins_as_npz(path):
+        raise ValueError(f"{path} is no .npz file, whatever its name; save plain arrays with numpy.savez.")
     try:
         with np.load(path, allow_pickle=False) as file:
             there = sorted(file.files)

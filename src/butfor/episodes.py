@@ -9,12 +9,13 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from butfor.files import check_place, written
+from butfor.files import begins_as_npz, check_place, written
 
 SCHEMA_VERSION = 1
 ARRAYS = (
     "observation", "action", "achieved_goal", "desired_goal", "length", "sampled", "contact", "score", "reset_seed",
 )  # fmt: skip
+NEEDED = ARRAYS[:6]
 Float = NDArray[np.float32]
 Bool = NDArray[np.bool_]
 _KINDS = {"iu": "whole numbers", "b": "true or false", "fiu": "numbers"}
@@ -113,17 +114,29 @@ class Episodes:
         """Reads what `save` wrote; a foreign, broken or newer file is refused with a sentence."""
         if not Path(path).is_file():
             raise FileNotFoundError(f"There is no episode file {path}.")
+        if not begins_as_npz(path):
+            raise ValueError(f"{path} is not an episode file of butfor, nor any .npz file; give another file.")
         try:
             with np.load(path, allow_pickle=False) as file:
-                arrays = {name: file[name] for name in file.files}
+                held = sorted(file.files)
+                is_own = "schema_version" in held and ("observation" in held or "action" in held)
+                arrays = {name: file[name] for name in held} if is_own else {}
             version = arrays.pop("schema_version", np.array(0)).item()
         except Exception as error:  # a damaged file can fail in many ways
             raise ValueError(f"{path} is not a complete episode file ({error}).") from error
+        if not is_own:
+            scores = {"schema_version", "episode", "time", "last"} <= set(held)
+            what = "scores of `butfor score`" if scores else ", ".join(held) or "nothing"
+            raise ValueError(f"{path} is not an episode file of butfor: it holds {what}; give another file.")
         if version != SCHEMA_VERSION:
             raise ValueError(f"{path} has schema version {version}; this version of butfor reads {SCHEMA_VERSION}.")
+        if missing := [name for name in NEEDED if name not in arrays]:
+            raise ValueError(f"{path} is not a complete episode file (it has no {', '.join(missing)}).")
         label = {name.removeprefix("label_"): arrays.pop(name) for name in list(arrays) if name.startswith("label_")}
         try:
             metadata = json.loads(str(arrays.pop("metadata", "{}")))
+            if not isinstance(metadata, dict):
+                raise ValueError("its metadata are no JSON object")
             known = {name: value for name, value in arrays.items() if name in cls.__dataclass_fields__}
             return cls(**known, label=label, metadata=metadata)
         except (TypeError, ValueError) as error:

@@ -55,6 +55,12 @@ def read_json(path: Path | str) -> Any:
         raise ValueError(f"{path} is not valid JSON ({error}); it may have been cut off. Write it again.") from error
 
 
+def begins_as_npz(path: Path | str) -> bool:
+    """Whether a file begins as an .npz does, which is a zip; of one that was cut off to nothing, nobody knows."""
+    with Path(path).open("rb") as file:
+        return b"PK".startswith(file.read(2))
+
+
 def save_tensors(path: Path | str, tensors: "Mapping[str, Tensor]", header: Mapping[str, Any]) -> None:
     """A safetensors file with a JSON header inside."""
     from safetensors.torch import save
