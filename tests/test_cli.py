@@ -803,19 +803,22 @@ def test_watch_hands_its_options_on(butfor_command: Butfor, monkeypatch: pytest.
         (["train", "slide", "--run", "RUN"], "holds a run already; go on with it by --resume"),
         (["train", "--resume", "RUN", "--episodes", "7"], "has already played 8 episodes; got 7."),
         (["train", "slide", "--run", "/proc/butfor-run"], "/proc/butfor-run"),
-        (["train", "slide", "--run", "file"], "file is a file"),
-        (["train", "slide", "--keep-episodes", "file"], "file exists already; give another name"),
+        (["train", "slide", "--run", "file.npz"], "file.npz is a file"),
+        (["train", "slide", "--keep-episodes", "file.npz"], "file.npz exists already; give another name"),
+        (["train", "slide", "--keep-episodes", "a.csv"], "a.csv cannot name an episode file; let it end in .npz."),
+        (["collect", "slide", "--out", "a.csv"], "a.csv cannot name an episode file; let it end in .npz."),
+        (["collect", "slide", "--seed", "-4"], "seed must be at least 0; got -4."),
     ],
 )
 def test_mistakes_with_runs_are_answered_with_one_sentence_and_harm_nothing(
     tiny_run: Path, butfor_command: Butfor, tmp_path: Path, arguments: list[str], words: str
 ) -> None:
-    (tmp_path / "file").write_text("precious")
+    (tmp_path / "file.npz").write_text("precious")
     before = {path: path.read_bytes() for path in tiny_run.rglob("*") if path.is_file()}
     assert_one_sentence(butfor_command(*[str(tiny_run) if word == "RUN" else word for word in arguments]), words)
     assert {path: path.read_bytes() for path in tiny_run.rglob("*") if path.is_file()} == before
-    assert (tmp_path / "file").read_text() == "precious"
-    assert [path.name for path in tmp_path.iterdir()] == ["file"]
+    assert (tmp_path / "file.npz").read_text() == "precious"
+    assert [path.name for path in tmp_path.iterdir()] == ["file.npz"]
 
 
 def test_a_detection_run_cannot_be_resumed_as_training(butfor_command: Butfor, tmp_path: Path) -> None:

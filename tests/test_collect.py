@@ -62,6 +62,7 @@ def test_more_episodes_are_added_to_a_file_and_other_settings_are_refused(tmp_pa
         ),
         ({"labels": ("true",)}, "no label 'true'; the labels are exact, heuristic, contact"),
         ({"episodes": 0}, "episodes must be at least 1"),
+        ({"seed": -4}, "seed must be at least 0; got -4"),
         ({"world": "CartPole-v1", "policy": "expert"}, "CartPole-v1 is not a built-in world"),
         ({"labels": ("heuristic",)}, "heuristic label is for the Fetch worlds"),
     ],

@@ -638,3 +638,12 @@ def test_a_new_run_clears_away_the_parts_of_one_that_was_given_up(tmp_path: Path
     stream.flush(2)
     streamed(path, 0, 4, flush_every=1)
     assert written_order(path) == expected_order(4)
+
+
+def test_a_stream_begins_only_under_a_name_that_is_read_again(tmp_path: Path) -> None:
+    (tmp_path / "folder.npz").mkdir()
+    with pytest.raises(ValueError, match=r"a\.csv cannot name an episode file; let it end in \.npz"):
+        EpisodeStream(tmp_path / "a.csv", 0)
+    with pytest.raises(FileExistsError, match=r"folder\.npz is a folder"):
+        EpisodeStream(tmp_path / "folder.npz", 0)
+    assert [path.name for path in tmp_path.iterdir()] == ["folder.npz"]

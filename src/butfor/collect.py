@@ -48,6 +48,8 @@ class CollectConfig:
             raise ValueError(f"There is no label {unknown[0]!r}; the labels are {', '.join(LABELS)}.")
         if self.episodes < 1:
             raise ValueError(f"episodes must be at least 1; got {self.episodes}.")
+        if self.seed < 0:
+            raise ValueError(f"seed must be at least 0; got {self.seed}.")
         built_in = self.world in WORLDS or self.world in WORLDS.values()
         scripted = self.policy in POLICIES and self.policy != "random"
         if not built_in and (scripted or self.labels):

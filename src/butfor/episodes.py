@@ -145,6 +145,8 @@ class Episodes:
 
 def check_episode_file(path: Path | str) -> None:
     """Refuses before any episode is played a name that an episode file cannot have."""
+    if Path(path).suffix != ".npz":
+        raise ValueError(f"{path} cannot name an episode file; let it end in .npz.")
     if Path(path).is_dir():
         raise FileExistsError(f"{path} is a folder; give the name of an episode file.")
     check_place(path)
@@ -199,7 +201,8 @@ class EpisodeStream:
         self.path, self.played = Path(path), played
         self.folder = self.path.with_name(self.path.name + ".parts")
         self.waiting: list[Episodes] = []
-        check_episode_file(self.path)
+        if not played:
+            check_episode_file(self.path)
         if self.path.exists() and not played:
             raise FileExistsError(f"{self.path} exists already; give another name for the episode file.")
         if played and not self.path.exists() and not any(self.folder.glob("*.npz")):
