@@ -656,11 +656,14 @@ def test_a_run_is_resumed_by_its_folder(monkeypatch: pytest.MonkeyPatch, butfor_
     ("arguments", "words"),
     [
         (["train", "slide", "--help"], ["--influence", "--priority.kind", "--preset", "--resume", "--keep-episodes"]),
-        (["train", "--help"], ["butfor train WORLD", "pick-and-place", "--model.schedule"]),
+        (
+            ["train", "--help"],
+            ["usage: butfor train WORLD [-h]", "the defaults below are those of pick-and-place", "--model.schedule"],
+        ),
         (["train", "--resume", "a", "--help"], ["--episodes", "--time-limit", "--keep-episodes", "--device"]),
         (["evaluate", "--help"], ["RUN", "--episodes", "--device"]),
-        (["watch", "--help"], ["RUN", "--out", "--seed", "--episodes", "--first", ".mp4"]),
-        (["collect", "--help"], ["WORLD", "--policy", "--agent-seed", "--labels", "--out"]),
+        (["watch", "--help"], ["RUN", "--out", "seed of the run acts (default: its first)  ", "--first", ".mp4"]),
+        (["collect", "--help"], ["WORLD", "--policy", "seed of a trained run acts (default: its first)  ", "--out"]),
         (["--help"], ["train", "evaluate", "watch", "collect"]),
     ],
 )
@@ -682,8 +685,6 @@ def test_help_of_the_training_commands(
         (["slide", "--priority", "vip"], ["vip", "per", "ebp"]),
         (["slide", "push"], ["push"]),
         (["--seeds", "2", "slide"], ["slide"]),
-        (["--resume", "a", "--seeds", "2"], ["--seeds"]),
-        (["slide", "--resume", "a"], ["slide"]),
         (["slide", "--device", "tpu"], ["tpu", "cuda"]),
         (["slide", "--agent.discount", "2"], ["agent.discount must lie in [0, 1); got 2.0."]),
     ],
@@ -717,6 +718,14 @@ def test_training_arguments_that_cannot_be_read_are_named(
         (["slide", "--entity", "9"], ["entity is (9,)"]),
         (["slide", "--device", "cuda"], ["no CUDA GPU"]),
         (["--resume", "nowhere"], ["There is no folder nowhere"]),
+        (
+            ["--resume", "a", "--seeds", "3"],
+            [
+                "--seeds 3 cannot be given with --resume",
+                "only --episodes, --time-limit, --keep-episodes and --device go",
+            ],
+        ),
+        (["slide", "--resume", "a"], ["slide cannot be given with --resume"]),
     ],
 )
 def test_training_that_makes_no_sense_is_answered_with_one_sentence(

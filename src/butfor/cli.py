@@ -24,6 +24,7 @@ from butfor.console import (
 PRESET = "(default: the preset's)"
 KLFormName = Literal["preset", "product", "variational", "mean", "mean_clip_product"]
 Count = Annotated[int | None, tyro.conf.arg(metavar="N", help_behavior_hint=PRESET)]
+AgentSeed = Annotated[int | None, tyro.conf.arg(metavar="N", help_behavior_hint="")]
 DESCRIPTION = """Would it have happened but for the action?
 
 butfor measures, state by state, how much an agent's action influences each object of its world (causal action
@@ -138,7 +139,7 @@ def collect(
     episodes: int = 1000,
     labels: str = "",
     seed: int = 0,
-    agent_seed: Count = None,
+    agent_seed: AgentSeed = None,
     out: Annotated[Path | None, tyro.conf.arg(metavar="FILE", help_behavior_hint="")] = None,
 ) -> None:
     """Play episodes into a file, with labels that say whether the action matters in each state.
@@ -213,7 +214,7 @@ def watch(
     run: Annotated[Path, tyro.conf.Positional, tyro.conf.arg(metavar="RUN")],
     /,
     out: Annotated[Path | None, tyro.conf.arg(metavar="FILE", help_behavior_hint="")] = None,
-    seed: Count = None,
+    seed: AgentSeed = None,
     episodes: int = 1,
     first: int = 0,
 ) -> None:

@@ -62,7 +62,13 @@ def train_command(arguments: list[str], description: str) -> None:
 
     arguments = [re.sub(r"^--priority(?=$|=)", "--priority.kind", word) for word in arguments]
     if any(word.split("=")[0] == "--resume" for word in arguments):
-        going_on = tyro.cli(ResumeOptions, args=arguments, prog="butfor train")
+        going_on, unknown = tyro.cli(ResumeOptions, args=arguments, prog="butfor train", return_unknown_args=True)
+        if unknown:
+            *others, last = (f"--{field.name.replace('_', '-')}" for field in dataclasses.fields(ResumeOptions)[1:])
+            raise ValueError(
+                f"{' '.join(unknown)} cannot be given with --resume: the run goes on with its own settings; only "
+                f"{', '.join(others)} and {last} go with it."
+            )
         device = choose_device(going_on.device)
         with live_progress() as progress:
             folder = resume_run(
@@ -87,9 +93,9 @@ def train_command(arguments: list[str], description: str) -> None:
             return config, options
 
         worlds = f"{', '.join(WORLDS)}, or the id of any Gymnasium goal world"
-        text = f"{description}\n\nusage: butfor train WORLD [options], where WORLD is {worlds}."
-        given = arguments[1:] if named else arguments
-        config, options = tyro.cli(command, args=given, prog=f"butfor train {world}", description=text)
+        text = f"{description}\n\nWORLD is {worlds}; the defaults below are those of {world}."
+        given, prog = (arguments[1:], f"butfor train {world}") if named else (arguments, "butfor train WORLD")
+        config, options = tyro.cli(command, args=given, prog=prog, description=text)
         if config.world != base.world:
             raise ValueError(f"Which world, {world} or {config.world}? Name it once: butfor train WORLD.")
         if not named:
