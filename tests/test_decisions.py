@@ -180,10 +180,10 @@ def test_where_no_threshold_will_do_a_warning_says_so() -> None:
 def test_too_few_free_states_are_refused_with_the_number_that_is_needed() -> None:
     with pytest.raises(ValueError, match=r"18 free states are too few.*p-value is 0\.0526.*at least 19"):
         decide(Calibration(np.zeros(18)), [1.0], 0.05)
-    assert decide(Calibration(np.zeros(19)), [1.0], 0.05).all()
+    assert decide(Calibration(np.zeros(19)), [1.0, 1.0], 0.05).all()
     with pytest.raises(ValueError, match="at least 9 such"):
         decide(Calibration(np.zeros(8)), [1.0], 0.1)
-    assert decide(Calibration(np.zeros(9)), [1.0], 0.1).all()
+    assert decide(Calibration(np.zeros(9)), [1.0, 1.0], 0.1).all()
 
 
 def test_a_packed_calibration_is_the_same_again() -> None:
