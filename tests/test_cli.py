@@ -96,6 +96,17 @@ def fresh(*arguments: str) -> subprocess.CompletedProcess[str]:
 # ------------------------------------------------------------------------------------------ help, version
 
 
+def test_worlds_of_a_module_in_the_current_folder(tmp_path: Path) -> None:
+    """The installed program finds them as `python -m butfor` does; installed packages go before."""
+    (tmp_path / "near_worlds.py").write_text("raise RuntimeError('near was imported')")
+    (tmp_path / "torch.py").write_text("raise RuntimeError('torch was hidden')")
+    code = "import sys; sys.argv[1:] = ['train', 'near_worlds:Near-v0']; from butfor.cli import main; main()"
+    command = [sys.executable, "-P", "-c", code]  # -P: the path as a console script has it
+    child = subprocess.run(command, env=ENVIRONMENT, cwd=tmp_path, capture_output=True, text=True, timeout=60)
+    assert child.returncode == 1
+    assert "it raised RuntimeError: near was imported" in child.stderr
+
+
 @pytest.mark.parametrize("arguments", [[], ["--help"], ["-h"]])
 def test_help_names_the_commands_and_a_way_to_start(butfor_command: Butfor, arguments: list[str]) -> None:
     code, out, err = butfor_command(*arguments)

@@ -1,6 +1,7 @@
 """The slide world: physics by hand, the exact label, Gymnasium's contracts, pictures and errors."""
 
 import importlib
+from pathlib import Path
 from typing import Any
 
 import gymnasium
@@ -528,9 +529,33 @@ def test_world_id() -> None:
         world_id("Slyde")
     with pytest.raises(ValueError, match="CartPole-v1"):
         world_id("cartpole-v1")
-    for name in ("", "no such thing", "a:b:c", "no_such_module_at_all:World-v0"):
+    for name in ("", "no such thing", "butfor.envs:World-v0"):
         with pytest.raises(ValueError, match="built-in worlds"):
             world_id(name)
+
+
+@pytest.mark.parametrize(
+    ("name", "text", "expected"),
+    [
+        ("absent_worlds:World-v0", None, "no 'absent_worlds' in this folder or among the installed packages"),
+        ("json.absent:World-v0", None, "no 'json.absent' in this folder"),
+        ("a:b:c", None, "no 'a:b' in this folder"),
+        ("needy_worlds:World-v0", "import absent_package", "ModuleNotFoundError: No module named 'absent_package'"),
+        ("broken_worlds:World-v0", "1 / 0", "cannot be imported; it raised ZeroDivisionError: division by zero"),
+        ("unfinished_worlds:World-v0", "def", "cannot be imported; it raised SyntaxError"),
+        ("empty_worlds:Slide-v0", "", "was imported, but does not register it. Did you mean .*'butfor/Slide-v0'"),
+    ],
+)
+def test_a_module_of_worlds_that_fails_says_why(
+    name: str, text: str | None, expected: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """No such module, one whose own code fails, and one that does not register the world are told apart."""
+    monkeypatch.syspath_prepend(tmp_path)
+    if text is not None:
+        (tmp_path / f"{name.partition(':')[0]}.py").write_text(text)
+    with pytest.raises(ValueError, match=expected) as caught:
+        world_id(name)
+    assert ("There is no world named" in str(caught.value)) == name.startswith("empty")
 
 
 def test_make_worlds_disables_autoreset() -> None:

@@ -272,6 +272,8 @@ def main() -> None:
         print(f"butfor {__version__}")
         return
     signal.signal(signal.SIGTERM, _interrupt)
+    if "" not in sys.path:  # the worlds of a module in the current folder; last, so that it hides no installed package
+        sys.path.append("")
     if arguments[:1] == ["study"]:  # --ray takes an address, or stands alone
         arguments = re.sub(r"--ray(?=\0--|$)", "--ray=here", "\0".join(arguments)).split("\0")
     functions = (detect, score, train, evaluate, watch, collect, labels, study, report)

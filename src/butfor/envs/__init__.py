@@ -40,21 +40,38 @@ def world_id(name: str) -> str:
     if name in gymnasium.registry:
         return name
     module, _, id = str(name).rpartition(":")
-    if not module:  # the worlds that robotics people know by name
+    if module:
+        _import_worlds(name, module)
+    else:  # the worlds that robotics people know by name
         with contextlib.suppress(ImportError):
             gymnasium.register_envs(importlib.import_module("gymnasium_robotics"))
     try:
-        if module:
-            importlib.import_module(module)
         return gymnasium.spec(id).id
     except (gymnasium.error.Error, ImportError, TypeError) as error:
         candidates = {known.lower(): known for known in [*gymnasium.registry, *WORLDS]}
-        close = difflib.get_close_matches(str(name).lower(), candidates, n=3)
+        close = difflib.get_close_matches(id.lower(), candidates, n=3)
         hint = f" Did you mean {' or '.join(repr(candidates[match]) for match in close)}?" if close else ""
+        found = f"The module {module!r} was imported, but does not register it. " if module else ""
         raise ValueError(
             f"There is no world named {name!r}; the built-in worlds are {', '.join(WORLDS)}, and any "
-            f"registered Gymnasium id works too ('module:Name-v0' imports the module that registers it)."
-            f"{hint}"
+            f"registered Gymnasium id works too ('module:Name-v0' imports the module that registers it). "
+            f"{found}{hint.lstrip()}".rstrip()
+        ) from error
+
+
+def _import_worlds(name: str, module: str) -> None:
+    """Imports the module that registers a world; where that fails, the sentence says why."""
+    try:
+        importlib.import_module(module)
+    except Exception as error:  # whatever a user's module raises
+        if isinstance(error, ModuleNotFoundError) and f"{module}.".startswith(f"{error.name}."):
+            raise ValueError(
+                f"The world {name!r} needs the module {module!r}, but there is no {error.name!r} in this folder or "
+                "among the installed packages; go to the folder that holds it, or add that to PYTHONPATH."
+            ) from error
+        text = " ".join(str(error).split()) or "no more is said."
+        raise ValueError(
+            f"The module {module!r} of the world {name!r} cannot be imported; it raised {type(error).__name__}: {text}"
         ) from error
 
 
