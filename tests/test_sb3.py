@@ -559,6 +559,9 @@ def test_mistakes_are_answered_with_a_sentence() -> None:
         agent(optimize_memory_usage=True)
     with pytest.raises(ValueError, match="names columns 4 to 4; 'observation' has 0 to 3"):
         make_buffer(InfluenceReplayBuffer, entity=[2, 4])
+    for entity in (["A=observation:1:2", "B=observation:2:3"], 2, [0.5], None):
+        with pytest.raises(ValueError, match=r"expected one entity: columns .*\[3, 4, 5\], or words such as 'cube="):
+            make_buffer(InfluenceReplayBuffer, entity=entity)
     with pytest.raises(ValueError, match="'cube=state:1:2' is in 'state'"):
         make_buffer(InfluenceReplayBuffer, entity="cube=state:1:2")
     with pytest.raises(ValueError, match=r"bonus.weight must be at least 0"):

@@ -64,7 +64,13 @@ class InfluenceReplayBuffer(HerReplayBuffer):
         shape = observation_space["observation"].shape
         if shape is None or len(shape) != 1:
             raise ValueError(f"'observation' has shape {shape}; influence needs a state [D], not an image.")
-        words = entity if isinstance(entity, str) else ",".join(str(operator.index(column)) for column in entity)
+        try:
+            words = entity if isinstance(entity, str) else ",".join(str(operator.index(column)) for column in entity)
+        except TypeError as error:
+            raise ValueError(
+                f"entity is {entity!r}; expected one entity: columns of 'observation' such as [3, 4, 5], or words such "
+                "as 'cube=observation:3:6'."
+            ) from error
         self.entities = parse_entities([words if "=" in words else f"entity={words}"], {"observation": shape[0]})
         self.law = ActionLaw.of(action_space)
         self.bonus = BonusConfig(weight=bonus, cap=cap, ceiling=ceiling)
