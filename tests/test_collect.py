@@ -10,6 +10,7 @@ from small_training import TRACK, small
 from butfor import collect as library
 from butfor.agent import load_policy
 from butfor.collect import CollectConfig, add_labels, collect_file, make_policy
+from butfor.data import read_data
 from butfor.envs import make_worlds, slide
 from butfor.episodes import Episodes
 from butfor.train import train
@@ -22,6 +23,8 @@ def test_slide_episodes_carry_exact_labels_and_contacts(tmp_path: Path) -> None:
     assert episodes.contact.any()
     assert episodes.metadata["config"]["policy"] == "noisy-expert"
     assert episodes.metadata["versions"]["butfor"]
+    told = read_data(tmp_path / "a.npz").action_space
+    assert told == gymnasium.spaces.Box(-1, 1, (1,), np.float64)  # the bounds of slide's actions
 
 
 def test_a_file_cut_off_after_a_part_ends_as_an_unbroken_one(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

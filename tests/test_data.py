@@ -246,6 +246,20 @@ def test_an_episode_file_of_this_package(tmp_path: Path) -> None:
     same(found, [obs[0], obs[1, :3]], [action[0], action[1, :2]])
     assert found.sampled is not None
     assert found.sampled.tolist() == [True, False, True, True, False, True]
+    assert found.action_space is None
+
+
+def test_an_episode_file_may_tell_the_bounds_of_its_actions(tmp_path: Path) -> None:
+    obs, action, goal = np.zeros((1, 5, 3)), np.zeros((1, 4, 2)), np.zeros((1, 5, 1))
+    path, file = tmp_path / "a.npz", Episodes(obs, action, goal, goal, np.array([4]), np.ones((1, 4), bool))
+    file.metadata = {"action_low": [-1, -2], "action_high": [1, 3]}
+    file.save(path)
+    assert read_data(path).action_space == gymnasium.spaces.Box(np.array([-1.0, -2]), np.array([1.0, 3]), dtype=float)
+    for low, high in (([-1], [1]), ([-1, -2], None), ([1, 1], [-1, 2]), ("low", "high"), ([-1, 0], [1, float("nan")])):
+        file.metadata = {"action_low": low, "action_high": high}
+        file.save(path)
+        with pytest.raises(ValueError, match=r"expected 2 number\(s\) each, the lower ones first"):
+            read_data(path)
 
 
 def test_arrays_of_objects_that_are_not_needed_are_not_read(tmp_path: Path) -> None:

@@ -164,6 +164,7 @@ def test_kept_episodes_are_all_that_were_played_in_order(unbroken: Path) -> None
     assert len(episodes) == 20
     assert episodes.metadata["seeds"] == [3, 4]
     assert (episodes.metadata["world"], episodes.metadata["played"]) == ("slide", 10)
+    assert (episodes.metadata["action_low"], episodes.metadata["action_high"]) == ([-1], [1])
     for name in ARRAYS:
         kept = getattr(episodes, name)
         for r in range(2):

@@ -9,6 +9,7 @@ import numpy as np
 from gymnasium.vector import VectorEnv
 from numpy.typing import NDArray
 
+from butfor.actions import ActionLaw
 from butfor.agent import load_policy
 from butfor.envs import WORLDS, make_worlds, short_name, slide
 from butfor.episodes import Episodes, check_episode_file, concatenate
@@ -99,6 +100,7 @@ def collect_file(
     judge = _exact_judge(env) if is_fetch and "exact" in config.labels else None
     stream = 0 if config.policy in POLICIES else 4  # an agent is not to be tried on the starts it has trained with
     policy = make_policy(world, env, config.policy, config.agent_seed)
+    law = ActionLaw.of(env.single_action_space)
     while (done := sum(map(len, parts))) < config.episodes:
         count = min(EPISODES_A_PART, config.episodes - done)
 
@@ -109,7 +111,8 @@ def collect_file(
         if "heuristic" in config.labels:
             part.label["heuristic"] = _heuristic(part)
         parts = [concatenate([*parts, part])]
-        parts[0].metadata = wanted | {"versions": versions("cpu")}
+        bounds = {"action_low": list(law.low), "action_high": list(law.high)}
+        parts[0].metadata = wanted | {"versions": versions("cpu")} | bounds
         parts[0].save(path)
     env.close()
     return parts[0]

@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+from gymnasium.spaces import Box
 
 from butfor.episodes import Episodes
 from butfor.files import begins_as_npz, check_place, read_json, write_json, written
@@ -60,11 +61,29 @@ def read_npz(path: Path | str, ignore: Sequence[str] = ()) -> Recording:
     if is_own:
         own = Episodes.load(path)  # checks the version and the shapes
         given = {name: getattr(own, name) for name in ("observation", "action", "length", "sampled")}
+        given["action_space"] = _told_space(own, path)
     for name in ("observation", "action"):
         if given[name] is None:
             held = ", ".join(there) or "nothing"
             raise ValueError(f"{path} has no array {' or '.join(NAMES[name])}; it has {held}. Rename or add it.")
     return read_arrays(**given, ignore=ignore, source=str(path))
+
+
+def _told_space(own: Episodes, path: Path | str) -> Box | None:
+    """The bounds of the actions, where an episode file of this package tells them."""
+    told = own.metadata if isinstance(own.metadata, dict) else {}
+    low, high, size = told.get("action_low"), told.get("action_high"), own.action.shape[2]
+    if low is None and high is None:
+        return None
+    try:
+        bounds = np.array([low, high], dtype=np.float64)
+        fits = bounds.shape == (2, size) and bool(np.isfinite(bounds).all() and (bounds[0] <= bounds[1]).all())
+    except (TypeError, ValueError):
+        fits = False
+    if not fits:
+        text = f"{path} tells actions from {low} to {high}; expected {size} number(s) each, the lower ones first"
+        raise ValueError(f"{text}. Write the file anew, or leave action_low and action_high out of its metadata.")
+    return Box(bounds[0], bounds[1], dtype=np.float64)
 
 
 def read_minari(source: Any, ignore: Sequence[str] = ()) -> Recording:

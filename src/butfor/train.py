@@ -223,7 +223,10 @@ def _run(
         save()
         _finish(trainer, folder)
         if kept is not None and replay.stored >= config.episodes:
-            kept.join({"world": config.world, "seeds": trainer.seeds, "order": "episode by episode, the seeds in turn"})
+            kept.join(
+                {"world": config.world, "seeds": trainer.seeds, "order": "episode by episode, the seeds in turn"}
+                | {"action_low": list(world.law.low), "action_high": list(world.law.high)}
+            )
         if stop.signalled and (replay.stored < config.episodes or trainer.interrupted):
             raise KeyboardInterrupt(f"Stopped after episode {replay.stored}; go on by --resume {folder}")
     return folder
