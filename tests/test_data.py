@@ -250,13 +250,15 @@ def test_an_episode_file_of_this_package(tmp_path: Path) -> None:
 
 
 def test_an_episode_file_may_tell_the_bounds_of_its_actions(tmp_path: Path) -> None:
-    obs, action, goal = np.zeros((1, 5, 3)), np.zeros((1, 4, 2)), np.zeros((1, 5, 1))
+    obs, action, goal = (np.zeros(shape, np.float32) for shape in ((1, 5, 3), (1, 4, 2), (1, 5, 1)))
     path, file = tmp_path / "a.npz", Episodes(obs, action, goal, goal, np.array([4]), np.ones((1, 4), bool))
     file.metadata = {"action_low": [-1, -2], "action_high": [1, 3]}
     file.save(path)
-    assert read_data(path).action_space == gymnasium.spaces.Box(np.array([-1.0, -2]), np.array([1.0, 3]), dtype=float)
-    for low, high in (([-1], [1]), ([-1, -2], None), ([1, 1], [-1, 2]), ("low", "high"), ([-1, 0], [1, float("nan")])):
-        file.metadata = {"action_low": low, "action_high": high}
+    low, high = np.array([-1.0, -2]), np.array([1.0, 3])
+    assert read_data(path).action_space == gymnasium.spaces.Box(low, high, dtype=np.float64)
+    wrong: list[Any] = [([-1], [1]), ([-1, -2], None), ([1, 1], [-1, 2]), ("low", "high"), ([-1, 0], [1, float("nan")])]
+    for bounds in wrong:
+        file.metadata = {"action_low": bounds[0], "action_high": bounds[1]}
         file.save(path)
         with pytest.raises(ValueError, match=r"expected 2 number\(s\) each, the lower ones first"):
             read_data(path)
