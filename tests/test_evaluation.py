@@ -3,6 +3,7 @@
 from pathlib import Path
 from typing import Any
 
+import gymnasium
 import numpy as np
 import pytest
 import torch
@@ -63,6 +64,18 @@ def test_more_episodes_than_worlds_and_episodes_of_unequal_lengths(tmp_path: Pat
     for episodes in (1, 2, 3, 5, 6, 7, 9, 10, 11, 18, 19, 20):
         expected = {seed: sum(each[:episodes]) / episodes for seed, each in outcomes.items()}
         assert evaluate_run(run, episodes) == expected
+
+
+def test_a_world_that_a_function_makes(slide_run: Path) -> None:
+    """The same world under a name that nobody has registered."""
+    run = slide_run / "renamed"
+    agent, law = Agent(5, 1, AgentConfig(layers=1, width=4), make_generators([3])), ActionLaw((-1.0,), (1.0,))
+    for world in ("slide", "my-world"):
+        save_agent(run / world / "model.safetensors", agent, law, (4, 1, 1), world, [3])
+    expected = evaluate_run(run / "slide", 20)
+    assert evaluate_run(run / "my-world", 20, make_env=lambda: gymnasium.make("butfor/Slide-v0")) == expected
+    with pytest.raises(ValueError, match=r"no world named 'my-world'.*make_env=... gives .*evaluate_run"):
+        evaluate_run(run / "my-world")
 
 
 def test_the_model_file_will_do_in_place_of_its_folder(slide_run: Path) -> None:

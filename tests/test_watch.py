@@ -295,6 +295,19 @@ def test_any_world_that_can_be_drawn_can_be_watched(tmp_path: Path, courses: lis
     assert courses[0].reached.tolist() == [False, False, False, True]  # the last, because the world says so
 
 
+def test_a_world_that_a_function_makes_can_be_watched(tmp_path: Path) -> None:
+    def make_env(render_mode: str | None = "rgb_array") -> gymnasium.Env[Any, Any]:
+        return gymnasium.wrappers.TimeLimit(Walk(render_mode=render_mode), 10)
+
+    run = untrained(tmp_path, "my-world", (2, 2, 2))
+    frames = read(watch(run, size=300, make_env=make_env))
+    assert frames.shape == (4, 198 + 74, 300, 3)
+    with pytest.raises(ValueError, match="my-world cannot be drawn: make_env makes it with render_mode=None; let it"):
+        watch(run, make_env=lambda: make_env(None))
+    with pytest.raises(ValueError, match=r"no world named 'my-world'.*make_env="):
+        watch(run)
+
+
 @pytest.mark.parametrize(
     ("world", "error", "message"),
     [

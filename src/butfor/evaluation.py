@@ -7,7 +7,7 @@ import torch
 
 from butfor.agent import TrainedPolicy, load_policy
 from butfor.rollout import Act, Progress, episode_seed, play
-from butfor.worlds import open_world, succeeded
+from butfor.worlds import MakeEnv, open_world, succeeded
 
 
 def evaluate_run(
@@ -15,12 +15,17 @@ def evaluate_run(
     episodes: int = 100,
     device: torch.device | str = "cpu",
     progress: Progress = lambda stage, done, total, text: None,
+    *,
+    make_env: MakeEnv | None = None,
 ) -> dict[int, float]:
-    """The share of fresh deterministic episodes that end in success, for each seed of a training run."""
+    """The share of fresh deterministic episodes that end in success, for each seed of a training run.
+
+    `make_env` makes one world, as it did in training, where the run's world is not to be made by name.
+    """
     if episodes < 1:
         raise ValueError(f"episodes must be at least 1; got {episodes}.")
     first = load_policy(run)
-    world = open_world(first.world, entity=(0,), target_scale=1.0)  # which are of no interest here
+    world = open_world(first.world, entity=(0,), target_scale=1.0, make_env=make_env)  # which are of no interest here
     worlds = min(episodes, world.evaluation_worlds)
     env = world.make(worlds)
     success: dict[int, float] = {}

@@ -173,7 +173,9 @@ def episode_steps(env: VectorEnv[Any, Any, Any]) -> int:
             return int(limit)
     if inner is not None and inner.has_wrapper_attr("_max_episode_steps"):  # gymnasium's TimeLimit
         return int(inner.get_wrapper_attr("_max_episode_steps"))
-    raise ValueError("The world has no time limit; register it with max_episode_steps.")
+    raise ValueError(
+        "The world has no time limit; register it with max_episode_steps, or wrap it in gymnasium.wrappers.TimeLimit."
+    )
 
 
 def play(

@@ -16,14 +16,14 @@ from gymnasium.vector import VectorEnv
 from numpy.typing import NDArray
 
 from butfor.agent import TrainedPolicy, load_policy
-from butfor.envs import WORLDS, make_worlds, short_name
+from butfor.envs import make_worlds, short_name
 from butfor.files import written
 from butfor.influence import Influence
 from butfor.record import config_from, read_run
 from butfor.rollout import Observation, Played, WorldError, episode_seed, play
 from butfor.scoring import combine_scores
 from butfor.settings import Config
-from butfor.worlds import World, open_world
+from butfor.worlds import MakeEnv, World, open_world
 
 _INSTALL = "install it with: pip install 'butfor[video]'"
 try:
@@ -93,24 +93,29 @@ def watch(
     episodes: int = 1,
     first: int = 0,
     size: int = 480,
+    *,
+    make_env: MakeEnv | None = None,
 ) -> Path:
     """Draws episodes of a run's trained policy, played as in its evaluation, to a video; gives the video's path.
 
     `out` ends in .mp4 or .gif (default: watch.mp4 in the run's folder), `seed` is one of the run's (default: its
-    first), `first` the number of the first episode, `size` the width in pixels.
+    first), `first` the number of the first episode, `size` the width in pixels. `make_env` makes one world with
+    render_mode="rgb_array", where the run's world is not to be made by name.
     """
     if episodes < 1 or first < 0:
         raise ValueError(f"episodes is {episodes} and first {first}; expected at least 1 episode, numbered from 0.")
     if size < SMALLEST or size % 2:
         raise ValueError(f"size is {size}; expected an even number of pixels, at least {SMALLEST}.")
     path = _video_path(Path(run) if Path(run).is_dir() else Path(run).parent, out)
-    with open_stage(run, seed, size) as stage:
+    with open_stage(run, seed, size, make_env) as stage:
         write_video(path, (play_scene(stage, number) for number in range(first, first + episodes)), stage)
     return path
 
 
 @contextmanager
-def open_stage(run: Path | str, seed: int | None = None, size: int = 480) -> Iterator[Stage]:
+def open_stage(
+    run: Path | str, seed: int | None = None, size: int = 480, make_env: MakeEnv | None = None
+) -> Iterator[Stage]:
     """A run's world, drawn `size` pixels wide, with the trained policy and the influence model of one of its seeds."""
     policy = load_policy(run, seed)
     folder = Path(run) if Path(run).is_dir() else Path(run).parent
@@ -118,13 +123,13 @@ def open_stage(run: Path | str, seed: int | None = None, size: int = 480) -> Ite
     several = influence is not None and len(influence.entities) > 1
     combine = config_from(Config, read_run(folder)["config"]).combine if several else "sum"
     # the entity and its scale, which open_world looks for otherwise, do not matter here
-    world = open_world(policy.world, entity=(0,), target_scale=1.0)
+    world = open_world(policy.world, entity=(0,), target_scale=1.0, make_env=make_env)
     if policy.sizes != world.sizes:
         raise ValueError(
             f"The agent of {run} has learned with observations, actions and goals of sizes {policy.sizes}; those of "
             f"{world.name} have {world.sizes}."
         )
-    with closing(_open_drawn(world.name, size)) as env:
+    with closing(_open_drawn(world, size, make_env is not None)) as env:
         yield Stage(env, world, policy, influence, combine, size)
 
 
@@ -209,37 +214,45 @@ def _load_influence(folder: Path, policy: TrainedPolicy) -> Influence | None:
     return Influence.load(path, replica=policy.seeds.index(policy.seed))
 
 
-def _open_drawn(name: str, size: int) -> VectorEnv[Any, Any, Any]:
-    """One world that can be drawn; the Fetch worlds draw larger than needed, so that they can be cut."""
-    options = {"width": size * 3 // 2, "height": size * 3 // 2} if _is_fetch(name) else {}
+def _open_drawn(world: World, size: int, made: bool) -> VectorEnv[Any, Any, Any]:
+    """One world that can be drawn; the Fetch worlds draw larger than needed, so that they can be cut.
+
+    One that a function of the user's has `made` draws as that says.
+    """
+    name, options = world.name, {"width": size * 3 // 2, "height": size * 3 // 2} if _is_fetch(world) else {}
     try:
-        env = make_worlds(name, 1, render_mode="rgb_array", **options)
+        env = world.make(1) if made else make_worlds(name, 1, render_mode="rgb_array", **options)
     except (TypeError, gymnasium.error.Error) as error:
         raise ValueError(f"{name} cannot be drawn: it takes no render_mode='rgb_array' ({error}).") from error
     modes = env.metadata.get("render_modes") or []
     if "rgb_array" not in modes:
         env.close()
         raise ValueError(f"{name} cannot be drawn: it needs the render mode 'rgb_array', and has {list(modes)}.")
+    if made and env.render_mode != "rgb_array":
+        env.close()
+        text = f"{name} cannot be drawn: make_env makes it with render_mode={env.render_mode!r}"
+        raise ValueError(f"{text}; let it make one with render_mode='rgb_array'.")
     return env
 
 
-def _is_fetch(name: str) -> bool:
+def _is_fetch(world: World) -> bool:
     """Whether it is a built-in world other than slide."""
-    return short_name(name) in WORLDS and short_name(name) != "slide"
+    return world.capturable and short_name(world.name) != "slide"
 
 
-def _picture(env: VectorEnv[Any, Any, Any], name: str, size: int) -> Image.Image:
+def _picture(env: VectorEnv[Any, Any, Any], world: World, size: int) -> Image.Image:
     """The world now, `size` pixels wide and an even number high; of the Fetch worlds, what is around the table."""
+    name = world.name
     try:
         drawn: Any = env.render()
     except Exception as error:  # each world fails in its own way
-        hint = "" if _is_fetch(name) else " Where there is no screen, worlds of MuJoCo need MUJOCO_GL=egl."
+        hint = "" if _is_fetch(world) else " Where there is no screen, worlds of MuJoCo need MUJOCO_GL=egl."
         raise WorldError(f"{name} cannot be drawn ({error}).{hint}") from error
     array = np.asarray(None if drawn is None else drawn[0])
     if array.ndim != 3 or array.shape[2] < 3:
         given = array.item() if array.ndim == 0 else f"an array {list(array.shape)}"
         raise ValueError(f"{name} cannot be drawn: its render() gave {given}; expected an array [height, width, 3].")
-    if _is_fetch(name):
+    if _is_fetch(world):
         top, left = size * 4 // 15, size // 4
         array = array[top : top + size, left : left + size]
     picture = Image.fromarray(array[..., :3].astype(np.uint8))
@@ -253,7 +266,7 @@ def play_scene(stage: Stage, number: int, drawn: bool = True) -> Scene:
 
     def look() -> None:
         if drawn:
-            pictures.append(_picture(stage.env, stage.world.name, stage.size))
+            pictures.append(_picture(stage.env, stage.world, stage.size))
 
     def act(group: int, time: int, obs: Observation) -> tuple[NDArray[Any], NDArray[np.bool_]]:
         look()

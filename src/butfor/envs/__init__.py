@@ -54,7 +54,8 @@ def world_id(name: str) -> str:
         found = f"The module {module!r} was imported, but does not register it. " if module else ""
         raise ValueError(
             f"There is no world named {name!r}; the built-in worlds are {', '.join(WORLDS)}, and any "
-            f"registered Gymnasium id works too ('module:Name-v0' imports the module that registers it). "
+            f"registered Gymnasium id works too ('module:Name-v0' imports the module that registers it; "
+            f"in Python, make_env=... gives train, resume, evaluate_run and watch one without an id). "
             f"{found}{hint.lstrip()}".rstrip()
         ) from error
 
