@@ -913,6 +913,23 @@ def test_the_public_names_are_those_of_the_package() -> None:
     assert dataclasses.is_dataclass(butfor.ModelConfig)
 
 
+def test_a_discrete_policy_that_sees_the_state_is_not_taken_for_chance() -> None:
+    random = np.random.default_rng(0)
+    obs = random.uniform(-1, 1, (2000, 2))
+    zone = ((obs[:, 0] + 1) * 2).astype(int)
+    next_obs = obs + 0.1 * np.sin(7 * zone)[:, None] * [[0, 1]] + 0.01 * random.normal(size=obs.shape)
+    chosen, drawn = np.where(random.random(2000) < 0.1, random.integers(0, 4, 2000), zone), random.integers(0, 4, 2000)
+    fitting = FitConfig(batch_size=250, learning_rate=1e-3, max_epochs=2, validate_every=2)
+    for action, expected in ((chosen, True), (drawn, False)):
+        influence = Influence.fit(obs, action, next_obs, {"thing": [1]}, action_space=Discrete(4), fitting=fitting)
+        words = " ".join(influence.diagnose(obs, action, next_obs)["thing"].words())
+        assert ("the actions do not look random (they go with the state" in words) == expected
+        with warnings.catch_warnings(record=True) as told:
+            warnings.simplefilter("always")
+            influence.calibrate(transitions=(obs, action, next_obs))
+        assert any("do not look drawn from the law" in str(one.message) for one in told) == expected
+
+
 def test_a_policy_that_sees_the_state_is_not_taken_for_chance() -> None:
     """The entity follows the state alone, and so do the actions: without a doubt the model would be trusted."""
     random = np.random.default_rng(0)

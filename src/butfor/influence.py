@@ -226,7 +226,7 @@ class Influence:
         drawn = np.ones(len(taken), dtype=bool) if sampled is None else _numpy(sampled).astype(bool)
         if drawn.shape != (len(taken),):
             raise ValueError(f"sampled has shape {list(drawn.shape)}; expected [{len(taken)}].")
-        if drawn.sum() < diagnosis.GROUPS:
+        if sampled is not None and drawn.sum() < diagnosis.GROUPS:
             need = f"at least {diagnosis.GROUPS} are needed, better {diagnosis.FEWEST}"
             raise ValueError(f"sampled is true in {drawn.sum()} of {len(taken)} rows; {need}.")
         doubt = self._doubt(states[:, drawn], taken[torch.from_numpy(drawn).to(taken.device)])
