@@ -22,6 +22,7 @@ RANKS = {
     "locks": 0,
     "networks": 0,
     "statistics": 0,
+    "world_errors": 0,
     "stopping": 0,
     "attention": 1,
     "checkpoints": 1,

@@ -14,6 +14,7 @@ from butfor.envs import make_worlds, slide
 from butfor.episodes import Episodes
 from butfor.rollout import Observation, Played, Policy, collect, episode_seed, random_policy
 from butfor.rollout import play as play_together
+from butfor.world_errors import WorldError
 
 LOW, HIGH = np.array([-1.0, 2.0], np.float32), np.array([0.5, 7.0], np.float32)
 LIMIT = 6
@@ -274,6 +275,89 @@ def test_a_time_limit_given_when_making_the_worlds_counts(steps: int) -> None:
     episodes = collect(env, random_policy(env), 3, 0)
     env.close()
     assert episodes.length.tolist() == [steps] * 3
+
+
+# ------------------------------------------------------------------------------ worlds that give no numbers
+
+
+class Faulty(Countdown):
+    """Gives a number that is none in one place after two steps, from its second reset on; or raises after that."""
+
+    resets, place, raises = 0, ("observation", 1), False
+
+    def reset(self, **options: Any) -> Any:
+        Faulty.resets += 1
+        obs, info = super().reset(**options)
+        self.end, self.faulty = LIMIT, Faulty.resets > 1
+        return self._spoiled(obs) if self.place[1] < 0 and self.faulty else obs, info
+
+    def step(self, action: NDArray[Any]) -> Any:
+        if self.raises and self.time == 3:
+            raise ZeroDivisionError("of no interest")
+        obs, reward, *rest = super().step(np.nan_to_num(action, nan=3.0).clip(LOW, HIGH))
+        spoiled = self.faulty and self.time == 2
+        if spoiled and self.place[0] == "reward":
+            reward = np.nan
+        elif spoiled or np.isnan(action).any():
+            obs = self._spoiled(obs)
+        return obs, reward, *rest
+
+    def _spoiled(self, obs: dict[str, NDArray[Any]]) -> dict[str, NDArray[Any]]:
+        obs[self.place[0]][self.place[1]] = np.inf if self.place[0] == "desired_goal" else np.nan
+        return obs
+
+
+@pytest.fixture
+def faulty(monkeypatch: pytest.MonkeyPatch) -> Iterator[pytest.MonkeyPatch]:
+    """Registers the world, which has not been reset yet."""
+    monkeypatch.setattr(Faulty, "resets", 0)
+    gymnasium.register("tests/Faulty-v0", lambda **kwargs: Faulty(), max_episode_steps=LIMIT, disable_env_checker=True)
+    yield monkeypatch
+    del gymnasium.registry["tests/Faulty-v0"]
+
+
+@pytest.mark.parametrize(
+    ("place", "said"),
+    [
+        (("observation", 1), "gave nan in column 1 of observation after step 2 of"),
+        (("achieved_goal", 0), "gave nan in column 0 of achieved_goal after step 2 of"),
+        (("desired_goal", 1), "gave inf in column 1 of desired_goal after step 2 of"),
+        (("observation", -1), "gave nan in column 2 of observation at the start of"),
+        (("reward", 0), "gave nan as its reward after step 2 of"),
+    ],
+)
+def test_numbers_that_are_none_end_with_their_place(
+    place: tuple[str, int], said: str, faulty: pytest.MonkeyPatch
+) -> None:
+    faulty.setattr(Faulty, "place", place)
+    start = "tests/Faulty-v0 " + said
+    with pytest.raises(WorldError, match=f"^{start} episode 1 .reset with seed {episode_seed(5, 0, 1)}.; expected"):
+        play("tests/Faulty-v0", 1, 9, seed=5)  # the second episode
+    faulty.setattr(Faulty, "resets", 0)
+    env = make_worlds("tests/Faulty-v0", 3)
+    policy, generator = random_policy(env), np.random.default_rng(0)
+    with pytest.raises(WorldError, match=f"^{start} episode 7 .world 2 of 3, reset with seed 22.; expected finite"):
+        play_together([env], lambda group, time, obs: policy(obs, generator), [11, 22, 33], what="episode 7")
+
+
+def test_a_world_that_gave_nan_before_it_raised_is_told_of_the_nan(faulty: pytest.MonkeyPatch) -> None:
+    faulty.setattr(Faulty, "raises", True)
+    env = make_worlds("tests/Faulty-v0", 3)
+    policy, generator = random_policy(env), np.random.default_rng(0)
+    with pytest.raises(WorldError, match="gave nan in column 1 of observation after step 2"):
+        play_together([env], lambda group, time, obs: policy(obs, generator), [1, 2, 3])
+
+
+def test_nan_that_follows_from_an_action_is_not_the_fault_of_the_world(faulty: pytest.MonkeyPatch) -> None:
+    """The agent has diverged, which training tells by its loss."""
+    faulty.setattr(Faulty, "resets", -100)
+    env = make_worlds("tests/Faulty-v0", 2)
+
+    def act(group: int, time: int, obs: Observation) -> tuple[NDArray[Any], NDArray[np.bool_]]:
+        return np.full((2, 2), np.nan if time == 1 else 3.0, np.float32).clip(LOW, HIGH), np.zeros(2, bool)
+
+    played = play_together([env], act, [1, 2])
+    assert np.isnan(played.episodes.observation[:, 2, 1]).all()
 
 
 # ----------------------------------------------------------------------------------------- random policy

@@ -33,10 +33,10 @@ from butfor.influence import Influence
 from butfor.learner import Learner
 from butfor.online import OnlineInfluence
 from butfor.record import config_from, open_run
-from butfor.rollout import WorldError
 from butfor.settings import Config
 from butfor.train import resume, train
 from butfor.trainer import Trainer
+from butfor.world_errors import WorldError
 from butfor.worlds import World, open_world
 
 torch.set_num_threads(1)

@@ -16,10 +16,11 @@ from butfor.explore import draw_noise
 from butfor.networks import make_generators
 from butfor.online import OnlineInfluence
 from butfor.replay import Replay
-from butfor.rollout import WorldError, episode_seed
+from butfor.rollout import episode_seed
 from butfor.settings import Config, preset
 from butfor.train import train
 from butfor.trainer import Trainer
+from butfor.world_errors import WorldError
 from butfor.worlds import World, open_world
 
 torch.set_num_threads(1)

@@ -14,6 +14,7 @@ from numpy.typing import NDArray
 from butfor.actions import ActionLaw
 from butfor.envs import make_worlds
 from butfor.rollout import play, random_policy
+from butfor.world_errors import WorldError
 from butfor.worlds import behaviour, make_watched, open_world, unmoved
 
 LIMIT, RADIUS = 40, 0.3
@@ -419,6 +420,18 @@ def test_a_world_of_gymnasium_robotics_is_taken_as_it_is(name: str) -> None:
 def test_a_world_that_cannot_be_trained_in_is_refused_with_a_sentence(name: str, message: str) -> None:
     with pytest.raises(ValueError, match=message):
         open_world(name if "-v" in name else f"tests/{name}-v0")
+
+
+def test_a_reward_that_is_no_number_is_told_with_its_goals() -> None:
+    class Rooted(Point):
+        def compute_reward(self, achieved_goal: Goal, desired_goal: Goal, info: Any) -> Any:
+            far = np.abs(desired_goal[..., 0]) > 9
+            return np.where(far, np.nan, super().compute_reward(achieved_goal, desired_goal, info))
+
+    world = open_world("rooted", make_env=lambda: gymnasium.wrappers.TimeLimit(Rooted(), 5))
+    goals = torch.zeros(2, 2), torch.tensor([[0.0, 0.0], [10.0, 0.0]])
+    with pytest.raises(WorldError, match=r"rooted gave nan in compute_reward for the goal \[10\. +0\.\] and \[0"):
+        world.reward(*goals)
 
 
 @pytest.mark.parametrize("entity", [(0, 5), (-1,), (1, 1)])

@@ -11,6 +11,7 @@ from gymnasium.vector import AutoresetMode, VectorEnv
 from numpy.typing import NDArray
 
 from butfor.episodes import Episodes
+from butfor.world_errors import WorldError, all_finite, check_numbers, world_name
 
 PARTS = ("observation", "achieved_goal", "desired_goal")
 Observation = dict[str, NDArray[Any]]  # observation [W, D], achieved_goal [W, G], desired_goal [W, G]
@@ -23,10 +24,6 @@ Judge = Callable[[Observation, NDArray[Any]], dict[str, NDArray[np.bool_]]]
 
 
 REPLAY_TOLERANCE = 5e-3  # metres between a stored episode of a robot world and its replay
-
-
-class WorldError(RuntimeError):
-    """A world raised an error of its own; the sentence names the world, what was played, and the error."""
 
 
 def episode_seed(seed: int, stream: int, episode: int) -> int:
@@ -105,6 +102,16 @@ def collect(
         for name in PARTS:
             store(name, rows, at, value[name], steps + 1)
 
+    def check(rows: NDArray[np.bool_], reward: NDArray[Any] | None = None) -> None:
+        shown, looked = playing[rows], stored["action"][playing[rows]]
+
+        def named(row: int) -> str:
+            number = first + int(shown[row])
+            return f"episode {number} (reset with seed {episode_seed(seed, stream, number)})"
+
+        given = None if reward is None else reward[rows]
+        check_numbers(env, {part: stored[part][shown] for part in PARTS}, looked, named, given, time[rows])
+
     length = np.zeros(episodes, dtype=np.int64)
     blow_ups = np.zeros(worlds, dtype=np.int64)
     store_obs(playing < episodes, time, obs)
@@ -112,7 +119,7 @@ def collect(
         kept = playing < episodes
         action, sampled = policy(obs, generator)
         verdict = judge(obs, action) if judge is not None else {}
-        obs, _, terminated, truncated, info = env.step(action)
+        obs, reward, terminated, truncated, info = env.step(action)
         store("action", kept, time, action, steps)
         store("sampled", kept, time, sampled, steps)
         for name, value in (info | verdict).items():
@@ -120,10 +127,13 @@ def collect(
                 store(name, kept, time, np.asarray(value, dtype=bool), steps)
         time += 1
         store_obs(kept, time, obs)
+        if not all_finite(reward):
+            check(kept, reward)
         ended = terminated | truncated
         # a world whose physics blew up in this step shows its last true state again: that step does not count
         lost, blow_ups = info.get("blow_ups", blow_ups) > blow_ups, info.get("blow_ups", blow_ups).copy()
         if ended.any():
+            check(ended & kept)
             length[playing[ended & kept]] = np.maximum(time - lost, 1)[ended & kept]
             for world in ended.nonzero()[0]:
                 playing[world], next_episode = next_episode, next_episode + 1
@@ -213,6 +223,8 @@ def play(
                         pending[group] = pool.submit(part.step, time, action, sampled)
             for future in pending.values():
                 future.result()
+    for part in parts:
+        part.check()
     names = sorted({name for part in parts for name in part.stored})  # a label that one group never saw is False there
     false = [np.zeros((part.env.num_envs, steps), dtype=bool) for part in parts]
     arrays: dict[str, Any] = {
@@ -231,6 +243,7 @@ class _Part:
 
     def __init__(self, env: VectorEnv[Any, Any, Any], seeds: Sequence[int], steps: int, what: str) -> None:
         self.env, self.seeds, self.steps, self.what = env, list(seeds), steps, what
+        self.stored: dict[str, NDArray[Any]] = {}
         self.obs: Observation = self._told(env.reset, seed=self.seeds)[0]
         worlds = env.num_envs
         self.alive = np.ones(worlds, dtype=bool)
@@ -238,16 +251,17 @@ class _Part:
         self.success, self.terminated = np.zeros(worlds, dtype=bool), np.zeros(worlds, dtype=bool)
         self.told = False
         self.blow_ups: NDArray[np.int64] | None = None  # worlds count theirs over their whole life
-        self.stored: dict[str, NDArray[Any]] = {
-            name: np.zeros((worlds, steps + 1, self.obs[name].shape[1]), np.float32) for name in PARTS
-        }
+        for name in PARTS:
+            self.stored[name] = np.zeros((worlds, steps + 1, self.obs[name].shape[1]), np.float32)
         self._keep_obs(0)
 
     def step(self, time: int, action: NDArray[Any], sampled: NDArray[np.bool_]) -> None:
         """One step of every world; those whose episode is over are played on from a reset, and not kept."""
         self._keep({"action": action, "sampled": sampled}, time)
-        self.obs, _, terminated, truncated, info = self._told(self.env.step, action)
+        self.obs, reward, terminated, truncated, info = self._told(self.env.step, action)
         self._keep_obs(time + 1)
+        if not all_finite(reward):
+            self.check(np.where(self.alive, reward, 0), time + 1)
         self._keep({name: info[name] for name in info if name == "contact" or name.startswith("label_")}, time)
         success = info.get("is_success", info.get("success"))
         self.told |= success is not None
@@ -264,15 +278,24 @@ class _Part:
         if self.alive.any() and over.any():
             self.obs = self._told(self.env.reset, seed=self.seeds, options={"reset_mask": over})[0]
 
+    def check(self, reward: NDArray[Any] | None = None, step: int = 0) -> None:
+        """Raises where the worlds gave numbers that are none: in what is stored, or as the reward [W] of a step."""
+        parts = {name: self.stored[name] for name in PARTS if name in self.stored}
+        action = self.stored.get("action", np.zeros((self.env.num_envs, self.steps, 1)))
+
+        def named(row: int) -> str:
+            return f"{self.what} (world {row + 1} of {self.env.num_envs}, reset with seed {self.seeds[row]})"
+
+        check_numbers(self.env, parts, action, named, reward, step)
+
     def _told(self, call: Callable[..., Any], *values: Any, **named: Any) -> Any:
         """What the world answers; an error of its own becomes a sentence that says where it happened."""
         try:
             return call(*values, **named)
         except Exception as error:
-            inner: Any = getattr(self.env, "envs", [self.env])[0].unwrapped
-            name = inner.spec.id if inner.spec is not None else type(inner).__name__
+            self.check()  # it may have failed because it had given NaN before
             text = " ".join(str(error).split()) or "no more is said."
-            raise WorldError(f"{name} raised {type(error).__name__} in {self.what}: {text}") from error
+            raise WorldError(f"{world_name(self.env)} raised {type(error).__name__} in {self.what}: {text}") from error
 
     def _keep_obs(self, time: int) -> None:
         """Writes the parts of the observation that training has a use for."""

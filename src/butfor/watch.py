@@ -20,9 +20,10 @@ from butfor.envs import make_worlds, short_name
 from butfor.files import written
 from butfor.influence import Influence
 from butfor.record import config_from, read_run
-from butfor.rollout import Observation, Played, WorldError, episode_seed, play
+from butfor.rollout import Observation, Played, episode_seed, play
 from butfor.scoring import combine_scores
 from butfor.settings import Config
+from butfor.world_errors import WorldError
 from butfor.worlds import MakeEnv, World, open_world
 
 _INSTALL = "install it with: pip install 'butfor[video]'"

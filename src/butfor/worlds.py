@@ -18,7 +18,8 @@ from butfor.dynamics import target_scale as scale_of
 from butfor.entities import parse_entities
 from butfor.envs import WORLDS, make_worlds, short_name
 from butfor.replay import Reward
-from butfor.rollout import PARTS, Played, WorldError, episode_seed, episode_steps, play, random_policy
+from butfor.rollout import PARTS, Played, episode_seed, episode_steps, play, random_policy
+from butfor.world_errors import WorldError
 
 MakeEnv = Callable[[], gymnasium.Env[Any, Any]]
 ENTITY = {"slide": (2,)}  # columns of the observation that hold the object's position; of the Fetch worlds:
@@ -185,6 +186,12 @@ def _shifted(name: str, compute: Any, played: Played) -> Reward:
             values = rows(*flat) - np.float32(best)
         except Exception as error:
             raise WorldError(f"{name} raised {type(error).__name__} in compute_reward: {error}") from error
+        if not np.isfinite(values).all():
+            row = int(np.isfinite(values).argmin())
+            raise WorldError(
+                f"{name} gave {values[row]} in compute_reward for the goal {flat[1][row]} and {flat[0][row]} achieved; "
+                "expected finite numbers: mend compute_reward."
+            )
         return torch.from_numpy(values).reshape(shape).to(achieved.device)
 
     return reward
@@ -194,7 +201,7 @@ def _random_episodes(env: VectorEnv[Any, Any, Any], steps: int) -> Played:
     """One random episode of each world of a probe."""
     policy, generator = random_policy(env), np.random.default_rng(0)
     seeds = [episode_seed(0, 2, index) for index in range(env.num_envs)]
-    return play([env], lambda group, time, obs: policy(obs, generator), seeds, steps)
+    return play([env], lambda group, time, obs: policy(obs, generator), seeds, steps, "a random episode")
 
 
 def _goal_columns(name: str, played: Played) -> tuple[int, ...]:
