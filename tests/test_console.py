@@ -38,6 +38,13 @@ def test_the_table_shows_every_evaluation_of_a_short_run(tmp_path: Path, capsys:
     assert table(out) == [["200", "0.200", "0.125"], ["400", "0.400", "0.125"], ["500", "0.500", "0.125"]]
 
 
+def test_what_was_found_out_about_a_world_is_one_whole_line(capsys: pytest.CaptureFixture[str]) -> None:
+    words = f"object: columns [3], 4 of {'the observation ' * 20}"
+    with live_progress() as progress:
+        progress("world", 1, 1, words)
+    assert capsys.readouterr().err == f"world: {words}\n"
+
+
 @pytest.mark.parametrize("count", [1, 15, 16, 17, 31, 32, 33, 100])
 def test_a_long_run_is_shown_in_at_most_16_lines_with_the_last(
     tmp_path: Path, capsys: pytest.CaptureFixture[str], count: int

@@ -724,6 +724,22 @@ def test_a_foreign_world_trains_with_episodes_of_unequal_lengths(tmp_path: Path,
     assert all(0 <= share <= 1 for share in evaluate_run(folder, 5, **made).values())  # type: ignore[arg-type]
 
 
+def test_what_was_found_out_about_a_foreign_world_is_told(tmp_path: Path) -> None:
+    """The place is column 1; it moves by 0.3 times a uniform action, whose standard deviation is 1 / sqrt(3)."""
+    told: list[tuple[str, str]] = []
+    folder = train(FOREIGN, tmp_path / "run", progress=lambda stage, done, total, text: told.append((stage, text)))
+    found = read_json(folder / "summary.json")["found"]
+    assert found["entities"]["object"]["columns"] == [1]
+    assert found["entities"]["object"]["scale"] == [pytest.approx(3**0.5 / 0.3, rel=0.3)]  # of a few random episodes
+    assert (found["reward_of_a_reached_goal"], found["longest_episode"]) == (0, 10)
+    assert [stage for stage, _ in told].count("world") == 1
+    assert told[0][1].startswith("object: columns 1 of the observation, their changes times ")
+    assert told[0][1].endswith("; reward of a reached goal: 0; episodes of at most 10 steps")
+    told.clear()
+    train(small(), tmp_path / "slide", progress=lambda stage, done, total, text: told.append((stage, text)))
+    assert "world" not in dict(told)  # of a built-in world it is known
+
+
 def test_the_entity_of_a_foreign_world_is_the_achieved_goal_unless_named(tmp_path: Path) -> None:
     first = Influence.load(train(FOREIGN, tmp_path / "goal") / "influence.safetensors")
     assert first.entities == {"object": [1]}

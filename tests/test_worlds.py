@@ -15,7 +15,7 @@ from butfor.actions import ActionLaw
 from butfor.envs import make_worlds
 from butfor.rollout import play, random_policy
 from butfor.world_errors import WorldError
-from butfor.worlds import behaviour, make_watched, open_world, unmoved
+from butfor.worlds import behaviour, found_out, found_words, make_watched, open_world, unmoved
 
 LIMIT, RADIUS = 40, 0.3
 LOW, HIGH = np.array([-2.0, -1.0], np.float32), np.array([2.0, 3.0], np.float32)
@@ -432,6 +432,19 @@ def test_a_reward_that_is_no_number_is_told_with_its_goals() -> None:
     goals = torch.zeros(2, 2), torch.tensor([[0.0, 0.0], [10.0, 0.0]])
     with pytest.raises(WorldError, match=r"rooted gave nan in compute_reward for the goal \[10\. +0\.\] and \[0"):
         world.reward(*goals)
+
+
+def test_what_was_found_out_names_every_entity_and_the_reward() -> None:
+    world = open_world("tests/Point-v0", target_scale=2.0, entities=("cube=3:5", "hand=4,0"))
+    assert found_out(world) == {
+        "entities": {
+            "cube": {"columns": [3, 4], "scale": [2.0, 2.0]},
+            "hand": {"columns": [0, 4], "scale": [2.0, 2.0]},
+        },
+        "reward_of_a_reached_goal": 1.0,
+        "longest_episode": LIMIT,
+    }
+    assert "reward of a reached goal: 1, subtracted from all" in found_words(world)
 
 
 @pytest.mark.parametrize("entity", [(0, 5), (-1,), (1, 1)])

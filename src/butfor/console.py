@@ -33,6 +33,8 @@ def live_progress() -> "Iterator[Progress]":
     spoken: dict[str, float] = {}
 
     def show(stage: str, done: int, total: int, text: str) -> None:
+        if stage == "world":  # what was found out about it: a line that stays, and no progress
+            return console.print(f"world: {text}", soft_wrap=True, markup=False, highlight=False)
         if stage not in tasks:
             tasks[stage] = bars.add_task(stage, total=total, text=text)
             began[stage] = time.monotonic(), done

@@ -33,7 +33,7 @@ from butfor.rollout import Progress
 from butfor.settings import Config
 from butfor.stopping import stopping
 from butfor.trainer import Trainer
-from butfor.worlds import MakeEnv, World, open_world, unmoved
+from butfor.worlds import MakeEnv, World, found_out, found_words, open_world, unmoved
 
 
 def train(
@@ -152,6 +152,8 @@ def _run(
     """The loop: play, store, train the model and rescore when due, update the agent, evaluate, save."""
     started = time.monotonic()
     write_json(folder / "versions.json", versions(device))
+    if not world.capturable:  # it is not built in: its user does not know what random episodes have shown
+        progress("world", 1, 1, found_words(world))
     trainer = Trainer(config, world, device)
     if state is not None:
         trainer.restore(state)
@@ -276,6 +278,7 @@ def _summarize(trainer: Trainer, folder: Path, finished: bool) -> None:
         "world": config.world,
         "label": run_label("training", config),
         "seeds": trainer.seeds,
+        "found": found_out(trainer.world),
         "finished": finished,
         "played": trainer.replay.stored,
         "episodes": episodes,

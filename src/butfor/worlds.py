@@ -40,6 +40,7 @@ class World:
     entities: Mapping[str, tuple[int, ...]]  # by name, columns of the observation whose change a model predicts
     scale: tuple[float, ...]  # of the change of each of these columns, in rising order
     evaluation_worlds: int  # how many to play at once, of each replica
+    reached: float = 0.0  # the world's own reward of a reached goal, which is subtracted from all its rewards
 
 
 def open_world(
@@ -92,13 +93,13 @@ def open_world(
         if not watched:
             found = ENTITY.get(short_name(name), FETCH_ENTITY) if built_in else _goal_columns(name, played)
             watched = {"object": tuple(sorted(found))}
-        reward = compute if built_in else _shifted(name, compute, played)
+        reward, reached = (compute, 0.0) if built_in else _shifted(name, compute, played)
         scale = (target_scale,) * len(target_columns(watched)) if target_scale else _scale(played, watched)
     finally:
         probe.close()
     law = ActionLaw.of(actions)
     return World(
-        name, make, limit, sizes, law, reward, built_in, watched, scale, 100 if built_in else 4,
+        name, make, limit, sizes, law, reward, built_in, watched, scale, 100 if built_in else 4, reached,
     )  # fmt: skip
 
 
@@ -106,6 +107,27 @@ def unmoved(world: World) -> list[str]:
     """The entities that random actions did not move, so that the size of their moves is not known."""
     moved = {column for column, scale in zip(target_columns(world.entities), world.scale, strict=True) if scale != 1}
     return [name for name, columns in world.entities.items() if not moved & set(columns)]
+
+
+def found_out(world: World) -> dict[str, Any]:
+    """What was found out about a world, ready for JSON: each entity's columns and their scale, and the reward."""
+    scale = dict(zip(target_columns(world.entities), world.scale, strict=True))
+    entities = {
+        name: {"columns": list(columns), "scale": [scale[column] for column in columns]}
+        for name, columns in world.entities.items()
+    }
+    return {"entities": entities, "reward_of_a_reached_goal": world.reached, "longest_episode": world.steps}
+
+
+def found_words(world: World) -> str:
+    """The same in words, for a line."""
+    parts = [
+        f"{name}: columns {', '.join(map(str, one['columns']))} of the observation, their changes times "
+        + ", ".join(f"{factor:.3g}" for factor in one["scale"])
+        for name, one in found_out(world)["entities"].items()
+    ]
+    parts += [f"reward of a reached goal: {world.reached:g}" + (", subtracted from all" if world.reached else "")]
+    return "; ".join([*parts, f"episodes of at most {world.steps} steps"])
 
 
 def succeeded(world: World, played: Played) -> NDArray[np.bool_]:
@@ -161,8 +183,8 @@ def _compute_reward(name: str, env: VectorEnv[Any, Any, Any]) -> Any:
     return compute
 
 
-def _shifted(name: str, compute: Any, played: Played) -> Reward:
-    """A foreign world's reward, by way of numpy, shifted so that a reached goal gives 0."""
+def _shifted(name: str, compute: Any, played: Played) -> tuple[Reward, float]:
+    """A foreign world's reward, by way of numpy, shifted so that a reached goal gives 0; and by how much."""
 
     def one_by_one(achieved: Any, desired: Any) -> Any:
         return np.array([compute(a, d, {}) for a, d in zip(achieved, desired, strict=True)], dtype=np.float32)
@@ -194,7 +216,7 @@ def _shifted(name: str, compute: Any, played: Played) -> Reward:
             )
         return torch.from_numpy(values).reshape(shape).to(achieved.device)
 
-    return reward
+    return reward, best + 0.0  # -0 becomes 0
 
 
 def _random_episodes(env: VectorEnv[Any, Any, Any], steps: int) -> Played:
