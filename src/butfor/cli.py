@@ -180,8 +180,8 @@ def labels(file: Annotated[Path, tyro.conf.Positional, tyro.conf.arg(metavar="FI
 
     episodes = Episodes.load(file)
     print_agreement(compare(episodes))
-    if pictures and undrawn(episodes):
-        print(f"No pictures: {undrawn(episodes)}")
+    if pictures and (lack := undrawn(episodes)):
+        print(f"No pictures: {lack}")
     print(f"Page: {write_agreement(file, pictures)}")
 
 

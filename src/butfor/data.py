@@ -71,8 +71,7 @@ def read_npz(path: Path | str, ignore: Sequence[str] = ()) -> Recording:
 
 def _told_space(own: Episodes, path: Path | str) -> Box | None:
     """The bounds of the actions, where an episode file of this package tells them."""
-    told = own.metadata if isinstance(own.metadata, dict) else {}
-    low, high, size = told.get("action_low"), told.get("action_high"), own.action.shape[2]
+    low, high, size = own.metadata.get("action_low"), own.metadata.get("action_high"), own.action.shape[2]
     if low is None and high is None:
         return None
     try:
