@@ -34,7 +34,7 @@ def main(out: str, title: str, runs: list[str], intervals: bool, last: int | Non
         level = y(tenth / 10)
         parts.append(f'<path d="M{LEFT} {level:.1f}H{WIDTH - RIGHT}" stroke="#ddd"/>')
         parts.append(f'<text x="{LEFT - 8}" y="{level + 4:.1f}" text-anchor="end">{tenth / 10:.1f}</text>')
-    for episode in range(0, end + 1, 500):
+    for episode in range(0, end + 1, 500 if end <= 5000 else 1000):
         parts.append(f'<text x="{x(episode):.1f}" y="{HEIGHT - BOTTOM + 18}" text-anchor="middle">{episode}</text>')
     parts.append(
         f'<text x="{(LEFT + WIDTH - RIGHT) / 2}" y="{HEIGHT - 8}" text-anchor="middle">episodes of each seed</text>'
