@@ -30,6 +30,7 @@ RANKS = {
     "fitting": 1,
     "episodes": 1,
     "bayesian": 2,
+    "choosing": 2,
     "recording": 2,
     "replay": 2,
     "scoring": 2,

@@ -11,6 +11,7 @@ from typing import Any
 import minari
 import numpy as np
 import pytest
+import torch
 from gymnasium import spaces
 from minari.data_collector.episode_buffer import EpisodeBuffer
 from sklearn.metrics import roc_auc_score
@@ -18,7 +19,7 @@ from test_report import BREAKOUT, Tags, chromium, page_data
 
 from butfor import Influence, cli, score_data
 from butfor.data import Recording, read_arrays, read_npz
-from butfor.dynamics import ModelConfig
+from butfor.dynamics import STEEP, ModelConfig
 from butfor.report_scores import choose_episodes, render_scores
 from butfor.score_data import Options, score_file, split_steps
 
@@ -152,7 +153,7 @@ def test_all_actions_count_for_the_law_also_those_held_out(monkeypatch: pytest.M
 
     def fit(*_: Any, action_space: Any, **__: Any) -> Any:
         spaces_given.append(action_space)
-        return SimpleNamespace(law=SimpleNamespace(count=3))
+        return SimpleNamespace(law=SimpleNamespace(count=3), model=SimpleNamespace(config=ModelConfig()))
 
     monkeypatch.setattr(Influence, "fit", fit)
     for action in (np.eye(1, 1000, 7, dtype=int)[0] * 2, np.eye(1000, 2, dtype=float) * 5 - 1):
@@ -161,6 +162,26 @@ def test_all_actions_count_for_the_law_also_those_held_out(monkeypatch: pytest.M
         assert len(notes) == 1
     assert spaces_given[0] == spaces.Discrete(3)
     assert (spaces_given[1].low.tolist(), spaces_given[1].high.tolist()) == ([-1, -1], [4, 4])
+
+
+@pytest.mark.parametrize(("network", "told"), [(None, True), (STEEP, False)])
+def test_a_steeper_network_that_nobody_asked_for_is_told(
+    network: ModelConfig | None, told: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    stages: list[str] = []
+
+    def fit(*_: Any, progress: Any, **__: Any) -> Any:
+        for config in ([ModelConfig()] if network is None else []) + [STEEP]:
+            module = SimpleNamespace(config=config)
+            progress(SimpleNamespace(epoch=1, best_error=torch.ones(1), module=module))
+        return SimpleNamespace(law=SimpleNamespace(count=0), model=module)
+
+    monkeypatch.setattr(Influence, "fit", fit)
+    recording = read_arrays(np.random.default_rng(0).normal(size=(1040, 2)), np.zeros((1000, 1)), length=[25] * 40)
+    options = Options(network=network)
+    notes = score_data.fit_recording(recording, {"cube": (0,)}, options, show=lambda stage, *_: stages.append(stage))[2]
+    assert any("steeper network" in note for note in notes) is told
+    assert stages == (["fitting", "a steeper network"] if told else ["fitting"])
 
 
 def test_a_state_too_far_away_to_be_scored_is_named(scored: tuple[Path, dict[str, Any]]) -> None:

@@ -20,7 +20,7 @@ LEVELS = tuple(round(0.05 * step, 2) for step in range(1, 20))  # of the reliabi
 GROUPS = 10  # of states by their score
 BINS = 10  # of each action dimension
 LITTLE = 0.5  # of the variance of the change that the predicted mean explains
-SHARPER = "try model=ModelConfig(spectral_norm_hidden=False, beta=0.5)"
+SHARPER = "`Influence.fit` without model= tries a steeper one, too"
 LOWEST_COVERAGE = 0.8  # share of the bins that hold at least a tenth of what uniform actions would put there
 
 

@@ -54,6 +54,9 @@ class ModelConfig:
             raise ValueError(f"beta must lie between 0 (plain likelihood) and 1; got {self.beta}.")
 
 
+STEEP = ModelConfig(spectral_norm_hidden=False, beta=0.5)
+"""A network that may change abruptly, and a likelihood that attends to what is hard to predict."""
+
 Predictor = Callable[[Tensor, Tensor], tuple[Tensor, Tensor]]
 """obs [R, N, D], actions [R or 1, N or 1, K, A] -> mean, variance [R, N, K, d] of the scaled change."""
 
@@ -164,6 +167,12 @@ Table = tuple[Tensor, Tensor]
 def target_columns(entities: Mapping[str, Sequence[int]]) -> list[int]:
     """The columns of next_obs that the model predicts: the union of the entities' columns."""
     return sorted({column for entity in entities.values() for column in entity})
+
+
+def entity_dims(entities: Mapping[str, Sequence[int]]) -> list[list[int]]:
+    """Where each entity's columns stand in what the model predicts."""
+    columns = target_columns(entities)
+    return [[columns.index(column) for column in entity] for entity in entities.values()]
 
 
 def target_scale(transitions: Transitions, entities: Mapping[str, Sequence[int]], config: ModelConfig) -> Tensor:

@@ -15,7 +15,7 @@ from butfor import __version__
 from butfor.data import Recording, check_outputs, column_names, read_data, write_columns, write_minari
 from butfor.diagnosis import FEWEST as FEWEST_JUDGED
 from butfor.diagnosis import GROUPS, Diagnosis
-from butfor.dynamics import ModelConfig
+from butfor.dynamics import STEEP, ModelConfig
 from butfor.entities import EXAMPLE
 from butfor.episodes import Bool
 from butfor.files import written
@@ -54,7 +54,8 @@ class Options:
     seed: int = 0
     ignore: tuple[str, ...] = ()
     """parts of the observation to leave out, by their paths"""
-    network: ModelConfig = ModelConfig()
+    network: ModelConfig | None = None
+    """None: the paper's, or a steeper one where that explains far more (`Influence.fit`)"""
 
     def __post_init__(self) -> None:
         for name, fewest in (("members", 1), ("epochs", 1), ("actions", 2), ("seed", 0)):
@@ -173,7 +174,8 @@ def fit_recording(
     )
 
     def told(run: Fitting) -> None:
-        show("fitting", run.epoch, epochs, f"validation error {float(run.best_error.mean()):.3g}")
+        stage = "a steeper network" if options.network is None and run.module.config == STEEP else "fitting"
+        show(stage, run.epoch, epochs, f"validation error {float(run.best_error.mean()):.3g}")
 
     influence = Influence.fit(
         *train,
@@ -188,6 +190,8 @@ def fit_recording(
         device=device,
         progress=told,
     )
+    if options.network is None and influence.model.config == STEEP:
+        notes.append("A steeper network than the paper's was used; the paper's explains far less of these data.")
     if recording.action_space is None and influence.law.count:
         notes.append(
             f"How many actions there are is not known: {influence.law.count} are tried, up to the data's last."

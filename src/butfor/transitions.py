@@ -12,7 +12,16 @@ from torch import Tensor, nn
 
 from butfor.actions import ActionLaw
 from butfor.capture import captured, matrix_precision
-from butfor.dynamics import ModelConfig, Table, Transitions, obs_range, target_columns, target_scale, training_table
+from butfor.dynamics import (
+    ModelConfig,
+    Table,
+    Transitions,
+    entity_dims,
+    obs_range,
+    target_columns,
+    target_scale,
+    training_table,
+)
 from butfor.files import load_tensors, save_tensors
 from butfor.networks import make_generators
 from butfor.replay import Replay
@@ -50,8 +59,7 @@ class Units:
     @property
     def dims(self) -> list[list[int]]:
         """Where each entity's columns stand among the predicted ones."""
-        columns = target_columns(self.entities)
-        return [[columns.index(column) for column in entity] for entity in self.entities.values()]
+        return entity_dims(self.entities)
 
     def table(self, transitions: Transitions, device: torch.device | str) -> Table:
         """Inputs [N, D + A] and targets [N, d]."""
