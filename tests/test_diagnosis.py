@@ -156,6 +156,15 @@ def test_each_problem_is_found_and_said(world: dict[str, Any], expected: str) ->
     assert any(expected in words for words in problems(diagnosis)), diagnosis.words()
 
 
+def test_a_steeper_network_is_advised_where_the_action_tells_nothing_and_the_network_is_smooth() -> None:
+    world = linear_world(gain=0.0)
+    advised = [
+        words for words in diagnose(**world).words() if "try a steeper network: model=butfor.dynamics.STEEP" in words
+    ]
+    assert len(advised) == 2  # by what the mean explains, and by what the action tells
+    assert not any("steeper" in words for words in diagnose(**world, steep=True).words())
+
+
 def test_a_column_that_never_changes_has_finite_numbers() -> None:
     still = {"target": np.zeros((1000, 1)), "mean": np.zeros((1000, 1))}
     diagnosis = diagnose(**linear_world(rows=1000) | still)

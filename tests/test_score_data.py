@@ -3,7 +3,7 @@
 import json
 import re
 import sys
-from dataclasses import replace
+from dataclasses import asdict, replace
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -121,7 +121,8 @@ def test_a_saved_model_tries_extreme_actions_where_they_are_asked_for(
         np.testing.assert_allclose(found["cai_cube"], influence.score(obs)["cube"], rtol=1e-5, atol=1e-6)
     influence.save(tmp_path / "extreme.safetensors")  # without the option a model keeps its own share
     summary = score_file(folder / "data.npz", tmp_path / "kept.npz", (), QUICK, model=tmp_path / "extreme.safetensors")
-    assert summary["settings"] == {"members": 1, "actions": 12, "extreme": 0.75, "seed": 0}
+    settings = {"members": 1, "actions": 12, "extreme": 0.75, "seed": 0, "network": asdict(influence.model.config)}
+    assert summary["settings"] == settings
 
 
 def test_the_same_seed_gives_the_same_scores(tmp_path: Path) -> None:
@@ -180,7 +181,7 @@ def test_a_steeper_network_that_nobody_asked_for_is_told(
     recording = read_arrays(np.random.default_rng(0).normal(size=(1040, 2)), np.zeros((1000, 1)), length=[25] * 40)
     options = Options(network=network)
     notes = score_data.fit_recording(recording, {"cube": (0,)}, options, show=lambda stage, *_: stages.append(stage))[2]
-    assert any("steeper network" in note for note in notes) is told
+    assert any("a steeper one" in note for note in notes) is told
     assert stages == (["fitting", "a steeper network"] if told else ["fitting"])
 
 
@@ -339,8 +340,23 @@ def test_an_interruption_says_what_is_there(
     assert [path.name for path in tmp_path.iterdir()] == ["data.npz"]
 
 
+@pytest.mark.parametrize(("name", "network"), [("choose", None), ("paper", ModelConfig()), ("steep", STEEP)])
+def test_the_command_names_a_network(
+    name: str, network: ModelConfig | None, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def given(*_: Any, model: ModelConfig | None, **__: Any) -> None:
+        assert model == network
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr(Influence, "fit", given)
+    data = write_npz(tmp_path / "data.npz", 40)
+    with pytest.raises(SystemExit) as ended:
+        run(monkeypatch, data, "--entity", "cube=1", "--out", tmp_path / "out.npz", "--network", name)
+    assert ended.value.code == 130
+
+
 def test_settings_of_a_fit_are_refused_with_a_model(monkeypatch: pytest.MonkeyPatch) -> None:
-    with pytest.raises(SystemExit, match="--members and --epochs are for fitting"):
+    with pytest.raises(SystemExit, match="--network, --members and --epochs are for fitting"):
         run(monkeypatch, "a.npz", "--out", "b.npz", "--model", "m.safetensors", "--members", "5")
 
 

@@ -1,5 +1,6 @@
 """The network behind `Influence.fit`: the one that is named; or the paper's, and a steep one where that misses much."""
 
+import math
 from collections.abc import Callable, Sequence
 
 import torch
@@ -11,6 +12,7 @@ from butfor.fitting import FitConfig, Fitting
 from butfor.networks import make_generators
 
 CLEARLY = 3  # standard errors
+STILL = 1e-3  # largest spread, in scaled units, of a column that does not vary; one that does has about 1
 
 
 def fit_network(
@@ -25,8 +27,8 @@ def fit_network(
 ) -> GaussianDynamics:
     """One replica a seed, fitted to inputs [N, D + A] and targets [N, d]; `entities` are sets of target columns.
 
-    Without a `config` the smooth network of the paper is fitted, and where it explains too little of an entity's
-    held-out change, the steep one, too; that is kept if its error there is clearly smaller.
+    Without a `config` the smooth network of the paper is fitted, and where its mean explains too little of an entity's
+    held-out change, the steep one, too; that is kept if what happened there is clearly more likely by it.
     """
 
     def fitted(config: ModelConfig) -> GaussianDynamics:
@@ -45,20 +47,35 @@ def fit_network(
     if not missed:
         return smooth
     steep = fitted(STEEP)
-    gained = (squared_errors(smooth, held_out) - squared_errors(steep, held_out))[:, missed].sum(1)
+    gained = log_likelihood(steep, held_out, missed) - log_likelihood(smooth, held_out, missed)
     return steep if gained.mean() > CLEARLY * gained.std() / len(gained) ** 0.5 else smooth
 
 
 def missed_columns(network: GaussianDynamics, table: Table, entities: Sequence[Sequence[int]]) -> list[int]:
-    """The target columns of those entities of whose change the predicted mean explains too little."""
-    errors, change = squared_errors(network, table), (table[1] - table[1].mean(0)).square()
-    too_little = [columns for columns in entities if errors[:, columns].sum() > (1 - LITTLE) * change[:, columns].sum()]
-    return [column for columns in too_little for column in columns]
+    """The target columns that vary, of those entities of whose change the predicted mean explains too little."""
+    target = table[1]
+    errors = (predict(network, table[0])[0].mean(0) - target).square()
+    change = (target - target.mean(0)).square()
+    varies = target.std(0, correction=0) > STILL
+    missed: set[int] = set()
+    for entity in entities:
+        columns = [column for column in entity if varies[column]]
+        if errors[:, columns].sum() > (1 - LITTLE) * change[:, columns].sum():
+            missed |= set(columns)
+    return sorted(missed)
+
+
+def log_likelihood(network: GaussianDynamics, table: Table, columns: Sequence[int]) -> Tensor:
+    """Of the changes of these columns, by the mean density of the replicas: [N]."""
+    mean, variance = (part[..., list(columns)] for part in predict(network, table[0]))
+    squared = (table[1][:, list(columns)] - mean).square() / variance
+    by_replica = -0.5 * (squared + variance.log() + math.log(2 * math.pi)).sum(-1)  # [R, N]
+    return by_replica.logsumexp(0) - math.log(network.replicas)
 
 
 @torch.no_grad()
-def squared_errors(network: GaussianDynamics, table: Table) -> Tensor:
-    """Of the mean that the replicas predict together: [N, d]."""
-    parts = zip(*(part.split(8192) for part in table), strict=True)
-    means = [(network.predict_mean(x.expand(network.replicas, -1, -1)).mean(0) - y).square() for x, y in parts]
-    return torch.cat(means)
+def predict(network: GaussianDynamics, inputs: Tensor) -> tuple[Tensor, Tensor]:
+    """Mean and variance by each replica, for shared inputs [N, D + A]: [R, N, d] each."""
+    parts = [network(part.expand(network.replicas, -1, -1)) for part in inputs.split(8192)]
+    mean, variance = (torch.cat(list(moment), 1) for moment in zip(*parts, strict=True))
+    return mean, variance

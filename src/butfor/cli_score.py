@@ -22,6 +22,7 @@ def score(
     ignore: Annotated[
         tyro.conf.UseAppendAction[tuple[str, ...]], tyro.conf.arg(metavar="PART", help_behavior_hint="")
     ] = (),
+    network: Literal["choose", "paper", "steep"] = "choose",
     members: Annotated[int, tyro.conf.arg(metavar="N")] = 1,
     epochs: Annotated[int | None, tyro.conf.arg(metavar="N", help_behavior_hint="(default: by the data)")] = None,
     actions: Annotated[int, tyro.conf.arg(metavar="K")] = 64,
@@ -45,6 +46,7 @@ def score(
         entity: what may be influenced, and its columns of the observation: cube=3:6, or cube=observation:3:6 where
             observations are dictionaries; give it again for further entities
         ignore: a part of the observation to leave out, such as images; give it again for further parts
+        network: the paper's, which is smooth, or a steeper one, or the latter only where the former misses much
         members: networks that predict as one, unsure where they disagree: 5 tell influence best
         epochs: of fitting, at most; it ends earlier where the error no longer falls
         actions: K, the actions tried in each state
@@ -56,11 +58,15 @@ def score(
         overwrite: replace what is there
         device: where to compute; auto takes a GPU where there is one
     """
+    from butfor.dynamics import STEEP, ModelConfig
     from butfor.score_data import Options, score_file
 
-    if model is not None and (members != 1 or epochs is not None):
-        raise ValueError("--members and --epochs are for fitting; with --model there is none: leave them out.")
-    options, began = Options(members, epochs, actions, extreme, seed, tuple(ignore)), time.time()
+    if model is not None and (members != 1 or epochs is not None or network != "choose"):
+        raise ValueError(
+            "--network, --members and --epochs are for fitting; with --model there is none: leave them out."
+        )
+    config = {"choose": None, "paper": ModelConfig(), "steep": STEEP}[network]
+    options, began = Options(members, epochs, actions, extreme, seed, tuple(ignore), config), time.time()
     try:
         with live_progress() as progress:
             summary = score_file(

@@ -20,7 +20,7 @@ LEVELS = tuple(round(0.05 * step, 2) for step in range(1, 20))  # of the reliabi
 GROUPS = 10  # of states by their score
 BINS = 10  # of each action dimension
 LITTLE = 0.5  # of the variance of the change that the predicted mean explains
-SHARPER = "`Influence.fit` without model= tries a steeper one, too"
+STEEPER = "try a steeper network: model=butfor.dynamics.STEEP, or `butfor score --network steep`"
 LOWEST_COVERAGE = 0.8  # share of the bins that hold at least a tenth of what uniform actions would put there
 
 
@@ -93,6 +93,7 @@ def diagnose(
     drawn: ArrayLike | None = None,
     doubt: str | None = None,
     extreme: float = 0.0,
+    steep: bool = False,
 ) -> Diagnosis:
     """Checks one entity's model on N held-out transitions.
 
@@ -103,6 +104,7 @@ def diagnose(
     the action tells. A `doubt` about that is a finding. p(s'|s) is the mean density over the taken action and the K
     others, so that knowing the action seems to help by no more than log(K + 1) nats, and on average not at all where it
     has no influence. With an `extreme` share of actions at their bounds, the data must hold such actions.
+    No steeper network is advised where it is `steep`.
     """
     change, middle, spread = (_table(*pair) for pair in (("target", target), ("mean", mean), ("variance", variance)))
     likelihood, others = _column("log_likelihood", log_likelihood), _table("log_redrawn", log_redrawn)
@@ -142,9 +144,9 @@ def diagnose(
     findings = [
         _size(len(change)),
         _likelihood(nll, nll_constant, nll_still),
-        _error(r_squared, error_ratio),
+        _error(r_squared, error_ratio, steep),
         _calibration(within),
-        _rank(rank, rank_error, by_score),
+        _rank(rank, rank_error, by_score, steep),
         _promise(by_score),
         *([_doubt(doubt)] if doubt else []),
         _coverage(coverage, smallest, discrete),
@@ -186,14 +188,14 @@ def _likelihood(nll: float, constant: float, still: float) -> Finding:
     )
 
 
-def _error(r_squared: float, ratio: float) -> Finding:
+def _error(r_squared: float, ratio: float, steep: bool) -> Finding:
     numbers = f"R² {r_squared:.2f}; its squared error is {ratio:.2f} of that of “nothing changes”"
     if r_squared > LITTLE and ratio < 1:
         return Finding(True, f"The predicted mean explains the change ({numbers}).")
     if r_squared > 0 and ratio < 1:
-        why = f"where chance moves the entity that is all there is, else the network may be too smooth: {SHARPER}"
+        why = "where chance moves the entity that is all there is" + ("" if steep else f", else {STEEPER}")
         return Finding(True, f"The predicted mean explains little of the change ({numbers}); {why}.")
-    advice = f"give it more data, or more in which the entity moves, or {SHARPER}"
+    advice = "give it more data, or more in which the entity moves" + ("" if steep else f", or {STEEPER}")
     return Finding(False, f"the predicted mean explains nothing of the change ({numbers}); {advice}.")
 
 
@@ -214,7 +216,7 @@ def _calibration(within: Sequence[list[float]]) -> Finding:
     return Finding(True, f"The predicted variance is large enough ({numbers}; {expected}{wide}).")
 
 
-def _rank(rank: float, error: float, by_score: dict[str, list[float]]) -> Finding:
+def _rank(rank: float, error: float, by_score: dict[str, list[float]], steep: bool) -> Finding:
     """The rank knows nothing of how sure the model is, so a few gross errors do not drown what the action tells."""
     top, top_error = by_score["rank"][-1], by_score["rank_error"][-1]
     numbers = (
@@ -223,10 +225,8 @@ def _rank(rank: float, error: float, by_score: dict[str, list[float]]) -> Findin
     )
     if rank > 0.5 + 2 * error or top > 0.5 + 3 * top_error:
         return Finding(True, f"Knowing the action helps to predict ({numbers}).")
-    advice = (
-        "either it never matters in these data, or there are too few of them in which it does (collect more there), or "
-        f"the network is too smooth to learn where: {SHARPER}"
-    )
+    few = "there are too few of them in which it does (collect more there)"
+    advice = f"either it never matters in these data, or {few}" + ("" if steep else f", or {STEEPER}")
     return Finding(False, f"knowing the action does not help to predict ({numbers}); {advice}.")
 
 

@@ -91,7 +91,8 @@ class Influence:
         (default: the smallest box around the data). `validation` is a share of the transitions, or other transitions.
         `members` networks predict as one, unsure where they disagree. `progress` is called after every validation.
         Without a `model`, the network is the paper's, which is smooth; if that explains less than half of an entity's
-        held-out change, a steep one (`STEEP`) is fitted, too, and kept if it explains clearly more.
+        held-out change, a steep one (`butfor.dynamics.STEEP`) is fitted, too (up to twice the time, and `progress` gets
+        a second `Fitting`), and kept if what happened is clearly more likely by it.
         """
         if members < 1:
             raise ValueError(f"members must be at least 1; got {members}.")
@@ -232,7 +233,8 @@ class Influence:
         for name, dims, score in zip(self.entities, self._dims, scores.T, strict=True):
             change, mean, variance = (_numpy(part[:, dims]) for part in (target, *predicted))
             told = (*densities[name], _numpy(score), _numpy(unit), bool(self.law.count))
-            found[name] = diagnosis.diagnose(change, mean, variance, *told, drawn, doubt, self.scoring.extreme)
+            asked = (drawn, doubt, self.scoring.extreme, not self.model.config.spectral_norm_hidden)
+            found[name] = diagnosis.diagnose(change, mean, variance, *told, *asked)
         return found
 
     def save(self, path: Path | str) -> None:

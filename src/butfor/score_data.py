@@ -4,7 +4,7 @@ import time
 import warnings
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass, replace
+from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -55,7 +55,7 @@ class Options:
     ignore: tuple[str, ...] = ()
     """parts of the observation to leave out, by their paths"""
     network: ModelConfig | None = None
-    """None: the paper's, or a steeper one where that explains far more (`Influence.fit`)"""
+    """None: the paper's, or a steeper one where that misses much (`Influence.fit`)"""
 
     def __post_init__(self) -> None:
         for name, fewest in (("members", 1), ("epochs", 1), ("actions", 2), ("seed", 0)):
@@ -121,6 +121,7 @@ def score_file(
             "actions": influence.scoring.actions,
             "extreme": influence.scoring.extreme,
             "seed": influence.seed,
+            "network": asdict(influence.model.config),
         },
         "notes": [*dict.fromkeys([*notes, *more, *told])],
         "seconds": round(time.monotonic() - began, 1),
@@ -191,11 +192,10 @@ def fit_recording(
         progress=told,
     )
     if options.network is None and influence.model.config == STEEP:
-        notes.append("A steeper network than the paper's was used; the paper's explains far less of these data.")
+        notes.append("The paper's network explains too little of the change; a steeper one, which tells more, is used.")
     if recording.action_space is None and influence.law.count:
-        notes.append(
-            f"How many actions there are is not known: {influence.law.count} are tried, up to the data's last."
-        )
+        count = f"{influence.law.count} are tried, up to the data's last"
+        notes.append(f"How many actions there are is not known: {count}.")
     elif recording.action_space is None:
         notes.append("No bounds of the actions are known: actions are tried within those of the data.")
     return influence, judged, notes
