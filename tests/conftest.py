@@ -1,7 +1,10 @@
 """What several test files share: where the project lies, and what its modules import."""
 
 import ast
+import os
 import signal
+from collections.abc import Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -53,3 +56,23 @@ def library_imports() -> list[Import]:
     files = sorted(PACKAGE.rglob("*.py"))
     assert files, f"no module under {PACKAGE}"
     return [found for path in files for found in imports_of(path)]
+
+
+@contextmanager
+def protected(folder: Path) -> Iterator[None]:
+    """While in here, a folder can be read and not written; the superuser becomes somebody else meanwhile."""
+    os.chmod(folder, 0o555)
+    superuser = os.geteuid() == 0
+    if superuser:
+        try:
+            os.seteuid(65534)
+        except OSError:
+            pytest.skip("this system does not let the superuser become another user")
+    try:
+        if os.access(folder, os.W_OK, effective_ids=True):
+            pytest.skip("this system does not protect the folder")
+        yield
+    finally:
+        if superuser:
+            os.seteuid(0)
+        os.chmod(folder, 0o755)

@@ -13,6 +13,7 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
+from conftest import protected
 from safetensors.torch import save_file
 
 from butfor.episodes import Episodes
@@ -59,24 +60,11 @@ def full_disk(limit: int) -> Iterator[None]:
 
 @pytest.fixture
 def read_only() -> Iterator[Path]:
-    """A folder that can be read and not written; the superuser becomes somebody else meanwhile."""
+    """A folder that can be read and not written."""
     with tempfile.TemporaryDirectory() as name:
         Path(name, "old").write_text("old")
-        os.chmod(name, 0o555)
-        superuser = os.geteuid() == 0
-        if superuser:
-            try:
-                os.seteuid(65534)
-            except OSError:
-                pytest.skip("this system does not let the superuser become another user")
-        try:
-            if os.access(name, os.W_OK, effective_ids=True):
-                pytest.skip("this system does not protect the folder")
+        with protected(Path(name)):
             yield Path(name)
-        finally:
-            if superuser:
-                os.seteuid(0)
-            os.chmod(name, 0o755)
 
 
 # ------------------------------------------------------------------------------------------ check_place

@@ -2,10 +2,12 @@
 
 import errno
 import json
+import os
 import re
 import shutil
 import signal
 import subprocess
+import tempfile
 import time
 import warnings
 from collections.abc import Callable, Iterator
@@ -17,6 +19,7 @@ import gymnasium
 import numpy as np
 import pytest
 import torch
+from conftest import protected
 from small_training import ALL_USES, TRACK, Track, metrics, models, results, small
 from training_server import Server
 
@@ -28,7 +31,7 @@ from butfor.checkpoints import latest_checkpoint
 from butfor.detection_settings import DetectionConfig
 from butfor.episodes import Episodes
 from butfor.evaluation import evaluate_run
-from butfor.files import read_json, save_checkpoint
+from butfor.files import read_json, save_checkpoint, write_json
 from butfor.influence import Influence
 from butfor.learner import Learner
 from butfor.online import OnlineInfluence
@@ -849,6 +852,34 @@ def test_fewer_episodes_than_played_cannot_be_asked_for(tmp_path: Path) -> None:
     with pytest.raises(ValueError, match=r"has already played 10 episodes; got 9\."):
         resume(folder, episodes=9)
     assert (results(folder), read_json(folder / "config.json")) == before
+
+
+def test_a_run_that_cannot_be_written_is_told_before_it_goes_on(
+    unbroken: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(train_library, "latest_checkpoint", None)  # nothing is even looked at
+    with tempfile.TemporaryDirectory() as name:
+        folder = Path(name, "run")
+        shutil.copytree(unbroken, folder)
+        os.chmod(name, 0o755)
+        os.chmod(folder / "config.json", 0o644)
+        for place in (folder, folder / "checkpoint"):
+            with protected(place), pytest.raises(OSError, match=f"^{place} cannot be written: {place} takes no files"):
+                resume(folder, episodes=12)
+            os.chmod(folder, 0o777)
+
+
+@pytest.mark.skipif(not os.path.isdir("/proc/self"), reason="needs a folder nobody can write to")
+def test_episodes_that_cannot_be_kept_are_told_before_a_run_goes_on(
+    tmp_path: Path, unbroken: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    folder = tmp_path / "run"
+    shutil.copytree(unbroken, folder)
+    write_json(folder / "episodes.json", {"file": "/proc/x/y.npz"})
+    monkeypatch.setattr(train_library, "open_world", None)
+    with pytest.raises(OSError, match=r"^/proc/x/y\.npz cannot be written: /proc takes no files"):
+        resume(folder, episodes=12)
+    assert read_json(folder / "config.json") == read_json(unbroken / "config.json")
 
 
 def test_only_training_runs_can_be_resumed(tmp_path: Path) -> None:

@@ -369,11 +369,25 @@ def test_a_fetch_world_is_drawn_around_its_table(
         ({"first": -1}, ValueError, "episodes is 1 and first -1"),
         ({"size": 481}, ValueError, "size is 481; expected an even number of pixels, at least 240"),
         ({"size": 100}, ValueError, "size is 100"),
+        (
+            {"out": "/proc/x/y.mp4"},
+            OSError,
+            r"/proc/x/y.mp4 cannot be written: /proc takes no files \(.*\); give another",
+        ),
     ],
 )
-def test_mistakes_are_named(runs: Path, changes: dict[str, Any], error: type[Exception], message: str) -> None:
+def test_mistakes_are_named_before_anything_is_played(
+    runs: Path, monkeypatch: pytest.MonkeyPatch, changes: dict[str, Any], error: type[Exception], message: str
+) -> None:
+    monkeypatch.setattr(module, "play", None)
     with pytest.raises(error, match=message):
         watch(runs / "with", **changes)
+
+
+def test_a_folder_in_the_place_of_the_video_is_named(runs: Path, tmp_path: Path) -> None:
+    (tmp_path / "a.gif").mkdir()
+    with pytest.raises(FileExistsError, match=r"a\.gif is a folder; give the name of a video\."):
+        watch(runs / "with", tmp_path / "a.gif")
 
 
 def test_a_folder_without_an_agent_is_named(tmp_path: Path) -> None:

@@ -15,7 +15,7 @@ from butfor.capture import deterministic
 from butfor.checkpoints import latest_checkpoint, save_checkpoint_in
 from butfor.envs import WORLDS
 from butfor.episodes import EpisodeStream
-from butfor.files import read_json, write_json
+from butfor.files import check_place, read_json, write_json
 from butfor.record import (
     append_metrics,
     config_from,
@@ -83,6 +83,8 @@ def resume(
     record = read_run(folder)
     if record["kind"] != "training":
         raise ValueError(f"{folder} holds a run of kind {record['kind']!r}; only training runs can be resumed.")
+    for place in (folder, folder / "checkpoint"):
+        check_place(place)
     config = config_from(Config, record["config"])
     state = latest_checkpoint(folder)
     if state is None and _was_saved(folder):
@@ -95,6 +97,8 @@ def resume(
         if keep_episodes is not None and str(Path(keep_episodes).resolve()) != kept:
             raise ValueError(f"{folder} keeps its episodes in {kept}; it cannot go on in {keep_episodes}.")
         keep_episodes = kept
+    if keep_episodes is not None:
+        check_place(keep_episodes)
     if episodes is not None and episodes != config.episodes:
         if state is not None and episodes < state["replay"]["stored"]:
             raise ValueError(f"{folder} has already played {state['replay']['stored']} episodes; got {episodes}.")

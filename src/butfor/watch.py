@@ -17,7 +17,7 @@ from numpy.typing import NDArray
 
 from butfor.agent import TrainedPolicy, load_policy
 from butfor.envs import make_worlds, short_name
-from butfor.files import written
+from butfor.files import check_place, written
 from butfor.influence import Influence
 from butfor.record import config_from, read_run
 from butfor.rollout import Observation, Played, episode_seed, play
@@ -198,12 +198,14 @@ def _video_path(folder: Path, out: Path | str | None) -> Path:
     missing = find_spec("imageio_ffmpeg") is None
     if out is None and missing:
         warnings.warn(f"The video becomes a .gif, for .mp4 needs imageio-ffmpeg; {_INSTALL}.", stacklevel=3)
-        return folder / "watch.gif"
-    path = folder / "watch.mp4" if out is None else Path(out)
+    path = folder / ("watch.gif" if missing else "watch.mp4") if out is None else Path(out)
     if path.suffix.lower() not in (".mp4", ".gif"):
         raise ValueError(f"The video {path} ends in {path.suffix!r}; expected a name that ends in .mp4 or .gif.")
     if missing and path.suffix.lower() == ".mp4":
         raise ImportError(f"A video of .mp4 needs imageio-ffmpeg; {_INSTALL}, or write a .gif.")
+    if path.is_dir():
+        raise FileExistsError(f"{path} is a folder; give the name of a video.")
+    check_place(path)
     return path
 
 
