@@ -895,6 +895,25 @@ def test_a_fault_during_training_ends_with_a_sentence_and_the_run_can_go_on(
     assert out.splitlines()[-1] == "Run: run"
 
 
+def test_a_world_that_fails_while_collecting_ends_with_a_sentence_and_the_file_can_go_on(
+    butfor_command: Butfor, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    monkeypatch.setattr("butfor.collect.EPISODES_A_PART", 4)
+    command = ("collect", TRACK, "--episodes", "9", "--out", "a.npz")
+    with monkeypatch.context() as patch:
+        patch.setattr(Track, "steps", 0)
+        patch.setattr(Track, "breaks_at", 150)  # nine at once, with up to ten steps in an episode
+        code, out, err = butfor_command(*command)
+    assert (code, out) == (1, "")
+    sentence = rf"Error: {TRACK} raised ZeroDivisionError in one of the episodes \d+ to \d+: the track has no length"
+    assert re.fullmatch(sentence, err.splitlines()[-1])
+    assert "Traceback" not in err
+    assert len(Episodes.load(tmp_path / "a.npz")) == 4
+    code, out, err = butfor_command(*command)
+    assert code == 0, err
+    assert len(Episodes.load(tmp_path / "a.npz")) == 9
+
+
 def test_errors_of_the_library_itself_are_not_hidden(butfor_command: Butfor, monkeypatch: pytest.MonkeyPatch) -> None:
     """A fault that nobody foresaw comes with its traceback."""
 

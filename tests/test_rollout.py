@@ -346,6 +346,46 @@ def test_a_world_that_gave_nan_before_it_raised_is_told_of_the_nan(faulty: pytes
     policy, generator = random_policy(env), np.random.default_rng(0)
     with pytest.raises(WorldError, match="gave nan in column 1 of observation after step 2"):
         play_together([env], lambda group, time, obs: policy(obs, generator), [1, 2, 3])
+    faulty.setattr(Faulty, "resets", 0)
+    with pytest.raises(WorldError, match="gave nan in column 1 of observation after step 2 of episode 1 "):
+        play("tests/Faulty-v0", 3, 9)
+
+
+@pytest.mark.parametrize(("worlds", "what"), [(1, "episode 0"), (3, "one of the episodes 0 to 2")])
+def test_an_error_of_a_world_while_collecting_is_told_with_its_episodes(
+    worlds: int, what: str, faulty: pytest.MonkeyPatch
+) -> None:
+    faulty.setattr(Faulty, "resets", -100)  # gives no NaN
+    faulty.setattr(Faulty, "raises", True)
+    with pytest.raises(WorldError, match=f"^tests/Faulty-v0 raised ZeroDivisionError in {what}: of no int") as caught:
+        play("tests/Faulty-v0", worlds, 9)
+    assert isinstance(caught.value.__cause__, ZeroDivisionError)
+
+
+@pytest.mark.parametrize("resets", [0, 4])
+def test_an_error_at_the_start_of_an_episode_is_told(resets: int, faulty: pytest.MonkeyPatch) -> None:
+    def reset(self: Faulty, **options: Any) -> Any:
+        Faulty.resets += 1
+        if Faulty.resets > resets:
+            raise OSError()
+        return Countdown.reset(self, **options)
+
+    faulty.setattr(Faulty, "reset", reset)
+    faulty.setattr(Faulty, "faulty", False, raising=False)
+    with pytest.raises(WorldError, match=r"^tests/Faulty-v0 raised OSError in episode \d: no more is said\.$"):
+        play("tests/Faulty-v0", 1, 9)
+
+
+@pytest.mark.parametrize("kind", [KeyboardInterrupt, SystemExit])
+def test_what_is_no_error_of_the_world_passes_through_collecting(
+    kind: type[BaseException], faulty: pytest.MonkeyPatch
+) -> None:
+    def step(self: Faulty, action: NDArray[Any]) -> Any:
+        raise kind
+
+    faulty.setattr(Faulty, "step", step)
+    with pytest.raises(kind):
+        play("tests/Faulty-v0", 2, 9)
 
 
 def test_nan_that_follows_from_an_action_is_not_the_fault_of_the_world(faulty: pytest.MonkeyPatch) -> None:

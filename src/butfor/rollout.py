@@ -11,7 +11,7 @@ from gymnasium.vector import AutoresetMode, VectorEnv
 from numpy.typing import NDArray
 
 from butfor.episodes import Episodes
-from butfor.world_errors import WorldError, all_finite, check_numbers, world_name
+from butfor.world_errors import all_finite, check_numbers, raised
 
 PARTS = ("observation", "achieved_goal", "desired_goal")
 Observation = dict[str, NDArray[Any]]  # observation [W, D], achieved_goal [W, G], desired_goal [W, G]
@@ -80,15 +80,25 @@ def collect(
     worlds = env.num_envs
     playing = np.arange(worlds)  # the episode each world plays; those past the last are played but not kept
     next_episode = worlds
+    stored: dict[str, NDArray[Any]] = {}
+
+    def told(call: Callable[..., Any], *values: Any, **named: Any) -> Any:
+        try:
+            return call(*values, **named)
+        except Exception as error:
+            if "action" in stored:
+                check(playing < episodes)  # it may have failed because it had given NaN before
+            low, high = first + int(playing.min()), first + int(playing.max())
+            what = f"one of the episodes {low} to {high}" if low < high else f"episode {low}"
+            raise raised(env, error, what) from error
 
     def reset(mask: NDArray[np.bool_]) -> Observation:
         seeds: Any = [episode_seed(seed, stream, first + int(episode)) for episode in playing]
-        start: Observation = env.reset(seed=seeds, options={"reset_mask": mask})[0]
+        start: Observation = told(env.reset, seed=seeds, options={"reset_mask": mask})[0]
         return start
 
     obs = reset(np.ones(worlds, dtype=bool))
     time = np.zeros(worlds, dtype=np.int64)
-    stored: dict[str, NDArray[Any]] = {}
 
     def store(name: str, rows: NDArray[np.bool_], at: NDArray[np.int64], value: NDArray[Any], length: int) -> None:
         if name not in stored:
@@ -119,7 +129,7 @@ def collect(
         kept = playing < episodes
         action, sampled = policy(obs, generator)
         verdict = judge(obs, action) if judge is not None else {}
-        obs, reward, terminated, truncated, info = env.step(action)
+        obs, reward, terminated, truncated, info = told(env.step, action)
         store("action", kept, time, action, steps)
         store("sampled", kept, time, sampled, steps)
         for name, value in (info | verdict).items():
@@ -294,8 +304,7 @@ class _Part:
             return call(*values, **named)
         except Exception as error:
             self.check()  # it may have failed because it had given NaN before
-            text = " ".join(str(error).split()) or "no more is said."
-            raise WorldError(f"{world_name(self.env)} raised {type(error).__name__} in {self.what}: {text}") from error
+            raise raised(self.env, error, self.what) from error
 
     def _keep_obs(self, time: int) -> None:
         """Writes the parts of the observation that training has a use for."""

@@ -19,6 +19,12 @@ def world_name(env: VectorEnv[Any, Any, Any]) -> str:
     return str(inner.spec.id if inner.spec is not None else type(inner).__name__)
 
 
+def raised(env: VectorEnv[Any, Any, Any], error: Exception, what: str) -> WorldError:
+    """An error of a world's own as a sentence that says in what it happened."""
+    text = " ".join(str(error).split()) or "no more is said."
+    return WorldError(f"{world_name(env)} raised {type(error).__name__} in {what}: {text}")
+
+
 def all_finite(reward: NDArray[Any]) -> bool:
     """Whether all rewards [W] are numbers; a dot product is the fastest way to look at all (it may err towards no)."""
     return math.isfinite(np.dot(reward, reward))
