@@ -1,5 +1,6 @@
 """Evaluation of a run: the successes of every seed's policy, counted once more world by world."""
 
+import re
 from pathlib import Path
 from typing import Any
 
@@ -92,6 +93,16 @@ def test_progress_counts_the_episodes_of_all_seeds(slide_run: Path) -> None:
 def test_fresh_episodes_are_not_those_of_training_or_its_evaluations() -> None:
     kinds = [{episode_seed(3, kind, episode) for episode in range(200)} for kind in (0, 1, 2, 3)]
     assert len(set.union(*kinds)) == 800
+
+
+@pytest.mark.parametrize("sizes", [(5, 1, 1), (4, 2, 1), (4, 1, 2)])
+def test_a_world_of_other_sizes_is_refused(tmp_path: Path, sizes: tuple[int, int, int]) -> None:
+    law = ActionLaw((-1.0,) * sizes[1], (1.0,) * sizes[1])
+    agent = Agent(sizes[0] + sizes[2], sizes[1], AgentConfig(layers=1, width=4), make_generators([3]))
+    save_agent(tmp_path / "model.safetensors", agent, law, sizes, "slide", [3])
+    said = rf"agent of {tmp_path} has learned .* sizes {re.escape(str(sizes))}; those of slide have \(4, 1, 1\)\. Give"
+    with pytest.raises(ValueError, match=said):
+        evaluate_run(tmp_path, 2)
 
 
 def test_what_cannot_be_evaluated_is_refused(tmp_path: Path, slide_run: Path) -> None:

@@ -7,7 +7,7 @@ import torch
 
 from butfor.agent import TrainedPolicy, load_policy
 from butfor.rollout import Act, Progress, episode_seed, play
-from butfor.worlds import MakeEnv, open_world, succeeded
+from butfor.worlds import MakeEnv, check_sizes, open_world, succeeded
 
 
 def evaluate_run(
@@ -26,6 +26,7 @@ def evaluate_run(
         raise ValueError(f"episodes must be at least 1; got {episodes}.")
     first = load_policy(run)
     world = open_world(first.world, entity=(0,), target_scale=1.0, make_env=make_env)  # which are of no interest here
+    check_sizes(world, run, first.sizes)
     worlds = min(episodes, world.evaluation_worlds)
     env = world.make(worlds)
     success: dict[int, float] = {}

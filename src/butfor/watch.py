@@ -24,7 +24,7 @@ from butfor.rollout import Observation, Played, episode_seed, play
 from butfor.scoring import combine_scores
 from butfor.settings import Config
 from butfor.world_errors import WorldError
-from butfor.worlds import MakeEnv, World, open_world
+from butfor.worlds import MakeEnv, World, check_sizes, open_world
 
 _INSTALL = "install it with: pip install 'butfor[video]'"
 try:
@@ -125,11 +125,7 @@ def open_stage(
     combine = config_from(Config, read_run(folder)["config"]).combine if several else "sum"
     # the entity and its scale, which open_world looks for otherwise, do not matter here
     world = open_world(policy.world, entity=(0,), target_scale=1.0, make_env=make_env)
-    if policy.sizes != world.sizes:
-        raise ValueError(
-            f"The agent of {run} has learned with observations, actions and goals of sizes {policy.sizes}; those of "
-            f"{world.name} have {world.sizes}."
-        )
+    check_sizes(world, run, policy.sizes)
     with closing(_open_drawn(world, size, make_env is not None)) as env:
         yield Stage(env, world, policy, influence, combine, size)
 

@@ -2,6 +2,7 @@
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Any
 
 import gymnasium
@@ -101,6 +102,15 @@ def open_world(
     return World(
         name, make, limit, sizes, law, reward, built_in, watched, scale, 100 if built_in else 4, reached,
     )  # fmt: skip
+
+
+def check_sizes(world: World, run: Path | str, sizes: Sequence[int]) -> None:
+    """Refuses a world whose observations, actions and goals do not have the sizes that a run's agent knows."""
+    if tuple(sizes) != world.sizes:
+        raise ValueError(
+            f"The agent of {run} has learned with observations, actions and goals of sizes {tuple(sizes)}; those of "
+            f"{world.name} have {world.sizes}. Give the world as it was, or train anew."
+        )
 
 
 def unmoved(world: World) -> list[str]:
