@@ -93,7 +93,55 @@ def fresh(*arguments: str) -> subprocess.CompletedProcess[str]:
     return subprocess.run([*COMMAND, *arguments], env=ENVIRONMENT, capture_output=True, text=True, timeout=120)
 
 
+def unread(*arguments: str, buffered: bool = True) -> tuple[int, str]:
+    """Runs the command where nobody reads its output: exit code and stderr."""
+    reader, writer = os.pipe()
+    os.close(reader)
+    environment = ENVIRONMENT | {"PYTHONUNBUFFERED": "" if buffered else "1"}
+    child = subprocess.run(
+        [*COMMAND, *arguments], env=environment, stdout=writer, stderr=subprocess.PIPE, text=True, timeout=120
+    )
+    os.close(writer)
+    return child.returncode, child.stderr
+
+
 # ------------------------------------------------------------------------------------------ help, version
+
+
+@pytest.mark.parametrize("buffered", [True, False])
+@pytest.mark.parametrize("command", ["", "--version", "train", "study list"])
+def test_output_that_nobody_reads_ends_the_command_in_silence(command: str, buffered: bool) -> None:
+    arguments = ["train", "slide", "--help"] if command == "train" else command.split()
+    assert unread(*arguments, buffered=buffered) == (128 + signal.SIGPIPE, "")
+
+
+@pytest.mark.parametrize("command", ["detect", "score", "evaluate", "watch", "collect", "labels", "study", "report"])
+def test_the_help_of_a_command_that_nobody_reads_ends_in_silence(command: str) -> None:
+    assert unread(command, "--help") == (128 + signal.SIGPIPE, "")
+
+
+def test_a_table_that_nobody_reads_ends_in_silence(tiny_run: Path, tmp_path: Path) -> None:
+    shutil.copytree(tiny_run, tmp_path / "run")
+    code, err = unread("train", "--resume", str(tmp_path / "run"), "--device", "cpu")
+    assert code == 128 + signal.SIGPIPE
+    assert "Error" not in err
+    assert "Broken" not in err
+
+
+def test_a_mistake_is_told_also_where_nobody_reads_the_output(butfor_command: Butfor, tmp_path: Path) -> None:
+    butfor_command("collect", "slide", "--labels", "exact,contact", "--episodes", "5", "--out", "s.npz")
+    (tmp_path / "s.html").mkdir()
+    code, err = unread("labels", str(tmp_path / "s.npz"))
+    assert code == 1
+    assert re.fullmatch(r"Error: .* Is a directory: .*\n", err)
+
+
+def test_another_broken_pipe_is_an_error(butfor_command: Butfor, monkeypatch: pytest.MonkeyPatch) -> None:
+    def fail(*values: Any) -> None:
+        raise BrokenPipeError("the worker has gone")
+
+    monkeypatch.setattr("butfor.report.write_report", fail)
+    assert_one_sentence(butfor_command("report", "run"), "Error: the worker has gone")
 
 
 def test_worlds_of_a_module_in_the_current_folder(tmp_path: Path) -> None:

@@ -1,7 +1,9 @@
 """The command line: parse, call, print. Everything heavy is imported by the command that needs it."""
 
 import dataclasses
+import os
 import re
+import select
 import signal
 import sys
 from pathlib import Path
@@ -21,6 +23,8 @@ from butfor.console import (
     print_evaluation,
 )
 
+STDOUT = 1  # its file descriptor
+CLOSED_PIPE = 128 + signal.SIGPIPE  # the exit code of a program whose output nobody reads any more, as shells show it
 PRESET = "(default: the preset's)"
 KLFormName = Literal["preset", "product", "variational", "mean", "mean_clip_product"]
 Count = Annotated[int | None, tyro.conf.arg(metavar="N", help_behavior_hint=PRESET)]
@@ -265,25 +269,49 @@ def _interrupt(number: int, frame: Any) -> None:
     raise KeyboardInterrupt
 
 
+def _is_read() -> bool:
+    """Whether somebody may still read the output; `head`, for one, closes its pipe once it has seen enough."""
+    look = select.poll()
+    look.register(STDOUT, 0)
+    return not look.poll(0)
+
+
+def _call(arguments: list[str]) -> None:
+    """Runs a command, then hands out what it printed: here, not as the interpreter ends, a closed pipe is noticed."""
+    functions = (detect, score, train, evaluate, watch, collect, labels, study, report)
+    commands: dict[str, Any] = {function.__name__: function for function in functions}
+    try:
+        if arguments in (["--version"], ["-V"]):
+            print(f"butfor {__version__}")
+        elif arguments[:1] == ["train"]:
+            train_command(arguments[1:], train.__doc__ or "")
+        else:
+            tyro.extras.subcommand_cli_from_dict(
+                commands, prog="butfor", description=DESCRIPTION, args=arguments or ["--help"]
+            )
+    except SystemExit:  # after a help
+        print(end="", flush=True)
+        raise
+    print(end="", flush=True)
+
+
 def main() -> None:
-    """The entry point: exit code 0 if all went well, 1 after an error's sentence, 130 after an interruption."""
+    """The entry point: exit code 0 if all went well, 1 after an error's sentence, 130 after an interruption.
+
+    Where nobody reads the output any more, the command ends without a word, by `CLOSED_PIPE`.
+    """
     arguments = sys.argv[1:]
-    if arguments in (["--version"], ["-V"]):
-        print(f"butfor {__version__}")
-        return
     signal.signal(signal.SIGTERM, _interrupt)
     if "" not in sys.path:  # the worlds of a module in the current folder; last, so that it hides no installed package
         sys.path.append("")
     if arguments[:1] == ["study"]:  # --ray takes an address, or stands alone
         arguments = re.sub(r"--ray(?=\0--|$)", "--ray=here", "\0".join(arguments)).split("\0")
-    functions = (detect, score, train, evaluate, watch, collect, labels, study, report)
-    commands: dict[str, Any] = {function.__name__: function for function in functions}
     try:
-        if arguments[:1] == ["train"]:
-            return train_command(arguments[1:], train.__doc__ or "")
-        tyro.extras.subcommand_cli_from_dict(
-            commands, prog="butfor", description=DESCRIPTION, args=arguments or ["--help"]
-        )
+        _call(arguments)
+    except SystemExit as ended:
+        if isinstance(ended.__context__, BrokenPipeError):  # rich ends the program itself
+            sys.exit(CLOSED_PIPE)
+        raise
     except KeyboardInterrupt as stopped:
         if stopped.args:  # a run that was stopped at a good moment says how to go on
             print(f"\n{stopped}", file=sys.stderr)
@@ -293,6 +321,10 @@ def main() -> None:
         print(f"\nInterrupted; nothing that was written is lost, and {again} goes on from there.", file=sys.stderr)
         sys.exit(130)
     except (ValueError, TypeError, OSError, FloatingPointError, ImportError, MemoryError) as error:
+        if not _is_read():
+            os.dup2(os.open(os.devnull, os.O_WRONLY), STDOUT)  # what is left would fail again as the interpreter ends
+            if isinstance(error, BrokenPipeError):
+                sys.exit(CLOSED_PIPE)
         sys.exit(f"Error: {error}")
     except RuntimeError as error:
         # of torch, rollout and units, which are slow to import
