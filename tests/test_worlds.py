@@ -1,6 +1,7 @@
 """Worlds as training sees them: built-in ones, a small foreign one with many faces, and gymnasium-robotics' own."""
 
 from collections.abc import Iterator
+from dataclasses import replace
 from typing import Any
 
 import gymnasium
@@ -12,7 +13,7 @@ from gymnasium.vector import AutoresetMode
 from numpy.typing import NDArray
 
 from butfor.actions import ActionLaw
-from butfor.envs import make_worlds
+from butfor.envs import WORLDS, is_fetch_world, make_worlds
 from butfor.rollout import play, random_policy
 from butfor.world_errors import WorldError
 from butfor.worlds import behaviour, found_out, found_words, make_watched, open_world, unmoved
@@ -487,3 +488,19 @@ def test_worlds_by_name_and_by_function_are_the_same() -> None:
             np.testing.assert_array_equal(one[0][part], other[0][part])
     named.close()
     made.close()
+
+
+def test_fetch_worlds_are_known_by_both_names() -> None:
+    assert [name for name, id in WORLDS.items() if is_fetch_world(name) and is_fetch_world(id)] == [
+        "push", "pick-and-place", "rot-table",
+    ]  # fmt: skip
+    for name in ("slide", WORLDS["slide"], "FetchPush-v4", "nowhere:Push-v0", ""):
+        assert not is_fetch_world(name)
+
+
+def test_a_world_that_a_function_makes_is_no_fetch_world_whatever_its_name() -> None:
+    made = open_world("push", target_scale=1.0, make_env=lambda: gymnasium.make("butfor/Slide-v0"))
+    assert not made.is_fetch
+    assert not open_world("slide", target_scale=1.0).is_fetch
+    assert replace(made, capturable=True).is_fetch
+    assert replace(made, capturable=True, name=WORLDS["push"]).is_fetch

@@ -9,7 +9,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from butfor.collect import LABELS
-from butfor.envs import WORLDS, make_worlds
+from butfor.envs import WORLDS, is_fetch_world, make_worlds
 from butfor.episodes import Episodes
 from butfor.files import written
 from butfor.rollout import episode_seed, replay
@@ -60,9 +60,9 @@ def disagreements(episodes: Episodes, first: str, second: str, count: int) -> li
 
 def undrawn(episodes: Episodes) -> str:
     """Why the states of these episodes cannot be drawn, in a sentence; empty where they can."""
-    drawn = [name for name in WORLDS if name != "slide"]
+    drawn = ", ".join(filter(is_fetch_world, WORLDS))
     world = episodes.metadata.get("config", {}).get("world", "a world that the file does not name")
-    return "" if world in drawn else f"States of {world} are not drawn, only those of {', '.join(drawn)}."
+    return "" if is_fetch_world(world) else f"States of {world} are not drawn, only those of {drawn}."
 
 
 def pictures(episodes: Episodes, states: list[tuple[int, int]]) -> list[NDArray[np.uint8]]:

@@ -11,7 +11,7 @@ from numpy.typing import NDArray
 
 from butfor.actions import ActionLaw
 from butfor.agent import load_policy
-from butfor.envs import WORLDS, make_worlds, short_name, slide
+from butfor.envs import WORLDS, is_fetch_world, make_worlds, short_name, slide
 from butfor.episodes import Episodes, check_episode_file, concatenate
 from butfor.record import versions
 from butfor.rollout import Judge, Observation, Policy, collect, play, random_policy
@@ -55,7 +55,7 @@ class CollectConfig:
         scripted = self.policy in POLICIES and self.policy != "random"
         if not built_in and (scripted or self.labels):
             raise ValueError(f"{self.world} is not a built-in world: it has neither experts nor labels.")
-        if "heuristic" in self.labels and self.world in ("slide", WORLDS["slide"]):
+        if "heuristic" in self.labels and not is_fetch_world(self.world):
             raise ValueError("The heuristic label is for the Fetch worlds; slide has the exact label and contact.")
 
 
@@ -94,7 +94,7 @@ def collect_file(
         found = parts[0].metadata.get("config", {})
         if found | {"episodes": 0} != wanted["config"] | {"episodes": 0} or len(parts[0]) > config.episodes:
             raise FileExistsError(f"{path} holds other episodes ({found}); give another name.")
-    is_fetch = world in WORLDS and world != "slide"
+    is_fetch = is_fetch_world(world)
     options = {"contacts": True} if is_fetch and {"contact", "heuristic"} & set(config.labels) else {}
     env = make_worlds(config.world, min(WORLDS_AT_ONCE, config.episodes), **options)
     judge = _exact_judge(env) if is_fetch and "exact" in config.labels else None
@@ -140,7 +140,7 @@ def add_labels(
 
 def _labelled(episodes: Episodes, world: str, labels: Sequence[str]) -> Episodes:
     """Some episodes, played again all at once, with labels."""
-    is_fetch = world != "slide"
+    is_fetch = is_fetch_world(world)
     env = make_worlds(world, len(episodes), **({"contacts": True} if is_fetch else {}))
     spaces: Any = (env.single_observation_space["observation"], env.single_action_space)  # type: ignore[index]
     given, own = (episodes.observation.shape[2], episodes.action.shape[2]), tuple(space.shape[0] for space in spaces)

@@ -10,6 +10,7 @@ import torch
 from numpy.typing import NDArray
 
 from butfor.collect import EPISODES_A_PART, CollectConfig, add_labels, collect_file
+from butfor.envs import is_fetch_world
 from butfor.episodes import Episodes, concatenate
 from butfor.files import written
 from butfor.rollout import Progress, play_again
@@ -60,7 +61,7 @@ class Data:
     @property
     def labels(self) -> tuple[str, ...]:
         """The labels that the world has."""
-        return ("exact",) if self.world == "slide" else ("exact", "heuristic", "contact")
+        return ("exact", "heuristic", "contact") if is_fetch_world(self.world) else ("exact",)
 
     def episodes(self, name: str, count: int) -> Episodes:
         """`count` episodes: "train", "validation" or "test", or those of a policy by its name (`POLICY_SEEDS`)."""
@@ -99,7 +100,7 @@ class Data:
 
     def _played(self, name: str, policy: str, count: int, seed: int, before: int, total: int) -> Episodes:
         """Episodes of a policy of `butfor collect`, with every label where they are to be judged."""
-        to_learn_from = self.world != "slide" and (name.startswith("train") or name.endswith("-train"))
+        to_learn_from = is_fetch_world(self.world) and (name.startswith("train") or name.endswith("-train"))
         labels = () if to_learn_from else self.labels
         config = CollectConfig(self.world, policy, count, labels, seed)
         stage = name if name in POLICY_SEEDS else name.split("-")[0]

@@ -10,7 +10,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from butfor.envs import WORLDS, make_worlds, short_name
+from butfor.envs import is_fetch_world, make_worlds, short_name
 from butfor.episodes import Episodes
 from butfor.files import write_json, written
 from butfor.influence import Influence
@@ -280,7 +280,7 @@ def _read(run: Path) -> tuple[str, Episodes, Floats]:
     """The world, the test episodes and CAI [S, E, T] of a detection run; refuses what pictures cannot be made of."""
     held = read_run(run)
     world = short_name(held["config"].get("world", "")) if held["kind"] == "detection" else ""
-    if world not in WORLDS or world == "slide":
+    if not is_fetch_world(world):
         what = f"a {held['kind']} run" + (f" on {world}" if world else "")
         raise ValueError(f"{run} holds {what}; pictures are made of detection runs on the Fetch worlds.")
     if not (run / "scores.npz").is_file():

@@ -16,7 +16,7 @@ from gymnasium.vector import VectorEnv
 from numpy.typing import NDArray
 
 from butfor.agent import TrainedPolicy, load_policy
-from butfor.envs import make_worlds, short_name
+from butfor.envs import make_worlds
 from butfor.files import check_place, written
 from butfor.influence import Influence
 from butfor.record import config_from, read_run
@@ -218,7 +218,7 @@ def _open_drawn(world: World, size: int, made: bool) -> VectorEnv[Any, Any, Any]
 
     One that a function of the user's has `made` draws as that says.
     """
-    name, options = world.name, {"width": size * 3 // 2, "height": size * 3 // 2} if _is_fetch(world) else {}
+    name, options = world.name, {"width": size * 3 // 2, "height": size * 3 // 2} if world.is_fetch else {}
     try:
         env = world.make(1) if made else make_worlds(name, 1, render_mode="rgb_array", **options)
     except (TypeError, gymnasium.error.Error) as error:
@@ -234,24 +234,19 @@ def _open_drawn(world: World, size: int, made: bool) -> VectorEnv[Any, Any, Any]
     return env
 
 
-def _is_fetch(world: World) -> bool:
-    """Whether it is a built-in world other than slide."""
-    return world.capturable and short_name(world.name) != "slide"
-
-
 def _picture(env: VectorEnv[Any, Any, Any], world: World, size: int) -> Image.Image:
     """The world now, `size` pixels wide and an even number high; of the Fetch worlds, what is around the table."""
     name = world.name
     try:
         drawn: Any = env.render()
     except Exception as error:  # each world fails in its own way
-        hint = "" if _is_fetch(world) else " Where there is no screen, worlds of MuJoCo need MUJOCO_GL=egl."
+        hint = "" if world.is_fetch else " Where there is no screen, worlds of MuJoCo need MUJOCO_GL=egl."
         raise WorldError(f"{name} cannot be drawn ({error}).{hint}") from error
     array = np.asarray(None if drawn is None else drawn[0])
     if array.ndim != 3 or array.shape[2] < 3:
         given = array.item() if array.ndim == 0 else f"an array {list(array.shape)}"
         raise ValueError(f"{name} cannot be drawn: its render() gave {given}; expected an array [height, width, 3].")
-    if _is_fetch(world):
+    if world.is_fetch:
         top, left = size * 4 // 15, size // 4
         array = array[top : top + size, left : left + size]
     picture = Image.fromarray(array[..., :3].astype(np.uint8))

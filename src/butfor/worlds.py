@@ -17,7 +17,7 @@ from butfor.actions import ActionLaw
 from butfor.dynamics import ModelConfig, target_columns
 from butfor.dynamics import target_scale as scale_of
 from butfor.entities import parse_entities
-from butfor.envs import WORLDS, make_worlds, short_name
+from butfor.envs import WORLDS, is_fetch_world, make_worlds, short_name
 from butfor.replay import Reward
 from butfor.rollout import PARTS, Played, episode_seed, episode_steps, play, random_policy
 from butfor.world_errors import WorldError
@@ -42,6 +42,11 @@ class World:
     scale: tuple[float, ...]  # of the change of each of these columns, in rising order
     evaluation_worlds: int  # how many to play at once, of each replica
     reached: float = 0.0  # the world's own reward of a reached goal, which is subtracted from all its rewards
+
+    @property
+    def is_fetch(self) -> bool:
+        """Whether it is a built-in Fetch world, and not one of that name that a user's function makes."""
+        return self.capturable and is_fetch_world(short_name(self.name))
 
 
 def open_world(
@@ -151,7 +156,7 @@ def succeeded(world: World, played: Played) -> NDArray[np.bool_]:
 
 def make_watched(world: World, count: int) -> VectorEnv[Any, Any, Any]:
     """Worlds that tell more than training needs: the built-in robot worlds tell of contacts, too."""
-    return make_worlds(world.name, count, contacts=True) if _is_robot(world) else world.make(count)
+    return make_worlds(world.name, count, contacts=True) if world.is_fetch else world.make(count)
 
 
 def behaviour(world: World, played: Played) -> dict[str, NDArray[np.float64]]:
@@ -161,7 +166,7 @@ def behaviour(world: World, played: Played) -> dict[str, NDArray[np.float64]]:
     the floor. held: lifted, and touched by a finger during the step.
     """
     episodes = played.episodes
-    if not _is_robot(world) or episodes.contact is None:
+    if not world.is_fetch or episodes.contact is None:
         return {}
     place, before = episodes.achieved_goal[:, 1:], episodes.achieved_goal[:, :-1]  # [N, T, 3]
     x, y, z = np.moveaxis(place, -1, 0)
@@ -176,10 +181,6 @@ def behaviour(world: World, played: Played) -> dict[str, NDArray[np.float64]]:
     moved = np.linalg.norm(place - before, axis=-1) > 1e-4
     shares = {"moved": moved, "lifted": lifted, "held": lifted & episodes.contact}
     return {name: (value & episodes.valid).sum(1) / episodes.length for name, value in shares.items()}
-
-
-def _is_robot(world: World) -> bool:
-    return world.capturable and short_name(world.name) in ("push", "pick-and-place", "rot-table")
 
 
 def _compute_reward(name: str, env: VectorEnv[Any, Any, Any]) -> Any:

@@ -81,6 +81,11 @@ def short_name(world: str) -> str:
     return {id: name for name, id in WORLDS.items()}.get(world_id(world), world)
 
 
+def is_fetch_world(world: str) -> bool:
+    """Whether this is the short name or the Gymnasium id of one of the built-in Fetch worlds: all but slide."""
+    return any(world in names for names in WORLDS.items() if names[0] != "slide")
+
+
 def make_worlds(name: str, num_envs: int, **kwargs: Any) -> VectorEnv[Any, Any, Any]:
     """Make worlds that reset only when told to, by reset(options={"reset_mask": mask})."""
     if isinstance(num_envs, bool) or not isinstance(num_envs, int) or num_envs < 1:
