@@ -46,7 +46,7 @@ def test_the_page_shows_the_states_where_labels_differ(tmp_path: Path) -> None:
     pytest.importorskip("mujoco")
     path = tmp_path / "a.npz"
     episodes = collect_file(CollectConfig("pick-and-place", "noisy-expert", 3, ("exact", "contact"), 5), path)
-    page = write_agreement(path, 4).read_text()
+    page = write_agreement(episodes, path, 4).read_text()
     shown = disagreements(episodes, "exact", "contact", 4)
     assert page.count("data:image/png;base64,") == len(shown) > 0
     for episode, time in shown:
@@ -60,26 +60,24 @@ def test_the_page_shows_the_states_where_labels_differ(tmp_path: Path) -> None:
 def test_worlds_that_are_not_drawn_have_a_page_without_pictures(tmp_path: Path, count: int) -> None:
     episodes = collect_file(CollectConfig("slide", "random", 40, ("exact", "contact")), tmp_path / "a.npz")
     assert disagreements(episodes, "exact", "contact", 4)
-    page = write_agreement(tmp_path / "a.npz", count).read_text()
+    page = write_agreement(episodes, tmp_path / "a.npz", count).read_text()
     assert "40 episodes of slide, policy" in page
     assert "States of slide are not drawn, only those of push, pick-and-place, rot-table." in page
     assert page.count("data:image/png") == 0
 
 
 def test_a_file_that_names_no_world_has_a_page_without_pictures(tmp_path: Path) -> None:
-    made().save(tmp_path / "a.npz")
-    page = write_agreement(tmp_path / "a.npz").read_text()
+    page = write_agreement(made(), tmp_path / "a.npz").read_text()
     assert "States of a world that the file does not name are not drawn" in page
     with pytest.raises(ValueError, match="pictures must be at least 0; got -2"):
-        write_agreement(tmp_path / "a.npz", -2)
+        write_agreement(made(), tmp_path / "a.npz", -2)
 
 
 def test_without_pictures_no_world_is_made(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     episodes = made()
     episodes.metadata = {"config": {"world": "push"}}
-    episodes.save(tmp_path / "a.npz")
     monkeypatch.setattr("butfor.agreement.make_worlds", None)
-    page = write_agreement(tmp_path / "a.npz", 0).read_text()
+    page = write_agreement(episodes, tmp_path / "a.npz", 0).read_text()
     assert "None are shown." in page
 
 

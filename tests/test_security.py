@@ -462,7 +462,7 @@ def write_pages(folder: Path, text: str, monkeypatch: pytest.MonkeyPatch) -> dic
         path = folder / f"labels {re.sub('/', '', text)[:80]}.npz"
         given.save(path)
         monkeypatch.setattr(agreement, "pictures", lambda _, states: [np.zeros((4, 4, 3), np.uint8)] * len(states))
-        pages["agreement"] = agreement.write_agreement(path)
+        pages["agreement"] = agreement.write_agreement(Episodes.load(path), path)
     return pages
 
 

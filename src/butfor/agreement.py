@@ -79,8 +79,8 @@ def pictures(episodes: Episodes, states: list[tuple[int, int]]) -> list[NDArray[
     return frames
 
 
-def write_agreement(file: Path | str, count: int = PICTURES) -> Path:
-    """A page beside the episode file: the table, and pictures of states where the exact and another label differ.
+def write_agreement(episodes: Episodes, file: Path | str, count: int = PICTURES) -> Path:
+    """A page beside the episodes' file: the table, and pictures of states where the exact and another label differ.
 
     States that cannot be drawn (`undrawn`) are left out.
     """
@@ -89,7 +89,6 @@ def write_agreement(file: Path | str, count: int = PICTURES) -> Path:
 
     if count < 0:
         raise ValueError(f"pictures must be at least 0; got {count}.")
-    episodes = Episodes.load(file)
     rows, lack = compare(episodes), undrawn(episodes)
     others = [row["second"] for row in rows if row["first"] == "exact"]
     states = {other: [] if lack else disagreements(episodes, "exact", other, count) for other in others}

@@ -186,7 +186,7 @@ def labels(file: Annotated[Path, tyro.conf.Positional, tyro.conf.arg(metavar="FI
     print_agreement(compare(episodes))
     if pictures and (lack := undrawn(episodes)):
         print(f"No pictures: {lack}")
-    print(f"Page: {write_agreement(file, pictures)}")
+    print(f"Page: {write_agreement(episodes, file, pictures)}")
 
 
 def train() -> None:
