@@ -24,7 +24,7 @@ from butfor.console import (
 )
 
 STDOUT = 1  # its file descriptor
-CLOSED_PIPE = 128 + signal.SIGPIPE  # the exit code of a program whose output nobody reads any more, as shells show it
+CLOSED_PIPE = 128 + 13  # the exit code of a program whose output nobody reads any more (SIGPIPE), as shells show it
 PRESET = "(default: the preset's)"
 KLFormName = Literal["preset", "product", "variational", "mean", "mean_clip_product"]
 Count = Annotated[int | None, tyro.conf.arg(metavar="N", help_behavior_hint=PRESET)]
@@ -271,6 +271,8 @@ def _interrupt(number: int, frame: Any) -> None:
 
 def _is_read() -> bool:
     """Whether somebody may still read the output; `head`, for one, closes its pipe once it has seen enough."""
+    if not hasattr(select, "poll"):  # Windows
+        return True
     look = select.poll()
     look.register(STDOUT, 0)
     return not look.poll(0)
