@@ -241,7 +241,8 @@ def test_a_unit_whose_process_is_killed_is_run_again_and_ctrl_c_saves_all(
     os.kill(killed, signal.SIGKILL)
     wait_until(lambda: worker_on(first) not in ("", f"process {killed} on {platform.node()}"))
     again = time.time()
-    wait_until(lambda: (first / "summary.json").stat().st_mtime > again)  # the new one has evaluated
+    summary = first / "summary.json"  # which the killed one may not have got to
+    wait_until(lambda: summary.exists() and summary.stat().st_mtime > again)  # the new one has evaluated
     assert int(worker_on(second).split()[1]) == other
     os.killpg(side_by_side.pid, signal.SIGINT)
     _, said = side_by_side.communicate(timeout=60)
