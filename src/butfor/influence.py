@@ -26,7 +26,7 @@ from butfor.dynamics import (
     training_table,
 )
 from butfor.files import load_tensors, save_tensors
-from butfor.fitting import FitConfig, Fitting
+from butfor.fitting import FOR_ANY_DATA, FitConfig, Fitting
 from butfor.networks import make_generators
 from butfor.scoring import (
     ScoreConfig,
@@ -78,7 +78,7 @@ class Influence:
         action_space: gymnasium.Space[Any] | None = None,
         validation: Sequence[Array] | float = 0.1,
         model: ModelConfig | None = None,
-        fitting: FitConfig = FitConfig(batch_size=500, learning_rate=8e-4, max_epochs=300, validate_every=5),
+        fitting: FitConfig = FOR_ANY_DATA,
         scoring: ScoreConfig = ScoreConfig(),
         members: int = 1,
         seed: int = 0,

@@ -10,7 +10,7 @@ from torch import Tensor
 from butfor.actions import ActionLaw
 from butfor.arrays import FEWEST_TRANSITIONS, Array, check_entities, check_table, check_transitions
 from butfor.dynamics import GaussianDynamics, ModelConfig, Transitions, obs_range, target_scale, training_table
-from butfor.fitting import FitConfig, check_finite, make_optimizer, take, train_step
+from butfor.fitting import FOR_ANY_DATA, FitConfig, check_finite, make_optimizer, take, train_step
 from butfor.influence import Influence
 from butfor.networks import make_generators
 from butfor.scoring import ScoreConfig
@@ -40,7 +40,7 @@ class InfluenceLearner:
         *,
         memory: int = 100_000,
         model: ModelConfig = ModelConfig(),
-        fitting: FitConfig = FitConfig(batch_size=500, learning_rate=8e-4),
+        fitting: FitConfig = FOR_ANY_DATA,
         scoring: ScoreConfig = ScoreConfig(),
         seed: int = 0,
         device: torch.device | str = "cpu",

@@ -22,7 +22,7 @@ from torch import Tensor
 from butfor.arrays import FEWEST_TRANSITIONS
 from butfor.dynamics import ModelConfig, Transitions, target_scale
 from butfor.explore import ExploreConfig, draw_noise, explore
-from butfor.fitting import FitConfig, make_optimizer
+from butfor.fitting import FOR_ANY_DATA, FitConfig, make_optimizer
 from butfor.influence import Influence
 from butfor.learning_along import InfluenceLearner
 from butfor.networks import make_generators
@@ -33,7 +33,6 @@ __all__ = ["ActiveExploration", "InfluenceCallback", "InfluenceReplayBuffer"]
 
 Array = npt.NDArray[Any]
 MOST_ROWS = 200_000  # that a round of training learns from
-FITTING = FitConfig(batch_size=500, learning_rate=8e-4)
 
 
 class _BufferLearner(InfluenceLearner):
@@ -80,7 +79,7 @@ class InfluenceCallback(BaseCallback):
         *,
         influence: Influence | Path | str | None = None,
         network: ModelConfig = ModelConfig(),
-        fitting: FitConfig = FITTING,
+        fitting: FitConfig = FOR_ANY_DATA,
         scoring: ScoreConfig = ScoreConfig(actions=32),
         rescore: int | None = 50_000,
         verbose: int = 0,

@@ -19,7 +19,7 @@ from butfor.dynamics import STEEP, ModelConfig
 from butfor.entities import EXAMPLE
 from butfor.episodes import Bool
 from butfor.files import written
-from butfor.fitting import FitConfig, Fitting
+from butfor.fitting import FOR_ANY_DATA, Fitting
 from butfor.influence import Influence
 from butfor.networks import make_generators
 from butfor.recording import Table
@@ -33,7 +33,6 @@ FEWEST_RANDOM = 10 * GROUPS  # held-out steps with random actions: fewer are not
 MOST_JUDGED = 20_000  # held-out steps: more make the verdict no better
 STRETCHES = 20  # into which all steps are cut where a few episodes hold most of them
 UPDATES = 60_000  # of the model, at most, where no number of epochs is given
-BATCH = 500
 THRESHOLD = 0.1  # nats
 QUANTILES = (0.05, 0.25, 0.5, 0.75, 0.95)
 CHUNK = 20_000  # states scored between two signs of life
@@ -169,10 +168,9 @@ def fit_recording(
     groups, notes = _groups(recording)
     judged, stopping = split_steps(groups, (share, min(0.1, MOST_JUDGED / steps)), options.seed)
     train = recording.transitions(~judged & ~stopping)
-    epochs = options.epochs or int(np.clip(UPDATES * BATCH // len(train[0]), 20, 300))
-    fitting = FitConfig(
-        batch_size=BATCH, learning_rate=8e-4, max_epochs=epochs, validate_every=int(np.clip(epochs // 10, 1, 5))
-    )
+    most, batch = FOR_ANY_DATA.max_epochs, FOR_ANY_DATA.batch_size
+    epochs = options.epochs or int(np.clip(UPDATES * batch // len(train[0]), 20, most))
+    fitting = replace(FOR_ANY_DATA, max_epochs=epochs, validate_every=int(np.clip(epochs // 10, 1, 5)))
 
     def told(run: Fitting) -> None:
         stage = "a steeper network" if options.network is None and run.module.config == STEEP else "fitting"

@@ -18,7 +18,7 @@ from butfor.actions import ActionLaw
 from butfor.arrays import FEWEST_TRANSITIONS
 from butfor.dynamics import ModelConfig
 from butfor.explore import BonusConfig, add_bonus
-from butfor.fitting import FitConfig
+from butfor.fitting import FOR_ANY_DATA, FitConfig
 from butfor.influence import Influence
 from butfor.learning_along import InfluenceLearner
 from butfor.observation_parts import choose_parts, entity_columns, flatten_parts
@@ -84,7 +84,7 @@ class StepInfluence:
         batches: int = 200,
         memory: int = 100_000,
         model: ModelConfig = ModelConfig(),
-        fitting: FitConfig = FitConfig(batch_size=500, learning_rate=8e-4),
+        fitting: FitConfig = FOR_ANY_DATA,
         scoring: ScoreConfig = ScoreConfig(),
         seed: int = 0,
         device: torch.device | str = "cpu",
