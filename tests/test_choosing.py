@@ -6,11 +6,12 @@ import torch
 from gymnasium.spaces import Box
 
 from butfor import Influence
-from butfor.choosing import fit_network, log_likelihood, missed_columns, predict
+from butfor.choosing import fit_network, missed_columns, split_inputs
 from butfor.detect import evaluate
 from butfor.dynamics import STEEP, GaussianDynamics, ModelConfig
 from butfor.fitting import FitConfig, Fitting
 from butfor.networks import make_generators
+from butfor.scoring import log_density, predict_moments
 
 QUICK = FitConfig(batch_size=500, learning_rate=2e-3, max_epochs=60, validate_every=20)
 
@@ -44,7 +45,8 @@ def test_what_the_smooth_network_misses_is_left_to_a_steep_one() -> None:
     assert tried == [ModelConfig(), STEEP]
     assert network.config == STEEP
     inputs, target = made_up(500, 2, ["board"])
-    assert (predict(network, inputs)[0][0] - target).square().mean() < 0.5
+    mean, _ = predict_moments(network, *split_inputs(network, inputs))
+    assert (mean - target).square().mean() < 0.5
 
 
 def test_what_is_explained_by_the_smooth_network_needs_no_other() -> None:
@@ -109,9 +111,12 @@ def test_missed_are_the_columns_that_vary_of_entities_of_which_less_than_half_is
 def test_the_likelihood_is_that_of_the_replicas_mean_density() -> None:
     network = constant_network([1.0, 0.0], [3.0, 0.0])
     table = torch.zeros(1, 2), torch.tensor([[2.0, 9.0]])
-    mean, variance = (part[:, 0, 0].double() for part in predict(network, table[0]))
+    states, taken = split_inputs(network, table[0])
+    with torch.no_grad():
+        mean, variance = (part[:, 0, 0].double() for part in network(table[0].expand(2, -1, -1)))
     densities = torch.distributions.Normal(mean, variance.sqrt()).log_prob(torch.tensor(2.0)).exp()
-    assert log_likelihood(network, table, [0])[0].item() == pytest.approx(densities.mean().log().item(), rel=1e-5)
+    found = log_density(network, states, taken[None, :, None], table[1], [0])
+    assert found[0, 0].item() == pytest.approx(densities.mean().log().item(), rel=1e-5)
 
 
 def contact_world(rows: int, seed: int) -> tuple[np.ndarray, np.ndarray, np.ndarray, np.ndarray]:

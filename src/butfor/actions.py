@@ -117,6 +117,10 @@ class ActionLaw:
         """`low` and `high` as tensors [size]."""
         return torch.tensor(self.low, device=device), torch.tensor(self.high, device=device)
 
+    def unit(self, encoded: Tensor) -> Tensor:
+        """Encoded actions within [-1, 1], 0 where the bounds leave no choice; one-hot ones as they are."""
+        return encoded if self.count else to_unit(encoded, self.bounds(encoded.device)).nan_to_num(0.0)
+
     def _stretch(self, unit: Tensor, extreme: float) -> Tensor:
         """Numbers in [0, 1) into the box; from a wider one, of which the `extreme` share is outside, clipped to it."""
         low, high = self.bounds(unit.device)

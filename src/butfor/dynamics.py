@@ -164,6 +164,16 @@ Table = tuple[Tensor, Tensor]
 """What a model learns from: inputs [N, D + A] and targets [N, d]."""
 
 
+def begin_network(
+    obs_size: int, action_size: int, target: Tensor, config: ModelConfig, generators: Sequence[torch.Generator]
+) -> GaussianDynamics:
+    """A fresh network on the device of the targets [N, d] that it is to learn; a steady drift it need not learn."""
+    network = GaussianDynamics(obs_size, action_size, target.shape[1], config, generators).to(target.device)
+    with torch.no_grad():
+        network.mean_head.bias.copy_(target.mean(0))
+    return network
+
+
 def target_columns(entities: Mapping[str, Sequence[int]]) -> list[int]:
     """The columns of next_obs that the model predicts: the union of the entities' columns."""
     return sorted({column for entity in entities.values() for column in entity})

@@ -12,9 +12,9 @@ import torch
 from torch import Tensor
 
 from butfor import decisions, diagnosis
-from butfor.actions import ActionLaw, to_unit
+from butfor.actions import ActionLaw
 from butfor.arrays import Array, check_entities, check_finite_rows, check_table, check_transitions, like, to_tensor
-from butfor.choosing import fit_network
+from butfor.choosing import fit_network, split_inputs
 from butfor.dynamics import (
     GaussianDynamics,
     ModelConfig,
@@ -219,7 +219,6 @@ class Influence:
         """
         states, taken, target, densities = self._held_out((obs, action, next_obs), self.scoring.actions)
         predicted = predict_moments(self.model, states, taken)
-        unit = taken if self.law.count else to_unit(taken, self.law.bounds(taken.device)).nan_to_num(0.0)
         drawn = np.ones(len(taken), dtype=bool) if sampled is None else _numpy(sampled).astype(bool)
         if drawn.shape != (len(taken),):
             raise ValueError(f"sampled has shape {list(drawn.shape)}; expected [{len(taken)}].")
@@ -232,7 +231,7 @@ class Influence:
         found = {}
         for name, dims, score in zip(self.entities, self._dims, scores.T, strict=True):
             change, mean, variance = (_numpy(part[:, dims]) for part in (target, *predicted))
-            told = (*densities[name], _numpy(score), _numpy(unit), bool(self.law.count))
+            told = (*densities[name], _numpy(score), _numpy(self.law.unit(taken)), bool(self.law.count))
             asked = (drawn, doubt, self.scoring.extreme, not self.model.config.spectral_norm_hidden)
             found[name] = diagnosis.diagnose(change, mean, variance, *told, *asked)
         return found
@@ -305,11 +304,10 @@ class Influence:
         self, transitions: Sequence[Array], redraws: int
     ) -> tuple[Tensor, Tensor, Tensor, dict[str, tuple[np.ndarray[Any, Any], np.ndarray[Any, Any]]]]:
         """States [R, N, D], actions [N, A], targets [N, d]; log p(s'_j | s, a) of taken [N], redrawn actions [N, M]."""
-        device, size = self.model.mean_head.weight.device, self.model.obs_size
+        device = self.model.mean_head.weight.device
         units = [torch.tensor(one, dtype=torch.float64) for one in (self.scale, self.obs_center, self.obs_spread)]
         inputs, target = checked_table("transitions must be", transitions, self.law, self.entities, device, units)
-        states, taken = inputs.split([size, self.law.size], 1)
-        states = states.expand(self.model.replicas, -1, -1)
+        states, taken = split_inputs(self.model, inputs)
         random = make_generators([self.seed + 1], device)[0]  # not the stream that the scores' actions come from
         tried, is_taken = hide_among_redrawn(self.law, taken, redraws, random)
         densities = {}
@@ -320,8 +318,7 @@ class Influence:
 
     def _doubt(self, states: Tensor, taken: Tensor) -> str | None:
         """What speaks against these actions having been drawn from the law."""
-        unit = taken if self.law.count else to_unit(taken, self.law.bounds(taken.device)).nan_to_num(0.0)
-        return decisions.not_random(_numpy(unit), _numpy(states[0]), bool(self.law.count))
+        return decisions.not_random(_numpy(self.law.unit(taken)), _numpy(states[0]), bool(self.law.count))
 
     def _calibrated(self) -> dict[str, decisions.Calibration]:
         if not self.calibration:

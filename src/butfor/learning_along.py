@@ -9,7 +9,7 @@ from torch import Tensor
 
 from butfor.actions import ActionLaw
 from butfor.arrays import FEWEST_TRANSITIONS, Array, check_entities, check_table, check_transitions
-from butfor.dynamics import GaussianDynamics, ModelConfig, Transitions, obs_range, target_scale, training_table
+from butfor.dynamics import ModelConfig, Transitions, begin_network, obs_range, target_scale, training_table
 from butfor.fitting import FOR_ANY_DATA, FitConfig, check_finite, make_optimizer, take, train_step
 from butfor.influence import Influence
 from butfor.networks import make_generators
@@ -116,11 +116,8 @@ class InfluenceLearner:
     def _start(self, transitions: Transitions, scale: Tensor) -> tuple[Influence, torch.optim.Optimizer]:
         """A fresh network in the units of these transitions, and its optimiser."""
         center, spread = obs_range(transitions[0])
-        network = GaussianDynamics(self.obs_size, self.law.size, len(scale), self.model, self._generators)
-        network = network.to(self.device)
         target = training_table(transitions, self.law, self.entities, scale, self.device, center, spread)[1]
-        with torch.no_grad():  # a steady drift need not be learned
-            network.mean_head.bias.copy_(target.mean(0))
+        network = begin_network(self.obs_size, self.law.size, target, self.model, self._generators)
         units = (center.tolist(), spread.tolist())
         influence = Influence(network, self.law, self.entities, scale.tolist(), self.scoring, self.seed, *units)
         return influence, make_optimizer(network, self.fitting)
