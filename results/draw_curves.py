@@ -10,7 +10,7 @@ from pathlib import Path
 from intervals import interval, read_runs
 
 COLOURS = ["#0072b2", "#d55e00", "#009e73", "#cc79a7", "#56b4e9", "#e69f00"]  # told apart by the colour-blind, too
-WIDTH, HEIGHT, LEFT, RIGHT, TOP, BOTTOM = 640, 360, 52, 16, 40, 44
+WIDTH, HEIGHT, LEFT, RIGHT, TOP, BOTTOM = 640, 360, 52, 24, 40, 44
 
 
 def main(out: str, title: str, runs: list[str], intervals: bool, last: int | None, top: float) -> None:

@@ -536,6 +536,21 @@ def test_the_results_page(root: Path, tmp_path: Path) -> None:
     assert rules.count("- A claim that an arm ") == 3
 
 
+def test_the_results_page_tells_which_runs_were_too_short_to_decide(root: Path, tmp_path: Path) -> None:
+    root = Path(shutil.copytree(root, tmp_path / "root"))
+    claims = [
+        {"words": "Slow gets there.", "kind": "reaches", "arm": "slow arm", "level": 0.99, "within": 20_000},
+        {"words": "Fast gets there.", "kind": "reaches", "arm": "fast arm", "level": 0.95, "within": 500},
+    ]
+    arms = json.loads((root / "studies" / "try.json").read_text())["arms"]
+    change_study(root, claims=claims, arms=[arm | {"seeds": 5, "episodes": 20_000} for arm in arms])
+    text = write_results_page(root, tmp_path / "results.md").read_text(encoding="utf-8")
+    line = "what is undecided would take more of the paper's episodes: **slow arm** (500 of 20,000)"
+    assert f"- A try: {line}. `butfor study run try`" in text
+    change_study(root, claims=claims, arms=[arm | {"seeds": 5, "episodes": 500} for arm in arms])
+    assert "what is undecided" not in write_results_page(root, tmp_path / "results.md").read_text(encoding="utf-8")
+
+
 @pytest.fixture(scope="module")
 def shown(root: Path) -> Iterator[Page]:
     """The page of the study, open; afterwards nothing may have gone wrong in it and nothing may have been fetched."""

@@ -203,30 +203,44 @@ def detector_table(detectors: list[dict[str, Any]]) -> str:
 
 
 def missing(studies: list[Study]) -> str:
-    """The arms that have not been run, or not to their end, with the command and what it would cost."""
+    """The arms that have not been run, not to their end, or not for long enough, with the command and what it costs."""
     lines, cost = [], episode_cost(studies)
     for study in studies:
-        absent = [arm for arm in study.arms if arm.state == "not run"]
-        for arm in study.arms:
-            if arm.words and arm not in absent:
-                lines.append(f"- {clean(study.title)}: **{clean(arm.label)}** {clean(arm.words)}.")
+        title, command = clean(study.title), f"`butfor study run {study.name.removesuffix('-small')}`"
+        absent, short = [arm for arm in study.arms if arm.state == "not run"], too_short(study)
+        lines += [f"- {title}: **{clean(arm.label)}** {clean(arm.words)}." for arm in study.arms
+                  if arm.words and arm not in absent]  # fmt: skip
         if absent:
-            names = ", ".join(f"**{clean(arm.label)}**" for arm in absent)
-            have = "has" if len(absent) == 1 else "have"
-            runs = f"{len(absent)} run" + ("s" if len(absent) > 1 else "")
-            episodes = [arm.asked[1] for arm in absent if arm.kind == "training" and arm.asked[1]]
-            price = ""
-            if cost and episodes:
-                short = sum(min(count, SHORT) for count in episodes)
-                price = f"; {runs}, about {duration(cost * sum(episodes))}"
-                if short < sum(episodes):
-                    price += f", or {duration(cost * short)} with `--episodes {SHORT}`"
-            name = study.name.removesuffix("-small")
-            lines.append(f"- {clean(study.title)}: {names} {have} not been run{price}. `butfor study run {name}`")
+            names, have = ", ".join(f"**{clean(arm.label)}**" for arm in absent), "has" if len(absent) == 1 else "have"
+            lines.append(f"- {title}: {names} {have} not been run{price(absent, cost)}. {command}")
+        if short:
+            names = ", ".join(f"**{clean(arm.label)}** ({last:,} of {arm.asked[1]:,})" for arm, last in short)
+            longer = f"what is undecided would take more of the paper's episodes: {names}"
+            lines.append(f"- {title}: {longer}{price([arm for arm, _ in short], cost)}. {command}")
     if cost and lines:
         seconds = f"{cost:.2f} s an episode of ten seeds, the median of the runs on this page"
         lines.append(f"\nTimes are for one run after another at {seconds}, most of which had others beside them.")
     return "\n".join(["## What has not been run, or not to its end\n", *(lines or ["Nothing is missing."]), ""])
+
+
+def too_short(study: Study) -> list[tuple[Arm, int]]:
+    """The measured arms of undecided claims that were played for less than the paper's, and up to which episode."""
+    undecided = [claim for claim, found, _ in study.verdicts if found.verdict == "undecided"]
+    asked = {label for claim in undecided if is_measured(study, claim) for label in (claim.arm, claim.than)}
+    lasts = [(arm, int(arm.curve.episodes[-1])) for arm in study.arms if arm.label in asked and arm.curve]
+    return [(arm, last) for arm, last in lasts if last < arm.asked[1]]
+
+
+def price(arms: list[Arm], cost: float | None) -> str:
+    """What it takes to run these arms from their beginning to the paper's end, and how long a short run takes."""
+    episodes = [arm.asked[1] for arm in arms if arm.kind == "training" and arm.asked[1]]
+    if not cost or not episodes:
+        return ""
+    words = f"; {len(arms)} run{'s' if len(arms) > 1 else ''}, about {duration(cost * sum(episodes))}"
+    short = sum(min(count, SHORT) for count in episodes)
+    if short < sum(episodes) and all(arm.curve is None for arm in arms):
+        words += f", or {duration(cost * short)} with `--episodes {SHORT}`"
+    return words
 
 
 def episode_cost(studies: list[Study]) -> float | None:
