@@ -7,7 +7,8 @@ from pathlib import Path
 
 from butfor.files import read_json, write_json
 from butfor.results_page import write_results_page
-from butfor.study import HER, STUDIES, make_study, write_study
+from butfor.study import STUDIES, make_study, write_study
+from butfor.study_claims import HER
 
 RESULTS = Path(__file__).parent
 PICK = "training/pick-and-place"

@@ -80,6 +80,7 @@ RANKS = {
     "detection": 13,
     "units": 14,
     "claims": 1,
+    "study_claims": 2,
     "cluster": 15,
     "study": 16,
     "score_data": 12,

@@ -6,7 +6,7 @@ from typing import Any, Literal
 import numpy as np
 import pytest
 
-from butfor.claims import Claim, Curve, claim_from, judge, judge_detection
+from butfor.claims import Claim, Curve, claim_from, judge, judge_tables
 
 EPISODES = np.array([1000, 2000, 3000, 4000])
 
@@ -45,11 +45,21 @@ def test_a_level_not_reached_by_a_run_that_was_cut_off_is_undecided() -> None:
 @pytest.mark.parametrize(
     ("slow", "factor", "expected", "said"),
     [
-        ((0.1, 0.2, 0.3, 0.6), 4.0, "reproduced", "4.0 times"),  # 4,000 / 1,000
-        ((0.1, 0.2, 0.6, 0.7), 4.0, "partly", "3.0 times"),
-        ((0.6, 0.7, 0.8, 0.9), 4.0, "not reproduced", "1.0 times"),
-        ((0.1, 0.2, 0.3, 0.4), 4.0, "reproduced", "more than 4.0 times"),  # never: at least 4,000 / 1,000
-        ((0.1, 0.2, 0.3, 0.4), 5.0, "undecided", "more than 4.0 times"),  # a bound below the factor says nothing
+        ((0.1, 0.2, 0.3, 0.6), 4.0, "reproduced", "4.0 [4.0, 4.0] times"),  # 4,000 / 1,000
+        ((0.1, 0.2, 0.6, 0.7), 4.0, "partly", "3.0 [3.0, 3.0] times"),
+        ((0.6, 0.7, 0.8, 0.9), 4.0, "not reproduced", "1.0 [1.0, 1.0] times"),
+        (
+            (0.1, 0.2, 0.3, 0.4),
+            4.0,
+            "reproduced",
+            "more than 4.0 [4.0, unbounded] times",
+        ),  # never: at least 4,000 / 1,000
+        (
+            (0.1, 0.2, 0.3, 0.4),
+            5.0,
+            "undecided",
+            "more than 4.0 [4.0, unbounded] times",
+        ),  # a bound below the factor says nothing
     ],
 )
 def test_so_many_times_faster(slow: tuple[float, ...], factor: float, expected: str, said: str) -> None:
@@ -67,6 +77,17 @@ def test_the_faster_arm_must_get_there() -> None:
     assert judge(claim, {"ours": ours, "theirs": ours}).verdict == "undecided"
 
 
+def test_a_factor_must_hold_for_the_interval_and_not_for_the_middle_alone() -> None:
+    """Five seeds are there at 1,000 and five at 2,000, of the others all at 4,000: 2.7 times, between 2 and 4."""
+    ours = Curve(EPISODES, np.array([[0.6, 0.7, 0.8, 0.9]] * 5 + [[0.1, 0.7, 0.8, 0.9]] * 5), 4000)
+    theirs = curve(0.1, 0.2, 0.3, 0.7, seeds=10)
+    for factor, expected in ((1.0, "reproduced"), (2.0, "reproduced"), (2.5, "partly")):
+        verdict = judge(Claim("x", "faster", "a", "b", factor=factor), {"a": ours, "b": theirs})
+        assert verdict.verdict == expected
+        assert "2.7 [2.0, 4.0] times fewer" in verdict.words
+        assert ("the paper says" in verdict.words) == (factor > 1)  # it names no factor where it says "faster"
+
+
 def test_the_same_curve_is_not_faster() -> None:
     claim = Claim("Faster.", "faster", "ours", "theirs", level=0.6, factor=1)
     same = curve(0.1, 0.6, 0.7, 0.8)
@@ -79,7 +100,7 @@ def test_a_level_that_all_of_ten_seeds_have_is_reached(level: float) -> None:
     exact = Curve(EPISODES, np.full((10, 4), level), 4000)
     assert judge(Claim("x", "reaches", "a", level=level, within=1000), {"a": exact}).verdict == "reproduced"
     slow = curve(0.1, 0.1, 0.1, level, seeds=10)
-    assert "4.0 times" in judge(Claim("x", "faster", "a", "b", level=level), {"a": exact, "b": slow}).words
+    assert "4.0 [4.0, 4.0] times" in judge(Claim("x", "faster", "a", "b", level=level), {"a": exact, "b": slow}).words
 
 
 def test_few_seeds_and_nothing_learned_decide_nothing() -> None:
@@ -155,10 +176,13 @@ def test_a_claim_survives_json_and_nonsense_is_refused() -> None:
         Claim("?", "reaches", "ours", "theirs")
 
 
-def table(auc: float, paper: list[float] | None) -> dict[str, Any]:
-    row = {"name": "cai", "seeds": 5, "auc": {"mean": auc}, "ap": {"mean": 0.9}, "f1": {"mean": 0.8}}
-    row["paper"] = None if paper is None else {"auc": paper, "ap": [0.9], "f1": [0.8]}
-    return {"detectors": [{"name": "contact", "paper": None}, row]}
+def row(name: str, auc: float, ap: float = 0.9, f1: float = 0.8) -> dict[str, Any]:
+    return {"name": name, "title": name, "seeds": 5, "auc": {"mean": auc}, "ap": {"mean": ap}, "f1": {"mean": f1}}
+
+
+def table(auc: float, paper: list[float] | None, *others: dict[str, Any]) -> dict[str, Any]:
+    ours = {"paper": None if paper is None else {"auc": paper, "ap": [0.9], "f1": [0.8]}}
+    return {"detectors": [*others, row("cai", auc) | ours]}
 
 
 @pytest.mark.parametrize(
@@ -167,7 +191,46 @@ def table(auc: float, paper: list[float] | None) -> dict[str, Any]:
 )
 def test_detection_is_held_against_the_papers_table(auc: float, expected: str) -> None:
     claim = Claim("CAI detects.", "detects", "slide")
-    verdict = judge_detection(claim, [table(0.5, None), table(auc, [0.97, 0.0])])  # the exact label has no number
+    verdict = judge_tables(claim, [table(0.5, None), table(auc, [0.97, 0.0])])  # the exact label has no number
     assert verdict.verdict == expected
+    assert verdict.measured
     assert f"AUC {auc:.2f} (paper: 0.97)" in verdict.words
-    assert judge_detection(claim, [table(auc, None)]).verdict == judge(claim, {}).verdict == "undecided"
+    none = judge_tables(claim, [table(auc, None)])
+    assert (none.verdict, none.measured) == ("undecided", False)
+
+
+@pytest.mark.parametrize(
+    ("other", "expected"),
+    [
+        ((0.9, 0.3, 0.7), "reproduced"),
+        ((0.9, 0.85, 0.75), "partly"),  # has 90 % of all three
+        ((0.99, 0.3, 0.3), "not reproduced"),  # is ahead in one
+    ],
+)
+def test_no_other_detector_comes_near(other: tuple[float, float, float], expected: str) -> None:
+    found = table(0.97, [0.97, 0.0], row("Nothing", 0.5, 0.1, 0.1), row("Other", *other))
+    verdict = judge_tables(Claim("Alone.", "alone", "slide"), [found])
+    assert verdict.verdict == expected
+    assert "nearest comes Other" in verdict.words or expected == "not reproduced"
+
+
+@pytest.mark.parametrize(("factor", "expected"), [(0.5, "reproduced"), (0.55, "partly"), (0.6, "not reproduced")])
+def test_one_number_is_so_many_times_another(factor: float, expected: str) -> None:
+    claim = Claim("x", "times", "slide", factor=factor, measure="noise", row="much", reference="none")
+    sides = {"noise": [{"title": "none", "ap": {"mean": 0.8}}, {"title": "much", "ap": {"mean": 0.4}}]}
+    verdict = judge_tables(claim, [{"sides": sides}])
+    assert verdict.verdict == expected
+    assert "average precision: 0.40 (much) against 0.80 (none), 0.50 times as much" in verdict.words
+    assert not judge_tables(claim, [{"sides": {"noise": sides["noise"][:1]}}]).measured
+    with pytest.raises(ValueError, match="names a row and a reference"):
+        Claim("x", "times", "slide", row="much")
+
+
+def test_the_score_follows_the_label_over_training() -> None:
+    """A correlation of 1 by construction with the label, and of -1 with what is lifted."""
+    score = np.array([[0.0, 1.0], [2.0, 3.0]])
+    held = [{"heat_map": {"score": score, "label": 2 * score + 1, "lifted": np.array([1.0, 0.0])}}]
+    assert judge_tables(Claim("x", "follows", "a", level=0.7, measure="label"), held).verdict == "reproduced"
+    verdict = judge_tables(Claim("x", "follows", "a", level=0.7, measure="lifted"), held)
+    assert (verdict.verdict, "is -1.00" in verdict.words) == ("not reproduced", True)
+    assert not judge_tables(Claim("x", "follows", "a", measure="held"), held).measured

@@ -192,7 +192,7 @@ def test_verdicts_are_worded_and_coloured(page: str) -> None:
         assert "How this is decided" in text
     assert "fast arm: 1.00 in the mean over 5 seeds, at 500 episodes." in told[0][1]
     assert "Here: level 95 %, within 500 episodes." in told[0][1]
-    assert "more than 1.7 times fewer; the paper says 2" in told[1][1]
+    assert "more than 1.7 [1.7, unbounded] times fewer; the paper says 2" in told[1][1]
     assert "absent arm: not measured yet." in told[3][1]
     assert "1 reproduced ✗ 1 not reproduced ? 3 undecided" in words(page[: page.index("<main>")])
 

@@ -13,7 +13,8 @@ from butfor.claims import claim_from
 from butfor.detection_settings import detection_preset
 from butfor.heatmap import write_heatmap
 from butfor.settings import Config, preset
-from butfor.study import HER, STUDIES, Study, make_study, study_states, write_study
+from butfor.study import STUDIES, Study, make_study, study_states, write_study
+from butfor.study_claims import CLAIMS, HER
 from butfor.train import resume, train
 from butfor.units import unit_name
 
@@ -41,7 +42,9 @@ def test_a_study_has_a_name_arms_and_claims_about_them(name: str, size: str) -> 
     labels = [arm.label for arm in study.arms]
     assert len(set(labels)) == len(labels) > 0
     folders = [unit_name(arm.config) for arm in study.arms]
+    assert set(CLAIMS) == set(STUDIES)
     assert len(set(folders)) == len(folders)  # two arms that are the same run would be a mistake
+    assert study.claims
     for claim in study.claims:
         assert {claim.arm, claim.than} - {""} <= set(labels)
 

@@ -20,6 +20,7 @@ from butfor.detection_settings import PAPER, PAPER_LABEL, PAPER_SHARE, TOKENS, D
 from butfor.detection_studies import (
     Case,
     evaluate,
+    kinds_of_episodes,
     member,
     study_actions,
     study_ensembles,
@@ -263,6 +264,7 @@ def _write_results(
             other | {"detectors": [row for row in other["detectors"] if row["name"] in detect.TITLES]}
             for other in others
         ],
+        "episodes": kinds_of_episodes(sets["test"], scores["test"]["cai"]),
         "notes": [who, *([f"Settings that differ from the defaults: {changed}."] if changed else [])],
     }
     write_json(folder / "summary.json", summary)

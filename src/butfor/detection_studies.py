@@ -18,6 +18,7 @@ from butfor.episodes import Episodes
 from butfor.gaussian import KL_FORMS, KLForm
 from butfor.influence import Influence
 from butfor.networks import some_replicas
+from butfor.pictures import episode_kinds
 from butfor.rollout import Progress
 from butfor.scoring import ScoreConfig
 
@@ -228,6 +229,32 @@ def study_reference(case: Case) -> list[dict[str, Any]]:
                 }
             )
             case.progress("reference", len(rows), len(KL_FORMS) * len(ACTIONS), form)
+    return rows
+
+
+def kinds_of_episodes(episodes: Episodes, cai: Array) -> list[dict[str, Any]]:
+    """CAI [S, N] by kind of episode and step, mean and deviation over seeds; nothing where contacts are not known."""
+    if episodes.contact is None or "exact" not in episodes.label or not is_fetch(episodes.observation):
+        return []
+    untouched, brief, handled = (kind[:, None] & episodes.valid for kind in episode_kinds(episodes))
+    contact, label = episodes.contact & episodes.valid, episodes.label["exact"] & episodes.valid
+    around = contact.copy()
+    around[:, :-1] |= contact[:, 1:]
+    around[:, 1:] |= contact[:, :-1]
+    steps = {
+        "no contact": untouched,
+        "manipulation": handled,
+        "around a brief touch": brief & around,
+        "the rest of these episodes": brief & ~around,
+        "influenced, in contact": label & contact,
+        "influenced, no contact": label & ~contact,
+    }
+    rows = []
+    for title, chosen in steps.items():
+        if chosen.any():
+            means = np.asarray(cai, dtype=np.float64)[:, chosen[episodes.valid]].mean(1)
+            row = {"title": title, "steps": int(chosen.sum()), "set": "test"}
+            rows.append(row | {"cai": {"mean": float(means.mean()), "std": float(means.std())}})
     return rows
 
 

@@ -63,22 +63,27 @@ def choose_timelines(episodes: Episodes) -> dict[str, int]:
     """
     from butfor.envs.fetch import reward
 
-    contact = _contact(episodes) & episodes.valid
-    steps, numbers = np.arange(contact.shape[1]), np.arange(len(episodes))
-    touches = contact.sum(1)
-    last = np.where(contact, steps, -1).max(1)
-    span = last - contact.argmax(1)
-    end = episodes.achieved_goal[numbers, episodes.length]
+    untouched, brief, handled = episode_kinds(episodes)
+    end = episodes.achieved_goal[np.arange(len(episodes)), episodes.length]
     way = np.linalg.norm(end - episodes.achieved_goal[:, 0], axis=1)
-    reached = reward(end, episodes.desired_goal[numbers, episodes.length]) == 0
-    brief = (touches > 0) & (span < BRIEF) & (last < episodes.length - BRIEF)  # and it goes on without a touch
-    handled = (way > FAR) & (touches > BRIEF)
-    kinds = {"No contact": touches == 0, "A brief touch": brief}
+    reached = reward(end, episodes.desired_goal[np.arange(len(episodes)), episodes.length]) == 0
+    kinds = {"No contact": untouched, "A brief touch": brief}
     if (handled & reached).any():
         kinds["A successful manipulation"] = way * (handled & reached)
     else:
         kinds["A manipulation that does not end at the goal"] = way * handled
     return {title: int(kind.argmax()) for title, kind in kinds.items() if kind.any()}
+
+
+def episode_kinds(episodes: Episodes) -> tuple[Flags, Flags, Flags]:
+    """Which episodes [E] have no contact, have a brief one and then none, and end with the object moved by many."""
+    contact = _contact(episodes) & episodes.valid
+    touches = contact.sum(1)
+    last = np.where(contact, np.arange(contact.shape[1]), -1).max(1)
+    brief = (touches > 0) & (last - contact.argmax(1) < BRIEF) & (last < episodes.length - BRIEF)
+    end = episodes.achieved_goal[np.arange(len(episodes)), episodes.length]
+    moved = np.linalg.norm(end - episodes.achieved_goal[:, 0], axis=1) > FAR
+    return touches == 0, brief, moved & (touches > BRIEF)
 
 
 def choose_failures(episodes: Episodes, score: Floats, count: int = FAILURES) -> list[tuple[str, int, int]]:

@@ -10,9 +10,20 @@ from typing import Any
 
 import numpy as np
 
-from butfor.claims import ENOUGH, Claim, Curve, Verdict, claim_from, judge, judge_detection, overlap
+from butfor.claims import (
+    ENOUGH,
+    TABLE_RULES,
+    Claim,
+    Curve,
+    Verdict,
+    claim_from,
+    judge,
+    judge_tables,
+    overlap,
+    rule_words,
+)
 from butfor.report_figures import Array, Row
-from butfor.report_reading import detector_rows, expected_form, numbers, read
+from butfor.report_reading import detector_rows, expected_form, numbers, read, read_optional, side_rows
 from butfor.statistics import area_under_curve, curve_summary, probability_of_improvement, reach_summary
 
 BEHAVIOUR = ("moved", "lifted", "held")  # what else an evaluation of a robot world may show
@@ -89,14 +100,26 @@ def read_study(root: Path, name: str) -> Study:
 
 
 def verdict_on(claim: Claim, arms: Sequence[Arm]) -> Verdict:
-    """The verdict on a claim from the arms' curves, or from the tables of a detection run."""
-    if claim.kind == "detects":
-        summaries = [arm.summary for arm in arms if arm.label == claim.arm and arm.summary]
-        return judge_detection(claim, [table for one in summaries for table in (one, *one.get("others", []))])
+    """The verdict on a claim from the arms' curves, or from the tables of a run."""
+    if claim.kind in TABLE_RULES:
+        try:
+            return judge_tables(claim, [table for arm in arms if arm.label == claim.arm for table in run_tables(arm)])
+        except ValueError as error:  # the page of the others is worth more than this verdict
+            return Verdict("undecided", f"{claim.arm}: {error}", rule_words(claim.kind), measured=False)
     measured = {
         arm.label: arm.curve if claim.measure == "success" else arm.behaviour.get(claim.measure) for arm in arms
     }
     return judge(claim, {label: curve for label, curve in measured.items() if curve})
+
+
+def run_tables(arm: Arm) -> list[Row]:
+    """What a claim that is about no curve can rest on: a detection run's tables, or a training run's heat map."""
+    if arm.kind == "training":
+        path = arm.folder / "heatmap.npz"
+        return [{"heat_map": read(path, HEAT_AGAIN)}] if path.is_file() else []
+    with expected_form(arm.folder / "studies.json", RUN_AGAIN):
+        sides = side_rows(arm.summary, read_optional(arm.folder / "studies.json") or {})
+    return [arm.summary | {"sides": sides}, *arm.summary.get("others", [])] if arm.summary else []
 
 
 def arm_folder(root: Path, name: Any) -> Path:

@@ -298,3 +298,34 @@ def read_pictures(run: Path) -> Row | None:
                 numbers(np.where(np.isnan(arrays[key]), 0.0, arrays[key]), len(y), len(x))  # there may be gaps
                 view["map"][key] = factor * arrays[key]
     return view
+
+
+def side_rows(summary: dict[str, Any], studies: dict[str, Any]) -> dict[str, list[Row]]:
+    """The rows of a detection run's side questions, each with a title: sets, episodes, noise, actions, helps."""
+    tables = [{"set": "test"} | summary, *summary.get("others", [])]
+    sets = [
+        {"title": f"{one['set']} set", **{metric: row[metric] for metric in METRICS}}
+        for one in tables
+        if one.get("label") == "exact"
+        for row in one.get("detectors", [])
+        if row["name"] == "cai"
+    ]
+    actions = [
+        row | {"title": f"{row['actions']}, {row['sampling']}, {row['form']}"} for row in studies.get("actions") or []
+    ]
+    noise = noise_rows(studies.get("noise"))
+    helps, episodes = studies.get("helps") or [], summary.get("episodes") or []
+    return {"sets": sets, "episodes": episodes, "noise": noise, "actions": actions, "helps": helps}
+
+
+def noise_rows(noise: dict[str, Any] | None) -> list[Row]:
+    """The study of noise as rows: mean and deviation over seeds at each level."""
+    rows = []
+    for where, words in (("train_only", "seen in training"), ("train_and_test", "also in testing")):
+        for place, level in enumerate(noise["levels"] if noise else ()):
+            row: Row = {"title": f"{100 * level:g} %, {words}"}
+            for metric in METRICS:
+                values = np.asarray(noise[where][metric][place])  # type: ignore[index]
+                row[metric] = {"mean": float(values.mean()), "std": float(values.std())}
+            rows.append(row)
+    return rows

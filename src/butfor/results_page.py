@@ -25,8 +25,14 @@ from butfor.report_arms import (
 )
 from butfor.report_figures import Row
 from butfor.report_page import write_page
-from butfor.report_reading import METRICS, read_optional
+from butfor.report_reading import METRICS, read_optional, side_rows
 
+SIDES = {  # which side tables of a detection run a study shows, by title
+    "random-training-data": {"helps": "What helps"},
+    "detection-curves": {"noise": "Noise", "actions": "Number of actions K"},
+    "random-test-set": {"actions": "Number of actions K"},
+    "trajectories": {"episodes": "CAI by kind of episode"},
+}
 SHORT = 3000  # episodes, for those who have less time
 KINDS = {  # of claims
     "reaches": "reaches a level",
@@ -34,6 +40,9 @@ KINDS = {  # of claims
     "better": "is better than another",
     "on par": "is on par with another",
     "detects": "detects as well as the paper's",
+    "alone": "alone detects",
+    "times": "has a number that is so many times another",
+    "follows": "goes with something over training",
 }
 INTRODUCTION = """# What reproduces and what does not
 
@@ -52,7 +61,7 @@ def write_results_page(results: Path, page: Path) -> Path:
     parts = [INTRODUCTION.format(results=relative(results, page.parent), enough=ENOUGH)]
     claims = [(study, *found) for study in studies for found in study.verdicts]
     if claims:
-        measured = [found for found in claims if is_measured(found[0], found[1])]
+        measured = [found for found in claims if found[2].measured]
         rows = [(f"[{clean(s.title)}](#{anchor(s.title)})", clean(claim.words) + compared(claim),
                  f"**{verdict.verdict}**") for s, claim, verdict, _ in measured]  # fmt: skip
         waiting = len(claims) - len(measured)
@@ -64,12 +73,6 @@ def write_results_page(results: Path, page: Path) -> Path:
         lines = [f"- A claim that an arm {KINDS.get(kind, kind)}. {clean(rules[kind])}" for kind in sorted(rules)]
         parts.append("\n".join(["## How verdicts are decided\n", *lines, ""]))
     return write_page(page, "\n".join(parts))
-
-
-def is_measured(study: Study, claim: Claim) -> bool:
-    """Whether every arm of a claim has a curve."""
-    curves = {arm.label for arm in study.arms if arm.curve or (claim.kind == "detects" and arm.summary)}
-    return {claim.arm, claim.than} - {""} <= curves
 
 
 def compared(claim: Claim) -> str:
@@ -154,38 +157,18 @@ def detection_tables(study: str, arm: Arm, folder: Path) -> list[str]:
             paper = f" (paper: {one['paper_share']:.1%})" if one.get("paper_share") else ""
             parts.append(f"{linked(arm, folder)}. {clean(one['title'])}{share}{paper}:\n")
             parts.append(detector_table(one["detectors"]))
-    held = read_optional(arm.folder / "studies.json") or {}
-    named = {"random-training-data": ("helps",), "detection-curves": ("noise", "actions")}.get(study, ())
-    titles = {"helps": "What helps", "noise": "Noise", "actions": "Number of actions K"}
-    for name in named:
-        rows = noise_rows(held.get(name)) if name == "noise" else held.get(name) or []
-        if rows:
+    sides = side_rows(arm.summary, read_optional(arm.folder / "studies.json") or {})
+    for name, title in SIDES.get(study.removesuffix("-small"), {}).items():
+        if rows := sides.get(name):
             where = f", on the {clean(rows[0]['set'])} set" if rows[0].get("set") else ""
-            parts.append(f"{titles[name]}, exact label{where}:\n")
+            parts.append(f"{title}, exact label{where}:\n")
+            shown = {"cai": "CAI"} if "cai" in rows[0] else {"auc": "AUC", "ap": "average precision", "f1": "best F1"}
             cells = [
-                [clean(row_name(row)), *(f"{row[m]['mean']:.3f} ± {row[m]['std']:.3f}" for m in METRICS)]
+                [clean(row["title"]), *(f"{row[key]['mean']:.3f} ± {row[key]['std']:.3f}" for key in shown)]
                 for row in rows
             ]
-            parts.append(table(["", "AUC", "average precision", "best F1"], cells))
+            parts.append(table(["", *shown.values()], cells))
     return parts
-
-
-def row_name(row: dict[str, Any]) -> str:
-    """What a row of a side question is called."""
-    return str(row["title"]) if "title" in row else f"{row['actions']}, {row['sampling']}, {row['form']}"
-
-
-def noise_rows(noise: dict[str, Any] | None) -> list[dict[str, Any]]:
-    """The study of noise as rows: mean and deviation over seeds at each level."""
-    rows = []
-    for where, words in (("train_only", "seen in training"), ("train_and_test", "also in testing")):
-        for place, level in enumerate(noise["levels"] if noise else ()):
-            row: dict[str, Any] = {"title": f"{100 * level:g} %, {words}"}
-            for metric in METRICS:
-                values = np.asarray(noise[where][metric][place])  # type: ignore[index]
-                row[metric] = {"mean": float(values.mean()), "std": float(values.std())}
-            rows.append(row)
-    return rows
 
 
 def detector_table(detectors: list[dict[str, Any]]) -> str:
@@ -225,8 +208,8 @@ def missing(studies: list[Study]) -> str:
 
 def too_short(study: Study) -> list[tuple[Arm, int]]:
     """The measured arms of undecided claims that were played for less than the paper's, and up to which episode."""
-    undecided = [claim for claim, found, _ in study.verdicts if found.verdict == "undecided"]
-    asked = {label for claim in undecided if is_measured(study, claim) for label in (claim.arm, claim.than)}
+    undecided = [claim for claim, found, _ in study.verdicts if found.verdict == "undecided" and found.measured]
+    asked = {label for claim in undecided for label in (claim.arm, claim.than)}
     lasts = [(arm, int(arm.curve.episodes[-1])) for arm in study.arms if arm.label in asked and arm.curve]
     return [(arm, last) for arm, last in lasts if last < arm.asked[1]]
 

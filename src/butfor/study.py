@@ -13,11 +13,11 @@ from butfor.claims import Claim
 from butfor.detection_settings import detection_preset
 from butfor.files import write_json
 from butfor.settings import Config, Overlap, Use, preset
+from butfor.study_claims import CLAIMS, HER
 from butfor.units import AnyConfig, UnitState, kind_of, unit_name, unit_state
 
 Size = Literal["paper", "small"]
 EPISODES = {"pick-and-place": 20_000, "push": 10_000, "rot-table": 30_000}  # of the paper's curves
-HER = "DDPG + HER"
 USES: tuple[Use, ...] = ("priority", "bonus", "active")
 SHORT = {"priority": "P", "bonus": "bonus", "active": "active"}
 
@@ -38,7 +38,11 @@ class Study:
     title: str
     about: str
     arms: tuple[Arm, ...]
-    claims: tuple[Claim, ...] = ()
+
+    @property
+    def claims(self) -> tuple[Claim, ...]:
+        """The paper's sentences about it."""
+        return CLAIMS.get(self.name, ())
 
 
 def _detection(name: str, title: str, about: str, *worlds: str) -> Study:
@@ -49,9 +53,7 @@ def _detection(name: str, title: str, about: str, *worlds: str) -> Study:
 def table1() -> Study:
     """Table 1."""
     about = "CAI, entropy, attention and contact as detectors of influence on 1DSlide and FetchPickAndPlace."
-    study = _detection("table1", "Detection: table 1", about, "slide", "pick-and-place")
-    words = "CAI detects influence almost without mistakes."
-    return replace(study, claims=tuple(Claim(words, "detects", arm.label) for arm in study.arms))
+    return _detection("table1", "Detection: table 1", about, "slide", "pick-and-place")
 
 
 def detection_curves() -> Study:
@@ -87,13 +89,7 @@ def intrinsic() -> Study:
     """Figure 4: influence as the only reward."""
     config = replace(preset("pick-and-place", "intrinsic"), seeds=10)
     about = "Influence on the object as the only reward: does the agent learn to grasp, lift and hold it?"
-    words = "The agent learns to lift and hold the object within 2,000 episodes"
-    claims = tuple(
-        Claim(f"{words}: {measure} in a tenth of the steps (the number is ours).", "reaches", "CAI alone", level=0.1,
-              within=2_000, measure=measure)
-        for measure in ("lifted", "held")
-    )  # fmt: skip
-    return Study("intrinsic", "Influence as the only reward", about, (Arm("CAI alone", config),), claims)
+    return Study("intrinsic", "Influence as the only reward", about, (Arm("CAI alone", config),))
 
 
 def bonus_sweep() -> Study:
@@ -101,10 +97,8 @@ def bonus_sweep() -> Study:
     base = _run("pick-and-place", "bonus")
     weights = (0.05, 0.1, 0.2, 0.5, 1.0)
     arms = [Arm(f"bonus {weight:g}", replace(base, bonus=replace(base.bonus, weight=weight))) for weight in weights]
-    words = "With the right weight, 60 % is reached four times faster than without a bonus."
-    claim = Claim(words, "faster", "bonus 0.2", HER, level=0.6, factor=4)
     about = "The weight of influence as an exploration bonus; 0 is the agent without it. The grid is ours."
-    return Study("bonus-sweep", "The weight of the bonus", about, (Arm(HER, _run()), *arms), (claim,))
+    return Study("bonus-sweep", "The weight of the bonus", about, (Arm(HER, _run()), *arms))
 
 
 def active_sweep() -> Study:
@@ -112,15 +106,8 @@ def active_sweep() -> Study:
     base = _run("pick-and-place", "active")
     shares = (0.25, 0.5, 0.75, 1.0)
     arms = [Arm(f"active {share:.0%}", replace(base, explore=replace(base.explore, active=share))) for share in shares]
-    claims = [
-        Claim("Active exploration is roughly twice as sample-efficient.", "faster", "active 100%", HER, factor=2),
-        *(
-            Claim("Any amount of active exploration improves over random exploration.", "better", arm.label, HER)
-            for arm in arms
-        ),
-    ]
     about = "The share of exploratory actions that are chosen for their influence. The grid is ours."
-    return Study("active-sweep", "How much active exploration", about, (Arm(HER, _run()), *arms), tuple(claims))
+    return Study("active-sweep", "How much active exploration", about, (Arm(HER, _run()), *arms))
 
 
 def exploration() -> Study:
@@ -133,16 +120,8 @@ def exploration() -> Study:
         Arm("CAI bonus + active", both),
         *(Arm(label, _rival(name)) for label, name in (("VIME", "vime"), ("Disagreement", "disagreement"))),
     )
-    better = "All uses of CAI for exploration are better than VIME."
-    claims = [Claim(better, "better", label, "VIME") for label in ("CAI bonus", "CAI active", "CAI bonus + active")]
-    alternative = "Bonus and active choice together are better than disagreement, which is a viable alternative."
-    claims += [
-        Claim(alternative, "better", "CAI bonus + active", "Disagreement"),
-        Claim("Bonus and active choice together improve over the bonus.", "better", "CAI bonus + active", "CAI bonus"),
-        Claim("... and over active choice.", "better", "CAI bonus + active", "CAI active"),
-    ]
     about = "Exploration by influence against information gain (VIME) and an ensemble's disagreement."
-    return Study("exploration", "Ways to explore", about, arms, tuple(claims))
+    return Study("exploration", "Ways to explore", about, arms)
 
 
 def _rival(name: str) -> Config:
@@ -158,13 +137,8 @@ def _replay(world: str) -> Study:
         Arm("CAI-P", replace(base, influence=("priority",))),
         *(Arm(label, replace(base, priority=replace(base.priority, kind=kind))) for label, kind in kinds),
     )
-    claims = (
-        Claim("CAI-P reaches 60 % at least 1.5 times faster than PER.", "faster", "CAI-P", "PER", factor=1.5),
-        Claim("CAI-P is on par with EBP, which knows the physics, or better.", "on par", "CAI-P", "EBP"),
-        Claim("CAI-P is faster than replay without priorities.", "faster", "CAI-P", HER, factor=1.0),
-    )
     about = f"Replaying influential episodes more often, on {world}, against energy, TD error and no priorities."
-    return Study(f"replay-{world}", f"Replay by influence: {world}", about, arms, claims)
+    return Study(f"replay-{world}", f"Replay by influence: {world}", about, arms)
 
 
 def combined() -> Study:
@@ -172,26 +146,15 @@ def combined() -> Study:
     subsets = [subset for size in range(4) for subset in combinations(USES, size)]
     labels = {subset: " + ".join(SHORT[use] for use in subset) or HER for subset in subsets}
     arms = tuple(Arm(labels[subset], _run("pick-and-place", *subset)) for subset in subsets)
-    full = labels[USES]
-    pairs = [labels[subset] for subset in subsets if len(subset) == 2]
-    claims = (
-        Claim("All three together reach 95 % within 3,000 episodes.", "reaches", full, level=0.95, within=3_000),
-        Claim("All three need 4 to 10 times fewer episodes than without influence.", "faster", full, HER, factor=4),
-        *(Claim("Two need 4 to 10 times fewer episodes.", "faster", pair, HER, factor=4) for pair in pairs),
-        *(Claim("On its own, priority brings the most.", "better", "P", other) for other in ("bonus", "active")),
-        *(Claim("All three together are best.", "better", full, pair) for pair in pairs),
-    )
     about = "Priority (P), bonus and active choice, alone and together."
-    return Study("combined", "The three uses together", about, arms, claims)
+    return Study("combined", "The three uses together", about, arms)
 
 
 def vime_variants() -> Study:
     """Figure S7."""
     names = {"VIME object + agent": "vime", "VIME object": "vime-object", "VIME full": "vime-full"}
     arms = tuple(Arm(label, _rival(name)) for label, name in names.items())
-    best = "The variant on the positions of agent and object is the best."
-    claims = tuple(Claim(best, "better", arms[0].label, arm.label) for arm in arms[1:])
-    return Study("vime-variants", "Variants of VIME", "What the information gain is about.", arms, claims)
+    return Study("vime-variants", "Variants of VIME", "What the information gain is about.", arms)
 
 
 def disagreement_variants() -> Study:
@@ -204,21 +167,18 @@ def disagreement_variants() -> Study:
     ):
         base = _rival(name)
         arms += [Arm(f"{label}, {w:g}", replace(base, bonus=replace(base.bonus, weight=w))) for w in weights]
-    best = "The variant on the object is the best."
-    claims = tuple(Claim(best, "better", "object, 50", other) for other in ("object + agent, 50", "full state, 0.25"))
     about = "What the ensemble predicts, and the weight of its bonus."
-    return Study("disagreement-variants", "Variants of disagreement", about, tuple(arms), claims)
+    return Study("disagreement-variants", "Variants of disagreement", about, tuple(arms))
 
 
 def partial_rescoring() -> Study:
     """The remark of appendix G that rescoring only the newest episodes is enough."""
     base = _run("pick-and-place", "priority")
     partly = replace(base, model=replace(base.model, rescore="newest"))
-    claim = Claim("Rescoring the newest 1,000 episodes, and all every 1,000, costs nothing.", "on par", "newest", "all")
     about = (
         "Scores of old episodes go out of date as the model learns: all anew after each round, or mostly the newest."
     )
-    return Study("partial-rescoring", "Rescoring in part", about, (Arm("all", base), Arm("newest", partly)), (claim,))
+    return Study("partial-rescoring", "Rescoring in part", about, (Arm("all", base), Arm("newest", partly)))
 
 
 def heatmaps() -> Study:
@@ -247,13 +207,8 @@ def negative_results() -> Study:
     arms.append(Arm("active", active))
     choices: tuple[Any, ...] = ("ranked", "proportional")
     arms += [Arm(f"active, {one}", replace(active, explore=replace(active.explore, choice=one))) for one in choices]
-    claims = tuple(
-        Claim("The variant is no improvement.", "on par", arm.label.split(",")[0], arm.label)
-        for arm in arms
-        if "," in arm.label
-    )
     about = "What the paper tried and dropped, beside what it kept."
-    return Study("negative-results", "What did not help", about, tuple(arms), claims)
+    return Study("negative-results", "What did not help", about, tuple(arms))
 
 
 STUDIES: dict[str, Callable[[], Study]] = {
