@@ -62,6 +62,7 @@ RANKS = {
     "report_page": 1,
     "report_reading": 8,
     "report_arms": 9,
+    "report_rows": 9.5,
     "train": 9,
     "watch": 9,
     "agreement": 10,

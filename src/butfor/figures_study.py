@@ -9,12 +9,11 @@ import numpy as np
 
 from butfor.claims import ENOUGH, Curve
 from butfor.figures import COLUMN, PAGE, SYMBOLS, add_legend, panels, save_figures, short, style_of
-from butfor.report_arms import BEHAVIOUR, Arm, read_heat_map, read_run_folder, read_study, shown_curves
+from butfor.report_arms import BEHAVIOUR, Arm, read_heat_map, read_run_folder, read_study
 from butfor.report_figures import Array
+from butfor.report_rows import COMPARED, shown_curves
 from butfor.report_study import arm_look
 from butfor.statistics import reach_summary
-
-LEVEL = 0.6  # of success, at which the paper compares its arms
 
 
 def write_study_figures(root: Path, name: str) -> list[Path]:
@@ -112,7 +111,7 @@ def reach_figure(arms: list[Arm], looks: dict[str, Any]) -> Any:
     figure, (axes,) = panels(1, PAGE, 0.7 + 0.24 * len(arms))
     for place, arm in enumerate(reversed(arms)):
         assert arm.curve is not None
-        reach, look = reach_summary(arm.curve.episodes, arm.curve.success, LEVEL), looks[arm.label]
+        reach, look = reach_summary(arm.curve.episodes, arm.curve.success, COMPARED), looks[arm.label]
         few = reach.seeds < ENOUGH
         low, high = (min(reach.each), max(reach.each)) if few else (reach.low, reach.high)
         ends = [min(low, reach.limit), high if math.isfinite(high) else reach.limit]
@@ -124,7 +123,7 @@ def reach_figure(arms: list[Arm], looks: dict[str, Any]) -> Any:
     axes.set_yticks(range(len(arms)), [short(arm.label) for arm in reversed(arms)])
     axes.tick_params(axis="y", length=0)
     axes.grid(visible=False, axis="y")
-    axes.set(xlabel=f"episodes to {100 * LEVEL:g} % success, median seed", ylim=(-0.6, len(arms) - 0.4))
+    axes.set(xlabel=f"episodes to {100 * COMPARED:g} % success, median seed", ylim=(-0.6, len(arms) - 0.4))
     axes.set_xlim(0, 1.12 * axes.get_xlim()[1])
     axes.xaxis.set_major_formatter("{x:,.0f}")
     return figure

@@ -1,7 +1,6 @@
 """A study's files, read and checked: its arms with their curves, what is missing, and the verdicts on its claims."""
 
 import json
-import math
 import re
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field, replace
@@ -19,15 +18,12 @@ from butfor.claims import (
     claim_from,
     judge,
     judge_tables,
-    overlap,
     rule_words,
 )
 from butfor.report_figures import Array, Row
 from butfor.report_reading import detector_rows, expected_form, numbers, read, read_optional, side_rows
-from butfor.statistics import area_under_curve, curve_summary, probability_of_improvement, reach_summary
 
 BEHAVIOUR = ("moved", "lifted", "held")  # what else an evaluation of a robot world may show
-LEVELS = (0.3, 0.6, 0.9, 0.95)
 STUDY_AGAIN = "Write the study's file again."
 RUN_AGAIN = "Run it again."
 HEAT_AGAIN = "Delete it and have it written again."
@@ -247,103 +243,3 @@ def weaknesses(claim: Claim, arms: Iterable[Arm]) -> list[str]:
 def count_words(count: int, noun: str) -> str:
     """Such as "1 seed" or "3 seeds"."""
     return f"{count:,} {noun}{'' if count == 1 else 's'}"
-
-
-# --- numbers in words -----------------------------------------------------------------------------
-
-
-def shown_curves(curve: Curve) -> Row:
-    """The lines and bands of a curve: 95 % intervals, or the range where there are too few seeds for them."""
-    found: Row = {key: np.asarray(values) for key, values in curve_summary(curve.episodes, curve.success).items()}
-    if len(curve.success) < ENOUGH:
-        low, high = curve.success.min(0), curve.success.max(0)
-        found |= {"mean_low": low, "mean_high": high, "iqm_low": low, "iqm_high": high}
-    return found
-
-
-def shared_range(arms: Sequence[Arm]) -> tuple[int, int] | None:
-    """The episodes over which areas are compared: those that all finished arms cover, or else all measured ones."""
-    measured = [arm for arm in arms if arm.curve]
-    finished = [arm for arm in measured if arm.state == "finished"]
-    grids = [arm.curve.episodes for arm in finished or measured if arm.curve]
-    first, last = max((int(grid[0]) for grid in grids), default=0), min((int(grid[-1]) for grid in grids), default=0)
-    return (first, last) if first < last else None
-
-
-def areas(curve: Curve, ends: tuple[int, int] | None) -> Array | None:
-    """The area under each seed's curve [S] over a range of episodes; None where the curve does not cover it."""
-    if ends is None or curve.episodes[0] > ends[0] or curve.episodes[-1] < ends[1]:
-        return None
-    return area_under_curve(curve.episodes, curve.success, ends)
-
-
-def arm_row(arm: Arm, baseline: Arm | None, ends: tuple[int, int] | None) -> Row:
-    """A row of the table, each cell as a value and what is said of its spread."""
-    curve = arm.curve
-    assert curve is not None
-    summary, few = shown_curves(curve), len(arm.seeds) < ENOUGH
-    last = int(curve.episodes[-1])
-    end = cell(summary["mean"][-1], summary["mean_low"][-1], summary["mean_high"][-1], len(arm.seeds))
-    row: Row = {
-        "label": arm.label,
-        "seeds": len(arm.seeds),
-        "few": few,
-        "note": "" if arm.state == "finished" else arm.state,
-        "end": end | {"at": f"at {last:,}"},
-    }
-    row["reach"] = [reach_cell(curve, level) for level in LEVELS]
-    area = areas(curve, ends)
-    row["area"] = {"value": "–", "spread": ""}
-    if area is not None:
-        middle = curve_summary([0], area[:, None])  # the interval of a mean over seeds
-        low, high = (area.min(), area.max()) if few else (middle["mean_low"][0], middle["mean_high"][0])
-        row["area"] = cell(area.mean(), low, high, len(area))
-    row["improvement"] = improvement_cell(arm, baseline)
-    return row
-
-
-def cell(value: float, low: float, high: float, seeds: int) -> Row:
-    """A number of 0 to 1 with its interval, or its range where there are too few seeds."""
-    spread = f"[{low:.2f}, {high:.2f}]" if seeds >= ENOUGH else f"{low:.2f} to {high:.2f}"
-    return {"value": f"{value:.2f}", "spread": spread if seeds > 1 else "one seed"}
-
-
-def reach_cell(curve: Curve, level: float) -> Row:
-    """The episodes that the median seed needs to reach a level."""
-    reach = reach_summary(curve.episodes, curve.success, level)
-    value, _, spread = reach.words().replace("more than", ">").partition(" episodes")
-    never = {"at": f"{reach.censored} of {reach.seeds} never"} if reach.censored else {}
-    spread = spread.partition("(")[0].strip() if never else spread.strip(" ()")  # an interval, or "one seed"
-    if 1 < reach.seeds < ENOUGH and not reach.is_bound:
-        ends = (min(reach.each), max(reach.each))
-        low, high = (f"{end:,.0f}" if math.isfinite(end) else f"> {reach.limit:,}" for end in ends)
-        spread = f"{low} to {high}"
-    return {"value": value, "spread": spread} | never
-
-
-def improvement_cell(arm: Arm, baseline: Arm | None) -> Row:
-    """The probability that a seed of this arm has a larger area than one of the baseline, over the episodes of both."""
-    if baseline is None or arm is baseline or arm.curve is None or baseline.curve is None:
-        return {"value": "baseline" if arm is baseline else "–", "spread": ""}
-    ends = overlap(arm.curve, baseline.curve)
-    if ends is None:
-        return {"value": "–", "spread": "nothing in common"}
-    ours, theirs = (area_under_curve(curve.episodes, curve.success, ends) for curve in (arm.curve, baseline.curve))
-    chance, end = probability_of_improvement(ours, theirs), f"up to {ends[1]:,}"
-    few = min(len(ours), len(theirs)) < ENOUGH
-    spread = "too few seeds" if few else f"[{chance.low:.2f}, {chance.high:.2f}]"
-    return {"value": f"{chance.value:.2f}", "spread": spread, "at": end}
-
-
-def duration(seconds: Any) -> str:
-    """Seconds as hours, minutes and seconds."""
-    if not isinstance(seconds, int | float) or not math.isfinite(seconds):
-        return "–"
-    minutes, rest = divmod(round(seconds), 60)
-    return f"{minutes // 60} h {minutes % 60:02d} min" if minutes >= 60 else f"{minutes} min {rest:02d} s"
-
-
-def seconds_of(arm: Arm) -> Any:
-    """How long an arm's run took."""
-    held = arm.summary.get("seconds")
-    return held.get("total") if isinstance(held, dict) else arm.versions.get("seconds")

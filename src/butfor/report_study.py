@@ -14,26 +14,20 @@ import plotly.graph_objects as go
 from butfor.claims import ENOUGH, Curve
 from butfor.report_arms import (
     BEHAVIOUR,
-    LEVELS,
     SMALL,
     Arm,
     Study,
-    areas,
-    arm_row,
     changes,
     count_words,
-    duration,
     read_heat_map,
     read_run_folder,
     read_study,
-    seconds_of,
-    shared_range,
-    shown_curves,
     study_names,
 )
 from butfor.report_figures import DARK, LOOKS, ORANGE, OTHER_STYLE, Row, band, plain, style
 from butfor.report_page import data_address, render_page, write_page
 from butfor.report_reading import detector_rows, expected_form
+from butfor.report_rows import COMPARED, LEVELS, areas, arm_row, duration, seconds_of, shared_range, shown_curves
 from butfor.statistics import episodes_to_reach, export_rliable
 
 MOST_BYTES = 3 * 2**20  # bytes: a larger film is linked, not embedded
@@ -134,6 +128,7 @@ def render(arms: list[Arm], target: Path, study: Study | None) -> str:
         every=[row for arm in measured for row in seed_rows(arm, ends)],
         ends=ends,
         levels=LEVELS,
+        compared=COMPARED,
         small=SMALL if study and study.size == "small" else "",
         enough=ENOUGH,
         counts=verdict_counts(study) if study else {},

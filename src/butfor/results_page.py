@@ -1,6 +1,8 @@
 """docs/results.md from result files: what of the paper's claims holds, what does not, and what has not been run."""
 
 import os
+import shlex
+from collections import Counter
 from pathlib import Path
 from typing import Any
 from urllib.parse import quote
@@ -8,24 +10,11 @@ from urllib.parse import quote
 import numpy as np
 
 from butfor.claims import ENOUGH, Claim
-from butfor.report_arms import (
-    LEVELS,
-    SMALL,
-    Arm,
-    Study,
-    arm_row,
-    cell,
-    count_words,
-    duration,
-    read_study,
-    seconds_of,
-    shared_range,
-    shown_curves,
-    study_names,
-)
+from butfor.report_arms import SMALL, Arm, Study, count_words, read_study, study_names
 from butfor.report_figures import Row
 from butfor.report_page import write_page
 from butfor.report_reading import METRICS, read_optional, side_rows
+from butfor.report_rows import COMPARED, LEVELS, arm_row, cell, duration, seconds_of, shared_range, shown_curves
 
 SIDES = {  # which side tables of a detection run a study shows, by title
     "random-training-data": {"helps": "What helps"},
@@ -49,7 +38,9 @@ INTRODUCTION = """# What reproduces and what does not
 Written from the files in `{results}` by `butfor.results_page.write_results_page`; change those, not this page.
 Verdicts follow [rules](#how-verdicts-are-decided); *undecided* means that what was run cannot tell. Numbers in brackets
 are 95 % bootstrap intervals over seeds; with fewer than {enough} seeds there are none, and "a to b" is the range over
-seeds. Success is the mean over seeds at the last evaluation; episodes to reach a level are those of the median seed.
+seeds. Success is the mean over seeds at the last evaluation, with the standard deviation after ±, and IQM their
+interquartile mean; episodes to reach a level are those of the median seed, and "times fewer" is their ratio at
+{compared:.0%}, a lower bound (>) where the slower arm was never there.
 """
 
 
@@ -58,7 +49,7 @@ def write_results_page(results: Path, page: Path) -> Path:
     results, page = Path(results), Path(page)
     studies = [read_study(results, name) for name in study_names(results)]
     shown = [study for study in studies if any(arm.state in ("finished", "unfinished") for arm in study.arms)]
-    parts = [INTRODUCTION.format(results=relative(results, page.parent), enough=ENOUGH)]
+    parts = [INTRODUCTION.format(results=relative(results, page.parent), enough=ENOUGH, compared=COMPARED)]
     claims = [(study, *found) for study in studies for found in study.verdicts]
     if claims:
         measured = [found for found in claims if found[2].measured]
@@ -109,12 +100,14 @@ def section(study: Study, folder: Path) -> str:
 
 def curve_table(measured: list[Arm], baseline: Arm | None, ends: tuple[int, int] | None, folder: Path) -> str:
     """The numbers of the training arms of a study."""
-    head = ["arm", "seeds", "success", *(f"episodes to {100 * level:g} %" for level in LEVELS), "area"]
-    head += [f"better than {clean(baseline.label)}"] if baseline else []
+    head = ["arm", "seeds", "success", "IQM", *(f"episodes to {100 * level:g} %" for level in LEVELS), "area"]
+    if baseline:
+        head += [f"times fewer than {clean(baseline.label)}", f"better than {clean(baseline.label)}"]
     rows = []
     for arm in measured:
         row = arm_row(arm, baseline, ends)
-        cells = [row["end"], *row["reach"], row["area"], *([row["improvement"]] if baseline else [])]
+        cells = [row["end"], row["iqm"], *row["reach"], row["area"]]
+        cells += [row["times"], row["improvement"]] if baseline else []
         state = "" if arm.state == "finished" else f", {arm.state}"
         rows.append([f"{linked(arm, folder)}{state}", f"{row['seeds']}", *map(cell_text, cells)])
     machines = sorted({str(arm.versions["device"]) for arm in measured if arm.versions.get("device")})
@@ -187,19 +180,21 @@ def detector_table(detectors: list[dict[str, Any]]) -> str:
 
 def missing(studies: list[Study]) -> str:
     """The arms that have not been run, not to their end, or not for long enough, with the command and what it costs."""
-    lines, cost = [], episode_cost(studies)
+    lines, cost, options = [], episode_cost(studies), common_options(studies)
     for study in studies:
-        title, command = clean(study.title), f"`butfor study run {study.name.removesuffix('-small')}`"
         absent, short = [arm for arm in study.arms if arm.state == "not run"], too_short(study)
-        lines += [f"- {title}: **{clean(arm.label)}** {clean(arm.words)}." for arm in study.arms
-                  if arm.words and arm not in absent]  # fmt: skip
+        for arm in study.arms:
+            if arm.words and arm not in absent:
+                end = f". {price(study, [arm], cost, options, arm.curve.asked)}" if arm.curve else "."
+                lines.append(f"- {clean(study.title)}: **{clean(arm.label)}** {clean(arm.words)}{end}")
         if absent:
             names, have = ", ".join(f"**{clean(arm.label)}**" for arm in absent), "has" if len(absent) == 1 else "have"
-            lines.append(f"- {title}: {names} {have} not been run{price(absent, cost)}. {command}")
+            lines.append(f"- {clean(study.title)}: {names} {have} not been run. {price(study, absent, cost, options)}")
         if short:
             names = ", ".join(f"**{clean(arm.label)}** ({last:,} of {arm.asked[1]:,})" for arm, last in short)
             longer = f"what is undecided would take more of the paper's episodes: {names}"
-            lines.append(f"- {title}: {longer}{price([arm for arm, _ in short], cost)}. {command}")
+            words = price(study, [arm for arm, _ in short], cost, options)
+            lines.append(f"- {clean(study.title)}: {longer}. {words}")
     if cost and lines:
         seconds = f"{cost:.2f} s an episode of ten seeds, the median of the runs on this page"
         lines.append(f"\nTimes are for one run after another at {seconds}, most of which had others beside them.")
@@ -214,16 +209,27 @@ def too_short(study: Study) -> list[tuple[Arm, int]]:
     return [(arm, last) for arm, last in lasts if last < arm.asked[1]]
 
 
-def price(arms: list[Arm], cost: float | None) -> str:
-    """What it takes to run these arms from their beginning to the paper's end, and how long a short run takes."""
-    episodes = [arm.asked[1] for arm in arms if arm.kind == "training" and arm.asked[1]]
-    if not cost or not episodes:
-        return ""
-    words = f"; {len(arms)} run{'s' if len(arms) > 1 else ''}, about {duration(cost * sum(episodes))}"
-    short = sum(min(count, SHORT) for count in episodes)
-    if short < sum(episodes) and all(arm.curve is None for arm in arms):
-        words += f", or {duration(cost * short)} with `--episodes {SHORT}`"
-    return words
+def price(study: Study, arms: list[Arm], cost: float | None, options: list[str], episodes: int | None = None) -> str:
+    """The command that runs these arms from their beginning, for so many episodes or the study's, and its time."""
+    counts = [episodes or arm.asked[1] for arm in arms if arm.kind == "training"]
+    words = [f"{count_words(len(arms), 'run')}, about {duration(cost * sum(counts))}:"] if cost and any(counts) else []
+    command = ["butfor", "study", "run", study.name.removesuffix("-small"), *(options if counts else [])]
+    command += ["--episodes", str(episodes)] if episodes else []
+    command += ["--arms", *(arm.label for arm in arms)] if len(arms) < len(study.arms) else []
+    words.append(f"`{shlex.join(command)}`")
+    short = sum(min(count, SHORT) for count in counts)
+    if cost and short < sum(counts) and not any(arm.curve for arm in arms):
+        words.append(f"({duration(cost * short)} with `--episodes {SHORT}`)")
+    return " ".join(words)
+
+
+def common_options(studies: list[Study]) -> list[str]:
+    """How most of the training runs on the page were played, as options of `butfor study run`."""
+    settings = [arm.config["config"] for study in studies for arm in study.arms if arm.curve]
+    worlds = Counter(int(one.get("worlds") or 1) for one in settings).most_common(1)
+    overlap = Counter(tuple(one.get("overlap") or ()) for one in settings if one.get("influence")).most_common(1)
+    options = ["--worlds", str(worlds[0][0])] if worlds and worlds[0][0] > 1 else []
+    return options + (["--overlap", *overlap[0][0]] if overlap and overlap[0][0] else [])
 
 
 def episode_cost(studies: list[Study]) -> float | None:
