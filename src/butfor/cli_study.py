@@ -100,7 +100,8 @@ def study(
     options = {"seeds": seeds, "episodes": episodes, "worlds": worlds, "evaluate_every": evaluate_every}
     chosen = [make_study(name, size, **options, overlap=overlap or None) for name in names]
     if action == "run":
-        check_place(root)
+        for place in (root, root / "studies"):  # the root itself may be a file
+            check_place(place)
         configs = [arm.config for one in chosen for arm in one.arms]
         pages = [write_study(one, root, size).stem for one in chosen]
         with live_progress() as progress:
