@@ -58,3 +58,15 @@ def test_a_file_in_the_way_of_a_study_or_its_pages_is_told_in_a_sentence(tell: T
     code, _, err = tell("report", "tiny")
     assert code == 1
     assert re.match("Error: studies/reports/tiny.html cannot be written: .*; give another place", err)
+
+
+def test_after_a_time_limit_nothing_is_called_done_that_is_not(tell: Tell, tmp_path: Path) -> None:
+    code, out, err = tell("run", "tiny", "--time-limit", "0", "--device", "cpu")
+    assert code == 0
+    assert "units: 2 of 2" not in err
+    assert "done" not in err
+    assert "2 runs are not finished yet; the same command goes on where it was cut off." in out
+    assert out.count("begun, 4 of 10 episodes") == 2
+    page = (tmp_path / "studies" / "reports" / "tiny.html").read_text(encoding="utf-8")
+    assert page.count("has begun and has no evaluation yet (4 of 10 episodes)") == 2
+    assert "not finished yet" not in tell("run", "tiny", "--device", "cpu")[1]

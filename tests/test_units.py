@@ -96,8 +96,9 @@ def test_interrupted_it_does_not_say_how_to_go_on_with_a_part(tmp_path: Path) ->
 
 
 def test_a_time_limit_leaves_a_unit_to_go_on_with(tmp_path: Path) -> None:
-    config = small()
-    run_unit(config, tmp_path, time_limit=0.0)
+    config, shown = small(), list[tuple[Any, ...]]()
+    run_here([config], tmp_path, time_limit=0.0, progress=lambda *given: shown.append(given))
+    assert shown[-1] == ("units", 0, 1, "1 cut off by the time limit")
     state = unit_state(config, tmp_path)
     assert (state.state, state.asked) == ("begun", 10)
     assert state.played < 10

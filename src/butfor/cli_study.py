@@ -134,6 +134,12 @@ def study(
         if others:
             runs = f"{len(others)} run{'s are' if len(others) > 1 else ' is'}"
             print(f"{runs} left to another process; the same command goes on with what that may leave behind.")
+        begun = {
+            state.folder for those in states.values() for state in those.values() if state.state == "begun"
+        } - others
+        if begun:
+            runs = f"{len(begun)} run{'s are' if len(begun) > 1 else ' is'}"
+            print(f"{runs} not finished yet; the same command goes on where it was cut off.")
         try:
             from butfor.report_study import write_study_index, write_study_report
 

@@ -170,10 +170,10 @@ def read_run_folder(folder: Path, label: str = "") -> Arm:
 
 def progress_of(summary: dict[str, Any], curve: Curve | None, asked: int) -> tuple[str, str]:
     """Whether a training run is finished, and where it is not, how far it came."""
-    if curve is None:
-        return "begun", f"has begun and has no evaluation yet (0 of {asked:,} episodes)"
-    last = int(curve.episodes[-1])
+    last = 0 if curve is None else int(curve.episodes[-1])
     played = int(summary.get("played", last))
+    if curve is None:
+        return "begun", f"has begun and has no evaluation yet ({played:,} of {asked:,} episodes)"
     if summary.get("finished") is True and played >= asked:
         return "finished", ""
     return "unfinished", f"was played for {played:,} of {asked:,} episodes; its last evaluation is at {last:,}"

@@ -133,9 +133,12 @@ def run_here(
             break
         left = busy
     raise_failed(failed)
-    text = f"{len(left)} left to other processes" if left else "done"
-    progress("units", len(configs) - len(left), len(configs), text)
-    return [unit_state(config, root).folder for config in configs]
+    states = [unit_state(config, root) for config in configs]
+    finished = sum(state.state == "finished" for state in states)
+    others = {"left to other processes": len(left), "cut off by the time limit": len(configs) - finished - len(left)}
+    text = ", ".join(f"{count} {what}" for what, count in others.items() if count > 0)
+    progress("units", finished, len(configs), text or "done")
+    return [state.folder for state in states]
 
 
 def _run_in_turn(
