@@ -1,6 +1,7 @@
 """The command `butfor study` where something is amiss: it goes on with the rest, and says what to do about it."""
 
 import re
+import shutil
 import signal
 import sys
 from collections.abc import Callable, Iterator
@@ -8,11 +9,13 @@ from pathlib import Path
 
 import pytest
 import torch
-from small_training import small
+from small_training import results, small
 
 from butfor import cli
+from butfor.detection_settings import detection_preset
+from butfor.record import open_run
 from butfor.study import STUDIES, Arm, Study, make_study, write_study
-from butfor.units import unit_name
+from butfor.units import run_unit, unit_name, unit_state
 
 torch.set_num_threads(1)
 TINY = Study("tiny", "A tiny study", "What it is about.", (Arm("one", small()), Arm("two", small(seeds=2))))
@@ -70,3 +73,48 @@ def test_after_a_time_limit_nothing_is_called_done_that_is_not(tell: Tell, tmp_p
     page = (tmp_path / "studies" / "reports" / "tiny.html").read_text(encoding="utf-8")
     assert page.count("has begun and has no evaluation yet (4 of 10 episodes)") == 2
     assert "not finished yet" not in tell("run", "tiny", "--device", "cpu")[1]
+
+
+def test_a_damaged_run_hides_no_other_and_says_what_to_do(tell: Tell) -> None:
+    """A summary comes back from the checkpoint; settings do not, and the sentence names what to delete."""
+    assert tell("run", "tiny", "--device", "cpu")[0] == 0
+    first, second = (folder_of(place) for place in range(2))
+    before = results(first)
+    (first / "summary.json").write_text('{"fin')
+    code, out, _ = tell("status", "tiny")
+    assert code == 0
+    assert f"begun, 0 of 10 episodes  {first}" in out
+    assert f"{first}/summary.json is damaged; butfor study run writes it anew from the checkpoint." in out
+    assert f"finished, 10 of 10 episodes  {second}" in out
+    code, out, _ = tell("run", "tiny", "--device", "cpu")
+    assert code == 0
+    assert out.count("finished, 10 of 10 episodes") == 2
+    assert results(first) == before
+    (second / "config.json").write_text("x")
+    code, out, err = tell("status", "tiny")
+    assert code == 1
+    assert f"finished, 10 of 10 episodes  {first}" in out
+    assert f"{second}/config.json is not valid JSON" in out
+    assert f"Delete {second} to run it anew." in out
+    assert "1 run cannot be read; above is what to do." in err
+    (first / "summary.json").unlink()
+    code, _, err = tell("run", "tiny", "--device", "cpu")
+    assert code == 1
+    assert f"Delete {second} to run it anew." in err
+    assert (first / "summary.json").is_file()  # the other was gone on with
+    shutil.rmtree(second)
+    assert tell("run", "tiny", "--device", "cpu")[0] == 0
+
+
+@pytest.mark.parametrize("kind", ["training", "detection"])
+def test_a_damaged_summary_without_a_checkpoint_is_not_guessed(tmp_path: Path, kind: str) -> None:
+    config = small() if kind == "training" else detection_preset("slide")
+    folder = open_run(tmp_path / unit_name(config), kind, config)
+    for text in ("", "[1]", '{"played": null}'):
+        (folder / "summary.json").write_text(text)
+        state = unit_state(config, tmp_path)
+        assert state.state == "broken"
+        wanted = folder if kind == "training" else folder / "summary.json"
+        assert f"Delete {wanted} to run it anew." in state.words
+        with pytest.raises(ValueError, match="to run it anew"):
+            run_unit(config, tmp_path)

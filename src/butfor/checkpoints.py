@@ -69,7 +69,7 @@ def latest_checkpoint(folder: Path) -> dict[str, Any] | None:
     if problems:
         raise ValueError(
             f"No checkpoint of {folder} is whole. {' '.join(problems)} Put back a copy of one of them under its name, "
-            "or start the run anew with --overwrite."
+            "or start the run anew with --overwrite (in a study: delete its folder)."
         )
     return None
 

@@ -129,6 +129,9 @@ def study(
     states = {one.title: study_states(one, root) for one in chosen}
     for title, those in states.items():
         print_study_states(title, those)
+    broken = {state.folder for those in states.values() for state in those.values() if state.state == "broken"}
+    if broken and action == "status":
+        raise ValueError(f"{len(broken)} run{'s' if len(broken) > 1 else ''} cannot be read; above is what to do.")
     if action == "run":
         others = {state.folder for those in states.values() for state in those.values() if state.worker}
         if others:

@@ -113,6 +113,8 @@ def print_study_states(title: str, states: "Mapping[str, Any]") -> None:
         played = f", {state.played:,} of {state.asked:,} episodes" if state.asked else ""
         worker = f", {state.worker} works on it" if state.worker else ""
         print(f"  {label:<24}{state.state}{played}{worker}  {state.folder}")
+        if state.words:
+            print(f"    {state.words}")
 
 
 def print_training(folder: Path) -> bool:

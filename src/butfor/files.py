@@ -52,7 +52,8 @@ def read_json(path: Path | str) -> Any:
     try:
         return json.loads(Path(path).read_text())
     except (json.JSONDecodeError, UnicodeDecodeError) as error:
-        raise ValueError(f"{path} is not valid JSON ({error}); it may have been cut off. Write it again.") from error
+        reason = f"{path} is not valid JSON ({error}); it may have been cut off"
+        raise ValueError(f"{reason}. Put back a copy of it, or have it written again.") from error
 
 
 def begins_as_npz(path: Path | str) -> bool:

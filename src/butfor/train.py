@@ -90,7 +90,7 @@ def resume(
     if state is None and _was_saved(folder):
         raise ValueError(
             f"{folder} holds results but no checkpoint to go on from; copy its folder checkpoint/ as well, or start "
-            "anew with --overwrite, or in another folder."
+            "anew with --overwrite (in a study: delete the folder), or in another folder."
         )
     if (folder / "episodes.json").is_file():
         kept = read_json(folder / "episodes.json")["file"]

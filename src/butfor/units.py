@@ -40,12 +40,14 @@ class UnitState:
     """How far a unit is."""
 
     folder: Path
-    state: Literal["absent", "begun", "finished"]
+    state: Literal["absent", "begun", "finished", "broken"]
     played: int = 0
     """episodes of each seed (training)"""
     asked: int = 0
     worker: str = ""
     """the process that works on it now, where it is not finished"""
+    words: str = ""
+    """what is damaged, and what to do about it"""
 
 
 def kind_of(config: AnyConfig) -> Literal["training", "detection"]:
@@ -61,19 +63,36 @@ def unit_name(config: AnyConfig) -> str:
 
 
 def unit_state(config: AnyConfig, root: Path | str) -> UnitState:
-    """Whether a unit's folder is absent, begun or finished."""
+    """Whether a unit's folder is absent, begun, finished, or so damaged that only its user can decide what to do.
+
+    Where only the summary of a training run is damaged, the run goes on from its checkpoint, which writes it anew.
+    """
     folder = Path(root) / unit_name(config)
     asked = config.episodes if isinstance(config, Config) else 0
+    summary = folder / "summary.json"
     if not (folder / "config.json").is_file():
         return UnitState(folder, "absent", 0, asked, worker_on(folder))
-    if not (folder / "summary.json").is_file():
+    try:
+        held = read_run(folder)
+        if plain(read_config(held["kind"], held["config"])) != plain(config):
+            raise ValueError(
+                f"{folder} holds a run with other settings, of another version of butfor; use another root."
+            )
+    except (OSError, ValueError) as error:
+        return UnitState(folder, "broken", 0, asked, words=f"{error} Delete {folder} to run it anew.")
+    if not summary.is_file():
         return UnitState(folder, "begun", 0, asked, worker_on(folder))
-    held = read_run(folder)
-    if plain(read_config(held["kind"], held["config"])) != plain(config):
-        raise ValueError(f"{folder} holds a run with other settings, of another version of butfor; use another root.")
-    summary = read_json(folder / "summary.json")
-    finished = bool(summary.get("finished", True))  # a detection run writes its summary at the end
-    played = int(summary.get("played", 0))
+    try:
+        found = dict(read_json(summary))
+        finished = bool(found.get("finished", True))  # a detection run writes its summary at the end
+        played = int(found.get("played", 0))
+    except (OSError, ValueError, TypeError) as error:
+        trains = isinstance(config, Config)
+        if trains and any((folder / "checkpoint").glob("*.pt")):
+            words = f"{summary} is damaged; butfor study run writes it anew from the checkpoint."
+            return UnitState(folder, "begun", 0, asked, worker_on(folder), words)
+        words = f"{error} Delete {folder if trains else summary} to run it anew."
+        return UnitState(folder, "broken", 0, asked, words=words)
     if finished:
         return UnitState(folder, "finished", played, asked)
     return UnitState(folder, "begun", played, asked, worker_on(folder))
@@ -95,6 +114,8 @@ def run_unit(
     folder = before.folder
     if before.state == "finished":
         return folder
+    if before.state == "broken":
+        raise ValueError(before.words)
     with locked(folder, patience):
         state = unit_state(config, root).state  # once more: another process may just have gone on with it
         if state == "finished":
