@@ -5,6 +5,7 @@ import shutil
 import signal
 import sys
 from collections.abc import Callable, Iterator
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -118,3 +119,20 @@ def test_a_damaged_summary_without_a_checkpoint_is_not_guessed(tmp_path: Path, k
         assert f"Delete {wanted} to run it anew." in state.words
         with pytest.raises(ValueError, match="to run it anew"):
             run_unit(config, tmp_path)
+
+
+def test_a_run_that_fails_keeps_no_other_from_table_page_and_heat_map(
+    tell: Tell, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    scored = small(influence=("priority",))
+    wrong = replace(small(), priority=replace(small().priority, kind="ebp"))  # needs positions; slide has none
+    drawn = replace(TINY, name="heatmaps", arms=(Arm("right", scored), Arm("wrong", wrong), Arm("no scores", small())))
+    monkeypatch.setitem(STUDIES, "heatmaps", lambda: drawn)
+    code, out, err = tell("run", "heatmaps", "--device", "cpu")
+    assert code == 1
+    assert "finished, 10 of 10 episodes" in out
+    assert "Report: studies/reports/heatmaps.html" in out
+    assert (tmp_path / "studies" / unit_name(scored) / "heatmap.npz").is_file()
+    assert (tmp_path / "studies" / "reports" / "index.html").is_file()
+    assert "Error: 1 unit(s) failed, the others are kept: " in err
+    assert "trained without influence, so there are no scores to draw." in err

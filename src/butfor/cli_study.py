@@ -2,13 +2,16 @@
 
 from contextlib import suppress
 from pathlib import Path
-from typing import Annotated, Literal
+from typing import TYPE_CHECKING, Annotated, Literal
 
 import tyro
 
 from butfor.cli_train import choose_device
 from butfor.console import live_progress, print_study_states
 from butfor.files import check_place
+
+if TYPE_CHECKING:
+    from butfor.study import Study
 
 Number = Annotated[int | None, tyro.conf.arg(metavar="N", help_behavior_hint="(default: the study's)")]
 OVERLAP = tyro.conf.arg(metavar="{acting,updates,model}", help_behavior_hint="(default: none)")
@@ -60,6 +63,7 @@ def study(
         rliable: of `report`: the curves besides, in the layout of the library rliable
     """
     from butfor.study import STUDIES, make_study, study_states, write_study
+    from butfor.units import StudyError
 
     if time_limit is not None and time_limit < 0:
         raise ValueError(f"--time-limit is {time_limit:g}; give a number of seconds of at least 0.")
@@ -99,39 +103,34 @@ def study(
         raise ValueError(f"Which study? butfor study {action} NAME, where NAME is one of {', '.join(STUDIES)}.")
     options = {"seeds": seeds, "episodes": episodes, "worlds": worlds, "evaluate_every": evaluate_every}
     chosen = [make_study(name, size, **options, overlap=overlap or None) for name in names]
+    problems: list[str] = []
     if action == "run":
         for place in (root, root / "studies"):  # the root itself may be a file
             check_place(place)
         configs = [arm.config for one in chosen for arm in one.arms]
         pages = [write_study(one, root, size).stem for one in chosen]
-        with live_progress() as progress:
-            if ray is not None:
-                from butfor.cluster import run_on_ray
+        try:
+            with live_progress() as progress:
+                if ray is not None:
+                    from butfor.cluster import run_on_ray
 
-                address = None if ray == "here" else ray
-                run_on_ray(
-                    configs, root, address, cpus=cpus, gpus=gpus, time_limit=time_limit, progress=progress
-                )  # fmt: skip
-            else:
-                from butfor.units import run_here
+                    address = None if ray == "here" else ray
+                    run_on_ray(
+                        configs, root, address, cpus=cpus, gpus=gpus, time_limit=time_limit, progress=progress
+                    )  # fmt: skip
+                else:
+                    from butfor.units import run_here
 
-                run_here(configs, root, _devices(device) * processes, time_limit, progress)
-        for one in chosen:
-            if one.name == "heatmaps":
-                from butfor.heatmap import write_heatmap
-                from butfor.locks import BusyError, locked
-
-                with live_progress() as progress:
-                    for state in study_states(one, root).values():
-                        if state.state == "finished":
-                            with suppress(BusyError), locked(state.folder):
-                                write_heatmap(state.folder, progress)
+                    run_here(configs, root, _devices(device) * processes, time_limit, progress)
+        except StudyError as error:  # told in the end: the others are shown all the same
+            problems.append(str(error))
+        problems += [problem for one in chosen if one.name == "heatmaps" for problem in _draw_heatmaps(one, root)]
     states = {one.title: study_states(one, root) for one in chosen}
     for title, those in states.items():
         print_study_states(title, those)
     broken = {state.folder for those in states.values() for state in those.values() if state.state == "broken"}
     if broken and action == "status":
-        raise ValueError(f"{len(broken)} run{'s' if len(broken) > 1 else ''} cannot be read; above is what to do.")
+        problems.append(f"{len(broken)} run{'s' if len(broken) > 1 else ''} cannot be read; above is what to do.")
     if action == "run":
         others = {state.folder for those in states.values() for state in those.values() if state.worker}
         if others:
@@ -151,6 +150,26 @@ def study(
             write_study_index(root)
         except ImportError as error:  # a machine that only computes may lack what draws
             print(f"No report was written: {error}. Write it elsewhere with: butfor study report --root {root}")
+    if problems:
+        raise StudyError(" ".join(problems))
+
+
+def _draw_heatmaps(study: "Study", root: Path) -> list[str]:
+    """The heat maps of a study's finished runs, and what kept some of them from being drawn."""
+    from butfor.heatmap import write_heatmap
+    from butfor.locks import BusyError, locked
+    from butfor.study import study_states
+
+    problems: list[str] = []
+    with live_progress() as progress:
+        for state in study_states(study, root).values():
+            if state.state == "finished":
+                try:
+                    with suppress(BusyError), locked(state.folder):
+                        write_heatmap(state.folder, progress)
+                except ValueError as error:
+                    problems.append(str(error))
+    return problems
 
 
 def _recorded(action: str, names: tuple[str, ...], size: str, root: Path) -> list[str]:
