@@ -136,3 +136,21 @@ def test_a_run_that_fails_keeps_no_other_from_table_page_and_heat_map(
     assert (tmp_path / "studies" / "reports" / "index.html").is_file()
     assert "Error: 1 unit(s) failed, the others are kept: " in err
     assert "trained without influence, so there are no scores to draw." in err
+
+
+def test_a_damaged_record_keeps_no_other_study_from_its_page(tell: Tell, tmp_path: Path) -> None:
+    root = tmp_path / "studies"
+    for name in ("tiny", "table1"):
+        write_study(make_study(name), root, "paper")
+    (root / "studies" / "combined.json").write_text('{"sch')
+    sentence = "studies/studies/combined.json cannot be read"
+    for names, pages in (((), {"table1", "tiny", "index"}), (("tiny",), {"tiny", "index"})):
+        code, _, err = tell("report", *names)
+        assert code == 1
+        assert err.count(sentence) == 1
+        assert err.rstrip().endswith("The other studies are in studies/reports/index.html.")
+        assert {path.stem for path in (root / "reports").iterdir()} == pages
+        index = (root / "reports" / "index.html").read_text(encoding="utf-8")
+        assert sentence in index
+        assert "A tiny study" in index
+        shutil.rmtree(root / "reports")

@@ -86,18 +86,9 @@ def study(
             print(f"{name:<24}{runs:>7}  {described.about}")
         return
     if action in ("films", "report"):
-        from butfor.report_study import write_study_index, write_study_report
-
         found = _recorded(action, names, size, root)
-        for name in found:
-            if action == "films":
-                _film(root, name)
-            print(f"Report: {write_study_report(root, name)}")
-            if figures:
-                print(f"Figures: {_figures(root, name)}")
-            if rliable:
-                print(f"For rliable: {_rliable(root, name)}")
-        print(f"Index: {write_study_index(root)}")
+        if unread := _write_pages(root, found, action == "films", figures, rliable):
+            raise ValueError(" ".join(unread))
         return
     if not names:
         raise ValueError(f"Which study? butfor study {action} NAME, where NAME is one of {', '.join(STUDIES)}.")
@@ -143,11 +134,7 @@ def study(
             runs = f"{len(begun)} run{'s are' if len(begun) > 1 else ' is'}"
             print(f"{runs} not finished yet; the same command goes on where it was cut off.")
         try:
-            from butfor.report_study import write_study_index, write_study_report
-
-            for page in pages:
-                print(f"Report: {write_study_report(root, page)}")
-            write_study_index(root)
+            problems += _write_pages(root, pages)
         except ImportError as error:  # a machine that only computes may lack what draws
             print(f"No report was written: {error}. Write it elsewhere with: butfor study report --root {root}")
     if problems:
@@ -169,6 +156,31 @@ def _draw_heatmaps(study: "Study", root: Path) -> list[str]:
                         write_heatmap(state.folder, progress)
                 except ValueError as error:
                     problems.append(str(error))
+    return problems
+
+
+def _write_pages(
+    root: Path, names: list[str], films: bool = False, figures: bool = False, rliable: bool = False
+) -> list[str]:
+    """Writes pages of studies and the index, and tells what of the studies cannot be read."""
+    from butfor.report_study import write_study_index, write_study_report
+
+    problems: list[str] = []
+    for name in names:
+        try:
+            if films:
+                _film(root, name)
+            print(f"Report: {write_study_report(root, name)}")
+            if figures:
+                print(f"Figures: {_figures(root, name)}")
+            if rliable:
+                print(f"For rliable: {_rliable(root, name)}")
+        except ValueError as error:
+            problems.append(str(error))
+    try:
+        print(f"Index: {write_study_index(root)}")
+    except ValueError as error:  # it is written all the same, and names every study that cannot be read
+        problems = [*(problem for problem in problems if problem not in str(error)), str(error)]
     return problems
 
 

@@ -24,7 +24,7 @@ from butfor.report_figures import Array, Row
 from butfor.report_reading import detector_rows, expected_form, numbers, read, read_optional, side_rows
 
 BEHAVIOUR = ("moved", "lifted", "held")  # what else an evaluation of a robot world may show
-STUDY_AGAIN = "Write the study's file again."
+STUDY_AGAIN = "Delete it, or write it anew by `butfor study run`, which skips the runs that are finished."
 RUN_AGAIN = "Run it again."
 HEAT_AGAIN = "Delete it and have it written again."
 SMALL = "These runs are of the small size, too short to learn anything: they decide no claim."

@@ -70,15 +70,26 @@ def write_training_report(run: Path) -> Path:
 
 
 def write_study_index(root: Path) -> Path:
-    """Write ROOT/reports/index.html, which lists all studies with their verdicts, and return its path."""
-    target, entries = Path(root) / "reports" / "index.html", list[Row]()
+    """Write ROOT/reports/index.html, which lists all studies with their verdicts, and return its path.
+
+    A study that cannot be read is named there, and once all is written in an error.
+    """
+    target, entries, problems = Path(root) / "reports" / "index.html", list[Row](), list[str]()
     for name in study_names(Path(root)):
-        study = read_study(Path(root), name)
+        try:
+            study = read_study(Path(root), name)
+        except ValueError as error:
+            problems.append(str(error))
+            continue
         linked = f"{quote(name)}.html" if (target.parent / f"{name}.html").is_file() else None
         entries.append(
             {"study": study, "href": linked, "counts": verdict_counts(study), "arms": arm_counts(study.arms)}
         )
-    return write_page(target, render_page("study_index.html.j2", {"dark": DARK, "figures": {}}, entries=entries))
+    page: dict[str, Any] = {"dark": DARK, "figures": {}}
+    write_page(target, render_page("study_index.html.j2", page, entries=entries, problems=problems))
+    if problems:
+        raise ValueError(f"{' '.join(problems)} The other studies are in {target}.")
+    return target
 
 
 def verdict_counts(study: Study) -> dict[str, int]:
