@@ -154,3 +154,19 @@ def test_a_damaged_record_keeps_no_other_study_from_its_page(tell: Tell, tmp_pat
         assert sentence in index
         assert "A tiny study" in index
         shutil.rmtree(root / "reports")
+
+
+def test_runs_of_other_settings_leave_the_page_not_without_a_word(tell: Tell, tmp_path: Path) -> None:
+    """And the command that it names brings that page back without running anything."""
+    first = ("run", "tiny", "--device", "cpu")
+    assert "leave the page" not in tell(*first)[1]
+    page = tmp_path / "studies" / "reports" / "tiny.html"
+    out = tell(*first, "--episodes", "12", "--time-limit", "0")[1]
+    told = "studies/studies/tiny.json named runs of other settings: one, two. They stay in studies and leave the page; "
+    assert out.startswith(told)
+    again = "butfor study run tiny --device cpu (what is finished is skipped)"
+    assert f"to have it again: {again}; to keep both, give another --root." in out
+    assert "0 of 2 arms finished" in page.read_text(encoding="utf-8")
+    err = tell(*first)[2]
+    assert "episodes: " not in err
+    assert "2 of 2 arms finished" in page.read_text(encoding="utf-8")

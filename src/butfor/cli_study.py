@@ -8,7 +8,7 @@ import tyro
 
 from butfor.cli_train import choose_device
 from butfor.console import live_progress, print_study_states
-from butfor.files import check_place
+from butfor.files import check_place, read_json
 
 if TYPE_CHECKING:
     from butfor.study import Study
@@ -99,6 +99,8 @@ def study(
         for place in (root, root / "studies"):  # the root itself may be a file
             check_place(place)
         configs = [arm.config for one in chosen for arm in one.arms]
+        for one in chosen:
+            _tell_replaced(one, root, size)
         pages = [write_study(one, root, size).stem for one in chosen]
         try:
             with live_progress() as progress:
@@ -139,6 +141,25 @@ def study(
             print(f"No report was written: {error}. Write it elsewhere with: butfor study report --root {root}")
     if problems:
         raise StudyError(" ".join(problems))
+
+
+def _tell_replaced(study: "Study", root: Path, size: str) -> None:
+    """Says which runs leave a study's page for those of other settings, and how to have that page again."""
+    from butfor.units import unit_name
+
+    path = root / "studies" / f"{study.name}{'-small' if size == 'small' else ''}.json"
+    wanted = {unit_name(arm.config) for arm in study.arms}
+    with suppress(OSError, ValueError, TypeError, KeyError):  # there is none yet, or none that can be read
+        record = read_json(path)
+        left = [str(arm["label"]) for arm in record["arms"]
+                if arm["folder"] not in wanted and (root / arm["folder"] / "config.json").is_file()]  # fmt: skip
+        if left:
+            again = record["command"] or "the command that was given for them"
+            print(
+                f"{path} named runs of other settings: {', '.join(left)}. They stay in {root} and leave the page; to "
+                f"have it again: {again} (what is finished is skipped); to keep both, give another --root.",
+                flush=True,
+            )
 
 
 def _draw_heatmaps(study: "Study", root: Path) -> list[str]:
