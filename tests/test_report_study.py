@@ -279,6 +279,23 @@ def test_the_index_counts_and_links(root: Path, tmp_path: Path) -> None:
     assert "There are no studies yet" in write_study_index(tmp_path / "empty").read_text(encoding="utf-8")
 
 
+def test_runs_that_are_shorter_than_the_study_asks_say_so(root: Path, tmp_path: Path) -> None:
+    root = Path(shutil.copytree(root, tmp_path / "root"))
+
+    def told(**asked: int) -> tuple[str, str]:
+        change_study(root, arms=[{"label": n, "folder": n, "kind": "training"} | asked for n in ("fast", "few", "no")])
+        page = write_study_report(root, "try").read_text(encoding="utf-8")
+        return words(page[: page.index("<main>")]), words(write_study_index(root).read_text(encoding="utf-8"))
+
+    page, index = told(seeds=3, episodes=500)
+    assert "2 of 3 arms finished, 1 not run Claims" in page
+    assert "2 of 3 arms finished, 1 not run; size paper Written by" in index
+    page, index = told(seeds=10, episodes=20_000)
+    short = "3 to 5 of the paper's 10 seeds, 500 of the paper's 20,000 episodes"
+    assert f"2 of 3 arms finished, 1 not run; {short}" in page
+    assert f"2 of 3 arms finished, 1 not run; size paper, but {short}" in index
+
+
 def change_study(root: Path, **values: Any) -> None:
     path = root / "studies" / "try.json"
     path.write_text(json.dumps(json.loads(path.read_text()) | values))

@@ -124,6 +124,10 @@ def test_a_study_leaves_a_record_of_its_arms_and_claims(tmp_path: Path) -> None:
     assert [arm["folder"] for arm in record["arms"]] == [unit_name(arm.config) for arm in study.arms]
     assert tuple(map(claim_from, record["claims"])) == study.claims
     assert {state.state for state in study_states(study, tmp_path).values()} == {"absent"}
+    short = make_study("replay-push", seeds=3, episodes=3000)  # the record says what the paper's size asks all the same
+    record = json.loads(write_study(short, tmp_path, "paper").read_text())
+    assert [arm["folder"] for arm in record["arms"]] == [unit_name(arm.config) for arm in short.arms]
+    assert {(arm["seeds"], arm["episodes"]) for arm in record["arms"]} == {(10, 10_000)}
 
 
 # ------------------------------------------------------------------------------------------------ heat map

@@ -84,6 +84,7 @@ def write_study_index(root: Path) -> Path:
         linked = f"{quote(name)}.html" if (target.parent / f"{name}.html").is_file() else None
         entries.append(
             {"study": study, "href": linked, "counts": verdict_counts(study), "arms": arm_counts(study.arms)}
+            | {"shorter": shorter_words(study)}
         )
     page: dict[str, Any] = {"dark": DARK, "figures": {}}
     write_page(target, render_page("study_index.html.j2", page, entries=entries, problems=problems))
@@ -103,6 +104,19 @@ def arm_counts(arms: list[Arm]) -> str:
     states = Counter("unfinished" if arm.state == "begun" else arm.state for arm in arms)
     parts = [f"{states['finished']} of {count_words(len(arms), 'arm')} finished"]
     return ", ".join(parts + [f"{states[key]} {key}" for key in ("unfinished", "not run", "broken") if states[key]])
+
+
+def shorter_words(study: Study) -> str:
+    """Where runs have fewer seeds or episodes than their size asks: "3,000 of the paper's 20,000 episodes"."""
+    parts, whose = list[str](), "the paper's" if study.size == "paper" else f"the {study.size} size's"
+    for place, key in enumerate(("seeds", "episodes")):
+        had = [(arm.config["config"].get(key), arm.asked[place]) for arm in study.arms if arm.config]
+        had = [(count, asked) for count, asked in had if isinstance(count, int) and asked]
+        if any(count < asked for count, asked in had):
+            fewest, most = min(had)[0], max(min(count, asked) for count, asked in had)
+            counts = f"{fewest:,}" if fewest == most else f"{fewest:,} to {most:,}"
+            parts.append(f"{counts} of {whose} {max(asked for _, asked in had):,} {key}")
+    return ", ".join(parts)
 
 
 def render(arms: list[Arm], target: Path, study: Study | None) -> str:
@@ -144,6 +158,7 @@ def render(arms: list[Arm], target: Path, study: Study | None) -> str:
         enough=ENOUGH,
         counts=verdict_counts(study) if study else {},
         arm_counts=arm_counts(arms),
+        shorter=shorter_words(study) if study else "",
         looks=looks,
         places=places,
         common=common_changes(arms),

@@ -276,14 +276,14 @@ def _small(config: AnyConfig, name: str) -> AnyConfig:
     )  # fmt: skip
 
 
-def write_study(study: Study, root: Path | str, size: str) -> Path:
-    """ROOT/studies/NAME.json: arms, run folders and claims, for reports; a small study has a name of its own."""
+def write_study(study: Study, root: Path | str, size: Size) -> Path:
+    """ROOT/studies/NAME.json: arms, what the size asks of them, claims; a small study has a name of its own."""
     name = study.name if size == "paper" else f"{study.name}-{size}"
     path = Path(root) / "studies" / f"{name}.json"
-    path.parent.mkdir(parents=True, exist_ok=True)
+    own = {arm.label: arm.config for arm in (make_study(study.name, size) if study.name in STUDIES else study).arms}
     arms = [
         {"label": arm.label, "folder": unit_name(arm.config), "kind": kind_of(arm.config)}
-        | {name: getattr(arm.config, name) for name in ("seeds", "episodes") if hasattr(arm.config, name)}
+        | {key: getattr(own[arm.label], key) for key in ("seeds", "episodes") if hasattr(own.get(arm.label), key)}
         for arm in study.arms
     ]
     record = {
