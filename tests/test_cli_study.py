@@ -7,12 +7,14 @@ import sys
 from collections.abc import Callable, Iterator
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import pytest
 import torch
 from small_training import results, small
 
-from butfor import cli
+from butfor import cli, detection, units
+from butfor import train as train_library
 from butfor.detection_settings import detection_preset
 from butfor.record import open_run
 from butfor.study import STUDIES, Arm, Study, make_study, write_study
@@ -170,3 +172,21 @@ def test_runs_of_other_settings_leave_the_page_not_without_a_word(tell: Tell, tm
     err = tell(*first)[2]
     assert "episodes: " not in err
     assert "2 of 2 arms finished" in page.read_text(encoding="utf-8")
+
+
+@pytest.mark.parametrize("command", ["study run tiny", "train slide", "detect slide"])
+def test_a_gpu_without_enough_memory_is_told_with_what_to_give_less_of(
+    tell: Tell, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], command: str
+) -> None:
+    def fail(*given: Any, **named: Any) -> None:
+        raise torch.OutOfMemoryError("CUDA out of memory. Tried to allocate 3 TiB.")
+
+    for module in (units, train_library):
+        monkeypatch.setattr(module, "train", fail)
+    monkeypatch.setattr(detection, "run_detection", fail)
+    monkeypatch.setattr(sys, "argv", ["butfor", *command.split(), "--device", "cpu"])
+    with pytest.raises(SystemExit) as ended:
+        cli.main()
+    told = f"CUDA out of memory. Tried to allocate 3 TiB. {units.FEWER}"
+    assert str(ended.value.code).count(told) == (2 if command.startswith("study") else 1)
+    assert "--seeds" in units.FEWER

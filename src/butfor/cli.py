@@ -331,7 +331,9 @@ def main() -> None:
     except RuntimeError as error:
         # of torch, rollout and units, which are slow to import
         if type(error).__name__ in ("OutOfMemoryError", "WorldError", "StudyError"):
-            sys.exit(f"Error: {error}")
+            from butfor.units import words_of
+
+            sys.exit(f"Error: {words_of(error)}")
         raise
 
 

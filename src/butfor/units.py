@@ -28,6 +28,7 @@ from butfor.train import resume, train
 AnyConfig = Config | DetectionConfig
 LONGEST_NAME = 90
 RETRIES = 3  # of a unit whose process was killed
+FEWER = "All seeds of a run are one batch: give fewer by --seeds, in a study fewer --processes, or take --device cpu."
 LOOK_EVERY = 5.0  # seconds, after which it is said anew how far units in other processes are
 
 
@@ -274,6 +275,8 @@ def _interrupt(number: int, frame: Any) -> None:
 def words_of(error: BaseException) -> str:
     """The sentence of an error, and its kind where that is none for which this package writes sentences."""
     text = str(error).strip()
+    if isinstance(error, torch.OutOfMemoryError):
+        return f"{text} {FEWER}"
     wrote_sentence = isinstance(error, ValueError | OSError | FloatingPointError | RuntimeError)
     return text if wrote_sentence and text else f"{type(error).__name__}: {text}"
 
@@ -305,7 +308,8 @@ def share_processors(processes: int) -> None:
 def raise_failed(failed: dict[str, Any]) -> None:
     """One error for all units that failed."""
     if failed:
-        reasons = "; ".join(f"{name}: {error}" for name, error in failed.items())
+        words = {name: words_of(one) if isinstance(one, BaseException) else one for name, one in failed.items()}
+        reasons = "; ".join(f"{name}: {text}" for name, text in words.items())
         raise StudyError(f"{len(failed)} unit(s) failed, the others are kept: {reasons}")
 
 
