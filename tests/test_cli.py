@@ -334,6 +334,13 @@ def test_a_report_of_no_run(butfor_command: Butfor, folder: str, words: str) -> 
     assert_one_sentence(butfor_command("report", folder), words)
 
 
+@pytest.mark.skipif(not os.path.isdir("/proc/self"), reason="needs a folder nobody can write to")
+def test_a_report_where_nothing_can_be_written(butfor_command: Butfor) -> None:
+    assert_one_sentence(
+        butfor_command("report", "/proc"), "/proc/report.html cannot be written: /proc takes no files ("
+    )
+
+
 # --------------------------------------------------------------------- what becomes of options and errors
 
 

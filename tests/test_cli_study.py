@@ -63,7 +63,7 @@ def test_a_file_in_the_way_of_a_study_or_its_pages_is_told_in_a_sentence(tell: T
     (tmp_path / "studies" / "reports").write_text("precious")
     code, _, err = tell("report", "tiny")
     assert code == 1
-    assert re.match("Error: studies/reports/tiny.html cannot be written: .*; give another place", err)
+    assert re.match("Error: studies/reports/index.html cannot be written: .*; give another place", err)
 
 
 def test_after_a_time_limit_nothing_is_called_done_that_is_not(tell: Tell, tmp_path: Path) -> None:

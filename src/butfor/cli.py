@@ -22,6 +22,7 @@ from butfor.console import (
     print_episodes,
     print_evaluation,
 )
+from butfor.files import check_place
 
 STDOUT = 1  # its file descriptor
 CLOSED_PIPE = 128 + 13  # the exit code of a program whose output nobody reads any more (SIGPIPE), as shells show it
@@ -249,6 +250,8 @@ def report(
     """
     from butfor.report import write_report
 
+    if run.is_dir():
+        check_place(run / "report.html")
     print(f"Report: {write_report(run)}")
     if figures:
         from butfor.figures import write_figures

@@ -186,6 +186,7 @@ def _write_pages(
     """Writes pages of studies and the index, and tells what of the studies cannot be read."""
     from butfor.report_study import write_study_index, write_study_report
 
+    check_place(root / "reports" / "index.html")
     problems: list[str] = []
     for name in names:
         try:

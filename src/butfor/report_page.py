@@ -2,14 +2,13 @@
 
 import base64
 import json
+import os
 from pathlib import Path
 from typing import Any
 
 import jinja2
 from markupsafe import Markup
 from plotly.offline import get_plotlyjs
-
-from butfor.files import check_place, written
 
 
 def render_page(template: str, page: dict[str, Any], **values: Any) -> str:
@@ -23,10 +22,14 @@ def render_page(template: str, page: dict[str, Any], **values: Any) -> str:
 
 
 def write_page(target: Path, text: str) -> Path:
-    """Write a page whole, or leave what was there; a place that takes no files is told in a sentence."""
-    check_place(target)
-    with written(target) as temporary:
+    """Write a page whole, or leave what was there."""
+    target.parent.mkdir(parents=True, exist_ok=True)
+    temporary = target.with_name(f".{target.name}.{os.getpid()}.part")
+    try:
         temporary.write_text(text, encoding="utf-8")
+        os.replace(temporary, target)
+    finally:
+        temporary.unlink(missing_ok=True)
     return target
 
 
