@@ -110,7 +110,8 @@ def print_study_states(title: str, states: "Mapping[str, Any]") -> None:
     """How far each run of a study is."""
     print(f"{title}:")
     for label, state in states.items():
-        played = f", {state.played:,} of {state.asked:,} episodes" if state.asked else ""
+        known = state.asked and not state.words
+        played = f", {state.played:,} of {state.asked:,} episodes" if known else ""
         worker = f", {state.worker} works on it" if state.worker else ""
         print(f"  {label:<24}{state.state}{played}{worker}  {state.folder}")
         if state.words:
