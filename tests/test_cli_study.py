@@ -190,3 +190,15 @@ def test_a_gpu_without_enough_memory_is_told_with_what_to_give_less_of(
     told = f"CUDA out of memory. Tried to allocate 3 TiB. {units.FEWER}"
     assert str(ended.value.code).count(told) == (2 if command.startswith("study") else 1)
     assert "--seeds" in units.FEWER
+
+
+def test_single_arms_of_a_study_are_run_by_label(tell: Tell) -> None:
+    code, out, err = tell("run", "tiny", "--arms", "two")
+    assert (code, folder_of(0).exists(), folder_of(1).is_dir()) == (0, False, True), err
+    assert re.search(r"^  two +finished", out, re.M)
+    assert not re.search(r"^  one ", out, re.M)
+    assert re.search(r"^  one +absent", tell("status", "tiny")[1], re.M)
+    assert "one" in Path("studies/studies/tiny.json").read_text()  # the page is that of the whole study
+    code, _, err = tell("run", "tiny", "--arms", "two", "three")
+    assert (code, "--arms names 'three'; the arms are 'one', 'two'." in err) == (1, True)
+    assert "--arms is for butfor study run and status" in tell("report", "--arms", "two")[2]

@@ -16,7 +16,7 @@ import pytest
 from playwright.sync_api import Page
 from test_report import BREAKOUT, HOSTILE, Tags, chromium, page_data
 
-from butfor import cli, figures_study, report, report_arms, report_study
+from butfor import cli, figures_study, report, report_arms, report_rows, report_study
 from butfor.claims import Curve
 from butfor.figures_study import write_study_figures
 from butfor.report_study import write_study_index, write_study_report
@@ -142,21 +142,26 @@ def row_of(page: str, label: str) -> str:
 
 
 def test_the_table_says_what_follows_from_the_curves(page: str) -> None:
-    fast = "1.00 [1.00, 1.00] at 500 200 [200, 200] 300 [300, 300] 500 [500, 500] 500 [500, 500]"
-    # The shared range is 100 to 500 episodes: the mean height of the ramp is 0.6, and it is above every flat curve.
-    assert row_of(page, "fast arm") == f"fast arm 5 seeds {fast} 0.60 [0.60, 0.60] 1.00 [1.00, 1.00] up to 500"
-    never = "> 500 5 of 5 never"
-    slow = f"0.10 [0.10, 0.10] at 500 {never} {never} {never} {never} 0.10 [0.10, 0.10] baseline"
+    success = "1.00 ± 0.00 [1.00, 1.00] at 500 IQM 1.00 [1.00, 1.00]"
+    fast = f"{success} 200 [200, 200] 300 [300, 300] 500 [500, 500] 500 [500, 500]"
+    # The shared range is 100 to 500 episodes: the mean height of the ramp is 0.6, and it is above every flat curve,
+    # which is not at 60 % by 500: 500 / 300 is a lower bound.
+    times, better = "> 1.7 [1.7, ∞)", "1.00 [1.00, 1.00] up to 500"
+    assert row_of(page, "fast arm") == f"fast arm 5 seeds {fast} 0.60 [0.60, 0.60] {times} {better}"
+    never, success = "> 500 5 of 5 never", "0.10 ± 0.00 [0.10, 0.10] at 500 IQM 0.10 [0.10, 0.10]"
+    slow = f"{success} {never} {never} {never} {never} 0.10 [0.10, 0.10] baseline baseline"
     assert row_of(page, "slow arm") == f"slow arm 5 seeds {slow}"
     # Cut off at 300: 90 % is not reached by then, and the area of the shared range is not known.
-    assert "300 [300, 300] > 300 5 of 5 never > 300 5 of 5 never – 1.00" in row_of(page, "cut arm")
+    cut = "300 [300, 300] > 300 5 of 5 never > 300 5 of 5 never – > 1.7 [1.7, ∞) 1.00"
+    assert cut in row_of(page, "cut arm")
     assert row_of(page, "cut arm").startswith("cut arm 5 seeds; unfinished")
 
 
 def test_few_seeds_have_a_range_and_no_interval(page: str) -> None:
     row = row_of(page, "few arm")
-    assert row.startswith("few arm 3 seeds 0.40 0.20 to 0.60 at 500 100 100 to > 500 1 of 3 never > 500 2 of 3 never")
-    assert row.endswith("0.40 0.20 to 0.60 1.00 too few seeds up to 500")
+    success = "0.40 ± 0.16 0.20 to 0.60 at 500 IQM 0.40 0.20 to 0.60"  # of 0.2, 0.4 and 0.6
+    assert row.startswith(f"few arm 3 seeds {success} 100 100 to > 500 1 of 3 never > 500 2 of 3 never")
+    assert row.endswith("0.40 0.20 to 0.60 – too few seeds 1.00 too few seeds up to 500")
     assert "[" not in row
     assert "few arm has only 3 seeds" in words(section(page, "claims"))
     assert "few arm has only 3 seeds: no intervals, the range over seeds is shown." in words(page)
@@ -347,9 +352,9 @@ def test_an_evaluation_that_a_crash_cut_off_is_left_out(tmp_path: Path) -> None:
 def test_the_area_is_that_of_the_range() -> None:
     curve = Curve(np.array([0, 100, 300]), np.array([[0.0, 1.0, 1.0]]), 300)
     # From 50 to 200 the line rises from 0.5 to 1 over 50 episodes and stays at 1 for 100.
-    area = report_arms.areas(curve, (50, 200))
+    area = report_rows.areas(curve, (50, 200))
     assert area == pytest.approx([(0.75 * 50 + 1.0 * 100) / 150])
-    assert report_arms.areas(curve, (50, 400)) is None
+    assert report_rows.areas(curve, (50, 400)) is None
 
 
 def test_a_training_run_has_a_page(root: Path, tmp_path: Path) -> None:
@@ -359,7 +364,7 @@ def test_a_training_run_has_a_page(root: Path, tmp_path: Path) -> None:
     assert "Learning push" in words(page)
     assert "330 of 500" in words(page)
     assert "The run was played for 330 of 500 episodes" in words(page)
-    assert "Success at 300 episodes 0.60 [0.60, 0.60]" in words(page)
+    assert "Success at 300 episodes 0.60 ± 0.00 [0.60, 0.60]" in words(page)
     assert "agent.learning_rate" not in words(section(page, "numbers"))
     assert "Better than" not in page
     begun = Path(shutil.copytree(root / "begun", tmp_path / "begun"))
@@ -542,8 +547,8 @@ def test_the_results_page(root: Path, tmp_path: Path) -> None:
     link = re.search(r"\| fast arm \(\[files\]\((.*?)\)\) \| 5 \| (.*?) \|", text)
     assert link
     assert (page.parent / link[1]).resolve() == (root / "fast").resolve()
-    assert link[2] == "1.00 [1.00, 1.00] (at 500)"
-    assert "0.40 (0.20 to 0.60) (at 500)" in text
+    assert link[2] == "1.00 ± 0.00 [1.00, 1.00] (at 500; IQM 1.00 [1.00, 1.00])"
+    assert "0.40 ± 0.16 (0.20 to 0.60) (at 500; IQM 0.40 0.20 to 0.60)" in text
     assert "| CAI | 0.900 ± 0.010 | 0.95 ± 0.01 |" in text
     missing = text[text.index("## What has not been run") :]
     for label in ("cut arm", "begun arm", "broken arm", "absent arm"):
@@ -563,7 +568,7 @@ def test_the_results_page_tells_which_runs_were_too_short_to_decide(root: Path, 
     change_study(root, claims=claims, arms=[arm | {"seeds": 5, "episodes": 20_000} for arm in arms])
     text = write_results_page(root, tmp_path / "results.md").read_text(encoding="utf-8")
     line = "what is undecided would take more of the paper's episodes: **slow arm** (500 of 20,000)"
-    assert f"- A try: {line}. `butfor study run try`" in text
+    assert f"- A try: {line}. `butfor study run try --arms 'slow arm'`" in text
     change_study(root, claims=claims, arms=[arm | {"seeds": 5, "episodes": 500} for arm in arms])
     assert "what is undecided" not in write_results_page(root, tmp_path / "results.md").read_text(encoding="utf-8")
 

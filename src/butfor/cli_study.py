@@ -23,6 +23,7 @@ def study(
     /,
     size: Literal["paper", "small"] = "paper",
     root: Path = Path("studies"),
+    arms: Annotated[tuple[str, ...], tyro.conf.arg(metavar="LABEL", help_behavior_hint="(default: all)")] = (),
     seeds: Number = None,
     episodes: Number = None,
     worlds: Number = None,
@@ -48,6 +49,7 @@ def study(
         names: studies by name; films and report without a name: all that were run
         size: the paper's, or small: minutes on two cores, too short to learn anything
         root: the folder of all runs, and of reports/
+        arms: of `run` and `status`: only these runs of the studies, by the labels that `status` shows
         seeds: of every run
         episodes: of every training run
         worlds: episodes that a seed plays at once
@@ -75,6 +77,8 @@ def study(
         raise ValueError("On Ray a run gets a GPU by --gpus 1 (or a part of one); --device cuda alone gives it none.")
     if ray in STUDIES:
         raise ValueError(f"Is {ray} the address of a cluster, or a study? Name studies before --ray.")
+    if arms and action not in ("run", "status"):
+        raise ValueError(f"--arms is for butfor study run and status, not for {action}.")
     if (figures or rliable) and action != "report":
         raise ValueError(f"--figures and --rliable are for butfor study report, not for {action}.")
     if action == "list":
@@ -94,11 +98,12 @@ def study(
         raise ValueError(f"Which study? butfor study {action} NAME, where NAME is one of {', '.join(STUDIES)}.")
     options = {"seeds": seeds, "episodes": episodes, "worlds": worlds, "evaluate_every": evaluate_every}
     chosen = [make_study(name, size, **options, overlap=overlap or None) for name in names]
+    _check_arms(arms, chosen)
     problems: list[str] = []
     if action == "run":
         for place in (root, root / "studies"):  # the root itself may be a file
             check_place(place)
-        configs = [arm.config for one in chosen for arm in one.arms]
+        configs = [arm.config for one in chosen for arm in one.arms if not arms or arm.label in arms]
         for one in chosen:
             _tell_replaced(one, root, size)
         pages = [write_study(one, root, size).stem for one in chosen]
@@ -118,7 +123,10 @@ def study(
         except StudyError as error:  # told in the end: the others are shown all the same
             problems.append(str(error))
         problems += [problem for one in chosen if one.name == "heatmaps" for problem in _draw_heatmaps(one, root)]
-    states = {one.title: study_states(one, root) for one in chosen}
+    states = {
+        one.title: {label: state for label, state in study_states(one, root).items() if not arms or label in arms}
+        for one in chosen
+    }
     for title, those in states.items():
         print_study_states(title, those)
     broken = {state.folder for those in states.values() for state in those.values() if state.state == "broken"}
@@ -141,6 +149,13 @@ def study(
             print(f"No report was written: {error}. Write it elsewhere with: butfor study report --root {root}")
     if problems:
         raise StudyError(" ".join(problems))
+
+
+def _check_arms(arms: tuple[str, ...], studies: "list[Study]") -> None:
+    labels = [arm.label for study in studies for arm in study.arms]
+    if unknown := [label for label in arms if label not in labels]:
+        known = ", ".join(repr(label) for label in dict.fromkeys(labels))
+        raise ValueError(f"--arms names {', '.join(map(repr, unknown))}; the arms are {known}.")
 
 
 def _tell_replaced(study: "Study", root: Path, size: str) -> None:

@@ -52,18 +52,20 @@ def arm_row(arm: Arm, baseline: Arm | None, ends: tuple[int, int] | None) -> Row
         "seeds": len(arm.seeds),
         "few": few,
         "note": "" if arm.state == "finished" else arm.state,
+        "last": f"{last:,}",
         "end": end | {"at": f"at {last:,}"},
     }
     if len(arm.seeds) > 1:
         row["end"]["value"] += f" ± {summary['std'][-1]:.2f}"
-    row["iqm"] = cell(summary["iqm"][-1], summary["iqm_low"][-1], summary["iqm_high"][-1], len(arm.seeds))
+        middle = cell(summary["iqm"][-1], summary["iqm_low"][-1], summary["iqm_high"][-1], len(arm.seeds))
+        row["end"]["at"] += f"; IQM {middle['value']} {middle['spread']}"
     row["reach"] = [reach_cell(curve, level) for level in LEVELS]
     row["times"] = times_cell(arm, baseline)
     area = areas(curve, ends)
     row["area"] = {"value": "–", "spread": ""}
     if area is not None:
-        middle = curve_summary([0], area[:, None])  # the interval of a mean over seeds
-        low, high = (area.min(), area.max()) if few else (middle["mean_low"][0], middle["mean_high"][0])
+        found = curve_summary([0], area[:, None])  # the interval of a mean over seeds
+        low, high = (area.min(), area.max()) if few else (found["mean_low"][0], found["mean_high"][0])
         row["area"] = cell(area.mean(), low, high, len(area))
     row["improvement"] = improvement_cell(arm, baseline)
     return row
@@ -98,8 +100,8 @@ def times_cell(arm: Arm, baseline: Arm | None) -> Row:
     ratio = speedup(theirs, ours) if min(ours.each) > 0 else None
     if ratio is None or ratio.value is None:
         return {"value": "–", "spread": "" if ratio is None else "not there"}
-    high = f"{ratio.high:.1f}" if math.isfinite(ratio.high) else "unbounded"
-    return {"value": f"{'> ' if ratio.is_lower_bound else ''}{ratio.value:.1f}", "spread": f"[{ratio.low:.1f}, {high}]"}
+    high = f"{ratio.high:.1f}]" if math.isfinite(ratio.high) else "∞)"
+    return {"value": f"{'> ' if ratio.is_lower_bound else ''}{ratio.value:.1f}", "spread": f"[{ratio.low:.1f}, {high}"}
 
 
 def improvement_cell(arm: Arm, baseline: Arm | None) -> Row:

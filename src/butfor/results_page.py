@@ -100,13 +100,13 @@ def section(study: Study, folder: Path) -> str:
 
 def curve_table(measured: list[Arm], baseline: Arm | None, ends: tuple[int, int] | None, folder: Path) -> str:
     """The numbers of the training arms of a study."""
-    head = ["arm", "seeds", "success", "IQM", *(f"episodes to {100 * level:g} %" for level in LEVELS), "area"]
+    head = ["arm", "seeds", "success", *(f"episodes to {100 * level:g} %" for level in LEVELS), "area"]
     if baseline:
         head += [f"times fewer than {clean(baseline.label)}", f"better than {clean(baseline.label)}"]
     rows = []
     for arm in measured:
         row = arm_row(arm, baseline, ends)
-        cells = [row["end"], row["iqm"], *row["reach"], row["area"]]
+        cells = [row["end"], *row["reach"], row["area"]]
         cells += [row["times"], row["improvement"]] if baseline else []
         state = "" if arm.state == "finished" else f", {arm.state}"
         rows.append([f"{linked(arm, folder)}{state}", f"{row['seeds']}", *map(cell_text, cells)])
@@ -216,7 +216,7 @@ def price(study: Study, arms: list[Arm], cost: float | None, options: list[str],
     command = ["butfor", "study", "run", study.name.removesuffix("-small"), *(options if counts else [])]
     command += ["--episodes", str(episodes)] if episodes else []
     command += ["--arms", *(arm.label for arm in arms)] if len(arms) < len(study.arms) else []
-    words.append(f"`{shlex.join(command)}`")
+    words += [f"`{shlex.join(command)}`"] if not set("<`") & set("".join(command)) else []
     short = sum(min(count, SHORT) for count in counts)
     if cost and short < sum(counts) and not any(arm.curve for arm in arms):
         words.append(f"({duration(cost * short)} with `--episodes {SHORT}`)")
