@@ -79,6 +79,7 @@ RANKS = {
     "figures_study": 13,
     "detection_decisions": 12,
     "detection": 13,
+    "illustrate": 13,
     "units": 14,
     "claims": 1,
     "study_claims": 2,

@@ -17,8 +17,9 @@ import pytest
 import torch
 from conftest import ROOT
 from small_training import models, results, small
+from test_detection import CONFIG
 
-from butfor import locks, units
+from butfor import locks, pictures, report, units
 from butfor.detection_settings import DetectionConfig, detection_preset
 from butfor.files import read_json, write_json
 from butfor.locks import BusyError, locked, worker_on
@@ -71,6 +72,51 @@ def test_a_finished_unit_is_not_run_again(tmp_path: Path, monkeypatch: pytest.Mo
     monkeypatch.setattr(units, "resume", None)
     assert run_unit(config, tmp_path) == folder
     assert run_here([config, config], tmp_path) == [folder]  # and a config that two studies share is one unit
+
+
+def test_a_unit_of_detection_ends_with_its_report(tmp_path: Path) -> None:
+    """Also one that was cut off after its numbers; a report that cannot be written leaves it finished."""
+    folder = run_unit(CONFIG, tmp_path)
+    assert "Influence detection in <em>slide</em>" in (folder / "report.html").read_text(encoding="utf-8")
+    before = [(folder / name).stat().st_mtime_ns for name in ("summary.json", "report.html")]
+    assert run_unit(CONFIG, tmp_path) == folder
+    assert [(folder / name).stat().st_mtime_ns for name in ("summary.json", "report.html")] == before
+    (folder / "report.html").unlink()
+    run_here([CONFIG], tmp_path)
+    assert (folder / "report.html").is_file()
+    (folder / "report.html").unlink()
+    (folder / "scores.npz").unlink()
+    shown: list[Any] = []
+    run_here([CONFIG], tmp_path, progress=lambda *given: shown.append(given))
+    assert "scores.npz is missing" in next(text for stage, _, _, text in shown if stage == "report")
+    assert not (folder / "report.html").exists()
+
+
+def test_a_unit_of_detection_is_drawn_as_far_as_the_machine_can(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    config, done, shown = detection_preset("pick-and-place", "demo"), list[str](), list[str]()
+
+    def fail(error: Exception) -> Callable[..., None]:
+        def raise_it(*given: Any) -> None:
+            raise error
+
+        return raise_it
+
+    def show(stage: str, count: int, total: int, text: str) -> None:
+        shown.append(text)
+
+    monkeypatch.setattr(units, "run_detection", lambda config, folder, device, progress: done.append("run"))
+    monkeypatch.setattr(pictures, "write_pictures", lambda folder, progress: done.append("pictures"))
+    monkeypatch.setattr(report, "write_report", lambda folder: done.append("report"))
+    run_unit(config, tmp_path, progress=show)
+    assert done == ["run", "pictures", "report"]
+    monkeypatch.setattr(pictures, "write_pictures", fail(RuntimeError("no screen")))
+    monkeypatch.setattr(report, "write_report", fail(ImportError("No module named 'plotly'")))
+    folder = run_unit(config, tmp_path, progress=show)
+    again = f"Write it elsewhere with: butfor report {folder}"
+    sentences = ["No pictures were made: no screen", f"No report was written: No module named 'plotly'. {again}"]
+    assert shown == ["done", "; ".join(sentences)]
 
 
 def test_a_folder_of_other_settings_is_not_taken_for_the_unit(tmp_path: Path) -> None:

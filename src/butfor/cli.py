@@ -94,6 +94,7 @@ def detect(
     from butfor.detection import run_detection
     from butfor.detection_settings import detection_preset
     from butfor.envs import short_name
+    from butfor.illustrate import illustrate
     from butfor.record import run_name
 
     base = detection_preset(short_name(world), preset)
@@ -121,20 +122,11 @@ def detect(
     with live_progress() as progress:
         run_detection(config, folder, choose_device(device), overwrite, progress)
     print_detection(folder)
-    if pictures and config.world != "slide":
-        from butfor.pictures import write_pictures
-
-        try:
-            with live_progress() as progress:
-                write_pictures(folder, progress)
-        except (ImportError, ValueError, RuntimeError, OSError) as error:  # a machine that computes need not draw
-            print(f"No pictures were made: {error}", file=sys.stderr)
-    try:
-        from butfor.report import write_report
-
-        print(f"\nReport: {write_report(folder)}")
-    except ImportError as error:  # a machine that only computes may lack what draws
-        print(f"\nRun: {folder}\nNo report was written: {error}. Write it elsewhere with: butfor report {folder}")
+    with live_progress() as progress:
+        page, lacking = illustrate(folder, pictures and config.world != "slide", progress)
+    for sentence in lacking:
+        print(sentence, file=sys.stderr)
+    print(f"\nReport: {page}" if page else f"\nRun: {folder}")
 
 
 def collect(

@@ -19,6 +19,7 @@ from butfor.detection import run_detection
 from butfor.detection_settings import DetectionConfig
 from butfor.envs import processors
 from butfor.files import read_json
+from butfor.illustrate import illustrate, is_illustrated
 from butfor.locks import BusyError, locked, worker_on
 from butfor.record import config_from, plain, read_run, run_label, run_name
 from butfor.rollout import Progress
@@ -109,26 +110,43 @@ def run_unit(
 ) -> Path:
     """Fills a unit's folder: begins, goes on where it was cut off, or finds it finished.
 
-    A `BusyError` where another process works on it; `patience` is that of `locked`.
+    A unit of detection ends with pictures and a report, as far as this machine can make them. A `BusyError` where
+    another process works on it; `patience` is that of `locked`.
     """
     before = unit_state(config, root)
     folder = before.folder
-    if before.state == "finished":
+    if before.state == "finished" and _is_shown(config, folder):
         return folder
     if before.state == "broken":
         raise ValueError(before.words)
     with locked(folder, patience):
         state = unit_state(config, root).state  # once more: another process may just have gone on with it
+        if isinstance(config, DetectionConfig):
+            run_detection(config, folder, device, progress=progress)  # one that is finished stays as it is
+            return _show(config, folder, progress)
         if state == "finished":
             return folder
-        if isinstance(config, DetectionConfig):
-            return run_detection(config, folder, device, progress=progress)
         try:
             if state == "absent":
                 return train(config, folder, device, time_limit=time_limit, progress=progress)
             return resume(folder, device, time_limit=time_limit, progress=progress)
         except KeyboardInterrupt as stopped:
             raise KeyboardInterrupt from stopped  # it says how to go on with a run, and this is a part of a study
+
+
+def _is_shown(config: AnyConfig, folder: Path) -> bool:
+    """Whether nothing is left to draw: of training, films and pages are made by commands of their own."""
+    return isinstance(config, Config) or is_illustrated(folder, config.world != "slide")
+
+
+def _show(config: DetectionConfig, folder: Path, progress: Progress) -> Path:
+    """Pictures and the report of a finished detection run; what cannot be made is said and makes no unit fail."""
+    try:
+        _, lacking = illustrate(folder, config.world != "slide", progress)
+    except (ValueError, OSError) as error:  # of the report: somebody has taken files of the run away
+        lacking = [str(error)]
+    progress("report", 1, 1, "; ".join(lacking) or "done")
+    return folder
 
 
 def run_here(
