@@ -29,7 +29,7 @@ from butfor.report_figures import (
     translucent,
 )
 from butfor.report_page import render_page, write_page
-from butfor.report_reading import AGAIN, METRICS, detector_rows, expected_form, read
+from butfor.report_reading import AGAIN, METRICS, detector_rows, expected_form, read, thresholds_of
 from butfor.report_study import write_training_report
 
 PATHS = ("observation", "achieved_goal", "desired_goal")
@@ -90,8 +90,7 @@ def read_run(run: Path) -> Run:
         scores = {row["name"]: arrays[row["name"]] for row in summary["detectors"]}
         rows = detector_rows(summary["detectors"], scores)
         main = next((row for row in rows if row["name"] == "cai"), rows[0])
-        judged = [row for row in metrics if (row.get("set", "test"), row.get("label", "exact")) == ("test", "exact")]
-        thresholds = [float(row["threshold"]) for row in judged if row["detector"] == main["name"]]
+        thresholds = thresholds_of(metrics, main["name"])
         label, length, steps = arrays["label"].astype(bool), data["length"], data["action"].shape[1]
         valid = np.arange(steps) < length[:, None]  # [E, T]
         episode, time = valid.nonzero()  # [N], [N]
@@ -182,7 +181,7 @@ def render(run: Run) -> str:
     explorer, explorer_figures = parts.explorer(title, first, run.label)
     studies, study_figures = parts.studies(run.folder)
     diagnosis, diagnosis_figures = parts.diagnosis(run.folder)
-    pictures, picture_figures = parts.pictures(run.folder, title, float(np.mean(run.thresholds)))
+    pictures, picture_figures = parts.pictures(run.folder, title, run.thresholds)
     figures = {kind: curve_figure(run.rows, run.scores, run.label, kind) for kind in ("roc", "pr")}
     figures |= {"scores": score_figure(title, first, run.label, run.thresholds[0])} | explorer_figures
     figures |= other_figures | study_figures | diagnosis_figures | picture_figures

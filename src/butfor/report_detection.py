@@ -11,6 +11,7 @@ from butfor.report_figures import (
     POINTS,
     Array,
     Row,
+    actions_figure,
     curve_figure,
     decisions_figure,
     explorer_figure,
@@ -74,6 +75,8 @@ def studies(run: Path) -> tuple[dict[str, Any] | None, Figures]:
     if view["noise"]:
         levels = view["noise_levels"]
         figures |= {f"noise-{metric}": noise_figure(levels, view["noise"], metric) for metric in METRICS}
+    if view["actions"]:
+        figures["actions"] = actions_figure(view["actions"])
     if view["reference"]:
         figures["reference"] = reference_figure(view["reference_rows"])
         view["reference_titles"] = [f"{row['first']} actions, {row['group']}" for row in view["reference_rows"]]
@@ -95,16 +98,26 @@ def diagnosis(run: Path) -> tuple[list[Row] | None, Figures]:
     return entities, figures
 
 
-def pictures(run: Path, title: str, threshold: float) -> tuple[dict[str, Any] | None, Figures]:
-    """Films of episodes, cards of failures and the map of influence; the height of the score is alike in all films."""
+def film_figures(films: list[Row], title: str, thresholds: list[float]) -> list[Any]:
+    """A chart of the score along each film; its height is alike in all."""
+    threshold = float(np.mean(thresholds))
+    top = 1.08 * max([threshold, *(float(film["score"].max()) for film in films)])
+    return [film_figure(title, film["score"], film["events"], threshold, top) for film in films]
+
+
+def embedded(folder: Path, names: list[str]) -> list[str]:
+    """Images beside index.json as addresses that hold them."""
+    with expected_form(folder / "index.json"):
+        return [data_address(*image(folder, name)) for name in names]
+
+
+def pictures(run: Path, title: str, thresholds: list[float]) -> tuple[dict[str, Any] | None, Figures]:
+    """Films of episodes, cards of failures and the map of influence."""
     view, figures, folder = read_pictures(run), Figures(), run / "pictures"
     if not view:
         return None, figures
-    top = 1.08 * max([threshold, *(float(film["score"].max()) for film in view["films"])])
-    for film in view["films"]:
-        figure = film_figure(title, film["score"], film["events"], threshold, top)
-        with expected_form(folder / "index.json"):
-            film["frames"] = [data_address(*image(folder, name)) for name in film["frames"]]
+    for film, figure in zip(view["films"], film_figures(view["films"], title, thresholds), strict=True):
+        film["frames"] = embedded(folder, film["frames"])
         film["events"] = {name: happened.tolist() for name, happened, *_ in film["events"]}
         film |= {"score": plain(film["score"].mean(0)), "figure": json.loads(figure.to_json())}
     for card in view["failures"]:

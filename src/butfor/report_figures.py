@@ -208,6 +208,26 @@ def noise_figure(levels: Sequence[float], lines: list[Row], metric: str) -> Any:
     return style(figure, "noise level (%)", "")
 
 
+def actions_figure(groups: list[Row]) -> Any:
+    """Average precision over the number of actions, by how they are drawn and the form of the KL."""
+    figure, counts = go.Figure(), sorted({int(row["first"]) for group in groups for row in group["rows"]})
+    for place, group in enumerate(groups):
+        side = 1.02 ** (place - (len(groups) - 1) / 2)  # so that no bar hides another
+        figure.add_scatter(
+            x=plain([side * int(row["first"]) for row in group["rows"]]),
+            customdata=[row["first"] for row in group["rows"]],
+            y=plain([row["ap"]["mean"] for row in group["rows"]]),
+            mode="lines+markers",
+            name=html.escape(group["title"]),
+            line={"color": group["colour"], "dash": group["dash"], "width": 2.5},
+            marker={"symbol": group["symbol"], "size": 8},
+            error_y={"type": "data", "array": plain([row["ap"]["std"] for row in group["rows"]]), "thickness": 1.2},
+            hovertemplate="<b>%{fullData.name}</b><br>%{customdata} actions: %{y:.3f}<extra></extra>",
+        )
+    figure.update_xaxes(type="log", tickvals=counts, ticktext=[str(count) for count in counts])
+    return style(figure, "number of actions K", "average precision")
+
+
 def reference_figure(entries: list[Row]) -> Any:
     """Estimates over reference values, one trace an entry, only the first visible; the diagonal is perfect."""
     figure = go.Figure()

@@ -109,6 +109,17 @@ def detector_rows(detectors: list[dict[str, Any]], scores: dict[str, Array]) -> 
     return mark_best(rows)
 
 
+def thresholds_of(metrics: list[dict[str, Any]], detector: str) -> list[float]:
+    """The thresholds of a detector's best F1 by the exact label on the test set, one a seed, from metrics.jsonl."""
+    judged = [row for row in metrics if (row.get("set", "test"), row.get("label", "exact")) == ("test", "exact")]
+    return [float(row["threshold"]) for row in judged if row["detector"] == detector]
+
+
+def scores_file(states: str) -> str:
+    """The file of every detector's scores of a set of states."""
+    return "scores.npz" if states == "test" else f"scores-{states}.npz"
+
+
 def read_others(run: Path, summary: dict[str, Any], arrays: dict[str, Array]) -> list[Row]:
     """The same detectors on other states or by another label; scores and label are empty where they are not there."""
     tables: list[Row] = []
@@ -120,7 +131,7 @@ def read_others(run: Path, summary: dict[str, Any], arrays: dict[str, Array]) ->
             if not re.fullmatch(r"[\w-]+", name):
                 raise ValueError(f"{name!r} is no name of a set of states")
             states = int(entry["states"])
-        path = run / ("scores.npz" if name == "test" else f"scores-{name}.npz")
+        path = run / scores_file(name)
         held = arrays if name == "test" else read_optional(path) or {}
         scores, label = dict[str, Array](), np.zeros(0, bool)
         if key in held:
@@ -152,7 +163,7 @@ def read_studies(run: Path) -> dict[str, Any] | None:
             view["noise"], view["noise_levels"] = lines, levels.tolist()
         if document.get("actions"):
             rows = [action_row(entry) | metric_columns(entry) for entry in document["actions"]]
-            view["actions"] = grouped(mark_best(rows))
+            view["actions"] = looking(grouped(mark_best(rows)))
         for name, named in (("helps", lambda entry: ""), ("ensembles", ensemble_group)):
             if document.get(name):
                 rows = [
@@ -166,8 +177,7 @@ def read_studies(run: Path) -> dict[str, Any] | None:
             rows = [reference_row(entry) for entry in document["reference"]]
             view["reference"], view["reference_rows"] = grouped(rows), rows
         if decisions := (document.get("decisions") or {}).get("rows"):
-            groups = grouped([decision_row(entry) for entry in decisions])
-            view["decisions"] = [group | look("", place) | {"binary": False} for place, group in enumerate(groups)]
+            view["decisions"] = looking(grouped([decision_row(entry) for entry in decisions]))
     return view if any(view.values()) else None
 
 
@@ -195,7 +205,11 @@ def action_row(entry: dict[str, Any]) -> Row:
     """What a row of the study of actions is called, and the group that it belongs to."""
     sampling, form = str(entry["sampling"]), str(entry["form"])
     group = f"{SAMPLINGS.get(sampling, sampling)}; {FORMS.get(form, form)}"
-    return {"first": f"{int(entry['actions'])}", "group": group[0].upper() + group[1:]}
+    return {
+        "first": f"{int(entry['actions'])}",
+        "group": group[0].upper() + group[1:],
+        "set": str(entry.get("set", "")),
+    }
 
 
 def reference_row(entry: dict[str, Any]) -> Row:
@@ -220,6 +234,11 @@ def grouped(rows: list[Row]) -> list[Row]:
     """Rows by their group, groups in the order of their first row."""
     names = dict.fromkeys(row["group"] for row in rows)
     return [{"title": name, "rows": [row for row in rows if row["group"] == name]} for name in names]
+
+
+def looking(groups: list[Row]) -> list[Row]:
+    """Groups with the look of their lines in a chart."""
+    return [group | look("", place) | {"binary": False} for place, group in enumerate(groups)]
 
 
 def read_diagnosis(run: Path) -> list[Row] | None:

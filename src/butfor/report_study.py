@@ -26,8 +26,8 @@ from butfor.report_arms import (
 )
 from butfor.report_figures import DARK, LOOKS, ORANGE, OTHER_STYLE, Row, band, plain, style
 from butfor.report_page import data_address, render_page, write_page
-from butfor.report_reading import detector_rows, expected_form
 from butfor.report_rows import COMPARED, LEVELS, areas, arm_row, duration, seconds_of, shared_range, shown_curves
+from butfor.report_study_detection import detection_part
 from butfor.statistics import episodes_to_reach, export_rliable
 
 MOST_BYTES = 3 * 2**20  # bytes: a larger film is linked, not embedded
@@ -140,6 +140,15 @@ def render(arms: list[Arm], target: Path, study: Study | None) -> str:
             continue
         heat += [{"title": arm.label, "names": list(found)}] if found else []
         figures |= found
+    detections = list[Row]()
+    for arm in [arm for arm in arms if arm.kind == "detection" and arm.summary]:
+        try:
+            part, found = detection_part(study.name if study else "", arm, places[arm.label])
+        except ValueError as error:
+            problems.append(str(error))
+            continue
+        detections.append(part | {"href": link(arm.folder / "report.html", target)})
+        figures |= found
     baseline, ends = arms[0] if len(arms) > 1 else None, shared_range(arms)
     rows = [arm_row(arm, baseline, ends) | {"look": looks[arm.label]} for arm in measured]
     return render_page(
@@ -163,7 +172,7 @@ def render(arms: list[Arm], target: Path, study: Study | None) -> str:
         places=places,
         common=common_changes(arms),
         runs=[run_row(arm, target, arms) for arm in arms],
-        detections=[detection_part(arm, target) for arm in arms if arm.kind == "detection" and arm.summary],
+        detections=detections,
         films=[part for arm in arms for part in film_parts(arm, target)],
         heat=heat,
         problems=problems,
@@ -277,14 +286,6 @@ def run_row(arm: Arm, target: Path, arms: list[Arm]) -> Row:
 def link(path: Path, folder: Path) -> str | None:
     """The address of a file as seen from a page in a folder; None where there is no such file."""
     return quote(Path(os.path.relpath(path, folder)).as_posix()) if path.is_file() else None
-
-
-def detection_part(arm: Arm, target: Path) -> Row:
-    """The table of detectors of a detection run, and a link to its own page."""
-    with expected_form(arm.folder / "summary.json"):
-        rows = detector_rows(arm.summary["detectors"], {})
-        words = f"{int(arm.summary['states']):,} states of {arm.summary['world']}, {arm.summary['label']} label"
-    return {"label": arm.label, "rows": rows, "words": words, "href": link(arm.folder / "report.html", target)}
 
 
 def film_parts(arm: Arm, target: Path) -> list[Row]:

@@ -15,12 +15,13 @@ from butfor.report_figures import Row
 from butfor.report_page import write_page
 from butfor.report_reading import METRICS, read_optional, side_rows
 from butfor.report_rows import COMPARED, LEVELS, arm_row, cell, duration, seconds_of, shared_range, shown_curves
+from butfor.report_study_detection import shown_by, study_tables
 
-SIDES = {  # which side tables of a detection run a study shows, by title
-    "random-training-data": {"helps": "What helps"},
-    "detection-curves": {"noise": "Noise", "actions": "Number of actions K"},
-    "random-test-set": {"actions": "Number of actions K"},
-    "trajectories": {"episodes": "CAI by kind of episode"},
+SIDES = {  # side questions of a detection run, by title
+    "helps": "What helps",
+    "noise": "Noise",
+    "actions": "Number of actions K",
+    "episodes": "CAI by kind of episode",
 }
 SHORT = 3000  # episodes, for those who have less time
 KINDS = {  # of claims
@@ -136,25 +137,23 @@ def cell_text(cell: Row) -> str:
 
 
 def detection_tables(study: str, arm: Arm, folder: Path) -> list[str]:
-    """What a study shows of a detection run: its tables on the test set or on the random set, and side questions."""
-    wanted = "random" if study == "random-test-set" else "test"
-    main = {"set": "test", "title": f"Against the {arm.summary['label']} label, on the test set"} | arm.summary
+    """What a study shows of a detection run: the tables that belong to it, and side questions."""
     parts = []
-    for one in (main, *arm.summary.get("others", [])):
-        if one.get("set") == wanted:
-            share = (
-                f"; {one['positive_share']:.1%} of {one['states']:,} states are influenced"
-                if "positive_share" in one
-                else ""
-            )
-            paper = f" (paper: {one['paper_share']:.1%})" if one.get("paper_share") else ""
-            parts.append(f"{linked(arm, folder)}. {clean(one['title'])}{share}{paper}:\n")
-            parts.append(detector_table(one["detectors"]))
+    for one in study_tables(study, arm.summary):
+        share = (
+            f"; {one['positive_share']:.1%} of {one['states']:,} states are influenced"
+            if "positive_share" in one
+            else ""
+        )
+        paper = f" (paper: {one['paper_share']:.1%})" if one.get("paper_share") else ""
+        parts.append(f"{linked(arm, folder)}. {clean(one['title'])}{share}{paper}:\n")
+        parts.append(detector_table(one["detectors"]))
     sides = side_rows(arm.summary, read_optional(arm.folder / "studies.json") or {})
-    for name, title in SIDES.get(study.removesuffix("-small"), {}).items():
+    shown_here = shown_by(study)
+    for name in (*shown_here.asked, *(["episodes"] if shown_here.episodes else [])):
         if rows := sides.get(name):
             where = f", on the {clean(rows[0]['set'])} set" if rows[0].get("set") else ""
-            parts.append(f"{title}, exact label{where}:\n")
+            parts.append(f"{SIDES[name]}, exact label{where}:\n")
             shown = {"cai": "CAI"} if "cai" in rows[0] else {"auc": "AUC", "ap": "average precision", "f1": "best F1"}
             cells = [
                 [clean(row["title"]), *(f"{row[key]['mean']:.3f} ± {row[key]['std']:.3f}" for key in shown)]
