@@ -246,11 +246,13 @@ def _figures(root: Path, name: str) -> str:
     """Where the figures of a study are, or why there are none, which keeps no other study from having its own."""
     from butfor.figures_study import write_study_figures
 
+    lacking: list[str] = []
     try:
-        paths = write_study_figures(root, name)
+        paths = write_study_figures(root, name, lacking.append)
     except ValueError as error:
         return f"none of {name}: {error}"
-    return str(paths[0].parent) if paths else f"none of {name}, for it has no curves"
+    where = str(paths[0].parent) if paths else f"none of {name}" if lacking else f"none of {name}, for it has no curves"
+    return "\n  ".join([where, *lacking])
 
 
 def _rliable(root: Path, name: str) -> str:

@@ -99,19 +99,25 @@ def draw_figures(run: Run) -> dict[str, Figure]:
     figures: dict[str, Figure] = {}
     for name, given in curves.items():
         figures |= {f"roc{name}": curve_figure(*given, "roc"), f"precision-recall{name}": curve_figure(*given, "pr")}
-    studies = read_studies(run.folder) or {}
+    return figures | draw_parts(run.folder)
+
+
+def draw_parts(folder: Path) -> dict[str, Figure]:
+    """Those that need no score of every state: studies, diagnosis and pictures, of what the folder holds."""
+    figures: dict[str, Figure] = {}
+    studies = read_studies(folder) or {}
     for name, draw in (("actions", actions_figure), ("reference", reference_figure), ("decisions", decisions_figure)):
         if studies.get(name):
             figures[name] = draw(studies[name])
     if studies.get("noise"):
         figures["noise"] = noise_figure(studies["noise_levels"], studies["noise"])
-    entities = [entity for entity in read_diagnosis(run.folder) or [] if entity["reliability"]]
+    entities = [entity for entity in read_diagnosis(folder) or [] if entity["reliability"]]
     if entities:
         figures["reliability"] = reliability_figure(entities)
-    pictures = read_pictures(run.folder) or {"films": [], "map": None}
+    pictures = read_pictures(folder) or {"films": [], "map": None}
     top = 1.08 * max((float(film["score"].max()) for film in pictures["films"]), default=0.0)  # alike in all timelines
     for number, film in enumerate(pictures["films"], 1):
-        figures[f"timeline-{number}"] = timeline_figure(run.folder / "pictures", film, top if top > 0 else 1.0)
+        figures[f"timeline-{number}"] = timeline_figure(folder / "pictures", film, top if top > 0 else 1.0)
     if pictures["map"]:
         figures["map"] = map_figure(**pictures["map"])
     return figures

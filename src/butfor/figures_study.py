@@ -1,14 +1,27 @@
 """Figures of studies and training runs for papers, as SVG and PNG, in the look of `figures.py`."""
 
 import math
-from collections.abc import Mapping
+import re
+from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 
 from butfor.claims import ENOUGH, Curve
-from butfor.figures import COLUMN, PAGE, SYMBOLS, add_legend, panels, save_figures, short, style_of
+from butfor.figures import (
+    COLUMN,
+    PAGE,
+    SYMBOLS,
+    add_legend,
+    draw_figures,
+    draw_parts,
+    panels,
+    save_figures,
+    short,
+    style_of,
+)
+from butfor.report import read_run
 from butfor.report_arms import BEHAVIOUR, Arm, read_heat_map, read_run_folder, read_study
 from butfor.report_figures import Array
 from butfor.report_rows import COMPARED, shown_curves
@@ -16,12 +29,41 @@ from butfor.report_study import arm_look
 from butfor.statistics import reach_summary
 
 
-def write_study_figures(root: Path, name: str) -> list[Path]:
-    """Write ROOT/reports/figures/NAME-*.svg and *.png of what has been run of a study, and return their paths."""
+def write_study_figures(root: Path, name: str, tell: Callable[[str], object] = lambda sentence: None) -> list[Path]:
+    """Write ROOT/reports/figures/NAME-*.svg and *.png of what has been run of a study, and return their paths.
+
+    `tell` is given a sentence for each detection run of which not all can be drawn.
+    """
     arms = read_study(Path(root), name).arms
-    return save_figures(
-        Path(root) / "reports" / "figures", lambda: {f"{name}-{kind}": one for kind, one in draw_arms(arms).items()}
-    )
+
+    def draw() -> dict[str, Any]:
+        return {f"{name}-{kind}": one for kind, one in (draw_arms(arms) | draw_detections(arms, tell)).items()}
+
+    return save_figures(Path(root) / "reports" / "figures", draw)
+
+
+def draw_detections(arms: list[Arm], tell: Callable[[str], object]) -> dict[str, Any]:
+    """ARM-KIND -> figure, of every detection run what `butfor report RUN --figures` draws of it."""
+    figures: dict[str, Any] = {}
+    for arm in (arm for arm in arms if arm.kind == "detection"):
+        if not arm.summary:
+            tell(f"nothing of {arm.label}, which {arm.words}")
+            continue
+        try:
+            drawn = draw_figures(read_run(arm.folder))
+        except (OSError, ValueError) as error:  # without every state's score there may still be studies and pictures
+            try:
+                drawn, lacking = draw_parts(arm.folder), f"{arm.label} without curves of its detectors: {error}"
+            except (OSError, ValueError) as other:
+                drawn, lacking = {}, f"nothing of {arm.label}: {other}"
+            tell(lacking)
+        figures |= {f"{file_name(arm.label)}-{kind}": figure for kind, figure in drawn.items()}
+    return figures
+
+
+def file_name(label: str) -> str:
+    """An arm's label as a part of a file's name."""
+    return re.sub(r"[^\w.]+", "-", label)[:60].strip("-.") or "arm"
 
 
 def write_training_figures(run: Path) -> list[Path]:
