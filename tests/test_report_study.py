@@ -395,6 +395,14 @@ def test_films_frames_and_heat_maps(root: Path, tmp_path: Path) -> None:
     figures = page_data(page)["figures"]
     assert figures["heat-0-0"]["data"][0]["z"] == score.tolist()
     assert figures["heat-0-1"]["data"][0]["z"] == (100.0 * (score > 7)).tolist()
+    earlier = words(section(page, "heat"))
+    assert "Of seed 0, the run’s first." in earlier
+    assert "the action matters, from a few episodes of each group" in earlier  # the file does not say how many
+    said: dict[str, Any] = {"seed": 3, "counts": [102, 101, 101], "labelled": [4, 4, 4]}
+    np.savez(run / "heatmap.npz", episodes=[100, 200, 300], score=score, label=score > 7, **said)
+    told = words(section(report.write_report(run).read_text(encoding="utf-8"), "heat"))
+    assert "Of seed 3, the run’s first. A column is a group of 101 to 102 episodes." in told
+    assert "the action matters, from 4 episodes of each group" in told
     (run / "watch.gif").write_bytes(b"<svg onload=alert(1)>")
     (run / "heatmap.npz").write_bytes(b"PK")
     page = report.write_report(run).read_text(encoding="utf-8")  # the numbers are shown all the same

@@ -144,6 +144,7 @@ def test_a_heat_map_is_of_what_the_memory_holds(tmp_path: Path) -> None:
     with np.load(write_heatmap(run), allow_pickle=False) as file:
         found = {name: file[name] for name in file.files}
     assert found["episodes"].tolist() == [np.mean([4, 5, 6, 7, 8, 9])]
+    assert (int(found["seed"]), found["counts"].tolist(), found["labelled"].tolist()) == (0, [6], [4])
     np.testing.assert_allclose(found["score"][:, 0], state["replay"]["score"][0].numpy().mean(0), rtol=1e-6)
     order = np.arange(4, 10) % 6
     states = state["replay"]["observation"][0].numpy()[order][[0, 1, 2, 3], :-1]  # the first four of six, one in one

@@ -21,7 +21,8 @@ LABELLED = 4  # of each group: labels need the simulator
 def write_heatmap(run: Path | str, progress: Progress = lambda stage, done, total, text: None) -> Path:
     """heatmap.npz of a training run's first seed: score and label [T, groups] over the episodes in its memory.
 
-    Scores are those that the memory holds at the end; labels are of a few episodes of each group, played again.
+    Scores are those that the memory holds at the end; labels are of a few episodes of each group, played again. `seed`,
+    `counts` [groups] and `labelled` [groups] say whose they are and of how many episodes.
     """
     run = Path(run)
     target = run / "heatmap.npz"
@@ -52,6 +53,8 @@ def write_heatmap(run: Path | str, progress: Progress = lambda stage, done, tota
     groups = np.array_split(np.arange(size), max(1, size // GROUP))
     arrays = {
         "played": np.array(stored),
+        "seed": np.array(config.first_seed),
+        "counts": np.array([len(group) for group in groups]),
         "episodes": np.array([number[group].mean() for group in groups]),
         "score": np.stack([_mean(episodes.take(group)) for group in groups], 1),  # [T, groups]
     }
@@ -62,6 +65,7 @@ def write_heatmap(run: Path | str, progress: Progress = lambda stage, done, tota
         names = ("exact",) if world == "slide" else ("exact", "contact")
         some = add_labels(some, world, names, lambda done: progress("labels", done, len(some), "episodes"))
         parts = np.split(np.arange(len(some)), np.cumsum([len(group) for group in chosen])[:-1])
+        arrays["labelled"] = np.array([len(group) for group in chosen])
         arrays["label"] = np.stack([some.label["exact"][part].mean(0) for part in parts], 1)
         nobody = np.zeros(len(some), dtype=bool)
         shares = behaviour(open_world(world, target_scale=1.0), Played(some, nobody, nobody))

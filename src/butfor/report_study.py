@@ -14,6 +14,7 @@ import plotly.graph_objects as go
 from butfor.claims import ENOUGH, Curve
 from butfor.report_arms import (
     BEHAVIOUR,
+    HEAT_AGAIN,
     SMALL,
     Arm,
     Study,
@@ -24,8 +25,9 @@ from butfor.report_arms import (
     read_study,
     study_names,
 )
-from butfor.report_figures import DARK, LOOKS, ORANGE, OTHER_STYLE, Row, band, plain, style
+from butfor.report_figures import DARK, LOOKS, ORANGE, OTHER_STYLE, Array, Row, band, plain, style
 from butfor.report_page import data_address, render_page, write_page
+from butfor.report_reading import expected_form, read
 from butfor.report_rows import COMPARED, LEVELS, areas, arm_row, duration, seconds_of, shared_range, shown_curves
 from butfor.report_study_detection import detection_part
 from butfor.statistics import episodes_to_reach, export_rliable
@@ -135,10 +137,10 @@ def render(arms: list[Arm], target: Path, study: Study | None) -> str:
     for arm in arms:
         try:
             found = {f"heat-{places[arm.label]}-{n}": figure for n, figure in enumerate(heat_maps(arm))}
+            heat += [{"title": arm.label, "names": list(found), **heat_words(arm)}] if found else []
         except ValueError as error:  # a picture beside the numbers must not keep them from being shown
             problems.append(str(error))
             continue
-        heat += [{"title": arm.label, "names": list(found)}] if found else []
         figures |= found
     detections = list[Row]()
     for arm in [arm for arm in arms if arm.kind == "detection" and arm.summary]:
@@ -242,6 +244,22 @@ def heat_maps(arm: Arm) -> list[Any]:
         figure.update_xaxes(tickformat=",")
         figures.append(style(figure, "episodes", "step").update_layout(margin={"t": 30, "r": 4}))
     return figures
+
+
+def heat_words(arm: Arm) -> Row:
+    """Of which seed a heat map is, and of how many episodes; a file of an earlier butfor does not say all of it."""
+    path = arm.folder / "heatmap.npz"
+    held = read(path, HEAT_AGAIN)
+    with expected_form(path, HEAT_AGAIN):
+        seed = int(held["seed"]) if "seed" in held else arm.seeds[0] if arm.seeds else None
+        groups = [of_groups(held[key]) if key in held else "" for key in ("counts", "labelled")]
+    return {"seed": "the run’s first seed" if seed is None else f"seed {seed}, the run’s first", "groups": groups}
+
+
+def of_groups(counts: Array) -> str:
+    """How many episodes the groups of a heat map have: "100", or "100 to 102"."""
+    low, high = int(counts.min()), int(counts.max())
+    return f"{low:,}" if low == high else f"{low:,} to {high:,}"
 
 
 def seed_rows(arm: Arm, ends: tuple[int, int] | None) -> list[Row]:
