@@ -134,7 +134,8 @@ def _add_films(folder: Path, part: Row) -> Figures:
     for film, figure in zip(view["films"], parts.film_figures(view["films"], "CAI", thresholds), strict=True):
         count, name = min(FRAMES, film["length"]), f"{part['prefix']}film-{len(figures)}"
         middles = [film["frames"][int((place + 0.5) * film["length"] / count)] for place in range(count)]
-        figures[name] = figure.update_layout(shapes=figure.layout.shapes[1:])  # nothing moves the cursor here
+        figure.layout.shapes = figure.layout.shapes[1:]  # without the cursor, which nothing moves here
+        figures[name] = figure
         frames = parts.embedded(folder / "pictures", middles)
         part["films"].append({"title": film["title"], "plot": name, "frames": frames})
     return figures
