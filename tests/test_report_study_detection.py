@@ -32,9 +32,9 @@ SHOWN = {  # study -> headings, and plots
     "table1": ((EXACT, HEURISTIC), set()),
     "detection-curves": (
         (EXACT, HEURISTIC, NOISE, ACTIONS),
-        {"roc-0-0", "pr-0-0", "roc-0-1", "pr-0-1", "0-actions"} | NOISE_PLOTS,
+        {"0-roc-0", "0-pr-0", "0-roc-1", "0-pr-1", "0-actions"} | NOISE_PLOTS,
     ),
-    "random-test-set": ((RANDOM,), {"roc-0-0", "pr-0-0"}),
+    "random-test-set": ((RANDOM,), {"0-roc-0", "0-pr-0"}),
     "random-training-data": ((EXACT, HEURISTIC, HELPS), set()),
     "trajectories": ((EXACT, HEURISTIC), {"0-film-0", "0-film-1"}),
 }
@@ -93,9 +93,9 @@ def test_tables_name_states_label_and_the_papers_share(root: Path) -> None:
 def test_curves_are_those_of_the_states_that_the_study_judges(root: Path) -> None:
     """Chance in a chart of precision is the share of influenced states, which the sets do not share."""
     for name, file, key, plot in (
-        ("detection-curves", "scores.npz", "label", "pr-0-0"),
-        ("detection-curves", "scores.npz", "label_heuristic", "pr-0-1"),
-        ("random-test-set", "scores-random.npz", "label", "pr-0-0"),
+        ("detection-curves", "scores.npz", "label", "0-pr-0"),
+        ("detection-curves", "scores.npz", "label_heuristic", "0-pr-1"),
+        ("random-test-set", "scores-random.npz", "label", "0-pr-0"),
     ):
         with np.load(root / "run" / file) as scores:
             share = float(scores[key].mean())
@@ -157,15 +157,21 @@ def test_what_a_folder_lacks_is_said_and_the_tables_are_there(root: Path, tmp_pa
 
 @pytest.mark.parametrize(
     ("study", "file"),
-    [("detection-curves", "scores.npz"), ("trajectories", "pictures/index.json"), ("detection-curves", "studies.json")],
+    [
+        ("detection-curves", "scores.npz"),
+        ("detection-curves", "studies.json"),
+        ("trajectories", "pictures/index.json"),
+        ("trajectories", "metrics.jsonl"),
+    ],
 )
-def test_a_damaged_file_keeps_no_table_from_being_shown(root: Path, tmp_path: Path, study: str, file: str) -> None:
+def test_a_damaged_file_keeps_nothing_else_from_being_shown(root: Path, tmp_path: Path, study: str, file: str) -> None:
     root = Path(shutil.copytree(root, tmp_path / "root"))
     (root / "run" / file).write_bytes(b"PK")
     told = detection(root, study)
     assert f"{root / 'run' / file} cannot be read" in told
     assert EXACT in told
     assert "CAI ★ best: 1.000" in told
+    assert (NOISE in told) == (file == "scores.npz")
 
 
 def test_the_page_of_results_shows_the_same_tables(root: Path, tmp_path: Path) -> None:

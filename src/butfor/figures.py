@@ -92,11 +92,10 @@ def save_figures(folder: Path, draw: Callable[[], Mapping[str, Figure]]) -> list
 
 def draw_figures(run: Run) -> dict[str, Figure]:
     """Name -> figure, of every part that the folder holds."""
-    curves = {"": (run.rows, run.scores, run.label)}
+    figures, curves = dict[str, Figure](), {"": (run.rows, run.scores, run.label)}
     for table in read_others(run.folder, run.summary, run.arrays):
         if table["scores"]:
             curves[f"-{table['name']}"] = (table["rows"], table["scores"], table["label"])
-    figures: dict[str, Figure] = {}
     for name, given in curves.items():
         figures |= {f"roc{name}": curve_figure(*given, "roc"), f"precision-recall{name}": curve_figure(*given, "pr")}
     return figures | draw_parts(run.folder)
@@ -104,8 +103,7 @@ def draw_figures(run: Run) -> dict[str, Figure]:
 
 def draw_parts(folder: Path) -> dict[str, Figure]:
     """Those that need no score of every state: studies, diagnosis and pictures, of what the folder holds."""
-    figures: dict[str, Figure] = {}
-    studies = read_studies(folder) or {}
+    figures, studies = dict[str, Figure](), read_studies(folder) or {}
     for name, draw in (("actions", actions_figure), ("reference", reference_figure), ("decisions", decisions_figure)):
         if studies.get(name):
             figures[name] = draw(studies[name])

@@ -13,6 +13,7 @@ from butfor.report_reading import (
     detector_rows,
     expected_form,
     image,
+    numbers,
     read,
     read_optional,
     read_others,
@@ -68,21 +69,11 @@ def detection_part(study: str, arm: Arm, place: int) -> tuple[Row, Figures]:
         part["tables"] = [_table(one, str(arm.summary["world"])) for one in chosen]
     if not chosen:
         lacking.append(f"This run judged no states of the {shown.states} set.")
-    try:
-        for number, (table, one) in enumerate(zip(part["tables"], chosen, strict=True)):
-            if shown.curves:
-                figures |= _add_curves(arm.folder, table, one, f"{place}-{number}")
-        if shown.curves and not all(table["plots"] or table["drawn"] for table in part["tables"]):
-            lacking.append(
-                f"No ROC and precision-recall curves where the folder holds neither the scores of the states "
-                f"({scores_file(shown.states)}) nor figures of them ({DRAWN})."
-            )
-        if shown.asked:
-            figures |= _add_questions(arm.folder, part, shown.asked)
-        if shown.episodes:
-            figures |= _add_films(arm.folder, part)
-    except (OSError, ValueError) as error:  # what is damaged keeps no table from being shown
-        lacking.append(str(error))
+    for wanted, add in ((shown.curves, _add_curves), (shown.asked, _add_questions), (shown.episodes, _add_films)):
+        try:
+            figures |= add(arm.folder, part, shown) if wanted else {}
+        except (OSError, ValueError) as error:  # what is damaged keeps nothing else from being shown
+            lacking.append(str(error))
     return part, figures
 
 
@@ -94,31 +85,43 @@ def _table(one: dict[str, Any], world: str) -> Row:
         words += f" (paper: {float(one['paper_share']):.1%})" if one.get("paper_share") else ""
     rows = detector_rows(one["detectors"], {})
     paper = any(row["auc"]["paper"] for row in rows)
-    return {"title": str(one["title"]), "words": words, "rows": rows, "paper": paper, "plots": {}, "drawn": []}
+    shown: Row = {"title": str(one["title"]), "words": words, "rows": rows, "paper": paper}
+    return shown | {"held": one, "plots": {}, "drawn": []}
 
 
-def _add_curves(folder: Path, table: Row, one: dict[str, Any], name: str) -> Figures:
-    """ROC and precision-recall curves of a table: charts of the scores, or else figures that were drawn before."""
-    (found,) = read_others(folder, {"others": [one]}, read_optional(folder / "scores.npz") or {})
-    if found["scores"]:
-        table["rows"], table["plots"] = found["rows"], {kind: f"{kind}-{name}" for kind in ("roc", "pr")}
-        return {plot: curve_figure(found["rows"], found["scores"], found["label"], kind)
-                for kind, plot in table["plots"].items()}  # fmt: skip
-    end = f"-{found['name']}" if "others" not in one else ""  # the main table's curves have no name of their own
-    table["drawn"] = drawn_before(folder, f"roc{end}.png") + drawn_before(folder, f"precision-recall{end}.png")
-    return {}
+def _add_curves(folder: Path, part: Row, shown: Shown) -> Figures:
+    """ROC and precision-recall curves of each table: charts of the scores, or else figures that were drawn before."""
+    figures, arrays = Figures(), read_optional(folder / "scores.npz") or {}
+    for number, table in enumerate(part["tables"]):
+        (found,) = read_others(folder, {"others": [table["held"]]}, arrays)
+        if found["scores"]:
+            plots = {kind: f"{part['prefix']}{kind}-{number}" for kind in ("roc", "pr")}
+            for kind, plot in plots.items():
+                figures[plot] = curve_figure(found["rows"], found["scores"], found["label"], kind)
+            table |= {"rows": found["rows"], "plots": plots}
+            continue
+        end = (
+            "" if "world" in table["held"] else f"-{found['name']}"
+        )  # the main one has no name
+        table["drawn"] = drawn_before(folder, f"roc{end}.png") + drawn_before(folder, f"precision-recall{end}.png")
+    if not all(table["plots"] or table["drawn"] for table in part["tables"]):
+        part["lacking"].append(
+            f"No ROC and precision-recall curves where the folder holds neither the scores of the states "
+            f"({scores_file(shown.states)}) nor figures of them ({DRAWN})."
+        )
+    return figures
 
 
-def _add_questions(folder: Path, part: Row, asked: tuple[str, ...]) -> Figures:
+def _add_questions(folder: Path, part: Row, shown: Shown) -> Figures:
     """The side questions of a study: their rows, and the charts that the run's own page has of them."""
     view, figures = parts.studies(folder)
-    part["studies"] |= {name: (view or {}).get(name) for name in asked}
-    absent = [name for name in asked if not part["studies"][name]]
+    part["studies"] |= {name: (view or {}).get(name) for name in shown.asked}
+    absent = [name for name in shown.asked if not part["studies"][name]]
     part["lacking"] += [f"This run did not ask about {name} (butfor detect --studies {name})." for name in absent]
-    return {part["prefix"] + name: figure for name, figure in figures.items() if name.split("-")[0] in asked}
+    return {part["prefix"] + name: figure for name, figure in figures.items() if name.split("-")[0] in shown.asked}
 
 
-def _add_films(folder: Path, part: Row) -> Figures:
+def _add_films(folder: Path, part: Row, shown: Shown) -> Figures:
     """Episodes of a run's pictures as strips of frames over CAI, or else the figures of them that were drawn before."""
     view = read_pictures(folder)
     if not view or not view["films"]:
@@ -129,15 +132,18 @@ def _add_films(folder: Path, part: Row) -> Figures:
                 f"its end where its world can be drawn, nor figures ({DRAWN})."
             )
         return {}
-    thresholds = thresholds_of(read(folder / "metrics.jsonl"), "cai")
-    figures = Figures()
+    metrics = read(folder / "metrics.jsonl")
+    with expected_form(folder / "metrics.jsonl"):
+        thresholds = numbers(thresholds_of(metrics, "cai"), None).tolist()
+    figures, films = Figures(), list[Row]()
     for film, figure in zip(view["films"], parts.film_figures(view["films"], "CAI", thresholds), strict=True):
         count, name = min(FRAMES, film["length"]), f"{part['prefix']}film-{len(figures)}"
         middles = [film["frames"][int((place + 0.5) * film["length"] / count)] for place in range(count)]
         figure.layout.shapes = figure.layout.shapes[1:]  # without the cursor, which nothing moves here
         figures[name] = figure
         frames = parts.embedded(folder / "pictures", middles)
-        part["films"].append({"title": film["title"], "plot": name, "frames": frames})
+        films.append({"title": film["title"], "plot": name, "frames": frames})
+    part["films"] = films
     return figures
 
 
