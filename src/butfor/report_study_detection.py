@@ -100,9 +100,7 @@ def _add_curves(folder: Path, part: Row, shown: Shown) -> Figures:
                 figures[plot] = curve_figure(found["rows"], found["scores"], found["label"], kind)
             table |= {"rows": found["rows"], "plots": plots}
             continue
-        end = (
-            "" if "world" in table["held"] else f"-{found['name']}"
-        )  # the main one has no name
+        end = "" if "world" in table["held"] else f"-{found['name']}"  # the main one has no name
         table["drawn"] = drawn_before(folder, f"roc{end}.png") + drawn_before(folder, f"precision-recall{end}.png")
     if not all(table["plots"] or table["drawn"] for table in part["tables"]):
         part["lacking"].append(
