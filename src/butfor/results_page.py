@@ -115,7 +115,21 @@ def curve_table(measured: list[Arm], baseline: Arm | None, ends: tuple[int, int]
     commits = sorted({str(arm.versions["commit"]) for arm in measured if arm.versions.get("commit")})
     times = ", ".join(f"{clean(arm.label)} {duration(seconds_of(arm))}" for arm in measured)
     where, commit = clean(", ".join(machines) or "unknown hardware"), clean(", ".join(commits) or "unknown")
-    return f"{table(head, rows)}\nRun on {where}, commit {commit}. Time: {times}.\n"
+    return f"{table(head, rows)}\nRun on {where}, commit {commit}. {played_words(measured)}Time: {times}.\n"
+
+
+def played_words(arms: list[Arm]) -> str:
+    """How the runs were played where the paper's were not: faster, and judged by fewer episodes."""
+    settings = [arm.config["config"] for arm in arms]
+    overlaps = {" and ".join(map(str, one.get("overlap") or ())) or "nothing" for one in settings}
+    worlds, evaluated = ({int(one.get(key) or 0) for one in settings} for key in ("worlds", "evaluation_episodes"))
+    counts, judged = (" or ".join(map(str, sorted(found - {0}))) for found in (worlds, evaluated))
+    if not counts or not judged:
+        return ""
+    return (
+        f"Each seed plays {counts} episodes at once (the paper: one); overlapped: {' or '.join(sorted(overlaps))} (the "
+        f"paper: nothing); an evaluation is {judged} episodes a seed. "
+    )
 
 
 def behaviour_table(arm: Arm, folder: Path) -> str:
