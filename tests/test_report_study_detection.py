@@ -34,7 +34,7 @@ SHOWN = {  # study -> headings, and plots
         (EXACT, HEURISTIC, NOISE, ACTIONS),
         {"0-roc-0", "0-pr-0", "0-roc-1", "0-pr-1", "0-actions"} | NOISE_PLOTS,
     ),
-    "random-test-set": ((RANDOM,), {"0-roc-0", "0-pr-0"}),
+    "random-test-set": ((RANDOM, ACTIONS), {"0-roc-0", "0-pr-0", "0-actions"}),
     "random-training-data": ((EXACT, HEURISTIC, HELPS), set()),
     "trajectories": ((EXACT, HEURISTIC), {"0-film-0", "0-film-1"}),
 }
