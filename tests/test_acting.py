@@ -63,7 +63,7 @@ def by_hand(
     lot, normal, uniform = noise[0], noise[1:3], noise[3:5]
     if model is not None and lot < 0.3:
         candidates = LOW + (HIGH - LOW) * noise[5 : 5 + 2 * K].view(K, 2)
-        tried = torch.cat([inputs[:OBS].expand(K, -1), candidates], 1)
+        tried = torch.cat([inputs[:OBS].expand(K, -1), LAW.encode(candidates)], 1)
         mean, variance = model(tried.expand(model.replicas, -1, -1))
         score = kl_to_mixture(mean[replica], variance[replica], form="mean_clip_product")
         return candidates[int(score.argmax())], False
@@ -172,7 +172,7 @@ def test_what_compares_the_actions_decides() -> None:
     actions, _ = acting(0, obs)
     candidates = LOW + (HIGH - LOW) * acting.noise[0, ..., 5 : 5 + 2 * K].unflatten(-1, (K, 2))  # [R, W, K, A]
     states = torch.from_numpy(obs["observation"]).float().view(2, 3, OBS)
-    mean, _ = model.predictor()(states, candidates)
+    mean, _ = model.predictor()(states, LAW.encode(candidates))
     best = mean[..., 1].argmax(-1)
     for replica in range(2):
         for world in range(3):

@@ -75,17 +75,34 @@ def test_discrete_actions_are_encoded_one_hot_and_decoded_back() -> None:
     assert torch.equal(law.decode(encoded), action)
 
 
-def test_box_actions_are_encoded_as_they_are() -> None:
-    action = torch.tensor([[0.5, 3.0, 2.25]], dtype=torch.float64)
-    assert torch.equal(LAW.encode(action), action.float())
-    assert torch.equal(LAW.decode(action), action)
+def test_box_actions_are_encoded_from_minus_one_to_one_and_decoded_back() -> None:
+    action = torch.tensor([[0.5, 3.0, 2.25], [-1.0, 10.0, 2.5]], dtype=torch.float64)
+    encoded = LAW.encode(action)
+    assert encoded.dtype == torch.float32
+    torch.testing.assert_close(encoded, torch.tensor([[0.5, -0.4, 0.0], [-1.0, 1.0, 1.0]]))
+    torch.testing.assert_close(LAW.decode(encoded), action.float())
+    far = ActionLaw((1e9, 1e-9), (1e9 + 1, 3e-9))  # neither an offset nor small units lose the action
+    torch.testing.assert_close(
+        far.encode(torch.tensor([[1e9 + 0.25, 2e-9]], dtype=torch.float64)), torch.tensor([[-0.5, 0.0]])
+    )
+    unit = ActionLaw((-1.0,) * 3, (1.0,) * 3)
+    assert unit.is_unit
+    assert torch.equal(unit.encode(action), action.float())  # bit for bit
+
+
+def test_a_model_that_saw_unscaled_actions_is_refused() -> None:
+    plain = {"low": LAW.low, "high": LAW.high, "count": 0}
+    assert ActionLaw.of_file("old", {"law": plain, "format": 2}) == LAW
+    with pytest.raises(ValueError, match=r"old has format 1, whose model saw actions .* unscaled; fit it again"):
+        ActionLaw.of_file("old", {"law": plain, "format": 1})
+    assert ActionLaw.of_file("old", {"law": plain | {"low": [-1], "high": [1]}, "format": 1}).is_unit
 
 
 # --- draws ----------------------------------------------------------------------------------------
 
 
 def test_draws_are_uniform_within_the_bounds() -> None:
-    drawn = LAW.draw(200, 50, make_generators([0]))
+    drawn = LAW.decode(LAW.draw(200, 50, make_generators([0])))
     assert drawn.shape == (1, 200, 50, 3)
     for column, (low, high) in enumerate(zip(LAW.low, LAW.high, strict=True)):
         values = drawn[..., column].flatten().numpy()
@@ -120,8 +137,10 @@ def test_drawing_states_in_parts_is_drawing_them_at_once(actions: int, size: int
 
 def test_a_column_without_extent_is_constant() -> None:
     law = ActionLaw((-1.0, 0.3), (1.0, 0.3))
-    assert torch.equal(law.draw(5, 4, make_generators([0]))[..., 1], torch.full((1, 5, 4), 0.3))
-    assert torch.equal(law.shared(4, 0, CPU)[..., 1], torch.full((1, 1, 4), 0.3))
+    for drawn in (law.draw(5, 4, make_generators([0])), law.shared(4, 0, CPU)):
+        assert torch.equal(drawn[..., 1], torch.zeros(drawn.shape[:-1]))
+        assert torch.equal(law.decode(drawn)[..., 1], torch.full(drawn.shape[:-1], 0.3))
+    assert torch.equal(law.encode(torch.tensor([[0.5, 0.3]])), torch.tensor([[0.5, 0.0]]))
 
 
 # --- shared sets ----------------------------------------------------------------------------------
@@ -136,8 +155,7 @@ def test_a_shared_discrete_set_is_every_action_once() -> None:
 def test_a_shared_set_is_evenly_spread_in_each_column(actions: int) -> None:
     shared = LAW.shared(actions, 3, CPU)
     assert shared.shape == (1, 1, actions, 3)
-    low, high = torch.tensor(LAW.low), torch.tensor(LAW.high)
-    unit = (shared[0, 0] - low) / (high - low)
+    unit = (shared[0, 0] + 1) / 2
     assert unit.min() >= 0
     assert unit.max() <= 1
     # each of the first 2^m points of a scrambled Sobol set has one of 2^m equal intervals for itself

@@ -163,3 +163,19 @@ def test_other_mistakes_are_named() -> None:
         learner.fit(1)
     with pytest.raises(ValueError, match="batches must be at least 1"):
         learner.fit(0)
+
+
+@pytest.mark.parametrize("size", [1.0, 1e-6])
+def test_neither_small_units_nor_an_untried_action_look_like_influence(size: float) -> None:
+    """A hand goes where the first action says, a leaf flies about; the second action is never varied."""
+    random = np.random.default_rng(0)
+    obs, action = random.uniform(-1, 1, (2000, 2)), np.full((2000, 2), 0.5)
+    action[:, 0] = random.uniform(-1, 1, 2000)
+    after = obs + 0.1 * np.stack([action[:, 0], random.normal(size=2000)], 1)
+    learner = InfluenceLearner(2, gymnasium.spaces.Box(-size, size, (2,), np.float64), {"hand": [0], "leaf": [1]})
+    learner.add(obs, size * action, after)
+    learner.fit(200)
+    assert learner.influence is not None
+    scores = learner.influence.score(obs[:200])
+    assert scores["hand"].mean() > 1
+    assert scores["leaf"].mean() < 0.1

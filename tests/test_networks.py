@@ -362,3 +362,18 @@ def test_a_policy_with_sums_in_double_precision_is_taken_apart_too() -> None:
     assert copied.normalizer.total.dtype == torch.float64
     assert torch.equal(copied.normalizer.total, policy.normalizer.total[1:])
     torch.testing.assert_close(copied(x[1:]), policy(x)[1:])
+
+
+def test_an_action_that_was_never_varied_counts_for_nothing() -> None:
+    """Two observations and two actions, of each the second constant: the constant action is 0 for any value later."""
+    norm = InputNorm(4, 2, actions=2)
+    x = torch.rand(2, 64, 4, generator=make_generators([0])[0])
+    x[..., 1], x[..., 3] = 0.5, 0.5
+    for _ in range(200):
+        norm(x)
+    norm.eval()
+    other = torch.rand(2, 5, 4, generator=make_generators([1])[0])
+    seen = norm(other)
+    assert torch.equal(seen[..., 3], torch.zeros(2, 5))
+    assert (seen[..., :3] != 0).all()
+    assert torch.equal(norm.frozen(other[..., 2:], 2), seen[..., 2:])

@@ -29,7 +29,8 @@ def test_units_are_those_of_the_data() -> None:
     assert units.dims == [[1], [2, 0, 1]]
     inputs, target = units.table(TENSORS, "cpu")
     np.testing.assert_allclose(inputs[:, :4], (obs - obs.mean(0)) / obs.std(0, ddof=1), rtol=1e-4, atol=1e-5)
-    np.testing.assert_allclose(inputs[:, 4:], action, rtol=1e-6)
+    low, high = action.min(0), action.max(0)
+    np.testing.assert_allclose(inputs[:, 4:], (2 * action - low - high) / (high - low), rtol=1e-5, atol=1e-6)
     change = (next_obs - obs)[:, :3]
     np.testing.assert_allclose(target, change / change.std(0, ddof=1), rtol=1e-3, atol=1e-3)
 
@@ -49,7 +50,8 @@ def test_a_memory_as_a_table() -> None:
                 assert valid[replica, row].sum() == replay.length[replica, slot]
                 for time in range(STEPS):
                     now, then = replay.observation[replica, slot, time : time + 2]
-                    assert torch.equal(inputs[replica, row, time], torch.cat([now, replay.action[replica, slot, time]]))
+                    seen = torch.cat([now, LAW.encode(replay.action[replica, slot, time])])
+                    assert torch.equal(inputs[replica, row, time], seen)
                     change = (then - now)[list(ENTITY)] * torch.tensor(SCALE)
                     torch.testing.assert_close(target[replica, row, time], change)
         some, _ = table.table(replay.rows, torch.tensor([[4, 1], [1, 4]]), torch.tensor([[0, 2], [3, 1]]))
@@ -92,7 +94,7 @@ def test_what_was_saved_comes_back(saved: Path) -> None:
     ("changes", "message"),
     [
         ({"kind": "influence"}, "holds 'influence'; expected 'vime'"),
-        ({"format": 99}, "has format 99; this version reads format 1"),
+        ({"format": 99}, "has format 99; this version reads format 2"),
         ({"replicas": 3}, "does not hold the weights that its header describes"),
         ({"scale": [1.0]}, "does not hold the weights that its header describes"),
         ({"config": {"depth": 3}}, "does not hold the weights that its header describes"),

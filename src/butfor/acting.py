@@ -92,7 +92,7 @@ class Acting:
         def score(candidates: Tensor) -> Tensor:
             assert model is not None
             obs = inputs[..., : model.obs_size]
-            return self.compare(*model.predictor()(obs, candidates))  # [R, W, K]
+            return self.compare(*model.predictor()(obs, self.law.encode(candidates)))  # [R, W, K]
 
         action = from_unit(self.policy(inputs), self.bounds)
         chosen, sampled = explore(action, noise, self.bounds, self.config, score if model is not None else None)

@@ -3,6 +3,8 @@
 import warnings
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from functools import cache
+from pathlib import Path
 from typing import Any
 
 import gymnasium
@@ -48,6 +50,15 @@ class ActionLaw:
         return cls(tuple(data["low"]), tuple(data["high"]), data["count"])
 
     @classmethod
+    def of_file(cls, path: Path | str, header: Mapping[str, Any]) -> "ActionLaw":
+        """The law of a saved model, which must see actions as it did when it was fitted: format 1 had them unscaled."""
+        law = cls.from_plain(header["law"])
+        if header["format"] == 1 and not (law.count or law.is_unit):
+            span = f"from {list(law.low)} to {list(law.high)}"
+            raise ValueError(f"{path} has format 1, whose model saw actions {span} unscaled; fit it again.")
+        return law
+
+    @classmethod
     def from_data(cls, action: Tensor) -> "ActionLaw":
         """The law where no space is given: integers [N] are discrete actions, else the smallest box around the data."""
         if action.dim() == 1:
@@ -89,17 +100,38 @@ class ActionLaw:
             )
 
     def encode(self, action: Tensor) -> Tensor:
-        """Actions as the model sees them: those of a box as they are, discrete ones one-hot -> [..., size]."""
+        """Actions as the model sees them, whatever their units: a box's from -1 to 1, discrete ones one-hot.
+
+        A number that the bounds leave no choice about is 0. [..., A] or [...] -> [..., size].
+        """
         if self.count:
             return torch.nn.functional.one_hot(action.long(), self.count).float()
-        return action.float()
+        if self.is_unit:
+            return action.float()
+        middle, half = self._frame(action.device)
+        return torch.where(half > 0, (action - middle) / half, 0.0).float()
 
     def decode(self, encoded: Tensor) -> Tensor:
         """The inverse of `encode`."""
-        return encoded.argmax(-1) if self.count else encoded
+        if self.count:
+            return encoded.argmax(-1)
+        if self.is_unit:
+            return encoded
+        middle, half = self._frame(encoded.device)
+        return (middle + half * encoded).clamp(middle - half, middle + half).float()  # rounding must not leave the box
+
+    @property
+    def is_unit(self) -> bool:
+        """Whether the bounds are -1 and 1 in every dimension."""
+        return set(self.low) == {-1.0} and set(self.high) == {1.0}
+
+    def _frame(self, device: torch.device) -> tuple[Tensor, Tensor]:
+        """The middle of the box and half its width, in float64, so that an offset does not matter."""
+        low, high = _on_device(self.low, self.high, device)
+        return (low + high) / 2, (high - low) / 2
 
     def draw(self, states: int, actions: int, generators: Sequence[torch.Generator], extreme: float = 0.0) -> Tensor:
-        """Independent actions for each state, one stream a replica -> [generators, states, actions, size].
+        """Independent actions for each state, encoded, one stream a replica -> [generators, states, actions, size].
 
         They are uniform, or, in the mean, an `extreme` share of their numbers is at a bound of the box.
         """
@@ -107,7 +139,7 @@ class ActionLaw:
         return self._stretch(unit, extreme)
 
     def shared(self, actions: int, seed: int, device: torch.device, extreme: float = 0.0) -> Tensor:
-        """One set for all states: every discrete action, or a scrambled Sobol set: [1, 1, actions, size]."""
+        """One set for all states, encoded: every discrete action, or a scrambled Sobol set: [1, 1, actions, size]."""
         if self.count:
             return torch.eye(self.count, device=device)[None, None]
         unit = torch.quasirandom.SobolEngine(self.size, scramble=True, seed=seed).draw(actions)
@@ -117,16 +149,21 @@ class ActionLaw:
         """`low` and `high` as tensors [size]."""
         return torch.tensor(self.low, device=device), torch.tensor(self.high, device=device)
 
-    def unit(self, encoded: Tensor) -> Tensor:
-        """Encoded actions within [-1, 1], 0 where the bounds leave no choice; one-hot ones as they are."""
-        return encoded if self.count else to_unit(encoded, self.bounds(encoded.device)).nan_to_num(0.0)
-
     def _stretch(self, unit: Tensor, extreme: float) -> Tensor:
-        """Numbers in [0, 1) into the box; from a wider one, of which the `extreme` share is outside, clipped to it."""
-        low, high = self.bounds(unit.device)
+        """Numbers in [0, 1) to -1 to 1; from a wider range, of which the `extreme` share is outside, clipped to it."""
         if extreme:
             unit = ((unit - 0.5) / max(1 - extreme, 1e-6) + 0.5).clamp(0, 1)
-        return low + (high - low) * unit
+        drawn = 2 * unit - 1
+        if any(low == high for low, high in zip(self.low, self.high, strict=True)):  # no choice there
+            drawn = drawn * (self._frame(unit.device)[1] > 0)
+        return drawn
+
+
+@cache
+def _on_device(low: tuple[float, ...], high: tuple[float, ...], device: torch.device) -> tuple[Tensor, Tensor]:
+    """Bounds as float64, made once: a graph of a GPU's work cannot copy them from the host."""
+    bounds = torch.tensor([low, high], dtype=torch.float64, device=device)
+    return bounds[0], bounds[1]
 
 
 Bounds = tuple[Tensor, Tensor]

@@ -76,7 +76,7 @@ class GaussianDynamics(nn.Module):
         self.obs_size, self.target_size, self.config = obs_size, target_size, config
         self.replicas = len(generators)
         inputs = obs_size + action_size
-        self.norm = InputNorm(inputs, self.replicas) if config.normalize_input else None
+        self.norm = InputNorm(inputs, self.replicas, obs_size) if config.normalize_input else None
         sizes = [inputs, *[config.width] * config.layers]
         self.hidden = nn.ModuleList(
             Linear(size, config.width, generators, config.spectral_norm_hidden) for size in sizes[:-1]

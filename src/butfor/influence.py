@@ -38,7 +38,7 @@ from butfor.scoring import (
     score_states,
 )
 
-FORMAT_VERSION = 1
+FORMAT_VERSION = 2
 
 
 class Influence:
@@ -231,7 +231,7 @@ class Influence:
         found = {}
         for name, dims, score in zip(self.entities, self._dims, scores.T, strict=True):
             change, mean, variance = (_numpy(part[:, dims]) for part in (target, *predicted))
-            told = (*densities[name], _numpy(score), _numpy(self.law.unit(taken)), bool(self.law.count))
+            told = (*densities[name], _numpy(score), _numpy(taken), bool(self.law.count))
             asked = (drawn, doubt, self.scoring.extreme, not self.model.config.spectral_norm_hidden)
             found[name] = diagnosis.diagnose(change, mean, variance, *told, *asked)
         return found
@@ -261,10 +261,10 @@ class Influence:
         kept = {name: tensors.pop(name).numpy() for name in list(tensors) if name.startswith("calibration.")}
         if header.get("kind") != "influence":
             raise ValueError(f"{path} holds {header.get('kind')!r}, not a saved Influence.")
-        if header.get("format") != FORMAT_VERSION:
+        if header.get("format") not in (1, FORMAT_VERSION):
             raise ValueError(f"{path} has format {header.get('format')}; this version reads format {FORMAT_VERSION}.")
         try:
-            law = ActionLaw.from_plain(header["law"])
+            law = ActionLaw.of_file(path, header)
             count = len(tensors["mean_head.weight"])
             if replica is not None:
                 if replica not in range(count):
@@ -318,7 +318,7 @@ class Influence:
 
     def _doubt(self, states: Tensor, taken: Tensor) -> str | None:
         """What speaks against these actions having been drawn from the law."""
-        return decisions.not_random(_numpy(self.law.unit(taken)), _numpy(states[0]), bool(self.law.count))
+        return decisions.not_random(_numpy(taken), _numpy(states[0]), bool(self.law.count))
 
     def _calibrated(self) -> dict[str, decisions.Calibration]:
         if not self.calibration:

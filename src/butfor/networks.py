@@ -105,15 +105,24 @@ class Linear(nn.Module):
         return torch.baddbmm(self.bias, x, self.effective_weight())
 
 
+UNTRIED = 1e-6  # variance of an action's number, which may go from -1 to 1, up to which it did not vary
+
+
 class InputNorm(nn.Module):
-    """Batch normalisation of inputs without learnable parameters, with statistics per replica."""
+    """Batch normalisation of inputs without learnable parameters, with statistics per replica.
+
+    Of the features from `actions` on, those that did not vary in training count for nothing afterwards: their weights
+    were never trained, and what was never tried must not look like influence.
+    """
 
     mean: Tensor
     variance: Tensor
 
-    def __init__(self, features: int, replicas: int, momentum: float = 0.1, epsilon: float = 1e-5) -> None:
+    def __init__(
+        self, features: int, replicas: int, actions: int | None = None, momentum: float = 0.1, epsilon: float = 1e-5
+    ) -> None:
         super().__init__()
-        self.momentum, self.epsilon = momentum, epsilon
+        self.momentum, self.epsilon, self.actions = momentum, epsilon, features if actions is None else actions
         self.register_buffer("mean", torch.zeros(replicas, 1, features))
         self.register_buffer("variance", torch.ones(replicas, 1, features))
 
@@ -127,12 +136,19 @@ class InputNorm(nn.Module):
             with torch.no_grad():
                 self.mean.lerp_(mean, self.momentum)
                 self.variance.lerp_(variance * (x.shape[1] / (x.shape[1] - 1)), self.momentum)
-        return (x - mean) * torch.rsqrt(variance + self.epsilon)
+            return (x - mean) * torch.rsqrt(variance + self.epsilon)
+        return (x - mean) * self._factor()
+
+    def _factor(self) -> Tensor:
+        """What the running statistics multiply each feature by: [R, 1, features]."""
+        factor = torch.rsqrt(self.variance + self.epsilon)
+        tried = self.variance[..., self.actions :] > UNTRIED
+        return torch.cat([factor[..., : self.actions], factor[..., self.actions :] * tried], -1)
 
     def frozen(self, x: Tensor, start: int) -> Tensor:
         """Normalises [R, B, f], whose features begin at `start` of the whole input, by the running statistics."""
         part = slice(start, start + x.shape[-1])
-        return (x - self.mean[..., part]) * torch.rsqrt(self.variance[..., part] + self.epsilon)
+        return (x - self.mean[..., part]) * self._factor()[..., part]
 
 
 class LayerNorm(nn.Module):

@@ -26,7 +26,7 @@ from butfor.files import load_tensors, save_tensors
 from butfor.networks import make_generators
 from butfor.replay import Replay
 
-FORMAT_VERSION = 1
+FORMAT_VERSION = 2
 BLOCK = 20  # batches drawn, and on a GPU recorded, at a time
 Module = TypeVar("Module", bound=nn.Module)
 
@@ -165,10 +165,10 @@ def load_model(
     tensors, header = load_tensors(path)
     if header.get("kind") != kind:
         raise ValueError(f"{path} holds {header.get('kind')!r}; expected {kind!r}. Load it by the class that wrote it.")
-    if header.get("format") != FORMAT_VERSION:
+    if header.get("format") not in (1, FORMAT_VERSION):
         raise ValueError(f"{path} has format {header.get('format')}; this version reads format {FORMAT_VERSION}.")
     try:
-        law = ActionLaw.from_plain(header["law"])
+        law = ActionLaw.of_file(path, header)
         units = Units(law, *(header[name] for name in ("entities", "scale", "obs_center", "obs_spread")))
         count = header["replicas"]
         if replica is not None:
