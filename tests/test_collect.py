@@ -1,6 +1,8 @@
 """Episode files: every label and policy by name, whole parts that a killed process goes on from."""
 
+import errno
 from pathlib import Path
+from typing import Any
 
 import gymnasium
 import numpy as np
@@ -44,6 +46,32 @@ def test_a_file_cut_off_after_a_part_ends_as_an_unbroken_one(tmp_path: Path, mon
     for name in ("observation", "action", "desired_goal", "sampled", "length"):
         assert np.array_equal(getattr(resumed, name), getattr(unbroken, name)), name
     assert len(np.unique(resumed.observation[:, 0], axis=0)) == 8  # every episode starts elsewhere
+
+
+@pytest.mark.parametrize(
+    ("saved", "message"),
+    [
+        (0, r"a\.npz could not be written \(No space left on device\); make room, then give the same command again\."),
+        (3, r"a\.npz could not .* again: the 3 episodes saved so far stay, and it goes on from them\."),
+    ],
+)
+def test_a_full_disk_is_told_with_what_stays(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, saved: int, message: str
+) -> None:
+    monkeypatch.setattr(library, "EPISODES_A_PART", 3)
+    path, save = tmp_path / "a.npz", np.savez_compressed
+
+    def write(file: Any, **arrays: Any) -> None:
+        if len(arrays["length"]) > saved:
+            raise OSError(errno.ENOSPC, "No space left on device")
+        save(file, **arrays)
+
+    with monkeypatch.context() as patch:
+        patch.setattr(np, "savez_compressed", write)
+        with pytest.raises(OSError, match=message):
+            collect_file(CollectConfig("slide", episodes=8), path)
+    assert [len(Episodes.load(one)) for one in tmp_path.iterdir()] == ([saved] if saved else [])
+    assert len(collect_file(CollectConfig("slide", episodes=8), path)) == 8
 
 
 def test_more_episodes_are_added_to_a_file_and_other_settings_are_refused(tmp_path: Path) -> None:

@@ -13,6 +13,7 @@ from butfor.actions import ActionLaw
 from butfor.agent import load_policy
 from butfor.envs import WORLDS, is_fetch_world, make_worlds, short_name, slide
 from butfor.episodes import Episodes, check_episode_file, concatenate
+from butfor.files import said
 from butfor.record import versions
 from butfor.rollout import Judge, Observation, Policy, collect, play, random_policy
 
@@ -113,7 +114,9 @@ def collect_file(
         parts = [concatenate([*parts, part])]
         bounds = {"action_low": list(law.low), "action_high": list(law.high)}
         parts[0].metadata = wanted | {"versions": versions("cpu")} | bounds
-        parts[0].save(path)
+        stays = f": the {done} episodes saved so far stay, and it goes on from them" if done else ""
+        with said(f"The episodes {path}", f"make room, then give the same command again{stays}"):
+            parts[0].save(path)
     env.close()
     return parts[0]
 

@@ -41,6 +41,15 @@ def written(path: Path | str) -> Iterator[Path]:
         temporary.unlink(missing_ok=True)
 
 
+@contextmanager
+def said(what: str, advice: str) -> Iterator[None]:
+    """A full disk and the like, in a sentence."""
+    try:
+        yield
+    except OSError as error:
+        raise OSError(f"{what} could not be written ({error.strerror or error}); {advice}.") from error
+
+
 def write_json(path: Path | str, value: Any) -> None:
     """JSON that people can read, too."""
     with written(path) as temporary:

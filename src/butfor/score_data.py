@@ -2,8 +2,7 @@
 
 import time
 import warnings
-from collections.abc import Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -18,7 +17,7 @@ from butfor.diagnosis import GROUPS, Diagnosis
 from butfor.dynamics import STEEP, ModelConfig
 from butfor.entities import EXAMPLE
 from butfor.episodes import Bool
-from butfor.files import written
+from butfor.files import said, written
 from butfor.fitting import FOR_ANY_DATA, Fitting
 from butfor.influence import Influence
 from butfor.networks import make_generators
@@ -103,7 +102,7 @@ def score_file(
         else:
             influence, judged, notes = fit_recording(recording, columns, options, device, show)
         if save_model is not None:  # at once: the fit is what took time
-            with _said(f"The model {save_model}", "make room, or give another place"):
+            with said(f"The model {save_model}", "make room, or give another place"):
                 influence.save(save_model)
         if options.extreme and influence.law.count:
             notes.append("The actions are discrete: all are tried, and a share of extreme ones means nothing.")
@@ -127,18 +126,9 @@ def score_file(
         "butfor": __version__,
     }
     kept = model or save_model
-    with _said(f"The scores {out}", f"score with --model {kept}" if kept else "make room, or give another place"):
+    with said(f"The scores {out}", f"score with --model {kept}" if kept else "make room, or give another place"):
         _write(summary, data, out, target, page, recording, scores, overwrite)
     return summary
-
-
-@contextmanager
-def _said(what: str, advice: str) -> Iterator[None]:
-    """A full disk and the like, in a sentence."""
-    try:
-        yield
-    except OSError as error:
-        raise OSError(f"{what} could not be written ({error.strerror or error}); {advice}.") from error
 
 
 def named_entities(recording: Recording, texts: Sequence[str]) -> dict[str, tuple[int, ...]]:
