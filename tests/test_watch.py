@@ -295,6 +295,14 @@ def test_any_world_that_can_be_drawn_can_be_watched(tmp_path: Path, courses: lis
     assert courses[0].reached.tolist() == [False, False, False, True]  # the last, because the world says so
 
 
+@pytest.mark.parametrize("kind", ["float32", "float64", "int64", "uint8"])
+def test_pictures_of_floats_or_of_other_whole_numbers_are_as_bright(tmp_path: Path, kind: str) -> None:
+    picture = np.full((32, 48, 4), 0.6 if kind.startswith("float") else 153, kind)
+    run = untrained(tmp_path, register(kwargs={"picture": [picture]}), (2, 2, 2))
+    frames = read(watch(run, size=240))
+    assert abs(frames[:, 40:120, 60:180].mean() - 153) < 3
+
+
 def test_a_world_that_a_function_makes_can_be_watched(tmp_path: Path) -> None:
     def make_env(render_mode: str | None = "rgb_array") -> gymnasium.Env[Any, Any]:
         return gymnasium.wrappers.TimeLimit(Walk(render_mode=render_mode), 10)
@@ -314,7 +322,13 @@ def test_a_world_that_a_function_makes_can_be_watched(tmp_path: Path) -> None:
         ({"entry_point": Unseen}, ValueError, "Watched.* cannot be drawn: it takes no render_mode='rgb_array'"),
         ({"entry_point": Blind}, ValueError, r"it needs the render mode 'rgb_array', and has \['ansi'\]"),
         ({"kwargs": {"picture": [None]}}, ValueError, r"render\(\) gave None; expected an array \[height, width, 3\]"),
-        ({"kwargs": {"picture": [np.zeros((4, 5))]}}, ValueError, r"gave an array \[4, 5\]; expected"),
+        ({"kwargs": {"picture": [np.zeros((4, 5))]}}, ValueError, r"gave an array \[4, 5\] of float64; expected"),
+        ({"kwargs": {"picture": [np.zeros((4, 5, 2))]}}, ValueError, r"gave an array \[4, 5, 2\] of float64; expected"),
+        ({"kwargs": {"picture": [np.zeros((0, 5, 3))]}}, ValueError, r"gave an array \[0, 5, 3\] of float64; expected"),
+        ({"kwargs": {"picture": [np.zeros((4, 5, 3), bool)]}}, ValueError, r"\[4, 5, 3\] of bool; expected"),
+        ({"kwargs": {"picture": [np.full((4, 5, 3), 7.0)]}}, ValueError, r"from 7 to 7; .* floats from 0 to 1"),
+        ({"kwargs": {"picture": [np.full((4, 5, 3), np.nan)]}}, ValueError, r"of float64 from nan to nan; expected"),
+        ({"kwargs": {"picture": [np.full((4, 5, 3), -1)]}}, ValueError, r"from -1 to -1; .*numbers from 0 to 255"),
         ({"kwargs": {"break_at": 2}}, RuntimeError, r"cannot be drawn \(out of paint\)\. .*MUJOCO_GL=egl"),
     ],
 )  # fmt: skip

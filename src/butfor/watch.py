@@ -242,16 +242,27 @@ def _picture(env: VectorEnv[Any, Any, Any], world: World, size: int) -> Image.Im
     except Exception as error:  # each world fails in its own way
         hint = "" if world.is_fetch else " Where there is no screen, worlds of MuJoCo need MUJOCO_GL=egl."
         raise WorldError(f"{name} cannot be drawn ({error}).{hint}") from error
-    array = np.asarray(None if drawn is None else drawn[0])
-    if array.ndim != 3 or array.shape[2] < 3:
-        given = array.item() if array.ndim == 0 else f"an array {list(array.shape)}"
-        raise ValueError(f"{name} cannot be drawn: its render() gave {given}; expected an array [height, width, 3].")
+    array = _colours(np.asarray(None if drawn is None else drawn[0]), name)
     if world.is_fetch:
         top, left = size * 4 // 15, size // 4
         array = array[top : top + size, left : left + size]
-    picture = Image.fromarray(array[..., :3].astype(np.uint8))
+    picture = Image.fromarray(array)
     height = max(round(picture.height * size / picture.width / 2) * 2, 2)
     return picture if picture.size == (size, height) else picture.resize((size, height), Image.Resampling.LANCZOS)
+
+
+def _colours(array: NDArray[Any], name: str) -> NDArray[np.uint8]:
+    """What a world's render() gave, as red, green and blue from 0 to 255: [height, width, 3]."""
+    given = array.item() if array.ndim == 0 else f"an array {list(array.shape)} of {array.dtype}"
+    if array.ndim == 3 and array.shape[2] in (3, 4) and array.size and array.dtype.kind in "fiu":
+        is_float, low, high = array.dtype.kind == "f", array.min(), array.max()
+        if low >= 0 and high <= (1 if is_float else 255):
+            return (array[..., :3] * 255 + 0.5 if is_float else array[..., :3]).astype(np.uint8)
+        given = f"{given} from {low:g} to {high:g}"
+    text = "whole numbers from 0 to 255 or of floats from 0 to 1"
+    raise ValueError(
+        f"{name} cannot be drawn: its render() gave {given}; expected an array [height, width, 3] of {text}."
+    )
 
 
 def play_scene(stage: Stage, number: int, drawn: bool = True) -> Scene:
