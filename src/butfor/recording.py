@@ -100,12 +100,7 @@ def read_arrays(
     if acts.ndim < lead:
         raise ValueError("action is a single number; expected one row a step.")
     flags = {"terminals": terminals, "timeouts": timeouts, "sampled": sampled}
-    marks = {name: np.asarray(flag).astype(bool) for name, flag in flags.items() if flag is not None}
-    for name, flag in marks.items():
-        if flag.size != np.prod(acts.shape[:lead]):
-            shape = f"expected {list(acts.shape[:lead])}, as the actions have"
-            raise ValueError(f"{name} has shape {list(flag.shape)}; {shape}.")
-        marks[name] = flag.reshape(acts.shape[:lead])
+    marks = {name: _flags(name, flag, acts.shape[:lead]) for name, flag in flags.items() if flag is not None}
     drawn = marks.pop("sampled", None)
     ended = np.any(list(marks.values()), 0) if marks else None
     states, sizes = flat_table(observation, lead, ignore)
@@ -245,10 +240,8 @@ def _actions(actions: Table, space: gymnasium.Space[Any] | None) -> tuple[Table,
 def _check_space(space: gymnasium.Space[Any] | None) -> None:
     """Refuses a space of actions over which there is no uniform law here."""
     if space is not None and not isinstance(space, spaces.Discrete) and _boxes(space) is None:
-        raise TypeError(
-            f"The action space is {space}; expected a Box, a dictionary of Boxes, or a Discrete. Bring the actions "
-            "into one of these."
-        )
+        text = f"The action space is {space}; expected a Box, a dictionary of Boxes, or a Discrete"
+        raise TypeError(f"{text}. Bring the actions into one of these.")
 
 
 def _boxes(space: gymnasium.Space[Any] | None) -> list[spaces.Box] | None:
@@ -278,6 +271,19 @@ def _is_padded(observation: Any, action: Any, ended: Any, length: NDArray[np.int
     return len(acts) > 2 or (nexts is None if length is None else len(length) == acts[0])
 
 
+def _flags(name: str, given: Any, shape: tuple[int, ...]) -> Bool:
+    """Booleans, or the numbers 0 and 1, as booleans [N] or [E, T]; nothing else is taken for true."""
+    flags = np.asarray(given)
+    if flags.size != np.prod(shape):
+        raise ValueError(f"{name} has shape {list(flags.shape)}; expected {list(shape)}, as the actions have.")
+    flags = (flags if flags.dtype.kind in "fiub" else flags.astype(object)).reshape(shape)
+    right = (flags == 0) | (flags == 1)
+    if not right.all():
+        row = ", ".join(map(str, np.argwhere(~right)[0]))
+        raise ValueError(f"{name} holds {flags[~right].tolist()[0]!r} in row {row}; give booleans, or 0 and 1.")
+    return flags.astype(bool)
+
+
 def _lengths(length: Any) -> NDArray[np.int64]:
     """The number of rows of each episode: [E]."""
     given = np.asarray(length).reshape(-1)
@@ -304,10 +310,8 @@ def _ends(
     if len(states) != len(actions):
         raise ValueError(f"There are {len(states)} observations and {len(actions)} actions; expected the same number.")
     if ended is None and length is None and nexts is None:
-        raise ValueError(
-            "Nothing says where the episodes end; give terminals or timeouts [N], or the length of each episode, or "
-            "next_observation."
-        )
+        advice = "give terminals or timeouts [N], or the length of each episode, or next_observation"
+        raise ValueError(f"Nothing says where the episodes end; {advice}.")
     ends = np.zeros(len(states), bool) if ended is None else ended.copy()
     ends[-1:] = True
     if length is not None:
