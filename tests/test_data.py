@@ -313,6 +313,10 @@ def test_a_column_file_has_a_row_for_every_state(tmp_path: Path) -> None:
         assert "cai" in file.files
     with pytest.raises(ValueError, match="'a/b' cannot be written"):
         write_columns(tmp_path / "x.npz", found, {"a/b": scores["cube"]})
+    for wrong in (np.arange(3.0), np.zeros((11, 1))):
+        with pytest.raises(ValueError, match="There are not 11 scores, one for each state, of 'other'"):
+            write_columns(tmp_path / "x.npz", found, scores | {"other": wrong})
+    assert not (tmp_path / "x.npz").exists()
 
 
 Make = Callable[..., str]

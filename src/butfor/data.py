@@ -150,11 +150,18 @@ def write_columns(
 ) -> None:
     """Scores [S] of each entity as an `.npz` with one row a state, whole or not at all."""
     names = column_names(scores)
+    _check_scores(recording, scores)
     columns: dict[str, Any] = {names[name]: np.asarray(score, np.float32) for name, score in scores.items()}
     columns |= {"episode": recording.episode, "time": recording.time, "last": recording.last}
     columns |= {"schema_version": np.array(SCHEMA_VERSION), "metadata": np.array(json.dumps(dict(metadata or {})))}
     with written(path) as temporary, temporary.open("wb") as file:
         np.savez_compressed(file, allow_pickle=False, **columns)
+
+
+def _check_scores(recording: Recording, scores: Mapping[str, Table]) -> None:
+    """Refuses scores that are not one for each state."""
+    if wrong := [name for name, score in scores.items() if np.shape(score) != (len(recording.observation),)]:
+        raise ValueError(f"There are not {len(recording.observation)} scores, one for each state, of {wrong[0]!r}.")
 
 
 def check_outputs(
@@ -238,8 +245,7 @@ def write_minari(
     if len(recording) != open_minari(source).total_episodes:
         raise ValueError(f"The scores are of {len(recording)} episodes; {source} has another number of them.")
     names, edges = column_names(scores), np.cumsum(recording.length + 1)[:-1]
-    if wrong := [name for name, score in scores.items() if np.shape(score) != (len(recording.observation),)]:
-        raise ValueError(f"There are not {len(recording.observation)} scores, one for each state, of {wrong[0]!r}.")
+    _check_scores(recording, scores)
     parts = {names[name]: np.split(np.asarray(score, np.float32)[:, None], edges) for name, score in scores.items()}
     target.parent.mkdir(parents=True, exist_ok=True)
     temporary = target.with_name(f".{target.name}.{os.getpid()}.part")
