@@ -192,6 +192,20 @@ def test_a_gpu_without_enough_memory_is_told_with_what_to_give_less_of(
     assert "--seeds" in units.FEWER
 
 
+@pytest.mark.parametrize("command", ["score a.npz --out b.npz", "evaluate run"])
+def test_commands_without_seeds_are_not_told_to_give_fewer(monkeypatch: pytest.MonkeyPatch, command: str) -> None:
+    def fail(*given: Any, **named: Any) -> None:
+        raise torch.OutOfMemoryError("CUDA out of memory. Tried to allocate 3 TiB.")
+
+    monkeypatch.setattr("butfor.score_data.score_file", fail)
+    monkeypatch.setattr("butfor.evaluation.evaluate_run", fail)
+    monkeypatch.setattr(sys, "argv", ["butfor", *command.split(), "--device", "cpu"])
+    with pytest.raises(SystemExit) as ended:
+        cli.main()
+    told = "Give fewer rows or episodes, or take --device cpu."
+    assert ended.value.code == f"Error: CUDA out of memory. Tried to allocate 3 TiB. {told}"
+
+
 def test_single_arms_of_a_study_are_run_by_label(tell: Tell) -> None:
     code, out, err = tell("run", "tiny", "--arms", "two")
     assert (code, folder_of(0).exists(), folder_of(1).is_dir()) == (0, False, True), err

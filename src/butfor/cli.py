@@ -326,9 +326,10 @@ def main() -> None:
     except RuntimeError as error:
         # of torch, rollout and units, which are slow to import
         if type(error).__name__ in ("OutOfMemoryError", "WorldError", "StudyError"):
-            from butfor.units import words_of
+            from butfor.units import FEWER, LESS, words_of
 
-            sys.exit(f"Error: {words_of(error)}")
+            advice = FEWER if arguments[:1] in (["detect"], ["train"], ["study"]) else LESS
+            sys.exit(f"Error: {words_of(error, advice)}")
         raise
 
 

@@ -30,6 +30,7 @@ AnyConfig = Config | DetectionConfig
 LONGEST_NAME = 90
 RETRIES = 3  # of a unit whose process was killed
 FEWER = "All seeds of a run are one batch: give fewer by --seeds, in a study fewer --processes, or take --device cpu."
+LESS = "Give fewer rows or episodes, or take --device cpu."  # to commands that have no --seeds
 LOOK_EVERY = 5.0  # seconds, after which it is said anew how far units in other processes are
 
 
@@ -290,11 +291,14 @@ def _interrupt(number: int, frame: Any) -> None:
     raise KeyboardInterrupt
 
 
-def words_of(error: BaseException) -> str:
-    """The sentence of an error, and its kind where that is none for which this package writes sentences."""
+def words_of(error: BaseException, advice: str = FEWER) -> str:
+    """The sentence of an error, and its kind where that is none for which this package writes sentences.
+
+    Where memory is out, `advice` says what to do.
+    """
     text = str(error).strip()
     if isinstance(error, torch.OutOfMemoryError):
-        return f"{text} {FEWER}"
+        return f"{text} {advice}"
     wrote_sentence = isinstance(error, ValueError | OSError | FloatingPointError | RuntimeError)
     return text if wrote_sentence and text else f"{type(error).__name__}: {text}"
 
