@@ -582,6 +582,21 @@ def test_the_report_can_be_written_anew(whole_run: tuple[Path, Result, Result], 
     assert (folder / "report.html").stat().st_size > 1000
 
 
+@pytest.mark.parametrize("kind", ["detection", "training"])
+def test_the_report_and_its_figures_can_be_written_elsewhere(
+    kind: str, whole_run: tuple[Path, Result, Result], tiny_run: Path, butfor_command: Butfor, tmp_path: Path
+) -> None:
+    folder = whole_run[0] if kind == "detection" else tiny_run
+    before = {path: path.stat().st_mtime_ns for path in folder.rglob("*")}
+    code, out, _ = butfor_command("report", str(folder), "--figures", "--out", "new/page.html")
+    page, figures = Path("new/page.html"), Path("new/page-figures")
+    assert (code, out) == (0, f"Report: {page}\nFigures: {figures}\n")
+    assert (tmp_path / page).stat().st_size > 1000
+    assert {path.suffix for path in (tmp_path / figures).iterdir()} == {".svg", ".png"}
+    assert_one_sentence(butfor_command("report", str(folder), "--out", "page"), "page ends in ''", "ends in .html")
+    assert {path: path.stat().st_mtime_ns for path in folder.rglob("*")} == before
+
+
 def test_a_finished_run_is_shown_again_without_computing(
     whole_run: tuple[Path, Result, Result], butfor_command: Butfor
 ) -> None:

@@ -294,7 +294,7 @@ def test_the_command_writes_figures_only_when_asked(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     folder = write_run(tmp_path / "run", episodes=6)
-    monkeypatch.setattr(report, "write_report", lambda run: run / "report.html")
+    monkeypatch.setattr(report, "write_report", lambda run, out: run / "report.html")
     monkeypatch.setattr(sys, "argv", ["butfor", "report", str(folder)])
     cli.main()
     assert capsys.readouterr().out == f"Report: {folder / 'report.html'}\n"
@@ -308,7 +308,7 @@ def test_the_command_writes_figures_only_when_asked(
 def test_without_matplotlib_the_command_says_what_to_install(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    monkeypatch.setattr(report, "write_report", lambda run: run / "report.html")
+    monkeypatch.setattr(report, "write_report", lambda run, out: run / "report.html")
     monkeypatch.delitem(sys.modules, "butfor.figures")
     monkeypatch.setitem(sys.modules, "matplotlib.style", None)
     monkeypatch.setattr(sys, "argv", ["butfor", "report", str(tmp_path), "--figures"])

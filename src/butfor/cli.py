@@ -233,25 +233,27 @@ def report(
     run: Annotated[Path, tyro.conf.Positional, tyro.conf.arg(metavar="RUN")],
     /,
     figures: Annotated[bool, tyro.conf.FlagCreatePairsOff] = False,
+    out: Annotated[Path | None, tyro.conf.arg(metavar="FILE", help_behavior_hint="")] = None,
 ) -> None:
     """Write the report of a finished run anew.
 
     Args:
         run: the run folder
         figures: write figures for papers besides, as SVG and PNG
+        out: the report, .html (default: report.html in the run folder); figures go beside it, to NAME-figures
     """
     from butfor.report import write_report
 
     if run.is_dir():
-        check_place(run / "report.html")
-    print(f"Report: {write_report(run)}")
+        check_place(out or run / "report.html")
+    print(f"Report: {write_report(run, out)}")
     if figures:
         from butfor.figures import write_figures
         from butfor.figures_study import write_training_figures
         from butfor.record import read_run
 
         write = write_training_figures if read_run(run)["kind"] == "training" else write_figures
-        print(f"Figures: {write(run)[0].parent}")
+        print(f"Figures: {write(run, out and out.with_name(f'{out.stem}-figures'))[0].parent}")
 
 
 def _changed(config: Any, **changes: Any) -> Any:

@@ -71,9 +71,9 @@ STYLE: dict[str, Any] = {
 THIN: dict[str, Any] = {"color": INK, "linewidth": 0.8, "linestyle": ":"}
 
 
-def write_figures(run: Path) -> list[Path]:
-    """Write run/figures/*.svg and *.png (200 dpi) of what a detection folder holds, and return their paths."""
-    return save_figures(Path(run) / "figures", lambda: draw_figures(read_run(Path(run))))
+def write_figures(run: Path, out: Path | None = None) -> list[Path]:
+    """Write *.svg and *.png (200 dpi) of what a detection folder holds to `out` (default: run/figures): their paths."""
+    return save_figures(out or Path(run) / "figures", lambda: draw_figures(read_run(Path(run))))
 
 
 def save_figures(folder: Path, draw: Callable[[], Mapping[str, Figure]]) -> list[Path]:

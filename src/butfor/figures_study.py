@@ -66,12 +66,12 @@ def file_name(label: str) -> str:
     return re.sub(r"[^\w.]+", "-", label)[:60].strip("-.") or "arm"
 
 
-def write_training_figures(run: Path) -> list[Path]:
-    """Write run/figures/*.svg and *.png of a single training run, and return their paths."""
+def write_training_figures(run: Path, out: Path | None = None) -> list[Path]:
+    """Write *.svg and *.png of a single training run to `out` (default: run/figures), and return their paths."""
     arm = read_run_folder(Path(run))
     if arm.curve is None:
         raise ValueError(f"{run} {arm.words}: there is nothing to draw.")
-    return save_figures(Path(run) / "figures", lambda: draw_arms([arm]))
+    return save_figures(out or Path(run) / "figures", lambda: draw_arms([arm]))
 
 
 def draw_arms(arms: list[Arm]) -> dict[str, Any]:

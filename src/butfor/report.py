@@ -55,12 +55,14 @@ class Run:
     valid: Array  # [E, T], true where a step was made: array[valid] has the order of label
 
 
-def write_report(run: Path) -> Path:
-    """Write run/report.html for a folder of kind "detection" or "training" and return its path."""
-    run = Path(run)
+def write_report(run: Path, out: Path | None = None) -> Path:
+    """Write `out` (default: run/report.html) for a folder of kind "detection" or "training" and return its path."""
+    run, target = Path(run), Path(out or Path(run) / "report.html")
+    if target.suffix != ".html":
+        raise ValueError(f"The report {target} ends in {target.suffix!r}; expected a name that ends in .html.")
     if read_config(run)["kind"] == "training":
-        return write_training_report(run)
-    return write_page(run / "report.html", render(read_run(run)))
+        return write_training_report(run, target)
+    return write_page(target, render(read_run(run)))
 
 
 def read_config(run: Path) -> dict[str, Any]:

@@ -65,10 +65,10 @@ def write_rliable(root: Path, name: str) -> Path | None:
     return target
 
 
-def write_training_report(run: Path) -> Path:
-    """Write run/report.html of a single training run and return its path."""
-    arm = read_run_folder(Path(run))
-    return write_page(Path(run) / "report.html", render([arm], Path(run), None))
+def write_training_report(run: Path, out: Path | None = None) -> Path:
+    """Write `out` (default: run/report.html) of a single training run and return its path."""
+    arm, target = read_run_folder(Path(run)), Path(out or Path(run) / "report.html")
+    return write_page(target, render([arm], target.parent, None))
 
 
 def write_study_index(root: Path) -> Path:
