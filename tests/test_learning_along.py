@@ -36,6 +36,21 @@ def test_the_memory_keeps_the_latest() -> None:
         np.testing.assert_array_equal(action, kept / 1000)
 
 
+def test_whole_numbers_and_low_precision_at_first_cut_nothing_later() -> None:
+    learner = InfluenceLearner(1, BOX, {"x": [0]}, memory=100)
+    half = np.array([[0.5]], np.float16)
+    learner.add(half, np.array([[1]]), half)
+    learner.add(np.array([[1 / 3]]), np.array([[0.3]], np.float32), np.array([[2 / 3]]))
+    obs, action, next_obs = (part.numpy()[:, 0].tolist() for part in learner.transitions())
+    assert (obs, next_obs) == ([0.5, 1 / 3], [0.5, 2 / 3])
+    assert action == [1.0, float(np.float32(0.3))]
+    whole = InfluenceLearner(1, gymnasium.spaces.Discrete(2), {"x": [0]}, memory=100)
+    whole.add(np.array([[3]]), np.array([1]), np.array([[4]]))
+    whole.add(np.array([[0.1]]), np.array([0]), np.array([[0.2]]))
+    assert whole.transitions()[0].tolist() == [[3.0], [0.1]]
+    assert whole.transitions()[1].tolist() == [1, 0]
+
+
 def test_rounds_go_on_from_the_last() -> None:
     """Two rounds of five batches are one of ten; an Influence that was handed out goes on with them."""
     learners = [InfluenceLearner(3, BOX, {"x": [2]}, seed=3, **SMALL) for _ in range(2)]

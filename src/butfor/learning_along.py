@@ -69,12 +69,14 @@ class InfluenceLearner:
 
     def add(self, obs: Array, action: Array, next_obs: Array) -> None:
         """Takes in obs [N, D], action [N, A] (or integers [N]), next_obs [N, D]; the oldest transitions give way."""
-        given = check_transitions(obs, action, next_obs, fewest=1)
-        check_table("obs", given[0], self.obs_size)
-        self.law.check("action", given[1])
-        if not self._ring:
-            self._ring = [part.new_empty(self.memory, *part.shape[1:], device="cpu") for part in given]
-        count = len(given[0])
+        obs, action, next_obs = check_transitions(obs, action, next_obs, fewest=1)
+        check_table("obs", obs, self.obs_size)
+        self.law.check("action", action)
+        given = [obs, action if self.law.count else action.cpu().double(), next_obs]
+        rings = self._ring or [part.new_empty(self.memory, *part.shape[1:], device="cpu") for part in given]
+        pairs = zip(rings, given, strict=True)
+        self._ring = [old.to(torch.promote_types(old.dtype, part.dtype)) for old, part in pairs]  # nothing is cut
+        count = len(obs)
         at = torch.arange(self.added + max(0, count - self.memory), self.added + count) % self.memory
         for ring, part in zip(self._ring, given, strict=True):
             ring[at] = part[-self.memory :].to(ring)
