@@ -24,6 +24,7 @@ RANKS = {
     "statistics": 0,
     "world_errors": 0,
     "stopping": 0,
+    "action_checks": 1,
     "attention": 1,
     "checkpoints": 1,
     "dynamics": 1,

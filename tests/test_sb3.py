@@ -600,8 +600,13 @@ def test_a_model_from_elsewhere_is_used_if_it_fits() -> None:
     model.learn(135, callback=quick_callback(influence=fitted), reset_num_timesteps=False)
     assert model.replay_buffer.influence is fitted  # trained on, in its own units
     assert not torch.equal(fitted.model.mean_head.weight, before)
-    with pytest.raises(ValueError, match=r"the buffer has 4 columns, the entity \[1\] and"):
+    with pytest.raises(ValueError, match=r"the buffer has 4 columns and the entity \[1\]\. Fit one"):
         agent(buffer={"entity": [1]}).learn(10, callback=quick_callback(influence=fitted))
+    narrow = Influence.fit(obs, action, obs + action, {"hand": [0]}, **fast | {"action_space": None})
+    agent().learn(30, callback=quick_callback(influence=narrow))  # the box around the data is within the world's
+    wide = Influence.fit(obs, 2 * action, obs + action, {"hand": [0]}, **fast | {"action_space": None})
+    with pytest.raises(ValueError, match=r"other actions, from .* than the world's, from \[-2\] to \[6\]\. Fit it on"):
+        agent().learn(10, callback=quick_callback(influence=wide))
     several = Influence.fit(obs, action, obs + action, {"hand": [0]}, members=2, **fast)
     with pytest.raises(ValueError, match="has 2 members, which are not trained further"):
         agent().learn(10, callback=quick_callback(influence=several))

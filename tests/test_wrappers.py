@@ -21,6 +21,7 @@ from gymnasium.wrappers import (
     FlattenObservation,
     PassiveEnvChecker,
     RecordEpisodeStatistics,
+    RescaleAction,
     TimeLimit,
 )
 from gymnasium.wrappers.vector import DictInfoToList
@@ -475,7 +476,8 @@ def test_one_world_learns_with_discrete_actions() -> None:
         ({"entities": ["cube=1"], "bonus": -1.0}, ValueError, "weight"),
         ({"entities": ["cube=1"], "bonus": 0.2, "bonus_from": "lamp"}, ValueError, "bonus_from is 'lamp'"),
         ({"entities": ["cube=1"], "parts": ["robot"]}, ValueError, "parts is"),
-        ({"influence": True, "env": "discrete"}, ValueError, "other actions"),
+        ({"influence": True, "env": "discrete"}, ValueError, "other actions, from .* the world's, 3 discrete ones"),
+        ({"influence": True, "env": "rescaled"}, ValueError, r"\[-1\] to \[1\], .* \[0\] to \[1\].*=env.action_space"),
         ({"influence": True, "env": "slide"}, ValueError, "fitted on states of 3 columns; the world has achieved_goal"),
         ({"entities": ["goal=desired_goal:0"], "env": "slide"}, ValueError, "only where parts= names them"),
         ({"entities": ["cube=cube:0"], "env": "nested"}, TypeError, "not images; the part 'camera'"),
@@ -493,9 +495,15 @@ def test_mistakes_are_named(given: dict[str, Any], error: type[Exception], sente
     pairs = Touch()
     pairs.observation_space = spaces.Tuple([spaces.Discrete(2), spaces.Discrete(3)])
     worlds: dict[str, Any] = {"touch": Touch(), "discrete": Touch(discrete=True), "nested": Nested(), "tuple": pairs}
-    worlds["clipped"] = ClipAction(Touch())
+    worlds["clipped"], worlds["rescaled"] = ClipAction(Touch()), RescaleAction(Touch(), np.float32(0), np.float32(1))
     env = worlds[world] if world in worlds else gymnasium.make("butfor/Slide-v0")
     if settings.get("influence") is True:
         settings["influence"] = fitted()
     with pytest.raises(error, match=sentence):
         InfluenceWrapper(env, **settings)
+
+
+def test_bounds_within_the_worlds_are_no_mistake() -> None:
+    """Those of the data that an Influence was fitted on without an action space, or the world's after rounding."""
+    InfluenceWrapper(RescaleAction(Touch(), np.float32(-1.2), np.float32(1.1)), fitted())
+    InfluenceWrapper(RescaleAction(Touch(), np.float32(-1 + 1e-7), np.float32(1)), fitted())

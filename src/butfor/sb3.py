@@ -55,6 +55,7 @@ class _BufferLearner(InfluenceLearner):
     def go_on_from(self, influence: Influence, keeps_units: bool) -> None:
         """Starts the next round from this model's weights; in its units, whatever they are, where it `keeps_units`."""
         self.influence, self.entities, self.keeps_units = influence, influence.entities, keeps_units
+        self.law = influence.law
         self.device = influence.model.mean_head.weight.device
         self._optimizer = make_optimizer(influence.model, self.fitting)
 
@@ -226,7 +227,8 @@ class ActiveExploration(OffPolicyAlgorithm):
             influence, name = buffer.influence, buffer.name
 
             def score(tried: Tensor) -> Tensor:  # [1, W, K, A] -> [1, W, K]
-                return cast(Tensor, influence.action_scores(obs, tried[0])[name])[None]
+                within = tried[0].clamp(*influence.law.bounds(tried.device))  # it may know a little less than the box
+                return cast(Tensor, influence.action_scores(obs, within)[name])[None]
 
             own, bounds = torch.from_numpy(action[chosen]).float()[None], buffer.law.bounds(obs.device)
             explored = explore(own, noise[:, chosen], bounds, config, score)[0][0].numpy()

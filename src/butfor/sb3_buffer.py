@@ -14,6 +14,7 @@ from stable_baselines3.common.vec_env import VecEnv, VecNormalize
 from stable_baselines3.her.her_replay_buffer import HerReplayBuffer
 from torch import Tensor
 
+from butfor.action_checks import other_actions
 from butfor.actions import ActionLaw, from_unit
 from butfor.dynamics import Transitions
 from butfor.entities import parse_entities
@@ -96,11 +97,13 @@ class InfluenceReplayBuffer(HerReplayBuffer):
         (columns,) = self.entities.values()
         same = [name for name, others in influence.entities.items() if sorted(others) == sorted(columns)]
         size = self.observations["observation"].shape[-1]
-        if not same or influence.model.obs_size != size or influence.law != self.law:
+        if not same or influence.model.obs_size != size:
             raise ValueError(
-                f"The influence model is for {influence.model.obs_size} columns, entities {influence.entities} and "
-                f"{influence.law}; the buffer has {size} columns, the entity {list(columns)} and {self.law}."
+                f"The influence model is for {influence.model.obs_size} columns and entities {influence.entities}; the "
+                f"buffer has {size} columns and the entity {list(columns)}. Fit one on this world's 'observation'."
             )
+        if wrong := other_actions(influence.law, self.law):
+            raise ValueError(f"{wrong} Fit it on this world's actions, with action_space=env.action_space.")
         self.influence, self.name = influence, same[0]
 
     def add(self, *args: Any, **kwargs: Any) -> None:

@@ -14,6 +14,7 @@ from gymnasium.utils import RecordConstructorArgs
 from gymnasium.vector import AutoresetMode, VectorEnv, VectorWrapper
 from numpy.typing import NDArray
 
+from butfor.action_checks import other_actions
 from butfor.actions import ActionLaw
 from butfor.arrays import FEWEST_TRANSITIONS
 from butfor.dynamics import ModelConfig
@@ -117,9 +118,11 @@ class StepInfluence:
             )  # fmt: skip
             self.names = list(self.learner.entities)
         elif self._saved is not None:
-            law, given = self._saved.law, ActionLaw.of(action_space)
-            if (law.count, law.size) != (given.count, given.size):
-                raise ValueError(f"The Influence is of other actions, {law}, than the world's, {action_space}.")
+            if wrong := other_actions(self._saved.law, ActionLaw.of(action_space)):
+                raise ValueError(
+                    f"{wrong} Fit it with action_space=env.action_space, or, where a wrapper such as RescaleAction "
+                    "changes the actions, put this one inside: RescaleAction(InfluenceWrapper(env, ...), ...)."
+                )
             self.names = list(self._saved.entities)
         if {"sum", "max"} & set(self.names):
             raise ValueError(f"Entities are {self.names}; choose names other than sum and max, which combine them.")
