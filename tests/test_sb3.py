@@ -539,6 +539,19 @@ def test_a_model_waits_for_enough_steps_also_in_a_new_buffer() -> None:
     assert model.replay_buffer.influence is first
 
 
+@pytest.mark.parametrize("every", [6, 1_000])  # with a model, and before its first round
+def test_learning_on_without_the_callback_is_warned_of(every: int) -> None:
+    model, callback = agent(), quick_callback(every=every)
+    with warnings.catch_warnings():
+        warnings.simplefilter("error", UserWarning)
+        model.learn(120, callback=callback)
+        model.learn(60, callback=callback, reset_num_timesteps=False)
+        if every == 6:
+            model.replay_buffer.sample(8)  # all is scored
+    with pytest.warns(UserWarning, match="No InfluenceCallback scores this InfluenceReplayBuffer"):
+        model.learn(60, reset_num_timesteps=False)
+
+
 @pytest.mark.parametrize(
     ("entity", "columns"),
     [([3, 1], (3, 1)), (np.array([2]), (2,)), ("1:3", (1, 2)), ("observation:2", (2,)), ("a=observation:1,3", (1, 3))],

@@ -152,6 +152,9 @@ class InfluenceCallback(BaseCallback):
     def _on_step(self) -> bool:
         return True
 
+    def _on_training_end(self) -> None:
+        self.buffer.attached = False  # the next call of learn may have no callback
+
     def _on_rollout_end(self) -> None:
         buffer = self.buffer
         if self.every is not None and buffer.added[self.unit] - buffer.trained[self.unit] >= self.every:
@@ -208,7 +211,7 @@ class ActiveExploration(OffPolicyAlgorithm):
         """SB3's actions for the envs and, scaled to [-1, 1], for the buffer; some replaced by exploratory ones."""
         action, stored = super()._sample_action(learning_starts, action_noise, n_envs)
         buffer, config = self.replay_buffer, replace(self.exploration, noise=0.0)
-        if not isinstance(buffer, InfluenceReplayBuffer) or not buffer.attached:
+        if not isinstance(buffer, InfluenceReplayBuffer) or not (buffer.attached or buffer.influence):
             raise TypeError(
                 "ActiveExploration needs replay_buffer_class=InfluenceReplayBuffer with replay_buffer_kwargs="
                 "dict(entity=...), and learn(callback=InfluenceCallback())."

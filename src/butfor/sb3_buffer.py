@@ -152,7 +152,7 @@ class InfluenceReplayBuffer(HerReplayBuffer):
 
     def _choose(self, rows: Array, columns: Array) -> tuple[Array, Array]:
         """As many steps drawn by priority (CAI-P, section 6.3); those that SB3 drew where there is none."""
-        if not self.attached:
+        if not self.attached if self.influence is None else self.has_new:  # a callback scores before each sample
             text = "No InfluenceCallback scores this InfluenceReplayBuffer; give one to learn(callback=...)."
             warnings.warn(text, stacklevel=4)
         if self._stale:
