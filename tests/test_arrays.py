@@ -145,6 +145,7 @@ def test_good_transitions_pass_unchanged() -> None:
         assert torch.equal(given, checked)
     discrete = RANDOM.integers(0, 3, 120)
     assert torch.equal(check_transitions(OBS, discrete, NEXT_OBS)[1], torch.from_numpy(discrete))
+    assert check_transitions(OBS, discrete > 0, NEXT_OBS)[1].tolist() == (discrete > 0).astype(int).tolist()
 
 
 @pytest.mark.parametrize(

@@ -110,6 +110,7 @@ def check_transitions(
     obs = check_table("obs", obs)
     next_obs = check_table("next_obs", next_obs, obs.shape[1])
     action = to_tensor("action", action)
+    action = action.long() if action.dtype == torch.bool else action  # false is action 0, true is 1
     check_finite_rows("action", action)
     if action.dim() == 1 and bool((action != action.round()).any()):
         raise ValueError(
