@@ -482,11 +482,11 @@ def test_a_few_episodes_of_fetch() -> None:
 class Corridor(gymnasium.Env[dict[str, Any], Any]):
     """Left or right, in a goal world with discrete actions; its entity never moves if it is `still`."""
 
-    def __init__(self, still: bool = False, discrete: bool = True) -> None:
-        box = spaces.Box(-9, 9, (1,), np.float32)
+    def __init__(self, still: bool = False, discrete: bool = True, kind: Any = np.float32) -> None:
+        box = spaces.Box(-9, 9, (1,), kind)
         self.observation_space: spaces.Space[Any] = spaces.Dict(observation=box, achieved_goal=box, desired_goal=box)
         self.action_space = spaces.Discrete(2) if discrete else spaces.Box(-1, 1, (1,), np.float32)
-        self.still = still
+        self.still, self.kind = still, kind
 
     def reset(self, *, seed: int | None = None, options: Any = None) -> tuple[dict[str, Any], dict[str, Any]]:
         super().reset(seed=seed)
@@ -501,11 +501,13 @@ class Corridor(gymnasium.Env[dict[str, Any], Any]):
         return -(np.abs(achieved_goal - desired_goal)[..., 0] > 0.5).astype(np.float32)
 
     def observe(self) -> dict[str, Any]:
-        return {"observation": self.place, "achieved_goal": self.place, "desired_goal": np.ones(1, np.float32)}
+        place = self.place.astype(self.kind)
+        return {"observation": place, "achieved_goal": place, "desired_goal": np.ones(1, self.kind)}
 
 
-def test_discrete_actions_can_be_scored() -> None:
-    model, callback = agent(DQN, Corridor(), replay_buffer_kwargs={"entity": [0]}), quick_callback(every=20)
+@pytest.mark.parametrize("kind", [np.float32, np.int64])
+def test_discrete_actions_can_be_scored_also_where_states_are_whole_numbers(kind: Any) -> None:
+    model, callback = agent(DQN, Corridor(kind=kind), replay_buffer_kwargs={"entity": [0]}), quick_callback(every=20)
     model.learn(200, callback=callback)
     assert callback.influence is not None
     due = np.arange(160)

@@ -123,6 +123,8 @@ class InfluenceReplayBuffer(HerReplayBuffer):
         at = np.unravel_index(flat, self.scores.shape)
         parts = (self.observations["observation"], self.actions, self.next_observations["observation"])
         obs, action, next_obs = (torch.from_numpy(part[at]) for part in parts)
+        if not obs.is_floating_point():  # a grid, say
+            obs, next_obs = obs.double(), next_obs.double()
         if self.law.count:
             return obs, action[:, 0].long(), next_obs
         return obs, from_unit(action, self.law.bounds(action.device)), next_obs
