@@ -1,6 +1,19 @@
-"""What may be wrong with actions: an `Influence` of other ones than the world's."""
+"""What may be wrong with actions: too many to compare, or an `Influence` of other ones than the world's."""
 
 from butfor.actions import ActionLaw
+
+MOST_ACTIONS = 1_000  # discrete ones: each is tried in each state
+
+
+def check_count(law: ActionLaw) -> ActionLaw:
+    """The same law, unless it has more discrete actions than can be compared."""
+    if law.count > MOST_ACTIONS:
+        raise ValueError(
+            f"There are {law.count:,} discrete actions, 0 to {law.count - 1:,}; at most {MOST_ACTIONS:,} can be "
+            "compared, since each is tried in each state. Give continuous actions as floats [N, A], or number the "
+            "discrete ones without gaps from 0 on."
+        )
+    return law
 
 
 def other_actions(law: ActionLaw, world: ActionLaw) -> str | None:

@@ -7,6 +7,7 @@ import gymnasium
 import torch
 from torch import Tensor
 
+from butfor.action_checks import check_count
 from butfor.actions import ActionLaw
 from butfor.arrays import FEWEST_TRANSITIONS, Array, check_entities, check_table, check_transitions
 from butfor.dynamics import ModelConfig, Transitions, begin_network, obs_range, target_scale, training_table
@@ -52,7 +53,7 @@ class InfluenceLearner:
             raise ValueError(f"fitting.batch_size is {fitting.batch_size}; learning along needs at least 2.")
         rows = torch.arange(2.0)[:, None]  # two rows that differ in every column: only the names are checked here
         self.entities = check_entities(entities, rows.expand(2, obs_size), rows, 2 * rows.expand(2, obs_size))
-        self.law, self.obs_size, self.memory = ActionLaw.of(action_space), obs_size, memory
+        self.law, self.obs_size, self.memory = check_count(ActionLaw.of(action_space)), obs_size, memory
         self.model, self.fitting, self.scoring, self.seed, self.device = model, fitting, scoring, seed, device
         self.added = 0
         """transitions since the beginning"""

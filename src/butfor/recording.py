@@ -13,13 +13,13 @@ import numpy as np
 from gymnasium import spaces
 from numpy.typing import NDArray
 
+from butfor.action_checks import MOST_ACTIONS
 from butfor.entities import parse_entities
 from butfor.episodes import Bool
 from butfor.observation_parts import is_image
 
 Table = NDArray[Any]
 LARGEST = np.finfo(np.float32).max  # the model computes in single precision
-MOST_ACTIONS = 1_000  # discrete ones: each is tried in each state
 
 
 @dataclass(frozen=True)

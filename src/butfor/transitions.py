@@ -10,6 +10,7 @@ import gymnasium
 import torch
 from torch import Tensor, nn
 
+from butfor.action_checks import check_count
 from butfor.actions import ActionLaw
 from butfor.capture import captured, matrix_precision
 from butfor.dynamics import (
@@ -51,7 +52,7 @@ class Units:
         action_space: gymnasium.Space[Any] | None,
     ) -> "Units":
         """Those of given transitions: mean and standard deviation of each column, and of each change."""
-        law = ActionLaw.from_data(transitions[1]) if action_space is None else ActionLaw.of(action_space)
+        law = check_count(ActionLaw.from_data(transitions[1]) if action_space is None else ActionLaw.of(action_space))
         scale = target_scale(transitions, entities, ModelConfig())
         center, spread = obs_range(transitions[0])
         return cls(law, entities, scale.tolist(), center.tolist(), spread.tolist())
