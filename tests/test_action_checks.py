@@ -1,13 +1,17 @@
-"""Actions that cannot be compared are refused with a sentence."""
+"""Actions that cannot be compared are refused with a sentence, those that were never tried are warned of."""
 
+import warnings
+from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pytest
-from gymnasium.spaces import Discrete
+import torch
+from gymnasium.spaces import Box, Discrete
 
-from butfor import Influence
-from butfor.action_checks import MOST_ACTIONS
+from butfor import FitConfig, Influence, ModelConfig
+from butfor.action_checks import MOST_ACTIONS, warn_untried
+from butfor.actions import ActionLaw
 from butfor.curiosity import Vime
 from butfor.disagreement import Disagreement
 from butfor.learning_along import InfluenceLearner
@@ -29,3 +33,52 @@ def test_more_discrete_actions_than_can_be_compared_are_refused(kind: Any) -> No
     InfluenceLearner(2, Discrete(MOST_ACTIONS), {"x": [0]})
     with pytest.raises(ValueError, match="There are 1,001 discrete actions"):
         InfluenceLearner(2, Discrete(MOST_ACTIONS + 1), {"x": [0]})
+
+
+@pytest.mark.parametrize(
+    ("law", "action", "start"),
+    [
+        (
+            ActionLaw(count=4),
+            torch.arange(120) % 3,
+            r"Discrete action\(s\) \[3\] never occur in the data: scores compare",
+        ),
+        (
+            ActionLaw(count=20),
+            torch.full((120,), 2),
+            r"Discrete action\(s\) \[0, 1, 3, .*, 10\] and 9 more never occur",
+        ),
+        (ActionLaw(count=1), torch.zeros(120).long(), "The action never varies in the data"),
+        (
+            ActionLaw((-1.0, -1.0), (1.0, 1.0)),
+            torch.rand(120, 2).index_fill(1, torch.tensor([1]), 0.3),
+            r".* \[1\] never",
+        ),
+    ],
+)
+def test_actions_that_were_never_tried_are_warned_of(law: ActionLaw, action: torch.Tensor, start: str) -> None:
+    with pytest.warns(UserWarning, match=f"^{start}.*were never tried, so they are a guess"):
+        assert warn_untried(law, action)
+
+
+def test_actions_that_were_all_tried_are_not_warned_of() -> None:
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        assert not warn_untried(ActionLaw(count=3), torch.arange(120) % 3)
+        assert not warn_untried(ActionLaw((-1.0,), (1.0,)), torch.rand(120, 1))
+
+
+def test_fitting_warns_of_them_at_the_users_line_and_learning_along_once() -> None:
+    action, small = np.arange(120) % 2, ModelConfig(layers=1, width=8)
+    with pytest.warns(UserWarning, match=r"action\(s\) \[2\] never occur") as caught:
+        Influence.fit(
+            OBS, action, NEXT_OBS, {"x": [0]}, action_space=Discrete(3), model=small, fitting=FitConfig(max_epochs=1)
+        )
+    assert Path(caught[0].filename).name == Path(__file__).name
+    learner = InfluenceLearner(2, Box(-1.0, 1.0, (2,)), {"x": [0]}, model=small)
+    learner.add(OBS, np.stack([RANDOM.uniform(-1, 1, 120), np.zeros(120)], 1), NEXT_OBS)
+    with pytest.warns(UserWarning, match=r"Action column\(s\) \[1\] never vary"):
+        learner.fit(1)
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        learner.fit(1)

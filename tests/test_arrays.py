@@ -187,7 +187,7 @@ def test_just_enough_transitions_are_enough() -> None:
 
 def test_entities_become_lists_of_columns_in_the_order_given() -> None:
     given: dict[str, Any] = {"cube": range(1, 3), "hand": np.array([2, 0]), "both": (0, 1)}
-    assert check_entities(given, *TENSORS) == {"cube": [1, 2], "hand": [2, 0], "both": [0, 1]}
+    assert check_entities(given, *TENSORS[::2]) == {"cube": [1, 2], "hand": [2, 0], "both": [0, 1]}
 
 
 @pytest.mark.parametrize(
@@ -208,13 +208,13 @@ def test_entities_become_lists_of_columns_in_the_order_given() -> None:
 )
 def test_wrong_entities_are_refused_by_name(entities: Any, message: str) -> None:
     with pytest.raises((ValueError, TypeError), match=message):
-        check_entities(entities, *TENSORS)
+        check_entities(entities, *TENSORS[::2])
 
 
 def test_ordinary_data_gives_no_warning() -> None:
     with warnings.catch_warnings():
         warnings.simplefilter("error")
-        check_entities({"cube": [0, 1, 2]}, *TENSORS)
+        check_entities({"cube": [0, 1, 2]}, *TENSORS[::2])
 
 
 def test_a_target_that_always_changes_alike_is_warned_of_with_its_column() -> None:
@@ -222,34 +222,21 @@ def test_a_target_that_always_changes_alike_is_warned_of_with_its_column() -> No
     next_obs = obs.clone()
     next_obs[:, 0] += 0.1 * action[:, 0]
     with pytest.warns(UserWarning, match=r"Column\(s\) \[1\] of entity 'cube' always change by the same amount"):
-        check_entities({"cube": [0, 1]}, obs, action, next_obs)
+        check_entities({"cube": [0, 1]}, obs, next_obs)
 
 
 def test_a_change_that_is_constant_up_to_rounding_is_warned_of_too() -> None:
     # a clock that advances by 0.1: s' - s is 0.1 only to the last bits, which vary
-    obs, action, next_obs = (tensor.clone() for tensor in TENSORS)
+    obs, next_obs = (tensor.clone() for tensor in TENSORS[::2])
     next_obs[:, 1] = obs[:, 1] + 0.1
     assert len((next_obs - obs)[:, 1].unique()) > 1
     with pytest.warns(UserWarning, match=r"Column\(s\) \[1\] of entity 'cube'"):
-        check_entities({"cube": [0, 1]}, obs, action, next_obs)
-
-
-def test_an_action_that_never_varies_is_warned_of_with_its_column() -> None:
-    action = TENSORS[1].clone()
-    action[:, 1] = 0.3
-    with pytest.warns(UserWarning, match=r"Action column\(s\) \[1\] never vary"):
-        check_entities({"cube": [0]}, TENSORS[0], action, TENSORS[2])
-
-
-def test_a_discrete_action_that_never_varies_is_warned_of() -> None:
-    action = torch.full((120,), 2)
-    with pytest.warns(UserWarning, match=r"(?i)action.* never var"):
-        check_entities({"cube": [0]}, TENSORS[0], action, TENSORS[2])
+        check_entities({"cube": [0, 1]}, obs, next_obs)
 
 
 def test_a_warning_points_to_the_line_of_the_user() -> None:
     def fit() -> None:  # the function of the library between the user and the check
-        check_entities({"cube": [0]}, TENSORS[0], TENSORS[1], TENSORS[0] + 0)
+        check_entities({"cube": [0]}, TENSORS[0], TENSORS[0] + 0)
 
     with pytest.warns(UserWarning, match="always change") as caught:
         fit()

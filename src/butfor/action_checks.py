@@ -1,4 +1,9 @@
-"""What may be wrong with actions: too many to compare, or an `Influence` of other ones than the world's."""
+"""What may be wrong with actions: too many, never tried, or an `Influence` of other ones than the world's."""
+
+import warnings
+
+import torch
+from torch import Tensor
 
 from butfor.actions import ActionLaw
 
@@ -14,6 +19,23 @@ def check_count(law: ActionLaw) -> ActionLaw:
             "discrete ones without gaps from 0 on."
         )
     return law
+
+
+def warn_untried(law: ActionLaw, action: Tensor) -> bool:
+    """Warns, at the line of the caller's caller, if actions of the law were never tried in the data; whether it did."""
+    if law.count:
+        never = (torch.bincount(action.long(), minlength=law.count) == 0).nonzero().flatten().tolist()
+        more = f" and {len(never) - 10} more" if len(never) > 10 else ""
+        what = f"Discrete action(s) {never[:10]}{more} never occur"
+    else:
+        never = (action == action[0]).all(0).nonzero().flatten().tolist()
+        what = f"Action column(s) {never} never vary"
+    if law.count == 1:
+        never, what = [0], "The action never varies"
+    if never:
+        guess = "scores compare actions that were never tried, so they are a guess; collect varied ones"
+        warnings.warn(f"{what} in the data: {guess}.", stacklevel=3)
+    return bool(never)
 
 
 def other_actions(law: ActionLaw, world: ActionLaw) -> str | None:

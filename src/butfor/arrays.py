@@ -60,9 +60,7 @@ def change_rounding(obs: Tensor, next_obs: Tensor) -> Tensor:
     return 4 * torch.finfo(obs.dtype).eps * torch.maximum(obs.abs(), next_obs.abs()).amax(0)
 
 
-def check_entities(
-    entities: Mapping[str, Sequence[int]], obs: Tensor, action: Tensor, next_obs: Tensor
-) -> dict[str, list[int]]:
+def check_entities(entities: Mapping[str, Sequence[int]], obs: Tensor, next_obs: Tensor) -> dict[str, list[int]]:
     """Entities as lists of columns within range; warns of columns in which nothing can be learned."""
     if not isinstance(entities, Mapping):
         raise TypeError(f'entities is {entities!r}; expected names with columns, such as {{"cube": [3, 4, 5]}}.')
@@ -91,15 +89,6 @@ def check_entities(
             )
             warnings.warn(text, stacklevel=3)
         checked[name] = columns
-    if action.dim() == 1 and bool((action == action[0]).all()):
-        warnings.warn("The action never varies in the data: its influence cannot be learned.", stacklevel=3)
-    if action.dim() == 2:
-        fixed_actions = (action == action[0]).all(0).nonzero().flatten().tolist()
-        if fixed_actions:
-            warnings.warn(
-                f"Action column(s) {fixed_actions} never vary in the data: their influence cannot be learned.",
-                stacklevel=3,
-            )
     return checked
 
 

@@ -9,6 +9,7 @@ import gymnasium
 import torch
 from torch import Tensor, nn
 
+from butfor.action_checks import warn_untried
 from butfor.arrays import Array, check_entities, check_table, check_transitions, like
 from butfor.bayesian import BayesianNetwork, VimeConfig, draw_noise, gain_of_steps, train_block
 from butfor.capture import captured, compiled
@@ -53,8 +54,9 @@ class Vime:
         if batches < 1:
             raise ValueError(f"batches must be at least 1; got {batches}.")
         transitions = check_transitions(obs, action, next_obs)
-        units = Units.of(transitions, check_entities(entities, *transitions), action_space)
+        units = Units.of(transitions, check_entities(entities, *transitions[::2]), action_space)
         units.law.check("action", transitions[1])
+        warn_untried(units.law, transitions[1])
         rows, obs_size = transitions[0].shape
         config = config or VimeConfig(kl_weight=1 / rows, method="second_order")
         inputs, target = units.table(transitions, device)

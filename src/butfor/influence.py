@@ -12,7 +12,7 @@ import torch
 from torch import Tensor
 
 from butfor import decisions, diagnosis
-from butfor.action_checks import check_count
+from butfor.action_checks import check_count, warn_untried
 from butfor.actions import ActionLaw
 from butfor.arrays import Array, check_entities, check_finite_rows, check_table, check_transitions, like, to_tensor
 from butfor.choosing import fit_network, split_inputs
@@ -98,9 +98,10 @@ class Influence:
         if members < 1:
             raise ValueError(f"members must be at least 1; got {members}.")
         transitions = check_transitions(obs, action, next_obs)
-        entities = check_entities(entities, *transitions)
+        entities = check_entities(entities, *transitions[::2])
         law = check_count(ActionLaw.from_data(transitions[1]) if action_space is None else ActionLaw.of(action_space))
         law.check("action", transitions[1])
+        warn_untried(law, transitions[1])
         scale = target_scale(transitions, entities, model or ModelConfig())
         center, spread = obs_range(transitions[0])
         table = training_table(transitions, law, entities, scale, device, center, spread)

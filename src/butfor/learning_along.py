@@ -7,7 +7,7 @@ import gymnasium
 import torch
 from torch import Tensor
 
-from butfor.action_checks import check_count
+from butfor.action_checks import check_count, warn_untried
 from butfor.actions import ActionLaw
 from butfor.arrays import FEWEST_TRANSITIONS, Array, check_entities, check_table, check_transitions
 from butfor.dynamics import ModelConfig, Transitions, begin_network, obs_range, target_scale, training_table
@@ -52,13 +52,14 @@ class InfluenceLearner:
         if fitting.batch_size < 2:
             raise ValueError(f"fitting.batch_size is {fitting.batch_size}; learning along needs at least 2.")
         rows = torch.arange(2.0)[:, None]  # two rows that differ in every column: only the names are checked here
-        self.entities = check_entities(entities, rows.expand(2, obs_size), rows, 2 * rows.expand(2, obs_size))
+        self.entities = check_entities(entities, rows.expand(2, obs_size), 2 * rows.expand(2, obs_size))
         self.law, self.obs_size, self.memory = check_count(ActionLaw.of(action_space)), obs_size, memory
         self.model, self.fitting, self.scoring, self.seed, self.device = model, fitting, scoring, seed, device
         self.added = 0
         """transitions since the beginning"""
         self.influence: Influence | None = None
         """None before the first round; the same object until a network starts anew"""
+        self._warned = False  # of actions that were never tried
         self._ring: list[Tensor] = []  # obs, action and next_obs, [memory, ...] each
         self._generators = make_generators([seed])
         self._optimizer: torch.optim.Optimizer | None = None
@@ -95,6 +96,7 @@ class InfluenceLearner:
         if batches < 1:
             raise ValueError(f"batches must be at least 1; got {batches}.")
         transitions = check_transitions(*self.transitions())
+        self._warned = self._warned or warn_untried(self.law, transitions[1])
         scale = target_scale(transitions, self.entities, self.model)
         if self.influence is None or not _same_units(scale, self.influence.scale):
             self.influence, self._optimizer = self._start(transitions, scale)
