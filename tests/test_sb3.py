@@ -1,9 +1,11 @@
 """Influence in Stable-Baselines3: priorities and bonus by value, and SB3 as it was where influence says nothing."""
 
 import copy
+import importlib
 import importlib.util
 import json
 import math
+import sys
 import warnings
 import zipfile
 from collections.abc import Callable, Iterator
@@ -597,6 +599,16 @@ def test_mistakes_are_answered_with_a_sentence() -> None:
         InfluenceCallback(every=None)
     with pytest.raises(ValueError, match="are 0, None and 50000; expected at least 1"):
         InfluenceCallback(batches=0)
+
+
+def test_without_stable_baselines3_it_says_how_to_get_it(monkeypatch: pytest.MonkeyPatch) -> None:
+    for name in [name for name in sys.modules if name.split(".")[0] == "stable_baselines3"]:
+        monkeypatch.delitem(sys.modules, name)
+    monkeypatch.setitem(sys.modules, "stable_baselines3", None)
+    for name in ("butfor.sb3", "butfor.sb3_buffer"):
+        monkeypatch.delitem(sys.modules, name)
+    with pytest.raises(ImportError, match=r"needs Stable-Baselines3; install it with: pip install 'butfor\[sb3\]'"):
+        importlib.import_module("butfor.sb3")
 
 
 def test_a_model_from_elsewhere_is_used_if_it_fits() -> None:

@@ -13,10 +13,6 @@ from typing import Any, cast
 import numpy as np
 import numpy.typing as npt
 import torch
-from stable_baselines3.common.callbacks import BaseCallback
-from stable_baselines3.common.noise import ActionNoise
-from stable_baselines3.common.off_policy_algorithm import OffPolicyAlgorithm
-from stable_baselines3.common.vec_env import unwrap_vec_normalize
 from torch import Tensor
 
 from butfor.arrays import FEWEST_TRANSITIONS
@@ -26,8 +22,17 @@ from butfor.fitting import FOR_ANY_DATA, FitConfig, make_optimizer
 from butfor.influence import Influence
 from butfor.learning_along import InfluenceLearner
 from butfor.networks import make_generators
-from butfor.sb3_buffer import InfluenceReplayBuffer
 from butfor.scoring import ScoreConfig
+
+try:
+    from stable_baselines3.common.callbacks import BaseCallback
+    from stable_baselines3.common.noise import ActionNoise
+    from stable_baselines3.common.off_policy_algorithm import OffPolicyAlgorithm
+    from stable_baselines3.common.vec_env import unwrap_vec_normalize
+except ImportError as error:
+    raise ImportError("butfor.sb3 needs Stable-Baselines3; install it with: pip install 'butfor[sb3]'.") from error
+
+from butfor.sb3_buffer import InfluenceReplayBuffer
 
 __all__ = ["ActiveExploration", "InfluenceCallback", "InfluenceReplayBuffer"]
 
