@@ -57,7 +57,7 @@ def test_more_discrete_actions_than_can_be_compared_are_refused(kind: Any) -> No
     ],
 )
 def test_actions_that_were_never_tried_are_warned_of(law: ActionLaw, action: torch.Tensor, start: str) -> None:
-    with pytest.warns(UserWarning, match=f"^{start}.*were never tried, so they are a guess"):
+    with pytest.warns(UserWarning, match=f"^{start}.*was never seen and counts for nothing"):
         assert warn_untried(law, action)
 
 

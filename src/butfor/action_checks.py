@@ -33,8 +33,8 @@ def warn_untried(law: ActionLaw, action: Tensor) -> bool:
     if law.count == 1:
         never, what = [0], "The action never varies"
     if never:
-        guess = "scores compare actions that were never tried, so they are a guess; collect varied ones"
-        warnings.warn(f"{what} in the data: {guess}.", stacklevel=3)
+        unknown = "what these would do was never seen and counts for nothing; collect varied ones"
+        warnings.warn(f"{what} in the data: {unknown}.", stacklevel=3)
     return bool(never)
 
 
