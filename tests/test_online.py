@@ -433,6 +433,7 @@ def test_actions_are_compared_by_the_configured_form() -> None:
     ("settings", "message"),
     [
         ({"batch_size": 0}, "model.batch_size must be at least 1; got 0"),
+        ({"batch_size": 1}, "model.batch_size is 1, but model.network.normalize_input needs batches of at least 2"),
         ({"every": 0}, "model.every"),
         ({"learning_rate": -1.0}, "model.learning_rate must be positive; got -1.0"),
         ({"learning_rate": float("nan")}, "model.learning_rate"),

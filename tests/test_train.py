@@ -819,6 +819,20 @@ def test_a_folder_that_holds_a_run_or_something_else_is_left_alone(tmp_path: Pat
     assert (tmp_path / "thesis" / "chapter.tex").read_text() == "precious"
 
 
+@pytest.mark.parametrize("limit", [-1.0, float("nan")])
+def test_a_time_limit_that_is_none_is_refused_before_a_run_is_overwritten_or_changed(
+    tmp_path: Path, unbroken: Path, limit: float
+) -> None:
+    folder = tmp_path / "run"
+    shutil.copytree(unbroken, folder)
+    with pytest.raises(ValueError, match="time_limit must be a number of seconds, 0 or more"):
+        train(CONFIG, folder, overwrite=True, time_limit=limit)
+    with pytest.raises(ValueError, match="time_limit must be a number of seconds, 0 or more"):
+        resume(folder, episodes=12, time_limit=limit)
+    held = [{path.relative_to(one): path.read_bytes() for path in one.rglob("*.*")} for one in (folder, unbroken)]
+    assert held[0] == held[1]
+
+
 def test_an_overwritten_run_starts_anew(tmp_path: Path, unbroken: Path) -> None:
     folder = train(small(episodes=4), tmp_path / "run")
     (folder / "checkpoint" / "note").write_text("old")

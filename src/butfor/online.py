@@ -47,6 +47,10 @@ class OnlineConfig:
         for name in ("batch_size", "every"):
             if getattr(self, name) < 1:
                 raise ValueError(f"model.{name} must be at least 1; got {getattr(self, name)}.")
+        if self.network.normalize_input and self.batch_size < 2:
+            raise ValueError(
+                "model.batch_size is 1, but model.network.normalize_input needs batches of at least 2; change one of them."
+            )
         if not self.learning_rate > 0:
             raise ValueError(f"model.learning_rate must be positive; got {self.learning_rate}.")
         if not 0 <= self.newest_share < 1:

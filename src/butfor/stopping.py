@@ -10,12 +10,17 @@ from typing import Any
 SAME_WITHIN = 1.0  # seconds: schedulers and terminals send a signal to all processes of a job, which pass it on
 
 
+def check_time_limit(seconds: float | None) -> None:
+    """Refuses a time limit that is none, so that it can be looked at before anything is done."""
+    if seconds is not None and not seconds >= 0:
+        raise ValueError(f"time_limit must be a number of seconds, 0 or more; got {seconds}.")
+
+
 class Stop:
     """Says whether to stop at the next good moment: a signal came, or the time is up."""
 
     def __init__(self, time_limit: float | None, since: float | None = None) -> None:
-        if time_limit is not None and not time_limit >= 0:
-            raise ValueError(f"time_limit must be a number of seconds, 0 or more; got {time_limit}.")
+        check_time_limit(time_limit)
         began = time.monotonic() if since is None else since
         self.deadline = None if time_limit is None else began + time_limit
         self.signalled = False

@@ -31,7 +31,7 @@ from butfor.record import (
 )
 from butfor.rollout import Progress
 from butfor.settings import Config
-from butfor.stopping import stopping
+from butfor.stopping import check_time_limit, stopping
 from butfor.trainer import Trainer
 from butfor.worlds import MakeEnv, World, found_out, found_words, open_world, unmoved
 
@@ -52,6 +52,7 @@ def train(
     `make_env` makes one world where `config.world` is not to be made by name. After `time_limit` seconds, or at Ctrl-C
     or SIGTERM, the episode is finished and a checkpoint written; `resume` goes on from there.
     """
+    check_time_limit(time_limit)
     folder = Path(folder) if folder is not None else Path("runs") / run_name("training", config)
     if not overwrite and (folder / "config.json").is_file():
         raise FileExistsError(
@@ -60,6 +61,8 @@ def train(
         )
     if keep_episodes is not None and Path(keep_episodes).exists():
         raise FileExistsError(f"{keep_episodes} exists already; give another name for the episode file.")
+    if keep_episodes is not None:
+        check_place(keep_episodes)
     world = _world(config, make_env)  # before anything is written: a mistake leaves no folder behind
     open_run(folder, "training", config, overwrite)
     if keep_episodes is not None:  # so that going on keeps them, too
@@ -79,6 +82,7 @@ def resume(
     progress: Progress = lambda stage, done, total, text: None,
 ) -> Path:
     """Goes on with a run from its last checkpoint, to more episodes than first asked for where those are given."""
+    check_time_limit(time_limit)
     folder = Path(folder)
     record = read_run(folder)
     if record["kind"] != "training":
