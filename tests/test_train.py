@@ -7,6 +7,7 @@ import re
 import shutil
 import signal
 import subprocess
+import sys
 import tempfile
 import time
 import warnings
@@ -23,7 +24,7 @@ from conftest import protected
 from small_training import ALL_USES, TRACK, Track, metrics, models, results, small
 from training_server import Server
 
-from butfor import checkpoints
+from butfor import checkpoints, locks
 from butfor import train as train_library
 from butfor import trainer as trainer_library
 from butfor.agent import load_policy
@@ -781,6 +782,49 @@ def test_a_world_that_fails_at_once_leaves_no_folder_behind(tmp_path: Path, trac
     with pytest.raises(WorldError, match="Track-v0 raised ZeroDivisionError"):
         train(FOREIGN, tmp_path / "run")
     assert list(tmp_path.iterdir()) == []
+
+
+# ----------------------------------------------------------------------------- one process at a time
+
+HOLD = """
+import sys, time
+from butfor.locks import locked
+with locked(sys.argv[1]):
+    print("held", flush=True)
+    time.sleep(60)
+"""
+
+
+def test_a_run_that_another_process_works_on_is_left_alone_until_that_is_killed(
+    tmp_path: Path, unbroken: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(locks, "GRACE", 0.0)
+    folder = train(replace(CONFIG, episodes=7), tmp_path / "run")
+    before = {path: path.read_bytes() for path in folder.rglob("*.*")}
+    with subprocess.Popen([sys.executable, "-c", HOLD, str(folder)], stdout=subprocess.PIPE, text=True) as other:
+        assert other.stdout is not None
+        assert other.stdout.readline() == "held\n"
+        for call in (lambda: resume(folder, episodes=10), lambda: train(CONFIG, folder, overwrite=True)):
+            with pytest.raises(locks.BusyError, match=f"process {other.pid} on .* works on {folder}; wait"):
+                call()
+        assert {path: path.read_bytes() for path in folder.rglob("*.*")} == before
+        other.kill()
+    resume(folder, episodes=10)
+    assert models(folder) == models(unbroken)
+    assert [path.name for path in tmp_path.iterdir()] == ["run"]
+
+
+def test_who_holds_the_lock_of_a_folder_may_train_and_go_on_in_it(
+    tmp_path: Path, unbroken: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """As a study does with its units; and a folder may be named in any way."""
+    folder = tmp_path / "run"
+    with locks.locked(folder):
+        train(replace(CONFIG, episodes=7), folder)
+        monkeypatch.chdir(folder)
+        resume(".", episodes=10)
+        assert locks.worker_on(folder)
+    assert models(folder) == models(unbroken)
 
 
 # ------------------------------------------------------------------------------------------- refusals

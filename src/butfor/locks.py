@@ -4,6 +4,7 @@ import errno
 import fcntl
 import os
 import platform
+import threading
 import time
 import warnings
 from collections.abc import Iterator
@@ -19,25 +20,37 @@ class BusyError(OSError):
     """Another process works on the folder; the sentence says which."""
 
 
+_held = set[tuple[int, Path]]()  # by threads of this process
+
+
 @contextmanager
-def locked(folder: Path | str, patience: float = 0.0) -> Iterator[None]:
+def locked(folder: Path | str, patience: float = 0.0, again: bool = False) -> Iterator[None]:
     """While in here, nobody else works on the folder, which need not exist; a `BusyError` where somebody does.
 
     `patience` is how many seconds to wait for a process of another machine: where that has gone down, its file server
-    takes the lock back only after a while. A lock that a process of this machine left behind is free at once.
+    takes the lock back only after a while. A lock that a process of this machine left behind is free at once. With
+    `again`, one that this thread has taken already is enough.
     """
     path = lock_path(folder)
+    mine = (threading.get_ident(), path.resolve())
+    if again and mine in _held:
+        yield
+        return
     path.parent.mkdir(parents=True, exist_ok=True)
     began = time.monotonic()
     while (lock := _take(path)) is None:
         worker = worker_on(folder)
         here = worker.endswith(f" on {platform.node()}")
         if time.monotonic() - began > (GRACE if here else max(GRACE, patience)):
-            raise BusyError(f"{worker or 'another process'} works on {folder}")
+            raise BusyError(
+                f"{worker or 'another process'} works on {folder}; wait until it is done, or take another folder."
+            )
         time.sleep(AGAIN)
+    _held.add(mine)
     try:
         yield
     finally:
+        _held.discard(mine)
         path.unlink(missing_ok=True)  # before the lock ends, so that nobody else's is removed
         os.close(lock)
 

@@ -49,7 +49,7 @@ class OnlineConfig:
                 raise ValueError(f"model.{name} must be at least 1; got {getattr(self, name)}.")
         if self.network.normalize_input and self.batch_size < 2:
             raise ValueError(
-                "model.batch_size is 1, but model.network.normalize_input needs batches of at least 2; change one of them."
+                "model.batch_size is 1, but model.network.normalize_input needs batches of at least 2; change one."
             )
         if not self.learning_rate > 0:
             raise ValueError(f"model.learning_rate must be positive; got {self.learning_rate}.")

@@ -1,8 +1,9 @@
 """Training: the one loop that plays, stores, fits, rescores and updates."""
 
+import os
 import time
 import warnings
-from contextlib import AbstractContextManager, closing
+from contextlib import AbstractContextManager, closing, nullcontext
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -16,6 +17,7 @@ from butfor.checkpoints import latest_checkpoint, save_checkpoint_in
 from butfor.envs import WORLDS
 from butfor.episodes import EpisodeStream
 from butfor.files import check_place, read_json, write_json
+from butfor.locks import locked
 from butfor.record import (
     append_metrics,
     config_from,
@@ -54,21 +56,35 @@ def train(
     """
     check_time_limit(time_limit)
     folder = Path(folder) if folder is not None else Path("runs") / run_name("training", config)
-    if not overwrite and (folder / "config.json").is_file():
-        raise FileExistsError(
-            f"{folder} holds a run already; go on with it by --resume {folder}, start anew by --overwrite, or give "
-            "another name by --run."
-        )
+    _refuse_begun(folder, overwrite)
     if keep_episodes is not None and Path(keep_episodes).exists():
         raise FileExistsError(f"{keep_episodes} exists already; give another name for the episode file.")
     if keep_episodes is not None:
         check_place(keep_episodes)
     world = _world(config, make_env)  # before anything is written: a mistake leaves no folder behind
-    open_run(folder, "training", config, overwrite)
-    if keep_episodes is not None:  # so that going on keeps them, too
-        write_json(folder / "episodes.json", {"file": str(Path(keep_episodes).resolve())})
-    with _exactness(config, device):
+    check_place(folder)
+    with _alone_on(folder), _exactness(config, device):
+        _refuse_begun(folder, overwrite)  # once more: another process may just have begun it
+        open_run(folder, "training", config, overwrite)
+        if keep_episodes is not None:  # so that going on keeps them, too
+            write_json(folder / "episodes.json", {"file": str(Path(keep_episodes).resolve())})
         return _run(config, world, folder, torch.device(device), None, time_limit, keep_episodes, progress)
+
+
+def _refuse_begun(folder: Path, overwrite: bool) -> None:
+    """Refuses a folder that holds a run, unless that is to be overwritten."""
+    if not overwrite and (folder / "config.json").is_file():
+        raise FileExistsError(
+            f"{folder} holds a run already; go on with it by --resume {folder}, start anew by --overwrite, or give "
+            "another name by --run."
+        )
+
+
+def _alone_on(folder: Path) -> AbstractContextManager[None]:
+    """A lock on a run folder; a study holds that of its unit already, and beside a mounted folder none can lie."""
+    place = folder.resolve()
+    mounted = place.is_dir() and not os.access(place.parent, os.W_OK)
+    return nullcontext() if mounted else locked(place, again=True)
 
 
 def resume(
@@ -84,33 +100,36 @@ def resume(
     """Goes on with a run from its last checkpoint, to more episodes than first asked for where those are given."""
     check_time_limit(time_limit)
     folder = Path(folder)
-    record = read_run(folder)
-    if record["kind"] != "training":
-        raise ValueError(f"{folder} holds a run of kind {record['kind']!r}; only training runs can be resumed.")
+    if (kind := read_run(folder)["kind"]) != "training":
+        raise ValueError(f"{folder} holds a run of kind {kind!r}; only training runs can be resumed.")
     for place in (folder, folder / "checkpoint"):
         check_place(place)
-    config = config_from(Config, record["config"])
-    state = latest_checkpoint(folder)
-    if state is None and _was_saved(folder):
-        raise ValueError(
-            f"{folder} holds results but no checkpoint to go on from; copy its folder checkpoint/ as well, or start "
-            "anew with --overwrite (in a study: delete the folder), or in another folder."
-        )
-    if (folder / "episodes.json").is_file():
-        kept = read_json(folder / "episodes.json")["file"]
-        if keep_episodes is not None and str(Path(keep_episodes).resolve()) != kept:
-            raise ValueError(f"{folder} keeps its episodes in {kept}; it cannot go on in {keep_episodes}.")
-        keep_episodes = kept
-    if keep_episodes is not None:
-        check_place(keep_episodes)
-    if episodes is not None and episodes != config.episodes:
-        if state is not None and episodes < state["replay"]["stored"]:
-            raise ValueError(f"{folder} has already played {state['replay']['stored']} episodes; got {episodes}.")
-        config = replace(config, episodes=episodes)
-        write_json(folder / "config.json", record | {"label": run_label("training", config), "config": plain(config)})
-    world = _world(config, make_env)
-    with _exactness(config, device):
-        return _run(config, world, folder, torch.device(device), state, time_limit, keep_episodes, progress)
+    with _alone_on(folder):
+        record = read_run(folder)  # once more: another process may just have gone on with it
+        config = config_from(Config, record["config"])
+        state = latest_checkpoint(folder)
+        if state is None and _was_saved(folder):
+            raise ValueError(
+                f"{folder} holds results but no checkpoint to go on from; copy its folder checkpoint/ as well, or "
+                "start anew with --overwrite (in a study: delete the folder), or in another folder."
+            )
+        if (folder / "episodes.json").is_file():
+            kept = read_json(folder / "episodes.json")["file"]
+            if keep_episodes is not None and str(Path(keep_episodes).resolve()) != kept:
+                raise ValueError(f"{folder} keeps its episodes in {kept}; it cannot go on in {keep_episodes}.")
+            keep_episodes = kept
+        if keep_episodes is not None:
+            check_place(keep_episodes)
+        if episodes is not None and episodes != config.episodes:
+            if state is not None and episodes < state["replay"]["stored"]:
+                raise ValueError(f"{folder} has already played {state['replay']['stored']} episodes; got {episodes}.")
+            config = replace(config, episodes=episodes)
+            write_json(
+                folder / "config.json", record | {"label": run_label("training", config), "config": plain(config)}
+            )
+        world = _world(config, make_env)
+        with _exactness(config, device):
+            return _run(config, world, folder, torch.device(device), state, time_limit, keep_episodes, progress)
 
 
 def _was_saved(folder: Path) -> bool:
