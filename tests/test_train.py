@@ -804,9 +804,11 @@ def test_a_run_that_another_process_works_on_is_left_alone_until_that_is_killed(
     with subprocess.Popen([sys.executable, "-c", HOLD, str(folder)], stdout=subprocess.PIPE, text=True) as other:
         assert other.stdout is not None
         assert other.stdout.readline() == "held\n"
-        for call in (lambda: resume(folder, episodes=10), lambda: train(CONFIG, folder, overwrite=True)):
-            with pytest.raises(locks.BusyError, match=f"process {other.pid} on .* works on {folder}; wait"):
-                call()
+        busy = f"process {other.pid} on .* works on {folder}; wait"
+        with pytest.raises(locks.BusyError, match=busy):
+            resume(folder, episodes=10)
+        with pytest.raises(locks.BusyError, match=busy):
+            train(CONFIG, folder, overwrite=True)
         assert {path: path.read_bytes() for path in folder.rglob("*.*")} == before
         other.kill()
     resume(folder, episodes=10)
@@ -938,6 +940,36 @@ def test_episodes_that_cannot_be_kept_are_told_before_a_run_goes_on(
     with pytest.raises(OSError, match=r"^/proc/x/y\.npz cannot be written: /proc takes no files"):
         resume(folder, episodes=12)
     assert read_json(folder / "config.json") == read_json(unbroken / "config.json")
+
+
+@pytest.mark.parametrize(
+    ("changes", "words"),
+    [
+        ({"steps": 12}, "was trained with episodes of at most 10 steps; those of changing now have 12"),
+        ({"extra": 1}, r"has learned with observations, actions and goals of sizes \(2, 1, 1\); those .* \(3, 1, 1\)"),
+        ({"high": 2}, r"was trained with actions from .*-1.0.* to .*1.0.*; those of changing now go from .* \(2.0,\)"),
+    ],
+)
+def test_a_world_that_has_changed_is_not_gone_on_in(tmp_path: Path, changes: dict[str, int], words: str) -> None:
+    class Changed(Track):
+        def __init__(self, extra: int = 0, high: int = 1) -> None:
+            self.extra, box = extra, gymnasium.spaces.Box(-np.inf, np.inf, (2 + extra,), np.float64)
+            self.observation_space = gymnasium.spaces.Dict({**Track.observation_space.spaces, "observation": box})  # type: ignore[attr-defined]
+            self.action_space = gymnasium.spaces.Box(-1, high, (1,), np.float32)
+
+        def _observe(self) -> Any:
+            seen = super()._observe()
+            return seen | {"observation": np.append(seen["observation"], [7.0] * self.extra)}
+
+    def make(steps: int = 10, **given: int) -> Any:
+        return lambda: gymnasium.wrappers.TimeLimit(Changed(**given), steps)
+
+    folder = train(replace(FOREIGN, world="changing"), tmp_path / "run", make_env=make())
+    before = {path: path.read_bytes() for path in folder.rglob("*.*")}
+    with pytest.raises(ValueError, match=words):
+        resume(folder, episodes=12, make_env=make(**changes))
+    assert {path: path.read_bytes() for path in folder.rglob("*.*")} == before
+    resume(folder, episodes=12, make_env=make())
 
 
 def test_only_training_runs_can_be_resumed(tmp_path: Path) -> None:

@@ -35,7 +35,7 @@ from butfor.rollout import Progress
 from butfor.settings import Config
 from butfor.stopping import check_time_limit, stopping
 from butfor.trainer import Trainer
-from butfor.worlds import MakeEnv, World, found_out, found_words, open_world, unmoved
+from butfor.worlds import MakeEnv, World, check_unchanged, found_out, found_words, open_world, unmoved
 
 
 def train(
@@ -106,7 +106,7 @@ def resume(
         check_place(place)
     with _alone_on(folder):
         record = read_run(folder)  # once more: another process may just have gone on with it
-        config = config_from(Config, record["config"])
+        config = before = config_from(Config, record["config"])
         state = latest_checkpoint(folder)
         if state is None and _was_saved(folder):
             raise ValueError(
@@ -124,10 +124,12 @@ def resume(
             if state is not None and episodes < state["replay"]["stored"]:
                 raise ValueError(f"{folder} has already played {state['replay']['stored']} episodes; got {episodes}.")
             config = replace(config, episodes=episodes)
-            write_json(
-                folder / "config.json", record | {"label": run_label("training", config), "config": plain(config)}
-            )
         world = _world(config, make_env)
+        if state is not None:
+            check_unchanged(world, folder, state["replay"], state.get("law"))
+        if config != before:
+            changed = {"label": run_label("training", config), "config": plain(config)}
+            write_json(folder / "config.json", record | changed)
         with _exactness(config, device):
             return _run(config, world, folder, torch.device(device), state, time_limit, keep_episodes, progress)
 

@@ -3,6 +3,7 @@
 import time
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
+from dataclasses import asdict
 from itertools import pairwise
 from typing import Any
 
@@ -234,6 +235,7 @@ class Trainer:
         return {
             "learner": self.learner.state(),
             "replay": self.replay.state(),
+            "law": asdict(self.world.law),
             "model": None if self.model is None else self.model.state(),
             "acting": [
                 [part.policy.state_dict(), {} if part.model is None else part.model.state_dict()]

@@ -118,6 +118,23 @@ def check_sizes(world: World, run: Path | str, sizes: Sequence[int]) -> None:
         )
 
 
+def check_unchanged(world: World, run: Path | str, memory: Mapping[str, Any], law: Mapping[str, Any] | None) -> None:
+    """Refuses to go on in another world than the one that a run's memory, and its law of actions, come from."""
+    parts = ("observation", "action", "achieved_goal")
+    check_sizes(world, run, [memory[part].shape[-1] for part in parts])
+    steps = memory["action"].shape[2]
+    if steps != world.steps:
+        raise ValueError(
+            f"{run} was trained with episodes of at most {steps} steps; those of {world.name} now have {world.steps}. "
+            "Give the world as it was (max_episode_steps), or train anew."
+        )
+    if law is not None and ActionLaw.from_plain(law) != world.law:
+        raise ValueError(
+            f"{run} was trained with actions from {law['low']} to {law['high']}; those of {world.name} now go from "
+            f"{world.law.low} to {world.law.high}. Give the world as it was, or train anew."
+        )
+
+
 def unmoved(world: World) -> list[str]:
     """The entities that random actions did not move, so that the size of their moves is not known."""
     moved = {column for column, scale in zip(target_columns(world.entities), world.scale, strict=True) if scale != 1}
