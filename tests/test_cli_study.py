@@ -66,6 +66,12 @@ def test_a_file_in_the_way_of_a_study_or_its_pages_is_told_in_a_sentence(tell: T
     assert re.match("Error: studies/reports/index.html cannot be written: .*; give another place", err)
 
 
+def test_an_option_of_a_study_that_is_given_twice_is_refused(tell: Tell, tmp_path: Path) -> None:
+    code, _, err = tell("run", "tiny", "--arms", "one", "--arms", "two")
+    assert (code, err) == (1, "Error: --arms is given 2 times; give it once, with all its values.\n")
+    assert list(tmp_path.iterdir()) == []
+
+
 def test_after_a_time_limit_nothing_is_called_done_that_is_not(tell: Tell, tmp_path: Path) -> None:
     code, out, err = tell("run", "tiny", "--time-limit", "0", "--device", "cpu")
     assert code == 0

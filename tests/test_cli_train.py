@@ -50,6 +50,21 @@ def test_settings_that_a_rival_ignores_are_refused(command: str, words: str) -> 
         train_command(command.split(), "")
 
 
+@pytest.mark.parametrize(
+    ("command", "words"),
+    [
+        ("slide --influence priority --influence bonus", "--influence is given 2 times; give it once, with all its"),
+        ("slide --influence bonus --entities a=0 --entities=b=2", "--entities is given 2 times"),
+        ("slide --model.batch-size 8 --model.batch_size 9", "--model.batch-size is given 2 times"),
+        ("slide --priority per --priority.kind ebp", "--priority.kind is given 2 times"),
+        ("--resume here --resume there", "--resume is given 2 times"),
+    ],
+)
+def test_an_option_that_is_given_twice_is_refused(command: str, words: str) -> None:
+    with pytest.raises(ValueError, match=words):
+        train_command(command.split(), "")
+
+
 def test_settings_that_a_rival_shares_are_taken(monkeypatch: pytest.MonkeyPatch) -> None:
     command = "slide --curiosity vime --model.every 7 --model.schedule 50 7 --model.network.target-scale 3"
     model = asked(monkeypatch, command).model

@@ -14,7 +14,7 @@ import tyro
 from butfor import __version__
 from butfor.cli_score import score
 from butfor.cli_study import study
-from butfor.cli_train import choose_device, train_command
+from butfor.cli_train import choose_device, refuse_repeated, train_command
 from butfor.console import (
     live_progress,
     print_agreement,
@@ -285,6 +285,8 @@ def _call(arguments: list[str]) -> None:
         elif arguments[:1] == ["train"]:
             train_command(arguments[1:], train.__doc__ or "")
         else:
+            if arguments[:1] != ["score"]:  # which takes --entity several times
+                refuse_repeated(arguments)
             tyro.extras.subcommand_cli_from_dict(
                 commands, prog="butfor", description=DESCRIPTION, args=arguments or ["--help"]
             )

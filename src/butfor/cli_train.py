@@ -61,6 +61,7 @@ def train_command(arguments: list[str], description: str) -> None:
     from butfor.train import train as train_run
 
     arguments = [re.sub(r"^--priority(?=$|=)", "--priority.kind", word) for word in arguments]
+    refuse_repeated(arguments)
     if any(word.split("=")[0] == "--resume" for word in arguments):
         going_on, unknown = tyro.cli(ResumeOptions, args=arguments, prog="butfor train", return_unknown_args=True)
         if unknown:
@@ -112,6 +113,14 @@ def train_command(arguments: list[str], description: str) -> None:
     if not print_training(folder):
         print(f"Stopped at the time limit; go on by: butfor train --resume {folder}")
     print(f"Run: {folder}")
+
+
+def refuse_repeated(arguments: list[str]) -> None:
+    """Refuses an option that is given twice: the parser would take the last one alone, without a word."""
+    options = [word.split("=")[0].replace("_", "-") for word in arguments if word.startswith("--")]
+    for option in options:
+        if options.count(option) > 1:
+            raise ValueError(f"{option} is given {options.count(option)} times; give it once, with all its values.")
 
 
 def _refuse_unused(config: Any, base: Any) -> None:
