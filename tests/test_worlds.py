@@ -120,6 +120,24 @@ class Flat(Point):
         return {"observation": np.append(place, self.time), "achieved_goal": place, "desired_goal": goal}
 
 
+class Micro(Point):
+    """A point and a hand that are apart by less than a micrometre, in metres; the hand comes first."""
+
+    def _observe(self) -> Any:
+        (x, y), goal = 1e-7 * self.place, 1e-7 * self.goal
+        observation = np.array([x + 3e-7, y + 3e-7, x, y, 1e-9 * self.time])
+        return {"observation": observation, "achieved_goal": np.array([x, y]), "desired_goal": goal}
+
+
+class Twice(Point):
+    """Its observation shows y twice."""
+
+    def _observe(self) -> Any:
+        seen = super()._observe()
+        seen["observation"][2] = seen["observation"][1]
+        return seen
+
+
 class NoGoal(Point):
     observation_space = box(5)
 
@@ -155,7 +173,7 @@ class Matrix(Point):
 
 
 CLASSES: tuple[type[Unrewarded], ...] = (
-    Point, MinusOne, Dense, OneAtATime, WholeSum, FirstAxis, Hidden, Flat,
+    Point, MinusOne, Dense, OneAtATime, WholeSum, FirstAxis, Hidden, Flat, Micro, Twice,
     NoGoal, NoAchieved, UnlikeGoals, Picture, Nested, Switch, Unbounded, Matrix, Unrewarded,
 )  # fmt: skip
 
@@ -355,6 +373,10 @@ def test_coordinates_that_never_change_are_each_found_in_a_column_of_their_own()
     assert open_world("tests/Flat-v0").entities == {"object": (0, 1, 2)}
 
 
+def test_the_entity_is_found_in_small_units() -> None:
+    assert open_world("tests/Micro-v0").entities == {"object": (2, 3)}
+
+
 def test_several_entities_have_names_and_columns_in_rising_order() -> None:
     world = open_world("tests/Point-v0", entities=("both=3,1", "sum=4", "clock=observation:0:1"))
     assert world.entities == {"both": (1, 3), "sum": (4,), "clock": (0,)}
@@ -415,6 +437,7 @@ def test_a_world_of_gymnasium_robotics_is_taken_as_it_is(name: str) -> None:
         ("Endless", "no time limit; .*max_episode_steps"),
         ("Unrewarded", r"no compute_reward\(achieved_goal, desired_goal, info\): hindsight needs it"),
         ("Hidden", r"achieved goal of tests/Hidden-v0 is not part of its observation.*entity=\(3, 4, 5\)"),
+        ("Twice", r"columns \[1, 2, 3\] of its observation show them: several sets of columns fit. Name .*--entity 3"),
         ("nowhere/Lost-v0", "There is no world named 'nowhere/Lost-v0'"),
     ],
 )

@@ -255,13 +255,15 @@ def _random_episodes(env: VectorEnv[Any, Any, Any], steps: int) -> Played:
 
 
 def _goal_columns(name: str, played: Played) -> tuple[int, ...]:
-    """The columns of the observation that show the achieved goal."""
+    """The columns of the observation that show the achieved goal, up to rounding and 1e-5 of its spread."""
     episodes = played.episodes
     shown = np.arange(episodes.observation.shape[1]) <= episodes.length[:, None]
     obs, goal = episodes.observation[shown], episodes.achieved_goal[shown]
-    columns: list[int] = []
+    columns, fitting = list[int](), set[int]()
     for values in goal.T:
-        same = np.flatnonzero((np.abs(obs - values[:, None]) < 1e-6).all(0)).tolist()
+        tolerance = 1e-5 * values.std() + np.spacing(np.abs(values).max())
+        same = np.flatnonzero((np.abs(obs - values[:, None]) <= tolerance).all(0)).tolist()
+        fitting |= set(same)
         equal = [column for column in same if column not in columns]
         if not equal:
             raise ValueError(
@@ -269,6 +271,12 @@ def _goal_columns(name: str, played: Played) -> tuple[int, ...]:
                 "belong to the entity, as in entity=(3, 4, 5) or --entity 3 4 5."
             )
         columns.append(equal[0])
+    if len(fitting) > len(columns):
+        raise ValueError(
+            f"The achieved goal of {name} has {len(columns)} numbers, and the columns {sorted(fitting)} of its "
+            "observation show them: several sets of columns fit. Name those that belong to the entity, as in "
+            "entity=(3, 4, 5) or --entity 3 4 5."
+        )
     return tuple(columns)
 
 
