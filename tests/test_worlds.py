@@ -458,6 +458,15 @@ def test_a_reward_that_is_no_number_is_told_with_its_goals() -> None:
         world.reward(*goals)
 
 
+def test_a_reward_that_needs_an_info_is_told_in_a_sentence() -> None:
+    class Weighted(Point):
+        def compute_reward(self, achieved_goal: Goal, desired_goal: Goal, info: Any) -> Any:
+            return info["weight"] * super().compute_reward(achieved_goal, desired_goal, info)
+
+    with pytest.raises(WorldError, match="weighted raised KeyError in compute_reward: 'weight' .*with an empty info"):
+        open_world("weighted", make_env=lambda: gymnasium.wrappers.TimeLimit(Weighted(), 5))
+
+
 def test_what_was_found_out_names_every_entity_and_the_reward() -> None:
     world = open_world("tests/Point-v0", target_scale=2.0, entities=("cube=3:5", "hand=4,0"))
     assert found_out(world) == {

@@ -227,15 +227,21 @@ def _shifted(name: str, compute: Any, played: Played) -> tuple[Reward, float]:
         rows = together if np.array_equal(together(*tried), one_by_one(*tried)) else one_by_one
     except Exception:  # it takes only one goal at a time
         rows = one_by_one
-    best = float(rows(goals, goals).max())
+
+    def asked(achieved: Any, desired: Any) -> Any:
+        try:
+            return rows(achieved, desired)
+        except Exception as error:
+            hint = " (hindsight asks with an empty info: compute_reward must do without it)"
+            said = f"{error}{hint if isinstance(error, KeyError) else ''}"
+            raise WorldError(f"{name} raised {type(error).__name__} in compute_reward: {said}") from error
+
+    best = float(asked(goals, goals).max())
 
     def reward(achieved: Tensor, desired: Tensor) -> Tensor:
         shape = achieved.shape[:-1]
         flat = [goal.reshape(-1, size).double().cpu().numpy() for goal in (achieved, desired)]
-        try:
-            values = rows(*flat) - np.float32(best)
-        except Exception as error:
-            raise WorldError(f"{name} raised {type(error).__name__} in compute_reward: {error}") from error
+        values = asked(*flat) - np.float32(best)
         if not np.isfinite(values).all():
             row = int(np.isfinite(values).argmin())
             raise WorldError(
