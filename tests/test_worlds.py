@@ -172,9 +172,17 @@ class Matrix(Point):
     action_space = spaces.Box(-1, 1, (2, 2), np.float32)
 
 
+class Whole(Point):
+    action_space = spaces.Box(0, 10, (2,), np.int64)
+
+
+class Locked(Point):
+    action_space = spaces.Box(np.array([-1.0, 0.0], np.float32), np.array([1.0, 0.0], np.float32))
+
+
 CLASSES: tuple[type[Unrewarded], ...] = (
     Point, MinusOne, Dense, OneAtATime, WholeSum, FirstAxis, Hidden, Flat, Micro, Twice,
-    NoGoal, NoAchieved, UnlikeGoals, Picture, Nested, Switch, Unbounded, Matrix, Unrewarded,
+    NoGoal, NoAchieved, UnlikeGoals, Picture, Nested, Switch, Unbounded, Matrix, Whole, Locked, Unrewarded,
 )  # fmt: skip
 
 
@@ -434,6 +442,8 @@ def test_a_world_of_gymnasium_robotics_is_taken_as_it_is(name: str) -> None:
         ("Switch", r"flat Box with finite bounds.*Discrete\(3\)"),
         ("Unbounded", "flat Box with finite bounds"),
         ("Matrix", r"flat Box with finite bounds.*\(2, 2\)"),
+        ("Whole", r"takes whole numbers as actions, Box\(0, 10, .*int64\).*TransformAction"),
+        ("Locked", r"nothing to choose in column\(s\) \[1\] of its actions, whose bounds are equal.*TransformAction"),
         ("Endless", "no time limit; .*max_episode_steps"),
         ("Unrewarded", r"no compute_reward\(achieved_goal, desired_goal, info\): hindsight needs it"),
         ("Hidden", r"achieved goal of tests/Hidden-v0 is not part of its observation.*entity=\(3, 4, 5\)"),

@@ -90,6 +90,17 @@ def open_world(
         actions: Any = probe.single_action_space
         if not isinstance(actions, Box) or not actions.is_bounded() or len(actions.shape) != 1:
             raise ValueError(f"DDPG needs a flat Box with finite bounds as action space; {name} has {actions}.")
+        if not np.issubdtype(actions.dtype, np.floating):
+            raise ValueError(
+                f"{name} takes whole numbers as actions, {actions}; DDPG gives any numbers between the bounds. Wrap the "
+                "world by gymnasium.wrappers.TransformAction so that it takes floats and rounds them itself."
+            )
+        if (actions.low >= actions.high).any():
+            raise ValueError(
+                f"{name} has nothing to choose in column(s) {np.flatnonzero(actions.low >= actions.high).tolist()} of "
+                f"its actions, whose bounds are equal: {actions}. Wrap the world by gymnasium.wrappers.TransformAction "
+                "so that it takes the other columns alone and fills these in itself."
+            )
         limit = episode_steps(probe)
         sizes = (shapes[0][0], actions.shape[0], shapes[1][0])
         compute = _compute_reward(name, probe)
