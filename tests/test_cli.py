@@ -248,8 +248,8 @@ def test_arguments_that_cannot_be_read_are_named(
 @pytest.mark.parametrize(
     ("arguments", "words"),
     [
-        (["nowhere"], ["'nowhere'", "built-in worlds are slide"]),
-        (["slid"], ["'slid'", "Did you mean 'slide'?"]),
+        (["nowhere"], ["'nowhere' is not one of: slide, pick-and-place."]),
+        (["slid"], ["'slid' is not one of: slide, pick-and-place."]),
         (["nomodule:World-v0"], ["'nomodule:World-v0'"]),
         (["CartPole-v1"], ["'CartPole-v1' is not one of: slide"]),
         ([""], ["''", "slide"]),
