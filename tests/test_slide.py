@@ -1,6 +1,7 @@
 """The slide world: physics by hand, the exact label, Gymnasium's contracts, pictures and errors."""
 
 import importlib
+import sys
 from pathlib import Path
 from typing import Any
 
@@ -9,6 +10,7 @@ import numpy as np
 import numpy.typing as npt
 import pytest
 import torch
+from gymnasium.envs.registration import EnvSpec
 from gymnasium.error import ClosedEnvironmentError, ResetNeeded
 from gymnasium.utils.env_checker import check_env
 from gymnasium.vector import AutoresetMode, SyncVectorEnv
@@ -574,6 +576,44 @@ def test_make_worlds_disables_autoreset() -> None:
     assert native.metadata["autoreset_mode"] is AutoresetMode.DISABLED
     with pytest.raises(ValueError, match="num_envs is 0"):
         make_worlds("slide", 0)
+
+
+@pytest.mark.parametrize("kind", [RuntimeError, KeyError, AttributeError, AssertionError, OSError, ValueError])
+def test_a_world_that_cannot_be_made_is_told_with_its_name(
+    kind: type[Exception], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def fail() -> Any:
+        raise kind("no port")
+
+    monkeypatch.setitem(gymnasium.registry, "tests/Fails-v0", EnvSpec("tests/Fails-v0", fail))
+    with pytest.raises(ValueError, match=rf"^tests/Fails-v0 raised {kind.__name__} when it was made: '?no port"):
+        make_worlds("tests/Fails-v0", 1)
+
+
+def test_a_world_that_needs_arguments_or_has_no_class_says_what_to_do(monkeypatch: pytest.MonkeyPatch) -> None:
+    def needs(table: int) -> Any:
+        raise AssertionError(table)
+
+    monkeypatch.setitem(gymnasium.registry, "tests/Needs-v0", EnvSpec("tests/Needs-v0", needs))
+    with pytest.raises(
+        ValueError, match=r"TypeError when .*'table' .*\. .* register it with kwargs=.* or give make_env="
+    ):
+        make_worlds("tests/Needs-v0", 1)
+    monkeypatch.setitem(gymnasium.registry, "tests/Typo-v0", EnvSpec("tests/Typo-v0", "butfor.envs.slide:SlydeEnv"))
+    with pytest.raises(ValueError, match=r"Typo-v0 \(entry point 'butfor.envs.slide:SlydeEnv'\) raised AttributeError"):
+        make_worlds("tests/Typo-v0", 1)
+    with pytest.raises(TypeError, match="colour"):  # ours have sentences of their own
+        make_worlds("slide", 1, colour="red")
+
+
+def test_without_gymnasium_robotics_its_worlds_say_how_to_get_it(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(sys.modules, "gymnasium_robotics", None)
+    monkeypatch.delitem(gymnasium.registry, "FetchPush-v4", raising=False)
+    with pytest.raises(ValueError, match=r"no world named 'FetchPush-v4'.*pip install 'butfor\[fetch\]'"):
+        world_id("FetchPush-v4")
+    with pytest.raises(ValueError, match="There is no world named") as caught:
+        world_id("butfor.envs:Slied-v0")
+    assert "pip" not in str(caught.value)
 
 
 def test_registering_twice_is_silent() -> None:

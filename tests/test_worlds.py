@@ -473,7 +473,7 @@ def test_a_reward_that_needs_an_info_is_told_in_a_sentence() -> None:
         def compute_reward(self, achieved_goal: Goal, desired_goal: Goal, info: Any) -> Any:
             return info["weight"] * super().compute_reward(achieved_goal, desired_goal, info)
 
-    with pytest.raises(WorldError, match="weighted raised KeyError in compute_reward: 'weight' .*with an empty info"):
+    with pytest.raises(WorldError, match=r"weighted raised KeyError in compute_reward: 'weight' .*with an empty info"):
         open_world("weighted", make_env=lambda: gymnasium.wrappers.TimeLimit(Weighted(), 5))
 
 

@@ -92,8 +92,8 @@ def open_world(
             raise ValueError(f"DDPG needs a flat Box with finite bounds as action space; {name} has {actions}.")
         if not np.issubdtype(actions.dtype, np.floating):
             raise ValueError(
-                f"{name} takes whole numbers as actions, {actions}; DDPG gives any numbers between the bounds. Wrap the "
-                "world by gymnasium.wrappers.TransformAction so that it takes floats and rounds them itself."
+                f"{name} takes whole numbers as actions, {actions}; DDPG gives any numbers between the bounds. Wrap "
+                "the world by gymnasium.wrappers.TransformAction so that it takes floats and rounds them itself."
             )
         if (actions.low >= actions.high).any():
             raise ValueError(

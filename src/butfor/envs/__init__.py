@@ -1,6 +1,5 @@
 """The built-in worlds by name, and how to make many of any Gymnasium world at once."""
 
-import contextlib
 import difflib
 import importlib
 import inspect
@@ -39,12 +38,14 @@ def world_id(name: str) -> str:
         return WORLDS[name]
     if name in gymnasium.registry:
         return name
-    module, _, id = str(name).rpartition(":")
+    (module, _, id), lacking = str(name).rpartition(":"), ""
     if module:
         _import_worlds(name, module)
     else:  # the worlds that robotics people know by name
-        with contextlib.suppress(ImportError):
+        try:
             gymnasium.register_envs(importlib.import_module("gymnasium_robotics"))
+        except ImportError:
+            lacking = "If it is one of gymnasium-robotics, install that: pip install 'butfor[fetch]'. "
     try:
         return gymnasium.spec(id).id
     except (gymnasium.error.Error, ImportError, TypeError) as error:
@@ -56,7 +57,7 @@ def world_id(name: str) -> str:
             f"There is no world named {name!r}; the built-in worlds are {', '.join(WORLDS)}, and any "
             f"registered Gymnasium id works too ('module:Name-v0' imports the module that registers it; "
             f"in Python, make_env=... gives train, resume, evaluate_run and watch one without an id). "
-            f"{found}{hint.lstrip()}".rstrip()
+            f"{lacking}{found}{hint.lstrip()}".rstrip()
         ) from error
 
 
@@ -91,12 +92,20 @@ def make_worlds(name: str, num_envs: int, **kwargs: Any) -> VectorEnv[Any, Any, 
     if isinstance(num_envs, bool) or not isinstance(num_envs, int) or num_envs < 1:
         raise ValueError(f"num_envs is {num_envs!r}; expected a whole number of worlds, 1 or more.")
     id = world_id(name)
-    if _can_disable_autoreset(gymnasium.spec(id)):
-        mode = VectorizeMode.VECTOR_ENTRY_POINT
-        worlds = gymnasium.make_vec(id, num_envs, mode, autoreset_mode=AutoresetMode.DISABLED, **kwargs)
-    else:
-        vector_kwargs = {"autoreset_mode": AutoresetMode.DISABLED}
-        worlds = gymnasium.make_vec(id, num_envs, VectorizeMode.SYNC, vector_kwargs, **kwargs)
+    try:
+        if _can_disable_autoreset(gymnasium.spec(id)):
+            mode = VectorizeMode.VECTOR_ENTRY_POINT
+            worlds = gymnasium.make_vec(id, num_envs, mode, autoreset_mode=AutoresetMode.DISABLED, **kwargs)
+        else:
+            vector_kwargs = {"autoreset_mode": AutoresetMode.DISABLED}
+            worlds = gymnasium.make_vec(id, num_envs, VectorizeMode.SYNC, vector_kwargs, **kwargs)
+    except MemoryError:
+        raise
+    except Exception as error:  # whatever a user's constructor raises
+        refused = bool(kwargs) and isinstance(error, TypeError | gymnasium.error.Error)  # as of a render_mode
+        if refused or id in WORLDS.values():
+            raise
+        raise _not_made(id, error) from error
     if worlds.metadata.get("autoreset_mode") is not AutoresetMode.DISABLED:
         worlds.close()
         raise ValueError(
@@ -104,6 +113,19 @@ def make_worlds(name: str, num_envs: int, **kwargs: Any) -> VectorEnv[Any, Any, 
             f"{worlds.metadata.get('autoreset_mode')}); its metadata must show AutoresetMode.DISABLED."
         )
     return worlds
+
+
+def _not_made(id: str, error: Exception) -> ValueError:
+    """An error of a world's constructor, or of its entry point, as a sentence that says what to do."""
+    text = " ".join(str(error).split()) or "no more is said."
+    hint = (
+        ". Where its constructor needs arguments, register it with kwargs={...}, or give make_env=... in Python."
+        if isinstance(error, TypeError)
+        else ""
+    )
+    entry = gymnasium.spec(id).entry_point
+    made = f" (entry point {entry!r})" if isinstance(entry, str) else ""
+    return ValueError(f"{id}{made} raised {type(error).__name__} when it was made: {text}{hint}")
 
 
 def _can_disable_autoreset(spec: EnvSpec) -> bool:
