@@ -23,6 +23,7 @@ RANKS = {
     "networks": 0,
     "statistics": 0,
     "world_errors": 0,
+    "world_units": 0,
     "stopping": 0,
     "action_checks": 1,
     "attention": 1,

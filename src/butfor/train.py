@@ -182,7 +182,8 @@ def _run(
     started = time.monotonic()
     write_json(folder / "versions.json", versions(device))
     if not world.capturable:  # it is not built in: its user does not know what random episodes have shown
-        progress("world", 1, 1, found_words(world))
+        for words in (found_words(world), *world.remarks):
+            progress("world", 1, 1, words)
     trainer = Trainer(config, world, device)
     if state is not None:
         trainer.restore(state)

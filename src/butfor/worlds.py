@@ -19,8 +19,9 @@ from butfor.dynamics import target_scale as scale_of
 from butfor.entities import parse_entities
 from butfor.envs import WORLDS, is_fetch_world, make_worlds, short_name
 from butfor.replay import Reward
-from butfor.rollout import PARTS, Played, episode_seed, episode_steps, play, random_policy
+from butfor.rollout import PARTS, Observation, Played, episode_seed, episode_steps, play, random_policy
 from butfor.world_errors import WorldError
+from butfor.world_units import unit_remarks
 
 MakeEnv = Callable[[], gymnasium.Env[Any, Any]]
 ENTITY = {"slide": (2,)}  # columns of the observation that hold the object's position; of the Fetch worlds:
@@ -42,6 +43,7 @@ class World:
     scale: tuple[float, ...]  # of the change of each of these columns, in rising order
     evaluation_worlds: int  # how many to play at once, of each replica
     reached: float = 0.0  # the world's own reward of a reached goal, which is subtracted from all its rewards
+    remarks: tuple[str, ...] = ()  # what its user should know of the units of its observations
 
     @property
     def is_fetch(self) -> bool:
@@ -106,17 +108,18 @@ def open_world(
         compute = _compute_reward(name, probe)
         watched = _named(entity, entities, sizes[0])
         # None where nothing is left to be found out
-        played: Any = None if built_in and target_scale else _random_episodes(probe, limit)
+        played, seen = (None, None) if built_in and target_scale else _random_episodes(probe, limit)
         if not watched:
             found = ENTITY.get(short_name(name), FETCH_ENTITY) if built_in else _goal_columns(name, played)
             watched = {"object": tuple(sorted(found))}
         reward, reached = (compute, 0.0) if built_in else _shifted(name, compute, played)
         scale = (target_scale,) * len(target_columns(watched)) if target_scale else _scale(played, watched)
+        remarks = () if built_in else unit_remarks(seen, played.episodes.length)
     finally:
         probe.close()
     law = ActionLaw.of(actions)
     return World(
-        name, make, limit, sizes, law, reward, built_in, watched, scale, 100 if built_in else 4, reached,
+        name, make, limit, sizes, law, reward, built_in, watched, scale, 100 if built_in else 4, reached, remarks,
     )  # fmt: skip
 
 
@@ -264,11 +267,17 @@ def _shifted(name: str, compute: Any, played: Played) -> tuple[Reward, float]:
     return reward, best + 0.0  # -0 becomes 0
 
 
-def _random_episodes(env: VectorEnv[Any, Any, Any], steps: int) -> Played:
-    """One random episode of each world of a probe."""
+def _random_episodes(env: VectorEnv[Any, Any, Any], steps: int) -> tuple[Any, Any]:
+    """One random episode of each world of a probe; and their observations [T, W, D] before they are rounded."""
     policy, generator = random_policy(env), np.random.default_rng(0)
     seeds = [episode_seed(0, 2, index) for index in range(env.num_envs)]
-    return play([env], lambda group, time, obs: policy(obs, generator), seeds, steps, "a random episode")
+    seen: list[NDArray[np.float64]] = []
+
+    def act(group: int, time: int, obs: Observation) -> tuple[NDArray[Any], NDArray[np.bool_]]:
+        seen.append(np.array(obs["observation"], dtype=np.float64))
+        return policy(obs, generator)
+
+    return play([env], act, seeds, steps, "a random episode"), np.stack(seen)
 
 
 def _goal_columns(name: str, played: Played) -> tuple[int, ...]:
