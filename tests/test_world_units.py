@@ -9,7 +9,7 @@ import pytest
 from small_training import TRACK, Track, small
 
 from butfor.train import train
-from butfor.world_units import unit_remarks
+from butfor.world_units import reward_remarks, unit_remarks
 from butfor.worlds import open_world
 
 
@@ -41,6 +41,32 @@ def test_only_what_was_played_counts() -> None:
     obs[12:, 1] = obs[1:, 2] = 5e5  # after the ends of these episodes
     assert unit_remarks(obs, LENGTH) == ()
     assert unit_remarks(obs[:1], np.ones(4, dtype=np.int64)) == ()
+
+
+def test_rewards_that_the_critics_range_cannot_hold_are_told() -> None:
+    assert reward_remarks((-1.0, 0.0), (-50.0, 0.0), 0.98) == ()
+    assert reward_remarks((-9.0, 9.0), None, 0.98) == ()
+    (text,) = reward_remarks((-100.0, 0.0), (-50.0, 0.0), 0.98)
+    assert "can reach -5e+03 to 0, but the critic's targets are clipped to -50 to 0" in text
+    assert "--agent.target-range LOW HIGH" in text
+    assert reward_remarks((-1.0, 0.1), (-50.0, 0.0), 0.98)
+    assert reward_remarks((-1.0, 0.0), (-50.0, 0.0), 0.99)
+
+
+def test_a_users_world_tells_of_its_rewards_before_it_is_trained_in(tmp_path: Path) -> None:
+    class Dear(Track):
+        def compute_reward(self, achieved_goal: Any, desired_goal: Any, info: Any) -> Any:
+            return 100 * super().compute_reward(achieved_goal, desired_goal, info)
+
+    told: list[str] = []
+    config = small(world="dear", episodes=4)
+    train(
+        config, tmp_path / "run", make_env=lambda: gymnasium.wrappers.TimeLimit(Dear(), 10),
+        progress=lambda stage, done, total, text: told.append(text) if stage == "world" else None,
+    )  # fmt: skip
+    assert len(told) == 2
+    assert told[1].startswith("rewards of random episodes, less that of a reached goal, lie between -100 and 0;")
+    assert open_world(TRACK).rewards == (-1.0, 0.0)
 
 
 def test_a_users_world_tells_of_its_units_before_it_is_trained_in(tmp_path: Path) -> None:

@@ -35,6 +35,7 @@ from butfor.rollout import Progress
 from butfor.settings import Config
 from butfor.stopping import check_time_limit, stopping
 from butfor.trainer import Trainer
+from butfor.world_units import reward_remarks
 from butfor.worlds import MakeEnv, World, check_unchanged, found_out, found_words, open_world, unmoved
 
 
@@ -182,7 +183,8 @@ def _run(
     started = time.monotonic()
     write_json(folder / "versions.json", versions(device))
     if not world.capturable:  # it is not built in: its user does not know what random episodes have shown
-        for words in (found_words(world), *world.remarks):
+        clipped = reward_remarks(world.rewards, config.agent.target_range, config.agent.discount)
+        for words in (found_words(world), *world.remarks, *clipped):
             progress("world", 1, 1, words)
     trainer = Trainer(config, world, device)
     if state is not None:

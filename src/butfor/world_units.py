@@ -1,4 +1,4 @@
-"""What is said where the numbers of a user's world are too small, or too far from zero, to be learned from."""
+"""What is said where the units of a user's world, or its rewards, are too small or too large to be learned from."""
 
 from collections.abc import Iterable
 
@@ -35,6 +35,24 @@ def unit_remarks(obs: NDArray[np.float64], length: NDArray[np.int64]) -> tuple[s
                 f"moves; if they matter, subtract what is common to all, or {ADVICE}"
             )
     return tuple(remarks)
+
+
+def reward_remarks(
+    rewards: tuple[float, float], target_range: tuple[float, float] | None, discount: float
+) -> tuple[str, ...]:
+    """A sentence where the discounted sum of such rewards (lowest, highest) can leave the range of the critic."""
+    if target_range is None:
+        return ()
+    low, high = (reward / (1 - discount) for reward in rewards)
+    room = 1e-6 * (target_range[1] - target_range[0])
+    if low >= target_range[0] - room and high <= target_range[1] + room:
+        return ()
+    return (
+        f"rewards of random episodes, less that of a reached goal, lie between {rewards[0]:.3g} and {rewards[1]:.3g}; "
+        f"with a discount of {discount:g} their sums can reach {low:.3g} to {max(high, 0):.3g}, but the critic's "
+        f"targets are clipped to {target_range[0]:g} to {target_range[1]:g}: give another range by "
+        "--agent.target-range LOW HIGH, or other rewards",
+    )
 
 
 def _named(columns: Iterable[int]) -> str:

@@ -44,6 +44,7 @@ class World:
     evaluation_worlds: int  # how many to play at once, of each replica
     reached: float = 0.0  # the world's own reward of a reached goal, which is subtracted from all its rewards
     remarks: tuple[str, ...] = ()  # what its user should know of the units of its observations
+    rewards: tuple[float, float] = (-1.0, 0.0)  # the lowest and the highest of random episodes, less `reached`
 
     @property
     def is_fetch(self) -> bool:
@@ -115,11 +116,13 @@ def open_world(
         reward, reached = (compute, 0.0) if built_in else _shifted(name, compute, played)
         scale = (target_scale,) * len(target_columns(watched)) if target_scale else _scale(played, watched)
         remarks = () if built_in else unit_remarks(seen, played.episodes.length)
+        rewards = (-1.0, 0.0) if built_in else _reward_range(reward, played)
     finally:
         probe.close()
     law = ActionLaw.of(actions)
     return World(
-        name, make, limit, sizes, law, reward, built_in, watched, scale, 100 if built_in else 4, reached, remarks,
+        name, make, limit, sizes, law, reward, built_in, watched, scale, 100 if built_in else 4, reached,
+        remarks, rewards,
     )  # fmt: skip
 
 
@@ -265,6 +268,14 @@ def _shifted(name: str, compute: Any, played: Played) -> tuple[Reward, float]:
         return torch.from_numpy(values).reshape(shape).to(achieved.device)
 
     return reward, best + 0.0  # -0 becomes 0
+
+
+def _reward_range(reward: Reward, played: Played) -> tuple[float, float]:
+    """The lowest and the highest reward of episodes with the goals that they were played for, and of a reached goal."""
+    episodes = played.episodes
+    shown = np.arange(episodes.achieved_goal.shape[1]) <= episodes.length[:, None]
+    values = reward(*(torch.from_numpy(part[shown]) for part in (episodes.achieved_goal, episodes.desired_goal)))
+    return min(float(values.min()), 0.0), max(float(values.max()), 0.0)
 
 
 def _random_episodes(env: VectorEnv[Any, Any, Any], steps: int) -> tuple[Any, Any]:
