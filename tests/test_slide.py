@@ -582,7 +582,7 @@ def test_make_worlds_disables_autoreset() -> None:
 def test_a_world_that_cannot_be_made_is_told_with_its_name(
     kind: type[Exception], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    def fail() -> Any:
+    def fail(**given: Any) -> Any:
         raise kind("no port")
 
     monkeypatch.setitem(gymnasium.registry, "tests/Fails-v0", EnvSpec("tests/Fails-v0", fail))
@@ -591,10 +591,10 @@ def test_a_world_that_cannot_be_made_is_told_with_its_name(
 
 
 def test_a_world_that_needs_arguments_or_has_no_class_says_what_to_do(monkeypatch: pytest.MonkeyPatch) -> None:
-    def needs(table: int) -> Any:
+    def needs(table: int, **given: Any) -> Any:
         raise AssertionError(table)
 
-    monkeypatch.setitem(gymnasium.registry, "tests/Needs-v0", EnvSpec("tests/Needs-v0", needs))
+    monkeypatch.setitem(gymnasium.registry, "tests/Needs-v0", EnvSpec("tests/Needs-v0", needs))  # type: ignore[arg-type]
     with pytest.raises(
         ValueError, match=r"TypeError when .*'table' .*\. .* register it with kwargs=.* or give make_env="
     ):

@@ -109,7 +109,8 @@ def open_world(
         compute = _compute_reward(name, probe)
         watched = _named(entity, entities, sizes[0])
         # None where nothing is left to be found out
-        played, seen = (None, None) if built_in and target_scale else _random_episodes(probe, limit)
+        looked: Any = (None, None) if built_in and target_scale else _random_episodes(probe, limit)
+        played, seen = looked
         if not watched:
             found = ENTITY.get(short_name(name), FETCH_ENTITY) if built_in else _goal_columns(name, played)
             watched = {"object": tuple(sorted(found))}
@@ -278,7 +279,7 @@ def _reward_range(reward: Reward, played: Played) -> tuple[float, float]:
     return min(float(values.min()), 0.0), max(float(values.max()), 0.0)
 
 
-def _random_episodes(env: VectorEnv[Any, Any, Any], steps: int) -> tuple[Any, Any]:
+def _random_episodes(env: VectorEnv[Any, Any, Any], steps: int) -> tuple[Played, NDArray[np.float64]]:
     """One random episode of each world of a probe; and their observations [T, W, D] before they are rounded."""
     policy, generator = random_policy(env), np.random.default_rng(0)
     seeds = [episode_seed(0, 2, index) for index in range(env.num_envs)]
