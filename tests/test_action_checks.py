@@ -41,7 +41,7 @@ def test_more_discrete_actions_than_can_be_compared_are_refused(kind: Any) -> No
         (
             ActionLaw(count=4),
             torch.arange(120) % 3,
-            r"Discrete action\(s\) \[3\] never occur in the data: scores compare",
+            r"Discrete action\(s\) \[3\] never occur in the data: what these",
         ),
         (
             ActionLaw(count=20),
