@@ -259,7 +259,7 @@ def plain_fit(model: BayesianNetwork, replay: Replay, batches: int, seed: int, r
             then = torch.stack([replay.observation[replica, slot, time + 1] for slot, time in rows])
             action = torch.stack([replay.action[replica, slot, time] for slot, time in rows])
             target = (then - obs)[:, list(ENTITY)] * torch.tensor(SCALE)
-            predicted = model(torch.cat([obs, action], 1)[None], drawn[None])[0]
+            predicted = model(torch.cat([obs, LAW.encode(action)], 1)[None], drawn[None])[0]
             likelihood = Normal(predicted, SMALL.likelihood_sigma).log_prob(target).sum(-1).mean()
             divergence = kl_divergence(Normal(*model.posterior()), Normal(0.0, SMALL.prior_sigma)).sum()
             loss = SMALL.kl_weight * divergence - likelihood
@@ -310,7 +310,7 @@ def test_scores_are_gains_over_their_usual_size_episode_by_episode() -> None:
     for slots in (torch.tensor([2, 3, 6]), torch.tensor([7])):
         vime.score(slots, make_generators([3, 4]))
         now, then = replay.observation[:, slots, :STEPS], replay.observation[:, slots, 1:]
-        inputs = torch.cat([now, replay.action[:, slots]], -1)
+        inputs = torch.cat([now, LAW.encode(replay.action[:, slots])], -1)
         target = (then - now)[..., list(ENTITY)] * torch.tensor(SCALE)
         valid = replay.valid()[:, slots]
         gain = gain_of_steps(vime.model, inputs, target, valid, make_generators([3, 4]), range(2))
@@ -414,7 +414,7 @@ def test_the_saved_networks_are_a_public_vime(tmp_path: Path) -> None:
     vime.save(tmp_path / "vime.safetensors", 3)
     now, then, action = replay.observation[0, 0, :STEPS], replay.observation[0, 0, 1:], replay.action[0, 0]
     target = (then - now)[:, list(ENTITY)] * torch.tensor(SCALE)
-    inputs = torch.cat([now, action], -1)
+    inputs = torch.cat([now, LAW.encode(action)], -1)
     valid = torch.ones(2, 1, STEPS, dtype=torch.bool)
     inputs, target = (table.expand(2, 1, -1, -1) for table in (inputs, target))
     gain = gain_of_steps(vime.model, inputs, target, valid, make_generators([3]), range(2))[:, 0]

@@ -257,7 +257,7 @@ def plain_fit(replay: Replay, batches: int, seeds: tuple[int, int], replica: int
             then = torch.stack([replay.observation[replica, slot, time + 1] for slot, time in rows])
             action = torch.stack([replay.action[replica, slot, time] for slot, time in rows])
             target = (then - obs)[:, list(ENTITY)] * torch.tensor(SCALE)
-            predicted = one(torch.cat([obs, action], 1).expand(2, -1, -1))
+            predicted = one(torch.cat([obs, LAW.encode(action)], 1).expand(2, -1, -1))
             loss = torch.nn.functional.mse_loss(predicted[0], target)
             optimizer.zero_grad()
             (loss + torch.nn.functional.mse_loss(predicted[1], target)).backward()
@@ -323,7 +323,7 @@ def test_each_step_holds_the_disagreement_at_its_state_and_action() -> None:
     model.score(slots, make_generators([3, 4]))
     for replica in range(2):
         for slot in slots.tolist():
-            inputs = torch.cat([replay.observation[:, slot, :STEPS], replay.action[:, slot]], -1)
+            inputs = torch.cat([replay.observation[:, slot, :STEPS], LAW.encode(replay.action[:, slot])], -1)
             expected = model.model.disagreement(inputs, [[0, 1]])[replica, :, 0]
             length = int(replay.length[replica, slot])
             torch.testing.assert_close(replay.score[replica, slot, :length], expected[:length])
@@ -390,7 +390,7 @@ def test_the_saved_networks_are_a_public_disagreement(tmp_path: Path) -> None:
     model.fit(30, make_generators([8, 9]))
     model.save(tmp_path / "ensemble.safetensors", 3)
     obs, action = replay.observation[0, 0, :STEPS], replay.action[0, 0]
-    inputs = torch.cat([obs, action], -1)
+    inputs = torch.cat([obs, LAW.encode(action)], -1)
     expected = model.model.disagreement(inputs.expand(2, -1, -1), [[0, 1]])[..., 0]
     for replica in (None, 0, 1):
         public = Disagreement.load(tmp_path / "ensemble.safetensors", replica=replica)
