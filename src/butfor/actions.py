@@ -108,7 +108,7 @@ class ActionLaw:
             return torch.nn.functional.one_hot(action.long(), self.count).float()
         if self.is_unit:
             return action.float()
-        middle, half = self._frame(action.device)
+        middle, half = _frame(self.low, self.high, action.device)
         return torch.where(half > 0, (action - middle) / half, 0.0).float()
 
     def decode(self, encoded: Tensor) -> Tensor:
@@ -117,18 +117,13 @@ class ActionLaw:
             return encoded.argmax(-1)
         if self.is_unit:
             return encoded
-        middle, half = self._frame(encoded.device)
+        middle, half = _frame(self.low, self.high, encoded.device)
         return (middle + half * encoded).clamp(middle - half, middle + half).float()  # rounding must not leave the box
 
     @property
     def is_unit(self) -> bool:
         """Whether the bounds are -1 and 1 in every dimension."""
         return set(self.low) == {-1.0} and set(self.high) == {1.0}
-
-    def _frame(self, device: torch.device) -> tuple[Tensor, Tensor]:
-        """The middle of the box and half its width, in float64, so that an offset does not matter."""
-        low, high = _on_device(self.low, self.high, device)
-        return (low + high) / 2, (high - low) / 2
 
     def draw(self, states: int, actions: int, generators: Sequence[torch.Generator], extreme: float = 0.0) -> Tensor:
         """Independent actions for each state, encoded, one stream a replica -> [generators, states, actions, size].
@@ -155,15 +150,18 @@ class ActionLaw:
             unit = ((unit - 0.5) / max(1 - extreme, 1e-6) + 0.5).clamp(0, 1)
         drawn = 2 * unit - 1
         if any(low == high for low, high in zip(self.low, self.high, strict=True)):  # no choice there
-            drawn = drawn * (self._frame(unit.device)[1] > 0)
+            drawn = drawn * (_frame(self.low, self.high, unit.device)[1] > 0)
         return drawn
 
 
 @cache
-def _on_device(low: tuple[float, ...], high: tuple[float, ...], device: torch.device) -> tuple[Tensor, Tensor]:
-    """Bounds as float64, made once: a graph of a GPU's work cannot copy them from the host."""
-    bounds = torch.tensor([low, high], dtype=torch.float64, device=device)
-    return bounds[0], bounds[1]
+def _frame(low: tuple[float, ...], high: tuple[float, ...], device: torch.device) -> tuple[Tensor, Tensor]:
+    """The middle of a box and half its width, in float64, so that an offset does not matter.
+
+    They are made once: a graph of a GPU's work cannot copy them from the host.
+    """
+    lowest, highest = torch.tensor([low, high], dtype=torch.float64, device=device)
+    return (lowest + highest) / 2, (highest - lowest) / 2
 
 
 Bounds = tuple[Tensor, Tensor]

@@ -130,11 +130,10 @@ def _faster(claim: Claim, curves: Mapping[str, Curve]) -> tuple[Finding, str]:
         return "undecided", f"A seed of {claim.arm} is at {claim.level:.0%} before it has learned: there is no ratio."
     ratio = speedup(slow, fast)
     assert ratio.value is not None
-    high = f", {ratio.high:.1f}]" if np.isfinite(ratio.high) else ", unbounded]"
     words = (
         f"{claim.arm} reaches {claim.level:.0%} after {fast.value:,.0f} episodes, {claim.than} "
         + (f"not within {slow.limit:,}" if slow.is_bound else f"after {slow.value:,.0f}")
-        + f": {'more than ' if slow.is_bound else ''}{ratio.value:.1f} [{ratio.low:.1f}{high} times fewer"
+        + f": {'more than ' if slow.is_bound else ''}{ratio.value:.1f} {ratio.interval()} times fewer"
         + (f"; the paper says {claim.factor:g}." if claim.factor > 1 else ".")
     )
     if ratio.low > 1 and ratio.low >= claim.factor - ROUNDING:

@@ -93,11 +93,11 @@ def detect(
     """
     from butfor.detection import run_detection
     from butfor.detection_settings import detection_preset
-    from butfor.envs import WORLDS
+    from butfor.envs import WORLDS, short_name
     from butfor.illustrate import illustrate
     from butfor.record import run_name
 
-    base = detection_preset({id: name for name, id in WORLDS.items()}.get(world, world), preset)
+    base = detection_preset(short_name(world) if world in WORLDS.values() else world, preset)
     names = None if studies is None else tuple(name for name in re.split("[ ,]+", studies) if name not in ("", "none"))
     config = _changed(
         base,

@@ -129,17 +129,16 @@ def study(
     }
     for title, those in states.items():
         print_study_states(title, those)
-    broken = {state.folder for those in states.values() for state in those.values() if state.state == "broken"}
+    each = [state for those in states.values() for state in those.values()]
+    broken = {state.folder for state in each if state.state == "broken"}
     if broken and action == "status":
         problems.append(f"{len(broken)} run{'s' if len(broken) > 1 else ''} cannot be read; above is what to do.")
     if action == "run":
-        others = {state.folder for those in states.values() for state in those.values() if state.worker}
+        others = {state.folder for state in each if state.worker}
         if others:
             runs = f"{len(others)} run{'s are' if len(others) > 1 else ' is'}"
             print(f"{runs} left to another process; the same command goes on with what that may leave behind.")
-        begun = {
-            state.folder for those in states.values() for state in those.values() if state.state == "begun"
-        } - others
+        begun = {state.folder for state in each if state.state == "begun"} - others
         if begun:
             runs = f"{len(begun)} run{'s are' if len(begun) > 1 else ' is'}"
             print(f"{runs} not finished yet; the same command goes on where it was cut off.")
@@ -160,9 +159,10 @@ def _check_arms(arms: tuple[str, ...], studies: "list[Study]") -> None:
 
 def _tell_replaced(study: "Study", root: Path, size: str) -> None:
     """Says which runs leave a study's page for those of other settings, and how to have that page again."""
+    from butfor.study import record_path
     from butfor.units import unit_name
 
-    path = root / "studies" / f"{study.name}{'-small' if size == 'small' else ''}.json"
+    path = record_path(study.name, root, size)
     wanted = {unit_name(arm.config) for arm in study.arms}
     with suppress(OSError, ValueError, TypeError, KeyError):  # there is none yet, or none that can be read
         record = read_json(path)
@@ -224,10 +224,10 @@ def _write_pages(
 def _recorded(action: str, names: tuple[str, ...], size: str, root: Path) -> list[str]:
     """The records of the studies named, or of all that were run; the small ones have names of their own."""
     from butfor.report_arms import study_names
-    from butfor.study import STUDIES, make_study
+    from butfor.study import STUDIES, make_study, record_path
 
     held, small = study_names(root), " --size small"
-    found = [f"{name}-small" if size == "small" and name in STUDIES else name for name in names] or held
+    found = [record_path(name, root, size).stem if name in STUDIES else name for name in names] or held
     for name in (name for name in found if name not in held):
         base = make_study(name.removesuffix("-small")).name  # an unknown one is answered with those that there are
         again = f"butfor study {action} {base} --root {root}"

@@ -64,9 +64,8 @@ def choose_timelines(episodes: Episodes) -> dict[str, int]:
     from butfor.envs.fetch import reward
 
     untouched, brief, handled = episode_kinds(episodes)
-    end = episodes.achieved_goal[np.arange(len(episodes)), episodes.length]
-    way = np.linalg.norm(end - episodes.achieved_goal[:, 0], axis=1)
-    reached = reward(end, episodes.desired_goal[np.arange(len(episodes)), episodes.length]) == 0
+    (end, goal), way = (_last(episodes, part) for part in ("achieved_goal", "desired_goal")), _way(episodes)
+    reached = reward(end, goal) == 0
     kinds = {"No contact": untouched, "A brief touch": brief}
     if (handled & reached).any():
         kinds["A successful manipulation"] = way * (handled & reached)
@@ -81,9 +80,17 @@ def episode_kinds(episodes: Episodes) -> tuple[Flags, Flags, Flags]:
     touches = contact.sum(1)
     last = np.where(contact, np.arange(contact.shape[1]), -1).max(1)
     brief = (touches > 0) & (last - contact.argmax(1) < BRIEF) & (last < episodes.length - BRIEF)
-    end = episodes.achieved_goal[np.arange(len(episodes)), episodes.length]
-    moved = np.linalg.norm(end - episodes.achieved_goal[:, 0], axis=1) > FAR
-    return touches == 0, brief, moved & (touches > BRIEF)
+    return touches == 0, brief, (_way(episodes) > FAR) & (touches > BRIEF)
+
+
+def _last(episodes: Episodes, part: str) -> Any:
+    """A part of the last state of each episode [E, ...]."""
+    return getattr(episodes, part)[np.arange(len(episodes)), episodes.length]
+
+
+def _way(episodes: Episodes) -> Any:
+    """How far the object is from where it was, at the end of each episode [E]."""
+    return np.linalg.norm(_last(episodes, "achieved_goal") - episodes.achieved_goal[:, 0], axis=1)
 
 
 def choose_failures(episodes: Episodes, score: Floats, count: int = FAILURES) -> list[tuple[str, int, int]]:

@@ -100,8 +100,8 @@ def times_cell(arm: Arm, baseline: Arm | None) -> Row:
     ratio = speedup(theirs, ours) if min(ours.each) > 0 else None
     if ratio is None or ratio.value is None:
         return {"value": "–", "spread": "" if ratio is None else "not there"}
-    high = f"{ratio.high:.1f}]" if math.isfinite(ratio.high) else "∞)"
-    return {"value": f"{'> ' if ratio.is_lower_bound else ''}{ratio.value:.1f}", "spread": f"[{ratio.low:.1f}, {high}"}
+    spread = ratio.interval().replace("unbounded]", "∞)")
+    return {"value": f"{'> ' if ratio.is_lower_bound else ''}{ratio.value:.1f}", "spread": spread}
 
 
 def improvement_cell(arm: Arm, baseline: Arm | None) -> Row:

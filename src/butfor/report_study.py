@@ -25,7 +25,7 @@ from butfor.report_arms import (
     read_study,
     study_names,
 )
-from butfor.report_figures import DARK, LOOKS, ORANGE, OTHER_STYLE, Array, Row, band, plain, style
+from butfor.report_figures import DARK, LOOKS, ORANGE, OTHER_STYLE, Row, band, plain, style
 from butfor.report_page import data_address, render_page, write_page
 from butfor.report_reading import expected_form, read
 from butfor.report_rows import COMPARED, LEVELS, areas, arm_row, duration, seconds_of, shared_range, shown_curves
@@ -35,6 +35,7 @@ from butfor.statistics import episodes_to_reach, export_rliable
 MOST_BYTES = 3 * 2**20  # bytes: a larger film is linked, not embedded
 PNG = b"\x89PNG\r\n\x1a\n"
 FRAMES = 12
+GROUPS = ("counts", "labelled")  # how many episodes the groups of a heat map have, and how many of them a label
 FILMS = {"watch.gif": ("image/gif", b"GIF8", 0), "watch.mp4": ("video/mp4", b"ftyp", 4)}  # name -> type, mark and where
 FINDINGS = ("reproduced", "partly", "not reproduced", "undecided")
 ARM_STYLES = (OTHER_STYLE, *LOOKS[:4], (ORANGE, "solid", "star"))  # colour, dash and symbol
@@ -116,8 +117,7 @@ def shorter_words(study: Study) -> str:
         had = [(count, asked) for count, asked in had if isinstance(count, int) and asked]
         if any(count < asked for count, asked in had):
             fewest, most = min(had)[0], max(min(count, asked) for count, asked in had)
-            counts = f"{fewest:,}" if fewest == most else f"{fewest:,} to {most:,}"
-            parts.append(f"{counts} of {whose} {max(asked for _, asked in had):,} {key}")
+            parts.append(f"{span(fewest, most)} of {whose} {max(asked for _, asked in had):,} {key}")
     return ", ".join(parts)
 
 
@@ -252,13 +252,12 @@ def heat_words(arm: Arm) -> Row:
     held = read(path, HEAT_AGAIN)
     with expected_form(path, HEAT_AGAIN):
         seed = int(held["seed"]) if "seed" in held else arm.seeds[0] if arm.seeds else None
-        groups = [of_groups(held[key]) if key in held else "" for key in ("counts", "labelled")]
+        groups = [span(*map(int, (held[key].min(), held[key].max()))) if key in held else "" for key in GROUPS]
     return {"seed": "the run’s first seed" if seed is None else f"seed {seed}, the run’s first", "groups": groups}
 
 
-def of_groups(counts: Array) -> str:
-    """How many episodes the groups of a heat map have: "100", or "100 to 102"."""
-    low, high = int(counts.min()), int(counts.max())
+def span(low: int, high: int) -> str:
+    """Such as "100", or "100 to 102"."""
     return f"{low:,}" if low == high else f"{low:,} to {high:,}"
 
 

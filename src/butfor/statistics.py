@@ -71,9 +71,12 @@ class Speedup:
         """Such as "2.1 times as fast [1.8, 2.6]" or "at least 2.1 times as fast [1.8, unbounded]"."""
         if self.value is None:
             return "no speedup can be given: the median seed of the arm compared never reaches the level"
-        high = f"{self.high:.1f}" if math.isfinite(self.high) else "unbounded"
         least = "at least " if self.is_lower_bound else ""
-        return f"{least}{self.value:.1f} times as fast [{self.low:.1f}, {high}]"
+        return f"{least}{self.value:.1f} times as fast {self.interval()}"
+
+    def interval(self) -> str:
+        """Such as "[1.8, 2.6]" or "[1.8, unbounded]"."""
+        return f"[{self.low:.1f}, {f'{self.high:.1f}' if math.isfinite(self.high) else 'unbounded'}]"
 
 
 # --- means and intervals --------------------------------------------------------------------------

@@ -276,10 +276,14 @@ def _small(config: AnyConfig, name: str) -> AnyConfig:
     )  # fmt: skip
 
 
+def record_path(name: str, root: Path | str, size: str) -> Path:
+    """Where a study is recorded; a small one has a name of its own."""
+    return Path(root) / "studies" / f"{name if size == 'paper' else f'{name}-{size}'}.json"
+
+
 def write_study(study: Study, root: Path | str, size: Size) -> Path:
-    """ROOT/studies/NAME.json: arms, what the size asks of them, claims; a small study has a name of its own."""
-    name = study.name if size == "paper" else f"{study.name}-{size}"
-    path = Path(root) / "studies" / f"{name}.json"
+    """Records a study for its reports: arms, what the size asks of them, claims."""
+    path = record_path(study.name, root, size)
     own = {arm.label: arm.config for arm in (make_study(study.name, size) if study.name in STUDIES else study).arms}
     arms = [
         {"label": arm.label, "folder": unit_name(arm.config), "kind": kind_of(arm.config)}
@@ -288,7 +292,7 @@ def write_study(study: Study, root: Path | str, size: Size) -> Path:
     ]
     record = {
         "schema": 1,
-        "name": name,
+        "name": path.stem,
         "title": study.title,
         "about": study.about,
         "size": size,
