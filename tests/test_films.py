@@ -28,7 +28,7 @@ from butfor.claims import Curve
 from butfor.cli_study import study as command
 from butfor.films import FRAMES, GAP, LABEL, MOST_BYTES, PLOT, TITLE, WIDTH, Film, draw_frames, film_study
 from butfor.locks import locked
-from butfor.report_arms import Arm
+from butfor.report_arms import ReadArm
 from butfor.report_study import described, write_study_report
 from butfor.study import Study, write_study
 from butfor.units import run_unit, unit_name
@@ -97,7 +97,7 @@ def test_every_trained_arm_has_a_strip_and_a_video(root: Path) -> None:
 
 
 def test_the_best_seed_is_that_of_the_last_evaluation() -> None:
-    arm, at = Arm("a", Path(), "training", "finished", ""), np.array([1, 2])
+    arm, at = ReadArm("a", Path(), "training", "finished", ""), np.array([1, 2])
     assert films.best_seed(arm) is None  # never evaluated: the agent's first seed
     curve = Curve(at, np.array([[0.9, 0.5], [0.0, 0.8], [0.1, 0.8]]), 2)
     assert films.best_seed(replace(arm, curve=curve, seeds=(7, 8, 9))) == 9  # of two equal ends, more on the way

@@ -34,7 +34,7 @@ TOKENS: dict[str, dict[str, list[int]]] = {
     "pick-and-place": {"agent": AGENT["arm"] + AGENT["gripper"]} | THING,
     "pick-and-place, four tokens": AGENT | THING,
 }
-Study = Literal["actions", "decisions", "ensembles", "helps", "noise", "reference"]
+SideStudy = Literal["actions", "decisions", "ensembles", "helps", "noise", "reference"]
 
 
 @dataclass(frozen=True)
@@ -63,7 +63,7 @@ class DetectionConfig:
     """give the Transformer of pick-and-place two tokens for the agent, arm and gripper, as the authors' release does"""
     compare_forms: bool = True
     """evaluate every form of the KL to the mixture, not only the one in `scoring`"""
-    studies: tuple[Study, ...] = ("actions", "decisions", "ensembles", "helps", "noise")
+    studies: tuple[SideStudy, ...] = ("actions", "decisions", "ensembles", "helps", "noise")
     """further questions: number of actions, decisions, ensembles, what helps, noise, bias against the truth (Fetch)"""
     noise_levels: tuple[float, ...] = (0.0, 0.05, 0.1, 0.2, 0.4)
     """of the noise study, in standard deviations of each dimension"""
@@ -100,9 +100,9 @@ class DetectionConfig:
                 f"target_noise is {self.target_noise} and noise_levels are {self.noise_levels}; expected a positive "
                 "number, and numbers of at least 0."
             )
-        unknown = [name for name in self.studies if name not in get_args(Study)]
+        unknown = [name for name in self.studies if name not in get_args(SideStudy)]
         if unknown:
-            raise ValueError(f"There is no study {unknown[0]!r}; the studies are {', '.join(get_args(Study))}.")
+            raise ValueError(f"There is no study {unknown[0]!r}; the studies are {', '.join(get_args(SideStudy))}.")
         if self.world == "slide" and "reference" in self.studies:
             raise ValueError("The reference study forks a simulator; it is for pick-and-place, not for slide.")
 

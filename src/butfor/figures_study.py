@@ -22,7 +22,7 @@ from butfor.figures import (
     style_of,
 )
 from butfor.report import read_run
-from butfor.report_arms import BEHAVIOUR, Arm, read_heat_map, read_run_folder, read_study
+from butfor.report_arms import BEHAVIOUR, ReadArm, read_heat_map, read_run_folder, read_study
 from butfor.report_figures import Array
 from butfor.report_rows import COMPARED, shown_curves
 from butfor.report_study import arm_look
@@ -42,7 +42,7 @@ def write_study_figures(root: Path, name: str, tell: Callable[[str], object] = l
     return save_figures(Path(root) / "reports" / "figures", draw)
 
 
-def draw_detections(arms: list[Arm], tell: Callable[[str], object]) -> dict[str, Any]:
+def draw_detections(arms: list[ReadArm], tell: Callable[[str], object]) -> dict[str, Any]:
     """ARM-KIND -> figure, of every detection run what `butfor report RUN --figures` draws of it."""
     figures: dict[str, Any] = {}
     for arm in (arm for arm in arms if arm.kind == "detection"):
@@ -74,7 +74,7 @@ def write_training_figures(run: Path, out: Path | None = None) -> list[Path]:
     return save_figures(out or Path(run) / "figures", lambda: draw_arms([arm]))
 
 
-def draw_arms(arms: list[Arm]) -> dict[str, Any]:
+def draw_arms(arms: list[ReadArm]) -> dict[str, Any]:
     """Kind -> figure: curves of success and of behaviour, episodes to reach 60 %, heat maps; what there is."""
     looks = {arm.label: arm_look(place, len(arms)) for place, arm in enumerate(arms)}
     measured = [arm for arm in arms if arm.curve]
@@ -91,7 +91,7 @@ def draw_arms(arms: list[Arm]) -> dict[str, Any]:
     return figures
 
 
-def curves_figure(arms: list[Arm], looks: dict[str, Any]) -> Any:
+def curves_figure(arms: list[ReadArm], looks: dict[str, Any]) -> Any:
     """Success over episodes: mean with its 95 % interval, or the range of few seeds; a cross where it was cut off."""
     figure, (axes,) = panels(1, COLUMN, 2.5 + 0.17 * len(arms))
     draw_curves(axes, [(arm, arm.curve) for arm in arms if arm.curve], looks)
@@ -102,7 +102,7 @@ def curves_figure(arms: list[Arm], looks: dict[str, Any]) -> Any:
     return figure
 
 
-def behaviour_figure(arms: list[Arm], looks: dict[str, Any]) -> Any:
+def behaviour_figure(arms: list[ReadArm], looks: dict[str, Any]) -> Any:
     """The shares of steps in which the object is moved, lifted and held, over episodes."""
     names = [name for name in BEHAVIOUR if any(name in arm.behaviour for arm in arms)]
     figure, every = panels(len(names), PAGE, 2.2 + 0.17 * len(arms), sharey=True)
@@ -116,7 +116,7 @@ def behaviour_figure(arms: list[Arm], looks: dict[str, Any]) -> Any:
     return figure
 
 
-def draw_curves(axes: Any, given: list[tuple[Arm, Curve]], looks: dict[str, Any]) -> None:
+def draw_curves(axes: Any, given: list[tuple[ReadArm, Curve]], looks: dict[str, Any]) -> None:
     """A line and a band for each arm, over episodes."""
     for arm, curve in given:
         shown, look, x = shown_curves(curve), looks[arm.label], curve.episodes
@@ -148,7 +148,7 @@ def heat_figure(episodes: Array, drawn: Mapping[str, tuple[Array, str]]) -> Any:
     return figure
 
 
-def reach_figure(arms: list[Arm], looks: dict[str, Any]) -> Any:
+def reach_figure(arms: list[ReadArm], looks: dict[str, Any]) -> Any:
     """Episodes to 60 % success: median and 95 % interval; an arrow where the median seed was not there at the end."""
     figure, (axes,) = panels(1, PAGE, 0.7 + 0.24 * len(arms))
     for place, arm in enumerate(reversed(arms)):

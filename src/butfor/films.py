@@ -9,7 +9,7 @@ import numpy as np
 
 from butfor.files import written
 from butfor.locks import locked
-from butfor.report_arms import Arm, read_study
+from butfor.report_arms import ReadArm, read_study
 from butfor.rollout import Progress
 from butfor.watch import (
     FAINT,
@@ -70,7 +70,7 @@ def film_study(root: Path | str, name: str, progress: Progress = lambda stage, d
     return films
 
 
-def film_arm(arm: Arm) -> Film:
+def film_arm(arm: ReadArm) -> Film:
     """The films of one arm, those that are missing or older than its agent made anew."""
     folder, agent = arm.folder, arm.folder / "model.safetensors"
     if arm.state in ("not run", "broken"):
@@ -91,7 +91,7 @@ def film_arm(arm: Arm) -> Film:
     return Film(arm.label, wanted, f"{scene.course.title}: {_end(scene)}{lack}")
 
 
-def best_seed(arm: Arm) -> int | None:
+def best_seed(arm: ReadArm) -> int | None:
     """The seed of the highest success at the last evaluation; of equal ones, the one that does most to the object.
 
     Where influence is the only reward, success is chance: then only what it does to the object counts.

@@ -32,7 +32,7 @@ CHANGE = re.compile(r"-(?=[a-z_][\w.]*=)")  # before each setting of a run's lab
 
 
 @dataclass(frozen=True)
-class Arm:
+class ReadArm:
     """One arm of a study and what its run folder holds by now."""
 
     label: str
@@ -54,7 +54,7 @@ class Arm:
 
 
 @dataclass(frozen=True)
-class Study:
+class ReadStudy:
     """A named experiment of the paper, as its file and its run folders show it."""
 
     name: str
@@ -62,7 +62,7 @@ class Study:
     about: str
     size: str
     command: str
-    arms: list[Arm]
+    arms: list[ReadArm]
     verdicts: list[tuple[Claim, Verdict, list[str]]]
     """each claim with its verdict and what weakens it"""
 
@@ -72,7 +72,7 @@ def study_names(root: Path) -> list[str]:
     return sorted(path.stem for path in (Path(root) / "studies").glob("*.json"))
 
 
-def read_study(root: Path, name: str) -> Study:
+def read_study(root: Path, name: str) -> ReadStudy:
     """ROOT/studies/NAME.json with the runs that it names; a run that cannot be read is an arm that says so."""
     root = Path(root)
     if not re.fullmatch(r"[\w.+-]+", name) or name.startswith("."):
@@ -92,10 +92,10 @@ def read_study(root: Path, name: str) -> Study:
     verdicts = [(claim, verdict_on(claim, arms), weaknesses(claim, arms)) for claim in claims]
     if size == "small":
         verdicts = [(claim, replace(found, verdict="undecided"), weak) for claim, found, weak in verdicts]
-    return Study(name, title or name, about, size, command, arms, verdicts)
+    return ReadStudy(name, title or name, about, size, command, arms, verdicts)
 
 
-def verdict_on(claim: Claim, arms: Sequence[Arm]) -> Verdict:
+def verdict_on(claim: Claim, arms: Sequence[ReadArm]) -> Verdict:
     """The verdict on a claim from the arms' curves, or from the tables of a run."""
     if claim.kind in TABLE_RULES:
         try:
@@ -108,7 +108,7 @@ def verdict_on(claim: Claim, arms: Sequence[Arm]) -> Verdict:
     return judge(claim, {label: curve for label, curve in measured.items() if curve})
 
 
-def run_tables(arm: Arm) -> list[Row]:
+def run_tables(arm: ReadArm) -> list[Row]:
     """What a claim that is about no curve can rest on: a detection run's tables, or a training run's heat map."""
     if arm.kind == "training":
         path = arm.folder / "heatmap.npz"
@@ -125,20 +125,20 @@ def arm_folder(root: Path, name: Any) -> Path:
     return root / name
 
 
-def read_arm(label: str, folder: Path, kind: str) -> Arm:
+def read_arm(label: str, folder: Path, kind: str) -> ReadArm:
     """What an arm's folder holds; nothing that is wrong with it keeps the other arms from being shown."""
     if not (folder / "config.json").is_file():
-        return Arm(label, folder, kind, "not run", "has not been run")
+        return ReadArm(label, folder, kind, "not run", "has not been run")
     try:
         arm = read_run_folder(folder, label)
         if arm.kind != kind:
             raise ValueError(f"{folder} holds a run of kind {arm.kind!r}, not {kind!r}.")
         return arm
     except (OSError, ValueError) as error:
-        return Arm(label, folder, kind, "broken", f"cannot be read: {error}")
+        return ReadArm(label, folder, kind, "broken", f"cannot be read: {error}")
 
 
-def read_run_folder(folder: Path, label: str = "") -> Arm:
+def read_run_folder(folder: Path, label: str = "") -> ReadArm:
     """A folder of a training or detection run as an arm; what cannot be read is refused with a sentence."""
     config = read(folder / "config.json", RUN_AGAIN)
     versions, summary = (
@@ -155,7 +155,7 @@ def read_run_folder(folder: Path, label: str = "") -> Arm:
         begun = ("finished", "") if summary else ("begun", "has begun and has no results yet")
         with expected_form(folder / "summary.json", RUN_AGAIN):
             _ = summary and (detector_rows(summary["detectors"], {}), int(summary["states"]), summary["world"])
-        return Arm(label or folder.name, folder, kind, *begun, **common)
+        return ReadArm(label or folder.name, folder, kind, *begun, **common)
     with expected_form(folder / "config.json", RUN_AGAIN):
         asked = int(settings["episodes"])
     curves, seeds = read_curves(folder / "metrics.jsonl", asked)
@@ -163,7 +163,7 @@ def read_run_folder(folder: Path, label: str = "") -> Arm:
     with expected_form(folder / "summary.json", RUN_AGAIN):
         state, words = progress_of(summary, curve, asked)
         _ = {key: float(value) for key, value in (summary.get("seconds") or {}).items()}
-    return Arm(
+    return ReadArm(
         label or use_of(settings), folder, kind, state, words, curve=curve, seeds=seeds, behaviour=curves, **common
     )
 
@@ -233,7 +233,7 @@ def changes(label: str) -> list[str]:
     return CHANGE.split(label)[1:]
 
 
-def weaknesses(claim: Claim, arms: Iterable[Arm]) -> list[str]:
+def weaknesses(claim: Claim, arms: Iterable[ReadArm]) -> list[str]:
     """What a reader must know of the arms that a verdict rests on."""
     chosen = [arm for arm in arms if arm.label in (claim.arm, claim.than) and arm.curve]
     few = [f"{arm.label} has only {count_words(len(arm.seeds), 'seed')}" for arm in chosen if len(arm.seeds) < ENOUGH]

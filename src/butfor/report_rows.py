@@ -7,7 +7,7 @@ from typing import Any
 import numpy as np
 
 from butfor.claims import ENOUGH, Curve, overlap
-from butfor.report_arms import Arm
+from butfor.report_arms import ReadArm
 from butfor.report_figures import Array, Row
 from butfor.statistics import area_under_curve, curve_summary, probability_of_improvement, reach_summary, speedup
 
@@ -24,7 +24,7 @@ def shown_curves(curve: Curve) -> Row:
     return found
 
 
-def shared_range(arms: Sequence[Arm]) -> tuple[int, int] | None:
+def shared_range(arms: Sequence[ReadArm]) -> tuple[int, int] | None:
     """The episodes over which areas are compared: those that all finished arms cover, or else all measured ones."""
     measured = [arm for arm in arms if arm.curve]
     finished = [arm for arm in measured if arm.state == "finished"]
@@ -40,7 +40,7 @@ def areas(curve: Curve, ends: tuple[int, int] | None) -> Array | None:
     return area_under_curve(curve.episodes, curve.success, ends)
 
 
-def arm_row(arm: Arm, baseline: Arm | None, ends: tuple[int, int] | None) -> Row:
+def arm_row(arm: ReadArm, baseline: ReadArm | None, ends: tuple[int, int] | None) -> Row:
     """A row of the table, each cell as a value and what is said of its spread."""
     curve = arm.curve
     assert curve is not None
@@ -90,7 +90,7 @@ def reach_cell(curve: Curve, level: float) -> Row:
     return {"value": value, "spread": spread} | never
 
 
-def times_cell(arm: Arm, baseline: Arm | None) -> Row:
+def times_cell(arm: ReadArm, baseline: ReadArm | None) -> Row:
     """How many times fewer episodes than the baseline an arm needs to reach the level of the paper's comparisons."""
     if baseline is None or arm is baseline or arm.curve is None or baseline.curve is None:
         return {"value": "baseline" if arm is baseline else "–", "spread": ""}
@@ -104,7 +104,7 @@ def times_cell(arm: Arm, baseline: Arm | None) -> Row:
     return {"value": f"{'> ' if ratio.is_lower_bound else ''}{ratio.value:.1f}", "spread": spread}
 
 
-def improvement_cell(arm: Arm, baseline: Arm | None) -> Row:
+def improvement_cell(arm: ReadArm, baseline: ReadArm | None) -> Row:
     """The probability that a seed of this arm has a larger area than one of the baseline, over the episodes of both."""
     if baseline is None or arm is baseline or arm.curve is None or baseline.curve is None:
         return {"value": "baseline" if arm is baseline else "–", "spread": ""}
@@ -126,7 +126,7 @@ def duration(seconds: Any) -> str:
     return f"{minutes // 60} h {minutes % 60:02d} min" if minutes >= 60 else f"{minutes} min {rest:02d} s"
 
 
-def seconds_of(arm: Arm) -> Any:
+def seconds_of(arm: ReadArm) -> Any:
     """How long an arm's run took."""
     held = arm.summary.get("seconds")
     return held.get("total") if isinstance(held, dict) else arm.versions.get("seconds")

@@ -16,8 +16,8 @@ from butfor.report_arms import (
     BEHAVIOUR,
     HEAT_AGAIN,
     SMALL,
-    Arm,
-    Study,
+    ReadArm,
+    ReadStudy,
     changes,
     count_words,
     read_heat_map,
@@ -96,20 +96,20 @@ def write_study_index(root: Path) -> Path:
     return target
 
 
-def verdict_counts(study: Study) -> dict[str, int]:
+def verdict_counts(study: ReadStudy) -> dict[str, int]:
     """How many claims have which verdict, best first."""
     found = Counter[str](verdict.verdict for _, verdict, _ in study.verdicts)
     return {finding: found[finding] for finding in FINDINGS if found[finding]}
 
 
-def arm_counts(arms: list[Arm]) -> str:
+def arm_counts(arms: list[ReadArm]) -> str:
     """How many arms are finished, in words: "3 of 5 arms finished, 1 unfinished, 1 not run"."""
     states = Counter("unfinished" if arm.state == "begun" else arm.state for arm in arms)
     parts = [f"{states['finished']} of {count_words(len(arms), 'arm')} finished"]
     return ", ".join(parts + [f"{states[key]} {key}" for key in ("unfinished", "not run", "broken") if states[key]])
 
 
-def shorter_words(study: Study) -> str:
+def shorter_words(study: ReadStudy) -> str:
     """Where runs have fewer seeds or episodes than their size asks: "3,000 of the paper's 20,000 episodes"."""
     parts, whose = list[str](), "the paper's" if study.size == "paper" else f"the {study.size} size's"
     for place, key in enumerate(("seeds", "episodes")):
@@ -121,7 +121,7 @@ def shorter_words(study: Study) -> str:
     return ", ".join(parts)
 
 
-def render(arms: list[Arm], target: Path, study: Study | None) -> str:
+def render(arms: list[ReadArm], target: Path, study: ReadStudy | None) -> str:
     """The page as text: of a study, or of its only arm."""
     measured = [arm for arm in arms if arm.curve]
     places = {arm.label: place for place, arm in enumerate(arms)}
@@ -192,7 +192,7 @@ def arm_look(place: int, count: int) -> Row:
 
 
 def curves_figure(
-    given: list[tuple[Arm, Curve]], looks: dict[str, Row], places: dict[str, int], title: str, kinds: Sequence[str]
+    given: list[tuple[ReadArm, Curve]], looks: dict[str, Row], places: dict[str, int], title: str, kinds: Sequence[str]
 ) -> Any:
     """Curves over episodes; `meta` says which of the reader's choices a trace belongs to: mean, iqm or seeds."""
     figure, tops = go.Figure(), [0.0]
@@ -226,7 +226,7 @@ def curves_figure(
     return style(figure.update_xaxes(range=[0, 1.02 * end], tickformat=","), "episodes of each seed", title)
 
 
-def heat_maps(arm: Arm) -> list[Any]:
+def heat_maps(arm: ReadArm) -> list[Any]:
     """The influence score, and the exact label if it is there, over the steps of an episode as training goes on."""
     figures = []
     x, drawn = read_heat_map(arm.folder)
@@ -246,7 +246,7 @@ def heat_maps(arm: Arm) -> list[Any]:
     return figures
 
 
-def heat_words(arm: Arm) -> Row:
+def heat_words(arm: ReadArm) -> Row:
     """Of which seed a heat map is, and of how many episodes; a file of an earlier butfor does not say all of it."""
     path = arm.folder / "heatmap.npz"
     held = read(path, HEAT_AGAIN)
@@ -261,7 +261,7 @@ def span(low: int, high: int) -> str:
     return f"{low:,}" if low == high else f"{low:,} to {high:,}"
 
 
-def seed_rows(arm: Arm, ends: tuple[int, int] | None) -> list[Row]:
+def seed_rows(arm: ReadArm, ends: tuple[int, int] | None) -> list[Row]:
     """The last success, the area and the episodes to 60 % of each seed."""
     assert arm.curve is not None
     area = areas(arm.curve, ends)
@@ -274,13 +274,13 @@ def seed_rows(arm: Arm, ends: tuple[int, int] | None) -> list[Row]:
     ]  # fmt: skip
 
 
-def common_changes(arms: list[Arm]) -> list[str]:
+def common_changes(arms: list[ReadArm]) -> list[str]:
     """What all training runs that were begun change from the defaults."""
     found = [changes(str(arm.config["label"])) for arm in arms if arm.config and arm.kind == "training"]
     return [change for change in found[0] if all(change in other for other in found[1:])] if len(found) > 1 else []
 
 
-def run_row(arm: Arm, target: Path, arms: list[Arm]) -> Row:
+def run_row(arm: ReadArm, target: Path, arms: list[ReadArm]) -> Row:
     """How an arm was run: settings of its own, hardware, time, seeds, commit."""
     common, versions = common_changes(arms), arm.versions
     own = [change for change in changes(str(arm.config.get("label", ""))) if change not in common]
@@ -305,7 +305,7 @@ def link(path: Path, folder: Path) -> str | None:
     return quote(Path(os.path.relpath(path, folder)).as_posix()) if path.is_file() else None
 
 
-def film_parts(arm: Arm, target: Path) -> list[Row]:
+def film_parts(arm: ReadArm, target: Path) -> list[Row]:
     """Films and frames of a run folder: small ones as addresses that hold them, others as links."""
     parts: list[Row] = []
     strip = arm.folder / "strip.png"

@@ -5,7 +5,7 @@ from pathlib import Path
 from typing import Any
 
 from butfor import report_detection as parts
-from butfor.report_arms import Arm
+from butfor.report_arms import ReadArm
 from butfor.report_detection import Figures
 from butfor.report_figures import Row, curve_figure
 from butfor.report_page import data_address
@@ -59,7 +59,7 @@ def study_tables(study: str, summary: dict[str, Any]) -> list[dict[str, Any]]:
     return [one for one in (main, *summary.get("others", [])) if one.get("set") == shown_by(study).states]
 
 
-def detection_part(study: str, arm: Arm, place: int) -> tuple[Row, Figures]:
+def detection_part(study: str, arm: ReadArm, place: int) -> tuple[Row, Figures]:
     """What the page of a study shows of the arm at this place; `lacking` says what its folder does not hold."""
     shown, figures, lacking = shown_by(study), Figures(), list[str]()
     part: Row = {"label": arm.label, "prefix": f"{place}-", "lacking": lacking, "films": [], "drawn": []}

@@ -10,7 +10,7 @@ from urllib.parse import quote
 import numpy as np
 
 from butfor.claims import ENOUGH, Claim
-from butfor.report_arms import SMALL, Arm, Study, count_words, read_study, study_names
+from butfor.report_arms import SMALL, ReadArm, ReadStudy, count_words, read_study, study_names
 from butfor.report_figures import Row
 from butfor.report_page import write_page
 from butfor.report_reading import METRICS, read_optional, side_rows
@@ -72,7 +72,7 @@ def compared(claim: Claim) -> str:
     return f" ({clean(claim.arm)}{f' against {clean(claim.than)}' if claim.than else ''})"
 
 
-def section(study: Study, folder: Path) -> str:
+def section(study: ReadStudy, folder: Path) -> str:
     """One study: what it is about, verdicts, and the numbers of its arms."""
     parts = [f"## {clean(study.title)}\n"]
     parts += [f"{clean(study.about)}\n"] if study.about else []
@@ -99,7 +99,7 @@ def section(study: Study, folder: Path) -> str:
     return "\n".join(parts)
 
 
-def curve_table(measured: list[Arm], baseline: Arm | None, ends: tuple[int, int] | None, folder: Path) -> str:
+def curve_table(measured: list[ReadArm], baseline: ReadArm | None, ends: tuple[int, int] | None, folder: Path) -> str:
     """The numbers of the training arms of a study."""
     head = ["arm", "seeds", "success", *(f"episodes to {100 * level:g} %" for level in LEVELS), "area"]
     if baseline:
@@ -118,7 +118,7 @@ def curve_table(measured: list[Arm], baseline: Arm | None, ends: tuple[int, int]
     return f"{table(head, rows)}\nRun on {where}, commit {commit}. {played_words(measured)}Time: {times}.\n"
 
 
-def played_words(arms: list[Arm]) -> str:
+def played_words(arms: list[ReadArm]) -> str:
     """How the runs were played where the paper's were not: faster, and judged by fewer episodes."""
     settings = [arm.config["config"] for arm in arms]
     overlaps = {" and ".join(map(str, one.get("overlap") or ())) or "nothing" for one in settings}
@@ -132,7 +132,7 @@ def played_words(arms: list[Arm]) -> str:
     )
 
 
-def behaviour_table(arm: Arm, folder: Path) -> str:
+def behaviour_table(arm: ReadArm, folder: Path) -> str:
     """How often the object was moved, lifted and held at each evaluation: shares of the steps, mean over seeds."""
     episodes, columns = next(iter(arm.behaviour.values())).episodes, []
     for shown in map(shown_curves, arm.behaviour.values()):
@@ -150,7 +150,7 @@ def cell_text(cell: Row) -> str:
     return clean(" ".join(part for part in parts if part))
 
 
-def detection_tables(study: str, arm: Arm, folder: Path) -> list[str]:
+def detection_tables(study: str, arm: ReadArm, folder: Path) -> list[str]:
     """What a study shows of a detection run: the tables that belong to it, and side questions."""
     parts = []
     for one in study_tables(study, arm.summary):
@@ -191,7 +191,7 @@ def detector_table(detectors: list[dict[str, Any]]) -> str:
     return table(head, rows)
 
 
-def missing(studies: list[Study]) -> str:
+def missing(studies: list[ReadStudy]) -> str:
     """The arms that have not been run, not to their end, or not for long enough, with the command and what it costs."""
     lines, cost, options = [], episode_cost(studies), common_options(studies)
     for study in studies:
@@ -214,7 +214,7 @@ def missing(studies: list[Study]) -> str:
     return "\n".join(["## What has not been run, or not to its end\n", *(lines or ["Nothing is missing."]), ""])
 
 
-def too_short(study: Study) -> list[tuple[Arm, int]]:
+def too_short(study: ReadStudy) -> list[tuple[ReadArm, int]]:
     """The measured arms of undecided claims that were played for less than the paper's, and up to which episode."""
     undecided = [claim for claim, found, _ in study.verdicts if found.verdict == "undecided" and found.measured]
     asked = {label for claim in undecided for label in (claim.arm, claim.than)}
@@ -222,7 +222,9 @@ def too_short(study: Study) -> list[tuple[Arm, int]]:
     return [(arm, last) for arm, last in lasts if last < arm.asked[1]]
 
 
-def price(study: Study, arms: list[Arm], cost: float | None, options: list[str], episodes: int | None = None) -> str:
+def price(
+    study: ReadStudy, arms: list[ReadArm], cost: float | None, options: list[str], episodes: int | None = None
+) -> str:
     """The command that runs these arms from their beginning, for so many episodes or the study's, and its time."""
     counts = [episodes or arm.asked[1] for arm in arms if arm.kind == "training"]
     words = [f"{count_words(len(arms), 'run')}, about {duration(cost * sum(counts))}:"] if cost and any(counts) else []
@@ -236,7 +238,7 @@ def price(study: Study, arms: list[Arm], cost: float | None, options: list[str],
     return " ".join(words)
 
 
-def common_options(studies: list[Study]) -> list[str]:
+def common_options(studies: list[ReadStudy]) -> list[str]:
     """How most of the training runs on the page were played, as options of `butfor study run`."""
     settings = [arm.config["config"] for study in studies for arm in study.arms if arm.curve]
     worlds = Counter(int(one.get("worlds") or 1) for one in settings).most_common(1)
@@ -245,7 +247,7 @@ def common_options(studies: list[Study]) -> list[str]:
     return options + (["--overlap", *overlap[0][0]] if overlap and overlap[0][0] else [])
 
 
-def episode_cost(studies: list[Study]) -> float | None:
+def episode_cost(studies: list[ReadStudy]) -> float | None:
     """Seconds that an episode of ten seeds took, evaluation and start-up included: the median of all long runs."""
     costs = {}
     for arm in (arm for study in studies for arm in study.arms):
@@ -261,7 +263,7 @@ def table(head: Any, rows: Any) -> str:
     return "\n".join([lines[0], "|---" * len(head) + "|", *lines[1:], ""])
 
 
-def linked(arm: Arm, folder: Path) -> str:
+def linked(arm: ReadArm, folder: Path) -> str:
     """An arm's name with a link to its files."""
     return f"{clean(arm.label)} ([files]({quote(relative(arm.folder, folder))}))"
 
