@@ -611,7 +611,9 @@ def test_the_time_of_a_process_that_was_cut_off_is_counted(tmp_path: Path, monke
     (tmp_path / "versions.json").write_text(json.dumps(before | {"seconds": 1000.0}))
     run_detection(config, tmp_path)
     assert before["seconds"] >= 0
-    assert 1000 < read_json(tmp_path / "versions.json")["seconds"] < 1300
+    after = read_json(tmp_path / "versions.json")
+    assert 1000 < after["seconds"] < 1300
+    assert (after["started"], len(after["resumed"])) == (before["started"], 1)
 
 
 @pytest.mark.parametrize(("worlds", "overlap"), [(1, []), (4, ["updates"])])

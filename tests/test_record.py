@@ -23,6 +23,7 @@ from conftest import ROOT
 import butfor
 from butfor import record
 from butfor.detection_settings import DetectionConfig, detection_preset
+from butfor.files import read_json, write_json
 from butfor.record import (
     append_metrics,
     config_from,
@@ -36,6 +37,7 @@ from butfor.record import (
     run_label,
     truncate_metrics,
     versions,
+    versions_resumed,
     write_metrics,
 )
 
@@ -487,6 +489,32 @@ def test_without_git_the_commit_is_as_told_or_unknown(tmp_path: Path, monkeypatc
     assert versions("cpu")["commit"] == "abc123"
     monkeypatch.delenv("BUTFOR_COMMIT")
     assert versions("cpu")["commit"] is None
+
+
+def test_a_run_that_goes_on_says_what_began_it_and_what_was_different_later(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("BUTFOR_COMMIT", "abc123")
+    monkeypatch.setattr(sys, "argv", ["butfor", "train", "push"])
+    first = versions_resumed(tmp_path, "cpu")
+    write_json(tmp_path / "versions.json", first)
+    assert (first["commit"], first["command"], "resumed" in first) == ("abc123", "butfor train push", False)
+    for commit in ("abc123", "def456"):
+        monkeypatch.setenv("BUTFOR_COMMIT", commit)
+        monkeypatch.setattr(sys, "argv", ["butfor", "train", "--resume", "run"])
+        write_json(tmp_path / "versions.json", versions_resumed(tmp_path, "cpu"))
+    found = read_json(tmp_path / "versions.json")
+    resumed = found.pop("resumed")
+    assert found == first
+    assert [one["command"] for one in resumed] == ["butfor train --resume run"] * 2
+    assert [one.get("commit") for one in resumed] == [None, "def456"]
+    assert "torch" not in resumed[0]
+
+
+@pytest.mark.parametrize("text", ["{", "[]", "3", '{"resumed": 3}'])
+def test_a_damaged_record_of_the_versions_does_not_keep_a_run_from_going_on(tmp_path: Path, text: str) -> None:
+    (tmp_path / "versions.json").write_text(text)
+    assert versions_resumed(tmp_path, "cpu")["torch"] == torch.__version__
 
 
 # ----------------------------------------------------------------------------------------------- metrics

@@ -411,6 +411,22 @@ def test_films_frames_and_heat_maps(root: Path, tmp_path: Path) -> None:
     assert "heatmap.npz cannot be read" in words(page[: page.index("<main>")])
 
 
+def test_a_run_that_was_resumed_by_other_versions_says_so(root: Path, tmp_path: Path) -> None:
+    run = Path(shutil.copytree(root / "few", tmp_path / "few"))
+    versions = json.loads((run / "versions.json").read_text())
+    resumed = [{"command": "butfor train --resume few", "commit": "def456", "device": "NVIDIA"}, {"started": "later"}]
+    (run / "versions.json").write_text(json.dumps(versions | {"resumed": resumed}))
+    told = words(section(report.write_report(run).read_text(encoding="utf-8"), "run"))
+    assert "command butfor train started" in told  # that which began it
+    assert "resumed.0.command butfor train --resume few resumed.0.commit def456" in told
+    assert "resumed.1.started later" in told
+    arm = report_arms.read_run_folder(run)
+    assert (report_rows.noted(arm, "commit"), report_rows.noted(arm, "device")) == (
+        ["abc123", "def456"],
+        ["cpu", "NVIDIA"],
+    )
+
+
 def test_a_strip_without_a_description_is_described_all_the_same(page: str) -> None:
     (image,) = Tags(page).named("img")
     assert image["alt"] == "fast arm: Frames of an episode of the trained agent, with the numbers of their steps."

@@ -243,6 +243,8 @@ def test_every_kind_of_run_goes_on_to_the_same_bits(tmp_path: Path, changes: dic
         resume(broken, progress=kill_at(8))
     resume(broken)
     assert results(broken) == results(whole)
+    begun, later = read_json(broken / "versions.json"), read_json(whole / "versions.json")
+    assert (len(begun["resumed"]), "resumed" in later) == (2, False)
 
 
 @pytest.mark.skipif(not torch.cuda.is_available(), reason="no CUDA GPU: there is nothing to repeat on it")

@@ -36,7 +36,7 @@ from butfor.fitting import FitConfig, Fitting
 from butfor.gaussian import KL_FORMS
 from butfor.influence import Influence
 from butfor.networks import make_generators
-from butfor.record import differences, open_run, versions, write_metrics
+from butfor.record import differences, open_run, versions_resumed, write_metrics
 from butfor.rollout import Progress
 from butfor.worlds import ENTITY, FETCH_ENTITY
 
@@ -69,8 +69,8 @@ def run_detection(
     if (folder / "summary.json").is_file():
         return folder
     began = noted = time.perf_counter()
-    record = versions(device)
-    earlier = read_json(folder / "versions.json").get("seconds", 0.0) if (folder / "versions.json").is_file() else 0.0
+    record = versions_resumed(folder, device)
+    earlier = record.get("seconds", 0.0)
 
     def note_time() -> None:
         """What this and earlier processes have spent on the run."""

@@ -201,6 +201,17 @@ def versions(device: torch.device | str) -> dict[str, Any]:
     }
 
 
+def versions_resumed(folder: Path, device: torch.device | str) -> dict[str, Any]:
+    """versions.json of a run that goes on: what began it and, as `resumed`, what each later process had different."""
+    now = versions(device)
+    try:
+        begun: dict[str, Any] = read_json(folder / "versions.json")
+        changed = {key: value for key, value in now.items() if begun.get(key) != value}
+        return begun | {"resumed": [*begun.get("resumed", []), changed]}
+    except (OSError, ValueError, TypeError, AttributeError):  # none, or none that can be read: the first that is known
+        return now
+
+
 def _version(package: str) -> str | None:
     try:
         return importlib.metadata.version(package)

@@ -126,6 +126,13 @@ def duration(seconds: Any) -> str:
     return f"{minutes // 60} h {minutes % 60:02d} min" if minutes >= 60 else f"{minutes} min {rest:02d} s"
 
 
+def noted(arm: ReadArm, key: str) -> list[str]:
+    """What versions.json says of the processes that worked on a run, the first one's first, without repeats."""
+    resumed = arm.versions.get("resumed")
+    records = [arm.versions, *(resumed if isinstance(resumed, list) else [])]
+    return list(dict.fromkeys(str(one[key]) for one in records if isinstance(one, dict) and one.get(key)))
+
+
 def seconds_of(arm: ReadArm) -> Any:
     """How long an arm's run took."""
     held = arm.summary.get("seconds")

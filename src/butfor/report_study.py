@@ -28,7 +28,7 @@ from butfor.report_arms import (
 from butfor.report_figures import DARK, LOOKS, ORANGE, OTHER_STYLE, Row, band, plain, style
 from butfor.report_page import data_address, render_page, write_page
 from butfor.report_reading import expected_form, read
-from butfor.report_rows import COMPARED, LEVELS, areas, arm_row, duration, seconds_of, shared_range, shown_curves
+from butfor.report_rows import COMPARED, LEVELS, areas, arm_row, duration, noted, seconds_of, shared_range, shown_curves
 from butfor.report_study_detection import detection_part
 from butfor.statistics import episodes_to_reach, export_rliable
 
@@ -284,7 +284,7 @@ def run_row(arm: ReadArm, target: Path, arms: list[ReadArm]) -> Row:
     """How an arm was run: settings of its own, hardware, time, seeds, commit."""
     common, versions = common_changes(arms), arm.versions
     own = [change for change in changes(str(arm.config.get("label", ""))) if change not in common]
-    machine = [versions.get("device"), f"{versions['cores']} cores" if versions.get("cores") else None]
+    machine = [*noted(arm, "device"), f"{versions['cores']} cores" if versions.get("cores") else None]
     return {
         "label": arm.label,
         "kind": arm.kind,
@@ -294,7 +294,7 @@ def run_row(arm: ReadArm, target: Path, arms: list[ReadArm]) -> Row:
         "seeds": len(arm.seeds) or (arm.config.get("config") or {}).get("seeds", "–"),
         "time": duration(seconds_of(arm)),
         "hardware": ", ".join(str(part) for part in machine if part) or "–",
-        "commit": versions.get("commit") or "–",
+        "commit": ", ".join(noted(arm, "commit")) or "–",
         "folder": arm.folder.name,
         "href": link(arm.folder / "report.html", target),
     }

@@ -14,7 +14,7 @@ from butfor.report_arms import SMALL, ReadArm, ReadStudy, count_words, read_stud
 from butfor.report_figures import Row
 from butfor.report_page import write_page
 from butfor.report_reading import METRICS, read_optional, side_rows
-from butfor.report_rows import COMPARED, LEVELS, arm_row, cell, duration, seconds_of, shared_range, shown_curves
+from butfor.report_rows import COMPARED, LEVELS, arm_row, cell, duration, noted, seconds_of, shared_range, shown_curves
 from butfor.report_study_detection import shown_by, study_tables
 
 SIDES = {  # side questions of a detection run, by title
@@ -111,8 +111,7 @@ def curve_table(measured: list[ReadArm], baseline: ReadArm | None, ends: tuple[i
         cells += [row["times"], row["improvement"]] if baseline else []
         state = "" if arm.state == "finished" else f", {arm.state}"
         rows.append([f"{linked(arm, folder)}{state}", f"{row['seeds']}", *map(cell_text, cells)])
-    machines = sorted({str(arm.versions["device"]) for arm in measured if arm.versions.get("device")})
-    commits = sorted({str(arm.versions["commit"]) for arm in measured if arm.versions.get("commit")})
+    machines, commits = (sorted({one for arm in measured for one in noted(arm, key)}) for key in ("device", "commit"))
     times = ", ".join(f"{clean(arm.label)} {duration(seconds_of(arm))}" for arm in measured)
     where, commit = clean(", ".join(machines) or "unknown hardware"), clean(", ".join(commits) or "unknown")
     return f"{table(head, rows)}\nRun on {where}, commit {commit}. {played_words(measured)}Time: {times}.\n"

@@ -30,6 +30,7 @@ from butfor.record import (
     run_name,
     truncate_metrics,
     versions,
+    versions_resumed,
 )
 from butfor.rollout import Progress
 from butfor.settings import Config
@@ -181,7 +182,7 @@ def _run(
 ) -> Path:
     """The loop: play, store, train the model and rescore when due, update the agent, evaluate, save."""
     started = time.monotonic()
-    write_json(folder / "versions.json", versions(device))
+    write_json(folder / "versions.json", versions(device) if state is None else versions_resumed(folder, device))
     if not world.capturable:  # it is not built in: its user does not know what random episodes have shown
         clipped = reward_remarks(world.rewards, config.agent.target_range, config.agent.discount)
         for words in (found_words(world), *world.remarks, *clipped):
