@@ -8,6 +8,7 @@ import struct
 import sys
 import zlib
 from collections.abc import Iterator
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -17,7 +18,7 @@ from playwright.sync_api import Page
 from test_report import BREAKOUT, HOSTILE, Tags, chromium, page_data
 
 from butfor import cli, figures_study, report, report_arms, report_rows, report_study
-from butfor.claims import Curve
+from butfor.claims import Claim, Curve
 from butfor.figures_study import write_study_figures
 from butfor.report_study import write_study_index, write_study_report
 from butfor.results_page import write_results_page
@@ -425,6 +426,17 @@ def test_a_run_that_was_resumed_by_other_versions_says_so(root: Path, tmp_path: 
         ["abc123", "def456"],
         ["cpu", "NVIDIA"],
     )
+
+
+def test_arms_that_were_evaluated_more_and_less_often_are_compared_with_a_warning(root: Path) -> None:
+    often = report_arms.read_run_folder(root / "fast", "often")
+    assert often.curve is not None
+    rarely = replace(often, label="rarely", curve=Curve(often.curve.episodes[1::2], often.curve.success[:, 1::2], 500))
+    claim = Claim("It is faster.", "faster", "often", "rarely")
+    (told,) = report_arms.weaknesses(claim, [often, rarely])
+    assert told.endswith("the later they find a level (often every 100 episodes, rarely every 200 episodes)")
+    assert report_arms.weaknesses(claim, [often, replace(often, label="rarely")]) == []
+    assert report_arms.weaknesses(replace(claim, kind="better"), [often, rarely]) == []
 
 
 def test_a_strip_without_a_description_is_described_all_the_same(page: str) -> None:

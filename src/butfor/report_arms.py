@@ -237,7 +237,12 @@ def weaknesses(claim: Claim, arms: Iterable[ReadArm]) -> list[str]:
     """What a reader must know of the arms that a verdict rests on."""
     chosen = [arm for arm in arms if arm.label in (claim.arm, claim.than) and arm.curve]
     few = [f"{arm.label} has only {count_words(len(arm.seeds), 'seed')}" for arm in chosen if len(arm.seeds) < ENOUGH]
-    return few + [f"{arm.label} {arm.words}" for arm in chosen if arm.words]
+    unlike = []
+    spacing = {arm.label: int(np.median(np.diff(arm.curve.episodes, prepend=0))) for arm in chosen if arm.curve}
+    if claim.kind == "faster" and len(set(spacing.values())) > 1:
+        told = ", ".join(f"{label} every {count_words(step, 'episode')}" for label, step in spacing.items())
+        unlike = [f"the rarer an arm's evaluations, the later they find a level ({told})"]
+    return few + [f"{arm.label} {arm.words}" for arm in chosen if arm.words] + unlike
 
 
 def count_words(count: int, noun: str) -> str:
