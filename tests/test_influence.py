@@ -442,6 +442,22 @@ def test_constant_columns_are_warned_of_at_the_users_line() -> None:
     assert {Path(warning.filename).name for warning in caught} == {Path(__file__).name}
 
 
+@pytest.mark.filterwarnings("ignore:(Action column|Discrete action)")
+def test_what_was_never_tried_counts_for_nothing_after_a_few_batches_already() -> None:
+    # the statistics of the inputs start at a variance of 1; eight batches are not enough to forget that
+    action = ACTION[:200].copy()
+    action[:, 1] = 0.5
+    influence = Influence.fit(OBS[:200], action, NEXT_OBS[:200], ENTITIES, action_space=Box(-1, 1, (2,)), **BRIEF)
+    untried = np.stack([np.zeros((20, 5)), np.tile(np.linspace(-1, 1, 5), (20, 1))], -1)
+    discrete = Influence.fit(OBS[:200], DISCRETE[:200], NEXT_OBS[:200], ENTITIES, action_space=Discrete(5), **BRIEF)
+    for scores in (
+        influence.action_scores(OBS[:20], untried),
+        discrete.action_scores(OBS[:20], np.tile([3, 4], (20, 1))),
+    ):
+        for score in scores.values():
+            np.testing.assert_allclose(score, 0, atol=1e-6)
+
+
 def test_actions_outside_their_space_are_warned_of() -> None:
     # the model would be asked about the space alone: most likely the wrong space, or actions in other units
     with pytest.warns(UserWarning, match=r"(?i)action.*column.*\b0\b"):

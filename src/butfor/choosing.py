@@ -32,7 +32,7 @@ def fit_network(
 
     def fitted(config: ModelConfig) -> GaussianDynamics:
         generators = make_generators(seeds)
-        network = begin_network(obs_size, train[0].shape[1] - obs_size, train[1], config, generators)
+        network = begin_network(obs_size, train, config, generators)
         for run in Fitting(network, train, held_out, fitting, generators).run():
             if progress is not None:
                 progress(run)

@@ -165,12 +165,20 @@ Table = tuple[Tensor, Tensor]
 
 
 def begin_network(
-    obs_size: int, action_size: int, target: Tensor, config: ModelConfig, generators: Sequence[torch.Generator]
+    obs_size: int, table: Table, config: ModelConfig, generators: Sequence[torch.Generator]
 ) -> GaussianDynamics:
-    """A fresh network on the device of the targets [N, d] that it is to learn; a steady drift it need not learn."""
-    network = GaussianDynamics(obs_size, action_size, target.shape[1], config, generators).to(target.device)
+    """A fresh network on the device of the table that it is to learn; a steady drift it need not learn.
+
+    Numbers of the action that never vary count for nothing from the first batch on, not only once the running
+    statistics, which start at a variance of 1, have forgotten their start: the best weights may be early ones.
+    """
+    inputs, target = table
+    actions = inputs[:, obs_size:]
+    network = GaussianDynamics(obs_size, actions.shape[1], target.shape[1], config, generators).to(target.device)
     with torch.no_grad():
         network.mean_head.bias.copy_(target.mean(0))
+        if network.norm is not None:
+            network.norm.variance[..., obs_size:] *= (actions != actions[:1]).any(0)
     return network
 
 

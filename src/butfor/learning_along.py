@@ -121,8 +121,8 @@ class InfluenceLearner:
     def _start(self, transitions: Transitions, scale: Tensor) -> tuple[Influence, torch.optim.Optimizer]:
         """A fresh network in the units of these transitions, and its optimiser."""
         center, spread = obs_range(transitions[0])
-        target = training_table(transitions, self.law, self.entities, scale, self.device, center, spread)[1]
-        network = begin_network(self.obs_size, self.law.size, target, self.model, self._generators)
+        table = training_table(transitions, self.law, self.entities, scale, self.device, center, spread)
+        network = begin_network(self.obs_size, table, self.model, self._generators)
         units = (center.tolist(), spread.tolist())
         influence = Influence(network, self.law, self.entities, scale.tolist(), self.scoring, self.seed, *units)
         return influence, make_optimizer(network, self.fitting)
