@@ -1,5 +1,6 @@
 """Shares of agreement by hand, states of disagreement from both sides, and a page with their pictures."""
 
+import sys
 from pathlib import Path
 
 import numpy as np
@@ -57,13 +58,26 @@ def test_the_page_shows_the_states_where_labels_differ(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("count", [4, 0])
-def test_worlds_that_are_not_drawn_have_a_page_without_pictures(tmp_path: Path, count: int) -> None:
+def test_worlds_that_are_not_drawn_have_a_page_without_pictures(
+    tmp_path: Path, count: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setitem(sys.modules, "imageio.v3", None)  # it comes with the robot worlds
     episodes = collect_file(CollectConfig("slide", "random", 40, ("exact", "contact")), tmp_path / "a.npz")
     assert disagreements(episodes, "exact", "contact", 4)
     page = write_agreement(episodes, tmp_path / "a.npz", count).read_text()
     assert "40 episodes of slide, policy" in page
     assert "States of slide are not drawn, only those of push, pick-and-place, rot-table." in page
     assert page.count("data:image/png") == 0
+
+
+def test_pictures_without_imageio_say_what_to_install(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    episodes = made()
+    episodes.metadata = {"config": {"world": "push"}}
+    monkeypatch.setitem(sys.modules, "imageio.v3", None)
+    frame = np.zeros((2, 2, 3), np.uint8)
+    monkeypatch.setattr("butfor.agreement.pictures", lambda episodes, states: [frame] * len(states))
+    with pytest.raises(ImportError, match=r"Pictures need imageio; install it with: pip install 'butfor\[fetch\]'"):
+        write_agreement(episodes, tmp_path / "a.npz")
 
 
 def test_a_file_that_names_no_world_has_a_page_without_pictures(tmp_path: Path) -> None:

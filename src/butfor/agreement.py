@@ -85,7 +85,6 @@ def write_agreement(episodes: Episodes, file: Path | str, count: int = PICTURES)
     States that cannot be drawn (`undrawn`) are left out.
     """
     import jinja2
-    from imageio.v3 import imwrite
 
     if count < 0:
         raise ValueError(f"pictures must be at least 0; got {count}.")
@@ -96,11 +95,9 @@ def write_agreement(episodes: Episodes, file: Path | str, count: int = PICTURES)
     frames = pictures(episodes, [(episode, time) for _, episode, time in differing]) if differing else []
     shown = []
     for (other, episode, time), frame in zip(differing, frames, strict=True):
-        buffer = io.BytesIO()
-        imwrite(buffer, frame, extension=".png")
         shown.append(
             {
-                "image": base64.b64encode(buffer.getvalue()).decode(),
+                "image": _png(frame),
                 "episode": episode,
                 "time": time,
                 "other": other,
@@ -115,3 +112,14 @@ def write_agreement(episodes: Episodes, file: Path | str, count: int = PICTURES)
     with written(page) as temporary:
         temporary.write_text(text)
     return page
+
+
+def _png(frame: NDArray[np.uint8]) -> str:
+    """A picture as a page holds it: PNG in base64."""
+    try:
+        from imageio.v3 import imwrite
+    except ImportError as error:
+        raise ImportError("Pictures need imageio; install it with: pip install 'butfor[fetch]'.") from error
+    buffer = io.BytesIO()
+    imwrite(buffer, frame, extension=".png")
+    return base64.b64encode(buffer.getvalue()).decode()
