@@ -862,7 +862,8 @@ def test_collect_by_a_trained_agent(tiny_run: Path, butfor_command: Butfor, tmp_
 
 
 def test_labels_of_a_world_that_is_not_drawn(butfor_command: Butfor, monkeypatch: pytest.MonkeyPatch) -> None:
-    butfor_command("collect", "slide", "--labels", "exact,contact", "--episodes", "5", "--out", "s.npz")
+    code, _, err = butfor_command("collect", "slide", "--labels", "exact, contact", "--episodes", "5", "--out", "s.npz")
+    assert code == 0, err
     once = iter([Episodes.load])
     with monkeypatch.context() as patch:
         patch.setattr(Episodes, "load", lambda path: next(once)(path))  # read a second time, the file would be an error

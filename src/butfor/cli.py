@@ -156,7 +156,7 @@ def collect(
     from butfor.collect import CollectConfig, collect_file
     from butfor.envs import short_name
 
-    wanted = tuple(filter(None, labels.split(",")))
+    wanted = tuple(filter(None, re.split("[ ,]+", labels)))
     config = CollectConfig(world, policy, episodes, wanted, seed, agent_seed)
     path = out or Path("data") / f"{short_name(world).replace('/', '-')}-{Path(policy).name}.npz"
     with live_progress() as progress:
