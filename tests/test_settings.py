@@ -270,6 +270,15 @@ def test_unknown_presets_are_refused() -> None:
         preset("slide", "slow")
 
 
+@pytest.mark.parametrize(
+    ("name", "other"), [("vime", "vime-object"), ("vime-full", "vime-object"), ("disagreement-full", "disagreement")]
+)
+def test_a_rival_that_needs_to_know_the_agent_says_which_one_does_not(name: str, other: str) -> None:
+    with pytest.raises(ValueError, match=f"In other worlds take the preset '{other}', which predicts the columns"):
+        preset("MountainCarContinuous-v0", name)
+    assert preset("MountainCarContinuous-v0", other).curiosity == preset("slide", name).curiosity
+
+
 def test_a_world_made_in_python_has_the_settings_of_a_foreign_one() -> None:
     config = preset("my-world")
     assert (config.world, config.model.network.target_scale) == ("my-world", None)

@@ -207,7 +207,11 @@ def preset(world: str, name: str = "paper") -> Config:
     if name in RIVALS:
         columns = {"object": None, "position": POSITIONS, "full": FULL_STATE}[RIVALS[name][1]]
         if columns is not None and short not in columns:
-            raise ValueError(f"The preset {name!r} needs to know the agent's columns; it is for {', '.join(columns)}.")
+            other = {"vime": "vime-object", "disagreement": "disagreement"}[RIVALS[name][0]]
+            raise ValueError(
+                f"The preset {name!r} needs to know the agent's columns; it is for {', '.join(columns)}. "
+                f"In other worlds take the preset {other!r}, which predicts the columns that you name by entity."
+            )
         every, first, later, weight, cap = RIVALS[name][2]
         return replace(
             config,
