@@ -1,6 +1,7 @@
 """Actions that cannot be compared are refused with a sentence, those that were never tried are warned of."""
 
 import warnings
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -59,6 +60,16 @@ def test_more_discrete_actions_than_can_be_compared_are_refused(kind: Any) -> No
 def test_actions_that_were_never_tried_are_warned_of(law: ActionLaw, action: torch.Tensor, start: str) -> None:
     with pytest.warns(UserWarning, match=f"^{start}.*was never seen and counts for nothing"):
         assert warn_untried(law, action)
+
+
+@pytest.mark.filterwarnings("ignore:The network predicts no better")
+def test_a_score_of_what_is_new_does_not_promise_that_untried_actions_count_for_nothing() -> None:
+    action = np.stack([RANDOM.uniform(-1, 1, 120), np.full(120, 0.3)], 1)
+    for fit in (partial(Vime.fit, batches=20), partial(Disagreement.fit, epochs=1)):
+        with pytest.warns(
+            UserWarning, match=r"\[1\] never vary in the data: .* so that their scores are a guess; coll"
+        ):
+            fit(OBS, action, NEXT_OBS, {"x": [0]})
 
 
 def test_actions_that_were_all_tried_are_not_warned_of() -> None:

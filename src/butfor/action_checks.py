@@ -8,6 +8,7 @@ from torch import Tensor
 from butfor.actions import ActionLaw
 
 MOST_ACTIONS = 1_000  # discrete ones: each is tried in each state
+GUESSED = "was never seen, so that their scores are a guess"  # by a model of what is new, not of influence
 
 
 def check_count(law: ActionLaw) -> ActionLaw:
@@ -21,8 +22,11 @@ def check_count(law: ActionLaw) -> ActionLaw:
     return law
 
 
-def warn_untried(law: ActionLaw, action: Tensor) -> bool:
-    """Warns, at the line of the caller's caller, if actions of the law were never tried in the data; whether it did."""
+def warn_untried(law: ActionLaw, action: Tensor, unknown: str = "was never seen and counts for nothing") -> bool:
+    """Warns, at the line of the caller's caller, if actions of the law were never tried in the data; whether it did.
+
+    `unknown` is what became of what these actions would do.
+    """
     if law.count:
         never = (torch.bincount(action.long(), minlength=law.count) == 0).nonzero().flatten().tolist()
         more = f" and {len(never) - 10} more" if len(never) > 10 else ""
@@ -33,8 +37,7 @@ def warn_untried(law: ActionLaw, action: Tensor) -> bool:
     if law.count == 1:
         never, what = [0], "The action never varies"
     if never:
-        unknown = "what these would do was never seen and counts for nothing; collect varied ones"
-        warnings.warn(f"{what} in the data: {unknown}.", stacklevel=3)
+        warnings.warn(f"{what} in the data: what these would do {unknown}; collect varied ones.", stacklevel=3)
     return bool(never)
 
 

@@ -9,7 +9,7 @@ import gymnasium
 import torch
 from torch import Tensor, nn
 
-from butfor.action_checks import warn_untried
+from butfor.action_checks import GUESSED, warn_untried
 from butfor.arrays import Array, check_entities, check_table, check_transitions, like
 from butfor.bayesian import BayesianNetwork, VimeConfig, draw_noise, gain_of_steps, train_block
 from butfor.capture import captured, compiled
@@ -56,7 +56,7 @@ class Vime:
         transitions = check_transitions(obs, action, next_obs)
         units = Units.of(transitions, check_entities(entities, *transitions[::2]), action_space)
         units.law.check("action", transitions[1])
-        warn_untried(units.law, transitions[1])
+        warn_untried(units.law, transitions[1], GUESSED)
         rows, obs_size = transitions[0].shape
         config = config or VimeConfig(kl_weight=1 / rows, method="second_order")
         inputs, target = units.table(transitions, device)

@@ -10,7 +10,7 @@ import gymnasium
 import torch
 from torch import Tensor, nn
 
-from butfor.action_checks import warn_untried
+from butfor.action_checks import GUESSED, warn_untried
 from butfor.arrays import Array, check_entities, check_table, check_transitions, like
 from butfor.capture import compiled
 from butfor.dynamics import split_table
@@ -164,7 +164,7 @@ class Disagreement:
         transitions = check_transitions(obs, action, next_obs)
         units = Units.of(transitions, check_entities(entities, *transitions[::2]), action_space)
         units.law.check("action", transitions[1])
-        warn_untried(units.law, transitions[1])
+        warn_untried(units.law, transitions[1], GUESSED)
         train, held_out = split_table(units.table(transitions, device), validation, seed)
         sizes = (transitions[0].shape[1], units.law.size, train[1].shape[1])
         ensemble = Ensemble(sizes, config, make_generators([seed * 1000])).to(device)
