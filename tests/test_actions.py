@@ -101,6 +101,15 @@ def test_a_model_that_saw_unscaled_actions_is_refused() -> None:
 # --- draws ----------------------------------------------------------------------------------------
 
 
+@pytest.mark.parametrize("limit", [0.1, 0.3, 0.4, 0.7, 1 / 3, 1e-3, 8.75])
+def test_rounding_does_not_leave_a_box_of_float64(limit: float) -> None:
+    space = Box(-limit, limit, (2,), np.float64)
+    law, corners = ActionLaw.of(space), torch.tensor([[-1.0, 1.0], [1.0, -1.0]])
+    for action in (law.decode(corners), from_unit(corners, law.bounds(CPU))):
+        assert all(space.contains(row) for row in action.double().numpy())
+        torch.testing.assert_close(action, limit * corners)
+
+
 def test_draws_are_uniform_within_the_bounds() -> None:
     drawn = LAW.decode(LAW.draw(200, 50, make_generators([0])))
     assert drawn.shape == (1, 200, 50, 3)

@@ -118,7 +118,7 @@ class ActionLaw:
         if self.is_unit:
             return encoded
         middle, half = _frame(self.low, self.high, encoded.device)
-        return (middle + half * encoded).clamp(middle - half, middle + half).float()  # rounding must not leave the box
+        return (middle + half * encoded).float().clamp(*self.bounds(encoded.device))  # rounding must not leave the box
 
     @property
     def is_unit(self) -> bool:
@@ -141,8 +141,8 @@ class ActionLaw:
         return self._stretch(unit.to(device), extreme)[None, None]
 
     def bounds(self, device: torch.device) -> tuple[Tensor, Tensor]:
-        """`low` and `high` as tensors [size]."""
-        return torch.tensor(self.low, device=device), torch.tensor(self.high, device=device)
+        """`low` and `high` in float32 [size], within the box also where it is one of float64, as from -0.1 to 0.1."""
+        return _rounded_inwards(self.low, self.high, device)
 
     def _stretch(self, unit: Tensor, extreme: float) -> Tensor:
         """Numbers in [0, 1) to -1 to 1; from a wider range, of which the `extreme` share is outside, clipped to it."""
@@ -162,6 +162,16 @@ def _frame(low: tuple[float, ...], high: tuple[float, ...], device: torch.device
     """
     lowest, highest = torch.tensor([low, high], dtype=torch.float64, device=device)
     return (lowest + highest) / 2, (highest - lowest) / 2
+
+
+@cache
+def _rounded_inwards(low: tuple[float, ...], high: tuple[float, ...], device: torch.device) -> tuple[Tensor, Tensor]:
+    """The bounds of a box in float32, none beyond its own; both are the lower one where no number lies between."""
+    lowest, highest = torch.tensor([low, high], dtype=torch.float64, device=device)
+    above, below = lowest.float(), highest.float()
+    above = torch.where(above < lowest, above.nextafter(torch.full_like(above, torch.inf)), above)
+    below = torch.where(below > highest, below.nextafter(torch.full_like(below, -torch.inf)), below)
+    return above, torch.maximum(above, below)
 
 
 Bounds = tuple[Tensor, Tensor]
