@@ -234,6 +234,15 @@ def test_a_change_that_is_constant_up_to_rounding_is_warned_of_too() -> None:
         check_entities({"cube": [0, 1]}, obs, next_obs)
 
 
+@pytest.mark.parametrize("rounded", [0, 1])
+def test_a_column_that_only_rounding_changes_is_warned_of_whichever_side_was_rounded(rounded: int) -> None:
+    pair = [TENSORS[0].double(), TENSORS[0].double()]
+    pair[rounded] = pair[rounded].float()
+    assert len((pair[1] - pair[0])[:, 1].unique()) > 1
+    with pytest.warns(UserWarning, match=r"Column\(s\) \[1\] of entity 'cube'"):
+        check_entities({"cube": [1]}, *pair)
+
+
 def test_a_warning_points_to_the_line_of_the_user() -> None:
     def fit() -> None:  # the function of the library between the user and the check
         check_entities({"cube": [0]}, TENSORS[0], TENSORS[0] + 0)

@@ -57,7 +57,8 @@ def check_table(name: str, value: Any, columns: int | None = None) -> Tensor:
 
 def change_rounding(obs: Tensor, next_obs: Tensor) -> Tensor:
     """How much the change next_obs - obs of each column may vary by rounding alone: [N, d] -> [d]."""
-    return 4 * torch.finfo(obs.dtype).eps * torch.maximum(obs.abs(), next_obs.abs()).amax(0)
+    epsilon = max(torch.finfo(table.dtype).eps for table in (obs, next_obs))
+    return 4 * epsilon * torch.maximum(obs.abs(), next_obs.abs()).amax(0)
 
 
 def check_entities(entities: Mapping[str, Sequence[int]], obs: Tensor, next_obs: Tensor) -> dict[str, list[int]]:
