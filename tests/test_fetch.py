@@ -590,6 +590,16 @@ def run_python(program: str) -> str:
     return done.stdout
 
 
+def test_graphics_that_mujoco_cannot_load_are_told_with_what_to_do(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("MUJOCO_GL", "paper")  # as "osmesa" where OSMesa is not installed
+    begin = "from butfor.cli import main; import sys; sys.argv = ['butfor', 'collect', 'push', '--episodes', '1']; "
+    done = subprocess.run([sys.executable, "-c", f"{begin}main()"], capture_output=True, text=True, timeout=120)
+    assert done.returncode == 1
+    assert re.fullmatch(
+        r"Error: mujoco cannot be imported with MUJOCO_GL=paper \(.*\); unset MUJOCO_GL, .*\n", done.stderr
+    )
+
+
 def test_the_package_mends_mujoco_without_importing_it() -> None:
     """Whether mujoco comes before or after; then gymnasium-robotics works, and foreign comparisons do not raise."""
     program = """

@@ -2,6 +2,7 @@
 
 import functools
 import importlib.util
+import os
 from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
@@ -17,6 +18,13 @@ try:
     from mujoco.batch import SimulationError as SimulationError
 except ImportError as error:
     raise ImportError(f"The Fetch worlds need mujoco 4 and gymnasium-robotics; {_INSTALL}.") from error
+except Exception as error:  # when imported, mujoco loads the graphics library that MUJOCO_GL names
+    if "MUJOCO_GL" not in os.environ:
+        raise
+    raise ImportError(
+        f"mujoco cannot be imported with MUJOCO_GL={os.environ['MUJOCO_GL']} ({error}); unset MUJOCO_GL, or install "
+        "what it names (on Debian and Ubuntu: apt install libegl1 for egl, libosmesa6 for osmesa)."
+    ) from error
 
 Floats = npt.NDArray[np.float64]
 
