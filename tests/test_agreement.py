@@ -36,6 +36,17 @@ def test_disagreements_come_from_both_sides() -> None:
     assert disagreements(made(), "exact", "contact", 4) == [(0, 1), (1, 2), (0, 2)]
 
 
+def test_as_many_disagreements_as_asked_for_also_where_they_are_all_of_one_kind() -> None:
+    episodes = made()
+    assert episodes.contact is not None
+    assert len(disagreements(episodes, "exact", "contact", 1)) == 1
+    episodes.contact[:] = False
+    assert disagreements(episodes, "exact", "contact", 2) == [(0, 0), (1, 2)]
+    episodes.contact[:], episodes.label["exact"][:] = True, False
+    assert disagreements(episodes, "exact", "contact", 2) == [(0, 0), (1, 0)]
+    assert disagreements(episodes, "exact", "contact", 0) == []
+
+
 def test_one_label_alone_is_refused() -> None:
     episodes = made()
     episodes.contact = None

@@ -47,13 +47,14 @@ def compare(episodes: Episodes) -> list[dict[str, Any]]:
 
 
 def disagreements(episodes: Episodes, first: str, second: str, count: int) -> list[tuple[int, int]]:
-    """States (episode, time) where two labels differ, both ways alike and spread over the episodes."""
+    """States (episode, time) where two labels differ, both ways alike as far as there are, spread over the episodes."""
     one, other = (episodes.labels()[name] for name in (first, second))
+    sides = [np.argwhere(only & episodes.valid) for only in (one & ~other, ~one & other)]
+    sides = [places[np.unique(places[:, 0], return_index=True)[1]] for places in sides]  # the first of each episode
+    ours = min(len(sides[0]), max(count - count // 2, count - len(sides[1])))
     chosen: list[tuple[int, int]] = []
-    for only in (one & ~other & episodes.valid, ~one & other & episodes.valid):
-        places = np.argwhere(only)
-        places = places[np.unique(places[:, 0], return_index=True)[1]]  # the first of each episode
-        spread = np.linspace(0, len(places) - 1, min(count // 2, len(places))).astype(int)
+    for places, share in zip(sides, (ours, min(len(sides[1]), count - ours)), strict=True):
+        spread = np.linspace(0, len(places) - 1, share).astype(int)
         chosen += [(int(episode), int(time)) for episode, time in places[spread]]
     return chosen
 
