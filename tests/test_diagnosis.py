@@ -96,6 +96,14 @@ def test_every_dimension_must_have_a_variance_that_is_large_enough() -> None:
     assert _calibration([[0.60, 0.95], [0.65, 0.93]]).fine
 
 
+def test_outcomes_on_a_grid_are_no_sign_of_too_small_a_variance() -> None:
+    """-1, 0 and 1 with their own variance of 2/3: a third lies within one deviation, and all within two."""
+    assert _calibration([[1 / 3, 1.0]]).fine
+    assert _calibration([[1 / 3, 1.0], [0.68, 0.95]]).fine
+    assert not _calibration([[0.54, 0.90]]).fine
+    assert not _calibration([[1 / 3, 1.0], [0.54, 0.90]]).fine
+
+
 def test_what_the_action_tells_is_judged_only_where_it_was_drawn() -> None:
     """Where it was not drawn, the likelihood of the taken action is raised: that must not count as what it tells."""
     world = linear_world(rows=4000)

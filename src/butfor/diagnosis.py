@@ -209,7 +209,8 @@ def _calibration(within: Sequence[list[float]]) -> Finding:
     one, two = (min(share[place] for share in within) for place in (0, 1))
     numbers = f"{one:.0%} of the residuals lie within one and {two:.0%} within two predicted standard deviations"
     expected = f"a Gaussian has {WITHIN[0]:.0%} and {WITHIN[1]:.0%}"
-    if one < LOWEST_WITHIN[0] or two < LOWEST_WITHIN[1]:
+    small = [share[0] < LOWEST_WITHIN[0] and share[1] < WITHIN[1] for share in within]  # not where outcomes are few
+    if any(small) or two < LOWEST_WITHIN[1]:
         advice = "so influence is overstated: give it more data, average more members, or raise min_variance"
         return Finding(False, f"the predicted variance is too small ({numbers}; {expected}), {advice}.")
     wide = "; it is on the wide side, which hides small influence" if one > 0.9 else ""
