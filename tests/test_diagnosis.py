@@ -155,6 +155,7 @@ def test_discrete_actions_are_counted_one_by_one() -> None:
         (linear_world(believed=0.05), "no better than a guess without a model"),
         (linear_world() | {"mean": linear_world(seed=1)["target"]}, "the predicted mean explains nothing"),
         (linear_world() | {"score": linear_world()["score"] * 10}, "too sure of itself where the score is highest"),
+        (linear_world() | {"score": linear_world()["score"] + 0.2}, "the lower scores say nothing (0.21 nats"),
         (linear_world() | {"action": np.full((ROWS, 1), 0.5)}, "not all kinds of actions were tried"),
     ],
 )
@@ -162,6 +163,16 @@ def test_each_problem_is_found_and_said(world: dict[str, Any], expected: str) ->
     diagnosis = diagnose(**world)
     assert not diagnosis.trusted
     assert any(expected in words for words in problems(diagnosis)), diagnosis.words()
+
+
+def test_a_steeper_network_is_advised_where_the_lower_scores_say_nothing() -> None:
+    world = linear_world() | {"score": linear_world()["score"] + 0.2}
+    assert "try a steeper network" in problems(diagnose(**world))[0]
+    assert "give it more members" in problems(diagnose(**world, steep=True))[0]
+
+
+def test_low_scores_in_half_of_the_states_are_no_problem_though_the_action_tells_nothing_there() -> None:
+    assert diagnose(**linear_world() | {"score": linear_world()["score"] + 0.08}).trusted
 
 
 def test_a_steeper_network_is_advised_where_the_action_tells_nothing_and_the_network_is_smooth() -> None:

@@ -19,6 +19,7 @@ LOWEST_WITHIN = (0.55, 0.88)  # below, the variance is too small
 LEVELS = tuple(round(0.05 * step, 2) for step in range(1, 20))  # of the reliability curve's central intervals
 GROUPS = 10  # of states by their score
 BINS = 10  # of each action dimension
+LOW_SCORE = 0.1  # nats: where half of the states have less, nobody takes these for influenced
 LITTLE = 0.5  # of the variance of the change that the predicted mean explains
 STEEPER = "try a steeper network: model=butfor.dynamics.STEEP, or `butfor score --network steep`"
 LOWEST_COVERAGE = 0.8  # share of the bins that hold at least a tenth of what uniform actions would put there
@@ -147,7 +148,7 @@ def diagnose(
         _error(r_squared, error_ratio, steep),
         _calibration(within),
         _rank(rank, rank_error, by_score, steep),
-        _promise(by_score),
+        _promise(by_score, steep),
         *([_doubt(doubt)] if doubt else []),
         _coverage(coverage, smallest, discrete),
         *([_extremes(shares)] if extreme and not discrete else []),
@@ -231,14 +232,21 @@ def _rank(rank: float, error: float, by_score: dict[str, list[float]], steep: bo
     return Finding(False, f"knowing the action does not help to predict ({numbers}); {advice}.")
 
 
-def _promise(by_score: dict[str, list[float]]) -> Finding:
-    """CAI is the gain that the model expects; the held-out gain is what it gets."""
+def _promise(by_score: dict[str, list[float]], steep: bool) -> Finding:
+    """CAI is the gain that the model expects; the held-out gain is what it gets, at the top and in the lower half."""
     promised, found, error = (by_score[name][-1] for name in ("score", "gain", "error"))
     numbers = f"{promised:.2f} nats expected, {found:.2f} ± {error:.2f} found on held-out transitions"
-    if promised < 0.05 or found + 3 * error >= promised / 2:
-        return Finding(True, f"Where the score is highest, the action tells as much as the score says ({numbers}).")
-    advice = "trust the order of the scores rather than their size, or give it more data or more members"
-    return Finding(False, f"the model is too sure of itself where the score is highest ({numbers}); {advice}.")
+    advice = "trust the order of the scores rather than their size"
+    if promised >= 0.05 and found + 3 * error < promised / 2:
+        advice += ", or give it more data or more members"
+        return Finding(False, f"the model is too sure of itself where the score is highest ({numbers}); {advice}.")
+    score, gain, errors = (np.array(by_score[name][: GROUPS // 2]) for name in ("score", "gain", "error"))
+    low, kept, unsure = score.mean(), gain.mean(), np.sqrt(np.square(errors).sum()) / len(errors)
+    if low >= LOW_SCORE and kept + 3 * unsure < low / 2:
+        advice += ", or give it more members" if steep else f", or {STEEPER}"
+        where = f"{low:.2f} nats expected in the lower half of the states, {kept:.2f} ± {unsure:.2f} found"
+        return Finding(False, f"the lower scores say nothing ({where} on held-out transitions); {advice}.")
+    return Finding(True, f"Where the score is highest, the action tells as much as the score says ({numbers}).")
 
 
 def _coverage(coverage: Sequence[float], smallest: Sequence[float], discrete: bool) -> Finding:
