@@ -79,6 +79,20 @@ def test_actions_that_were_all_tried_are_not_warned_of() -> None:
         assert not warn_untried(ActionLaw((-1.0,), (1.0,)), torch.rand(120, 1))
 
 
+def test_discrete_actions_that_were_hardly_ever_tried_are_warned_of() -> None:
+    action = torch.arange(3000) % 3
+    action[:19] = 3
+    with pytest.warns(
+        UserWarning, match=r"action\(s\) \[3\] occur in fewer than 20 of 3,000 rows each: .* hardly known"
+    ):
+        assert warn_untried(ActionLaw(count=4), action)
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        action[19] = 3
+        assert not warn_untried(ActionLaw(count=4), action)
+        assert not warn_untried(ActionLaw(count=4), torch.arange(60) % 4)  # 15 each: few, but no fewer than the others
+
+
 def test_fitting_warns_of_them_at_the_users_line_and_learning_along_once() -> None:
     action, small = np.arange(120) % 2, ModelConfig(layers=1, width=8)
     with pytest.warns(UserWarning, match=r"action\(s\) \[2\] never occur") as caught:

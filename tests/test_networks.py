@@ -377,3 +377,19 @@ def test_an_action_that_was_never_varied_counts_for_nothing() -> None:
     assert torch.equal(seen[..., 3], torch.zeros(2, 5))
     assert (seen[..., :3] != 0).all()
     assert torch.equal(norm.frozen(other[..., 2:], 2), seen[..., 2:])
+
+
+def test_an_action_that_hardly_ever_occurs_is_not_blown_up() -> None:
+    """It is 1 in one batch and 0 in many: what is left of its variance must not make a 1 look like hundreds."""
+    norm = InputNorm(2, 1, actions=1)
+    x = torch.zeros(1, 64, 2)
+    x[0, 0] = 1.0
+    trained = norm(x)
+    assert trained[0, 0, 0] == pytest.approx(63 / 64 / (63 / 64**2 + 1e-5) ** 0.5)  # an observation: by its deviation
+    for _ in range(80):
+        norm(torch.zeros(1, 64, 2))
+    norm.eval()
+    one = norm(torch.ones(1, 1, 2))
+    assert one[0, 0, 0] > 20
+    assert 5 < one[0, 0, 1] <= 10
+    assert torch.equal(norm.frozen(torch.ones(1, 1, 1), 1)[0, 0], one[0, 0, 1:])

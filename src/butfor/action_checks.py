@@ -7,6 +7,7 @@ from torch import Tensor
 
 from butfor.actions import ActionLaw
 
+FEW = 20  # rows of a discrete action, if that is less than a fifth of its share: hardly known
 MOST_ACTIONS = 1_000  # discrete ones: each is tried in each state
 GUESSED = "was never seen, so that their scores are a guess"  # by a model of what is new, not of influence
 
@@ -23,22 +24,34 @@ def check_count(law: ActionLaw) -> ActionLaw:
 
 
 def warn_untried(law: ActionLaw, action: Tensor, unknown: str = "was never seen and counts for nothing") -> bool:
-    """Warns, at the line of the caller's caller, if actions of the law were never tried in the data; whether it did.
+    """Warns, at the line of the caller's caller, of actions of the law that the data never, or hardly, try; whether so.
 
     `unknown` is what became of what these actions would do.
     """
+    rare: list[int] = []
     if law.count:
-        never = (torch.bincount(action.long(), minlength=law.count) == 0).nonzero().flatten().tolist()
-        more = f" and {len(never) - 10} more" if len(never) > 10 else ""
-        what = f"Discrete action(s) {never[:10]}{more} never occur"
+        counts = torch.bincount(action.long(), minlength=law.count)
+        never, rare = _numbers(counts == 0), _numbers((counts > 0) & (counts < min(FEW, len(action) / law.count / 5)))
+        what = f"Discrete action(s) {_first_of(never)} never occur"
+        if rare:
+            words = f"Discrete action(s) {_first_of(rare)} occur in fewer than {FEW} of {len(action):,} rows each"
+            warnings.warn(f"{words}: what these do is hardly known, and may look like influence.", stacklevel=3)
     else:
-        never = (action == action[0]).all(0).nonzero().flatten().tolist()
+        never = _numbers((action == action[0]).all(0))
         what = f"Action column(s) {never} never vary"
     if law.count == 1:
         never, what = [0], "The action never varies"
     if never:
         warnings.warn(f"{what} in the data: what these would do {unknown}; collect varied ones.", stacklevel=3)
-    return bool(never)
+    return bool(never or rare)
+
+
+def _numbers(chosen: Tensor) -> list[int]:
+    return [int(number) for number in chosen.nonzero().flatten()]
+
+
+def _first_of(numbers: list[int]) -> str:
+    return f"{numbers[:10]}{f' and {len(numbers) - 10} more' if len(numbers) > 10 else ''}"
 
 
 def other_actions(law: ActionLaw, world: ActionLaw) -> str | None:

@@ -242,11 +242,16 @@ def _promise(by_score: dict[str, list[float]], steep: bool) -> Finding:
         return Finding(False, f"the model is too sure of itself where the score is highest ({numbers}); {advice}.")
     score, gain, errors = (np.array(by_score[name][: GROUPS // 2]) for name in ("score", "gain", "error"))
     low, kept, unsure = score.mean(), gain.mean(), np.sqrt(np.square(errors).sum()) / len(errors)
-    if low >= LOW_SCORE and kept + 3 * unsure < low / 2:
+    if is_empty_promise(low, kept, unsure):
         advice += ", or give it more members" if steep else f", or {STEEPER}"
         where = f"{low:.2f} nats expected in the lower half of the states, {kept:.2f} ± {unsure:.2f} found"
         return Finding(False, f"the lower scores say nothing ({where} on held-out transitions); {advice}.")
     return Finding(True, f"Where the score is highest, the action tells as much as the score says ({numbers}).")
+
+
+def is_empty_promise(low: float, kept: float, unsure: float) -> bool:
+    """Whether the lower half of the states has scores of `low` nats and held-out transitions, `unsure`, show `kept`."""
+    return low >= LOW_SCORE and kept + 3 * unsure < low / 2
 
 
 def _coverage(coverage: Sequence[float], smallest: Sequence[float], discrete: bool) -> Finding:

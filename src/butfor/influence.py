@@ -92,8 +92,8 @@ class Influence:
         (default: the smallest box around the data). `validation` is a share of the transitions, or other transitions.
         `members` networks predict as one, unsure where they disagree. `progress` is called after every validation.
         Without a `model`, the network is the paper's, which is smooth; if that explains less than half of an entity's
-        held-out change, a steep one (`butfor.dynamics.STEEP`) is fitted, too (up to twice the time, and `progress` gets
-        a second `Fitting`), and kept if what happened is clearly more likely by it.
+        held-out change, or promises influence that this does not show, a steep one (`butfor.dynamics.STEEP`) is fitted,
+        too (up to twice the time; `progress` gets a second `Fitting`), and kept if what happened is clearly likelier.
         """
         if members < 1:
             raise ValueError(f"members must be at least 1; got {members}.")

@@ -105,6 +105,7 @@ class Linear(nn.Module):
         return torch.baddbmm(self.bias, x, self.effective_weight())
 
 
+RARE = 0.01  # the least variance that an action's number is divided by: that of a discrete action in 1 % of the rows
 UNTRIED = 1e-6  # variance of an action's number, which may go from -1 to 1, up to which it did not vary
 
 
@@ -112,11 +113,13 @@ class InputNorm(nn.Module):
     """Batch normalisation of inputs without learnable parameters, with statistics per replica.
 
     Of the features from `actions` on, those that did not vary in training count for nothing afterwards: their weights
-    were never trained, and what was never tried must not look like influence.
+    were never trained, and what was never tried must not look like influence. Nor may what was hardly ever tried be
+    blown up: a batch in which it does not occur has no variance at all.
     """
 
     mean: Tensor
     variance: Tensor
+    least: Tensor
 
     def __init__(
         self, features: int, replicas: int, actions: int | None = None, momentum: float = 0.1, epsilon: float = 1e-5
@@ -125,6 +128,8 @@ class InputNorm(nn.Module):
         self.momentum, self.epsilon, self.actions = momentum, epsilon, features if actions is None else actions
         self.register_buffer("mean", torch.zeros(replicas, 1, features))
         self.register_buffer("variance", torch.ones(replicas, 1, features))
+        least = torch.where(torch.arange(features) < self.actions, 0.0, RARE).expand(replicas, 1, -1)
+        self.register_buffer("least", least.clone(), persistent=False)
 
     def forward(self, x: Tensor) -> Tensor:
         """[R, B, features]: by the batch's statistics when training, by the running ones when not."""
@@ -136,14 +141,13 @@ class InputNorm(nn.Module):
             with torch.no_grad():
                 self.mean.lerp_(mean, self.momentum)
                 self.variance.lerp_(variance * (x.shape[1] / (x.shape[1] - 1)), self.momentum)
-            return (x - mean) * torch.rsqrt(variance + self.epsilon)
+            return (x - mean) * torch.rsqrt(torch.maximum(variance, self.least) + self.epsilon)
         return (x - mean) * self._factor()
 
     def _factor(self) -> Tensor:
         """What the running statistics multiply each feature by: [R, 1, features]."""
-        factor = torch.rsqrt(self.variance + self.epsilon)
-        tried = self.variance[..., self.actions :] > UNTRIED
-        return torch.cat([factor[..., : self.actions], factor[..., self.actions :] * tried], -1)
+        counts = (self.variance > UNTRIED) | (self.least == 0)
+        return torch.rsqrt(torch.maximum(self.variance, self.least) + self.epsilon) * counts
 
     def frozen(self, x: Tensor, start: int) -> Tensor:
         """Normalises [R, B, f], whose features begin at `start` of the whole input, by the running statistics."""
