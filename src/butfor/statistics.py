@@ -19,6 +19,7 @@ Float = NDArray[np.float64]
 Curves = tuple[ArrayLike, ArrayLike]  # episodes [E], success [S, E]
 LEVEL = 0.95  # of all intervals, unless another is asked for
 RESAMPLES = 2000
+CHANCE_RESAMPLES = 20_000  # of a probability: with fewer, the draw decides a verdict that lies near its bound
 ROUNDING = 1e-6  # single precision and means put 0.9 a little below 0.9
 RESERVED = ("tasks", "episodes", "file", "allow_pickle")  # the export's own names, and numpy's
 
@@ -150,8 +151,8 @@ def probability_of_improvement(x: ArrayLike, y: ArrayLike, level: float = LEVEL,
     first, second = _sample("x", x, 1), _sample("y", y, 1)
     wins = (first[:, None] > second) + 0.5 * (first[:, None] == second)  # [S, T]
     generator = np.random.default_rng(seed)
-    # how often each run is drawn says as much as the runs drawn: [RESAMPLES, S], [RESAMPLES, T]
-    counts = [generator.multinomial(n, np.full(n, 1 / n), size=RESAMPLES) for n in wins.shape]
+    # how often each run is drawn says as much as the runs drawn: [N, S], [N, T]
+    counts = [generator.multinomial(n, np.full(n, 1 / n), size=CHANCE_RESAMPLES) for n in wins.shape]
     low, high = _percentiles(((counts[0] @ wins) * counts[1]).sum(1) / wins.size, level)
     return Interval(float(low), float(wins.mean()), float(high))
 
