@@ -152,6 +152,29 @@ def test_butfor_commands_of_the_docs_parse(monkeypatch: pytest.MonkeyPatch, caps
     assert not wrong, "\n".join(wrong)
 
 
+def with_variables(lines: list[str]) -> list[str]:
+    """The lines of a shell block with variables that it sets, as in A="--seeds 10", put in where they are used."""
+    values: dict[str, str] = {}
+    told = []
+    for line in lines:
+        full = re.sub(r"\$(\w+)", lambda found: values.get(found[1], found[0]), line)
+        values.update(re.findall(r'^(\w+)="([^"]*)"$', full))
+        told.append(full)
+    return told
+
+
+@pytest.mark.parametrize("page", MARKDOWN, ids=lambda page: str(page.relative_to(ROOT)))
+def test_no_command_of_a_page_gives_an_option_twice(page: Path) -> None:
+    """Options that lie in a variable count: butfor refuses one that is given twice."""
+    from butfor.cli_train import refuse_repeated
+
+    for _, language, lines in fenced_blocks(page.read_text(encoding="utf-8")):
+        if language in ("sh", "bash", "shell", "console"):
+            for words in shell_commands(with_variables(lines)):
+                if words[0].rsplit("/", 1)[-1] == "butfor":
+                    refuse_repeated(words[1:])
+
+
 # ---------------------------------------------------------------------------------------- links, on GitHub
 
 
