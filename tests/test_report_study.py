@@ -664,6 +664,17 @@ def test_it_fits_every_screen_and_follows_the_colour_scheme(shown: Page) -> None
     shown.emulate_media(color_scheme="light")
 
 
+def test_the_table_of_arms_lies_in_its_column_with_names_of_two_lines_at_most(shown: Page) -> None:
+    shown.set_viewport_size({"width": 1125, "height": 844})  # just wide enough for a table with columns
+    box = "document.querySelector('section[aria-labelledby=numbers] table.arms').parentElement"
+    names = "[...document.querySelectorAll('section[aria-labelledby=numbers] .arms .name')]"
+    shown.evaluate(f"{names}.forEach(name => {{ name.lastChild.textContent = 'P + bonus + active' }})")
+    assert shown.evaluate(f"{box}.scrollWidth <= {box}.clientWidth")
+    assert shown.evaluate(f"Math.max(...{names}.map(name => name.getBoundingClientRect().height))") < 50
+    shown.reload()
+    shown.wait_for_selector("#plot-curves .main-svg")
+
+
 def test_a_strip_is_scrolled_on_a_phone_and_whole_on_paper(shown: Page) -> None:
     box = "document.querySelector('.film-strip .scroll')"
     widths = f"[{box}.scrollWidth, {box}.clientWidth]"
