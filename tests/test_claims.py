@@ -226,6 +226,22 @@ def test_one_number_is_so_many_times_another(factor: float, expected: str) -> No
         Claim("x", "times", "slide", row="much")
 
 
+def test_the_score_differs_more_than_the_label() -> None:
+    """0, 1, 1 and 2 have a deviation of 0.71 of their mean, 1, 2, 2 and 3 one of 0.35."""
+    wide, narrow = np.array([[0.0, 1.0], [1.0, 2.0]]), np.array([[1.0, 2.0], [2.0, 3.0]])
+    for score, label, factor, expected in (
+        (wide, narrow, 2.0, "reproduced"),
+        (wide, narrow, 2.1, "partly"),
+        (narrow, wide, 1.0, "not reproduced"),
+    ):
+        held = [{"heat_map": {"score": score, "label": label}}]
+        assert judge_tables(Claim("x", "uneven", "a", factor=factor), held).verdict == expected
+    verdict = judge_tables(Claim("x", "uneven", "a"), [{"heat_map": {"score": wide, "label": narrow}}])
+    assert verdict.words == "a: 0.71 for CAI, 0.35 for the label, 2.00 times as much, one seed."
+    assert not judge_tables(Claim("x", "uneven", "a"), [{"heat_map": {"score": wide, "label": 0 * wide}}]).measured
+    assert not judge_tables(Claim("x", "uneven", "a"), [{"heat_map": {"score": wide}}]).measured
+
+
 def test_the_score_follows_the_label_over_training() -> None:
     """A correlation of 1 by construction with the label, and of -1 with what is lifted."""
     score = np.array([[0.0, 1.0], [2.0, 3.0]])

@@ -39,7 +39,7 @@ class Claim:
     """One sentence of the paper about one arm, or about two."""
 
     words: str
-    kind: Literal["reaches", "faster", "better", "on par", "detects", "alone", "times", "follows"]
+    kind: Literal["reaches", "faster", "better", "on par", "detects", "alone", "times", "follows", "uneven"]
     arm: str
     than: str = ""
     level: float = 0.6
@@ -47,7 +47,7 @@ class Claim:
     within: int = 0
     """episodes (reaches)"""
     factor: float = 1.0
-    """how many times fewer episodes (faster), or how many times as large (times)"""
+    """how many times fewer episodes (faster), or how many times as large (times, uneven)"""
     measure: str = "success"
     """what the curves show: success, or the share of steps in which the object is moved, lifted or held; which table
     of a detection run (times); what the score goes with in a heat map (follows)"""
@@ -270,6 +270,20 @@ def _follows(claim: Claim, tables: Sequence[Mapping[str, Any]]) -> tuple[Finding
     return ("partly" if correlation >= CLOSE * claim.level - ROUNDING else "not reproduced"), words
 
 
+def _uneven(claim: Claim, tables: Sequence[Mapping[str, Any]]) -> tuple[Finding, str] | None:
+    """Compared is how far CAI differs between steps and groups of episodes in the heat map of a run, which is of one
+    seed, by its standard deviation over its mean, with the same of the label. Reproduced: it is so many times as large.
+    Partly: it is larger."""
+    pairs = [table["heat_map"] for table in tables if {"score", "label"} <= table.get("heat_map", {}).keys()]
+    if not pairs or not np.mean(pairs[0]["label"]) > 0:
+        return None
+    score, label = (float(np.std(pairs[0][name]) / np.mean(pairs[0][name])) for name in ("score", "label"))
+    words = f"{claim.arm}: {score:.2f} for CAI, {label:.2f} for the label, {score / label:.2f} times as much, one seed."
+    if score >= claim.factor * label - ROUNDING:
+        return "reproduced", words
+    return ("partly" if score > label else "not reproduced"), words
+
+
 def _with_paper(tables: Sequence[Mapping[str, Any]]) -> Mapping[str, Any] | None:
     """The table that has numbers of the paper beside CAI's."""
     for table in tables:
@@ -307,6 +321,7 @@ TABLE_RULES: dict[str, Callable[[Claim, Sequence[Mapping[str, Any]]], tuple[Find
     "alone": _alone,
     "times": _times,
     "follows": _follows,
+    "uneven": _uneven,
 }
 RULES: dict[str, Callable[..., tuple[Finding, str] | None]] = CURVE_RULES | TABLE_RULES
 

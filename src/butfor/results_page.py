@@ -33,6 +33,7 @@ KINDS = {  # of claims
     "alone": "alone detects",
     "times": "has a number that is so many times another",
     "follows": "goes with something over training",
+    "uneven": "has scores that differ more than the label",
 }
 INTRODUCTION = """# What reproduces and what does not
 
