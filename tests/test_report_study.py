@@ -288,8 +288,9 @@ def test_the_index_counts_and_links(root: Path, tmp_path: Path) -> None:
 def test_runs_that_are_shorter_than_the_study_asks_say_so(root: Path, tmp_path: Path) -> None:
     root = Path(shutil.copytree(root, tmp_path / "root"))
 
-    def told(**asked: int) -> tuple[str, str]:
-        change_study(root, arms=[{"label": n, "folder": n, "kind": "training"} | asked for n in ("fast", "few", "no")])
+    def told(*names: str, **asked: int) -> tuple[str, str]:
+        names = names or ("fast", "few", "no")
+        change_study(root, arms=[{"label": name, "folder": name, "kind": "training"} | asked for name in names])
         page = write_study_report(root, "try").read_text(encoding="utf-8")
         return words(page[: page.index("<main>")]), words(write_study_index(root).read_text(encoding="utf-8"))
 
@@ -300,6 +301,8 @@ def test_runs_that_are_shorter_than_the_study_asks_say_so(root: Path, tmp_path: 
     short = "3 to 5 of the paper's 10 seeds, 500 of the paper's 20,000 episodes"
     assert f"2 of 3 arms finished, 1 not run; {short}" in page
     assert f"2 of 3 arms finished, 1 not run; size paper, but {short}" in index
+    page, _ = told("fast", "cut", seeds=5, episodes=500)
+    assert "1 of 2 arms finished, 1 unfinished; 330 to 500 of the paper's 500 episodes" in page  # what was played
 
 
 def change_study(root: Path, **values: Any) -> None:
