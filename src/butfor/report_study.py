@@ -110,12 +110,13 @@ def arm_counts(arms: list[ReadArm]) -> str:
 
 
 def shorter_words(study: ReadStudy) -> str:
-    """Where runs have fewer seeds, or have played fewer episodes, than their size asks: "3,000 of the paper's 20,000"."""
+    """Where runs have fewer seeds, or played fewer episodes, than their size asks: "3,000 of the paper's 20,000"."""
     parts, whose = list[str](), "the paper's" if study.size == "paper" else f"the {study.size} size's"
-    for place, key in enumerate(("seeds", "episodes")):
-        runs = [(arm.config["config"] | {"episodes": arm.summary.get("played")}, arm) for arm in study.arms if arm.config]
-        had = [(run.get(key), arm.asked[place]) for run, arm in runs]
-        had = [(count, asked) for count, asked in had if isinstance(count, int) and asked]
+    begun = [arm for arm in study.arms if arm.config]
+    seeds = [(arm.config["config"].get("seeds"), arm.asked[0]) for arm in begun]
+    episodes = [(arm.summary.get("played"), arm.asked[1]) for arm in begun]
+    for key, pairs in (("seeds", seeds), ("episodes", episodes)):
+        had = [(count, asked) for count, asked in pairs if isinstance(count, int) and asked]
         if any(count < asked for count, asked in had):
             fewest, most = min(had)[0], max(min(count, asked) for count, asked in had)
             parts.append(f"{span(fewest, most)} of {whose} {max(asked for _, asked in had):,} {key}")
