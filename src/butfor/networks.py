@@ -125,11 +125,12 @@ class InputNorm(nn.Module):
         self, features: int, replicas: int, actions: int | None = None, momentum: float = 0.1, epsilon: float = 1e-5
     ) -> None:
         super().__init__()
-        self.momentum, self.epsilon, self.actions = momentum, epsilon, features if actions is None else actions
+        self.momentum, self.epsilon = momentum, epsilon
         self.register_buffer("mean", torch.zeros(replicas, 1, features))
         self.register_buffer("variance", torch.ones(replicas, 1, features))
-        least = torch.where(torch.arange(features) < self.actions, 0.0, RARE).expand(replicas, 1, -1)
-        self.register_buffer("least", least.clone(), persistent=False)
+        least = torch.zeros(replicas, 1, features)
+        least[..., features if actions is None else actions :] = RARE
+        self.register_buffer("least", least, persistent=False)
 
     def forward(self, x: Tensor) -> Tensor:
         """[R, B, features]: by the batch's statistics when training, by the running ones when not."""
