@@ -10,14 +10,14 @@ from typing import Any
 import torch
 
 from benchmarks._timing import describe, medians
-from butfor.actions import ActionLaw
-from butfor.bayesian import VimeConfig
-from butfor.curiosity import OnlineVime
-from butfor.disagreement import EnsembleConfig, OnlineDisagreement
-from butfor.networks import make_generators
-from butfor.online import OnlineConfig, OnlineInfluence
-from butfor.replay import Replay
-from butfor.transitions import Memory
+from butfor.models.bayesian import VimeConfig
+from butfor.models.networks import make_generators
+from butfor.spaces.actions import ActionLaw
+from butfor.training.replay import Replay
+from butfor.training.signals.cai import OnlineConfig, OnlineInfluence
+from butfor.training.signals.disagreement import EnsembleConfig, OnlineDisagreement
+from butfor.training.signals.transitions import Memory
+from butfor.training.signals.vime import OnlineVime
 
 EPISODES, STEPS, BATCHES = 20, 50, 20  # 1,000 transitions
 SIZES, POSITIONS = (25, 4, 3), range(6)

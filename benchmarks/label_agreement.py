@@ -9,8 +9,8 @@ import time
 from pathlib import Path
 
 from benchmarks._timing import describe
-from butfor.agreement import compare
-from butfor.collect import POLICIES, CollectConfig, collect_file
+from butfor.detection.agreement import compare
+from butfor.detection.collect import POLICIES, CollectConfig, collect_file
 
 
 def main(episodes: int) -> None:

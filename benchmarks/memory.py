@@ -9,10 +9,10 @@ from dataclasses import replace
 from pathlib import Path
 
 from benchmarks._timing import describe
-from butfor.checkpoints import save_checkpoint_in
-from butfor.settings import preset
-from butfor.trainer import Trainer
-from butfor.worlds import open_world
+from butfor.runs.checkpoints import save_checkpoint_in
+from butfor.training.goal_env import open_world
+from butfor.training.settings import preset
+from butfor.training.trainer import Trainer
 
 
 def peak() -> float:

@@ -10,11 +10,11 @@ from torch import nn
 
 from benchmarks._timing import describe, medians
 from benchmarks.scoring import ACTION, LAYERS, OBS, TARGET, WIDTH, PlainModel
-from butfor.actions import ActionLaw
-from butfor.networks import make_generators
-from butfor.online import OnlineConfig, OnlineInfluence
-from butfor.replay import Replay
-from butfor.transitions import Memory
+from butfor.models.networks import make_generators
+from butfor.spaces.actions import ActionLaw
+from butfor.training.replay import Replay
+from butfor.training.signals.cai import OnlineConfig, OnlineInfluence
+from butfor.training.signals.transitions import Memory
 
 BATCH, ROWS, STEPS, STEPS_AN_EPISODE = 500, 10_000, 20, 50
 

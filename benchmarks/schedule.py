@@ -11,19 +11,19 @@ import numpy as np
 import torch
 
 from benchmarks._timing import describe
-from butfor.collect import make_policy
-from butfor.detect import evaluate
+from butfor.detection.collect import make_policy
+from butfor.detection.detectors import evaluate
 from butfor.envs import make_worlds
 from butfor.envs.truth import Forker, exact_label
-from butfor.episodes import Episodes, concatenate
-from butfor.networks import make_generators
-from butfor.online import OnlineInfluence
-from butfor.replay import Replay
-from butfor.rollout import collect
-from butfor.scoring import score_states
-from butfor.settings import preset
-from butfor.transitions import BLOCK, Memory
-from butfor.worlds import World, open_world
+from butfor.influence.scoring import score_states
+from butfor.models.networks import make_generators
+from butfor.rollouts.episodes import Episodes, concatenate
+from butfor.rollouts.play import collect
+from butfor.training.goal_env import World, open_world
+from butfor.training.replay import Replay
+from butfor.training.settings import preset
+from butfor.training.signals.cai import OnlineInfluence
+from butfor.training.signals.transitions import BLOCK, Memory
 
 WORLD = "pick-and-place"
 

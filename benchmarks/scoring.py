@@ -11,10 +11,10 @@ import torch
 from torch import Tensor, nn
 
 from benchmarks._timing import describe, matrix_peak, medians
-from butfor.actions import ActionLaw
-from butfor.dynamics import GaussianDynamics, ModelConfig
-from butfor.networks import Activation, make_generators
-from butfor.scoring import ScoreConfig, score_states
+from butfor.influence.scoring import ScoreConfig, score_states
+from butfor.models.dynamics import GaussianDynamics, ModelConfig
+from butfor.models.networks import Activation, make_generators
+from butfor.spaces.actions import ActionLaw
 
 OBS, ACTION, TARGET, LAYERS, WIDTH = 25, 4, 3, 4, 256
 

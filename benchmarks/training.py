@@ -22,9 +22,9 @@ from stable_baselines3.common.noise import NormalActionNoise
 from benchmarks._timing import describe, medians
 from benchmarks.fetch_stepping import CORES, PEER
 from butfor.envs import WORLDS
-from butfor.settings import Use, preset
-from butfor.trainer import Trainer
-from butfor.worlds import open_world
+from butfor.training.goal_env import open_world
+from butfor.training.settings import Use, preset
+from butfor.training.trainer import Trainer
 
 CONFIG = preset("pick-and-place")
 OWN = WORLDS[CONFIG.world]

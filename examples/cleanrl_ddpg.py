@@ -21,7 +21,7 @@ from torch import Tensor, nn
 
 import butfor.envs  # noqa: F401  (registers butfor/Slide-v0)
 from butfor import ModelConfig
-from butfor.wrappers import VectorInfluenceWrapper
+from butfor.integrations.wrappers import VectorInfluenceWrapper
 
 
 @dataclass

@@ -15,8 +15,8 @@ from stable_baselines3.her import HerReplayBuffer
 
 import butfor.envs  # noqa: F401  registers the world
 from butfor import ModelConfig
-from butfor.explore import ExploreConfig
-from butfor.sb3 import ActiveExploration, InfluenceCallback, InfluenceReplayBuffer  # *
+from butfor.integrations.sb3 import ActiveExploration, InfluenceCallback, InfluenceReplayBuffer  # *
+from butfor.training.exploration import ExploreConfig
 
 
 class ActiveSAC(ActiveExploration, SAC):  # *

@@ -14,12 +14,12 @@ from typing import Any
 import numpy as np
 import torch
 
-from butfor.detection_settings import PAPER_SHARE
-from butfor.detection_studies import judge_networks
-from butfor.episodes import Episodes
-from butfor.files import read_json, write_json
-from butfor.influence import Influence
-from butfor.record import versions
+from butfor.detection.questions import judge_networks
+from butfor.detection.settings import PAPER_SHARE
+from butfor.influence.influence import Influence
+from butfor.rollouts.episodes import Episodes
+from butfor.runs.files import read_json, write_json
+from butfor.runs.record import versions
 
 METRICS = ("auc", "ap", "f1")
 

@@ -5,10 +5,11 @@ python results/name_studies.py
 
 from pathlib import Path
 
-from butfor.files import read_json, write_json
-from butfor.results_page import write_results_page
-from butfor.study import STUDIES, make_study, write_study
-from butfor.study_claims import HER
+from results_page import write_results_page
+
+from butfor.runs.files import read_json, write_json
+from butfor.studies.claims import HER
+from butfor.studies.study import STUDIES, make_study, write_study
 
 RESULTS = Path(__file__).parent
 PICK = "training/pick-and-place"

@@ -1,53 +1,11 @@
-"""What several test files share: where the project lies, and what its modules import."""
+"""Fixtures of all tests."""
 
-import ast
-import os
 import signal
-from collections.abc import Iterator
-from contextlib import contextmanager
-from dataclasses import dataclass
-from pathlib import Path
 
 import pytest
+from support.project import PACKAGE, Import, imports_of
 
-ROOT = Path(__file__).resolve().parent.parent
-PACKAGE = ROOT / "src" / "butfor"
 signal.signal(signal.SIGINT, signal.default_int_handler)  # a shell's background jobs, and their children, ignore Ctrl-C
-
-
-@dataclass(frozen=True)
-class Import:
-    """One import statement's target: `butfor.envs.slide` or `numpy`, as seen from a file of the library."""
-
-    file: str  # relative to the package: "envs/slide.py"
-    line: int
-    target: str
-    lazy: bool  # inside a function, so it runs only when that function does
-
-    def __str__(self) -> str:
-        return f"src/butfor/{self.file}:{self.line} imports {self.target}"
-
-
-def imports_of(path: Path) -> list[Import]:
-    """Every import of a file at any depth; `from package import module` counts as an import of the module."""
-    file = path.relative_to(PACKAGE)
-    package = ["butfor", *file.parent.parts]
-    found: list[Import] = []
-
-    def visit(node: ast.AST, lazy: bool) -> None:
-        if isinstance(node, ast.Import):
-            found.extend(Import(str(file), node.lineno, alias.name, lazy) for alias in node.names)
-        elif isinstance(node, ast.ImportFrom):
-            above = package[: len(package) - node.level + 1] if node.level else []
-            origin = ".".join([*above, *([node.module] if node.module else [])])
-            for alias in node.names:
-                found.append(Import(str(file), node.lineno, f"{origin}.{alias.name}", lazy))
-        inside = lazy or isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef | ast.Lambda)
-        for child in ast.iter_child_nodes(node):
-            visit(child, inside)
-
-    visit(ast.parse(path.read_text(encoding="utf-8")), lazy=False)
-    return found
 
 
 @pytest.fixture(scope="session")
@@ -56,23 +14,3 @@ def library_imports() -> list[Import]:
     files = sorted(PACKAGE.rglob("*.py"))
     assert files, f"no module under {PACKAGE}"
     return [found for path in files for found in imports_of(path)]
-
-
-@contextmanager
-def protected(folder: Path) -> Iterator[None]:
-    """While in here, a folder can be read and not written; the superuser becomes somebody else meanwhile."""
-    os.chmod(folder, 0o555)
-    superuser = os.geteuid() == 0
-    if superuser:
-        try:
-            os.seteuid(65534)
-        except OSError:
-            pytest.skip("this system does not let the superuser become another user")
-    try:
-        if os.access(folder, os.W_OK, effective_ids=True):
-            pytest.skip("this system does not protect the folder")
-        yield
-    finally:
-        if superuser:
-            os.seteuid(0)
-        os.chmod(folder, 0o755)

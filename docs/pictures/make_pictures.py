@@ -12,12 +12,12 @@ from gymnasium.spaces import Box
 from matplotlib.figure import Figure
 
 from butfor import FitConfig, Influence, ModelConfig
-from butfor.collect import CollectConfig, collect_file
-from butfor.episodes import concatenate
-from butfor.figures import PAGE, STYLE
-from butfor.files import written
-from butfor.report_figures import BLUE, GREEN, GREY, INK, ORANGE, VERMILLION
-from butfor.scoring import predict_moments
+from butfor.detection.collect import CollectConfig, collect_file
+from butfor.influence.scoring import predict_moments
+from butfor.reporting.charts import BLUE, GREEN, GREY, INK, ORANGE, VERMILLION
+from butfor.reporting.figures import PAGE, STYLE
+from butfor.rollouts.episodes import concatenate
+from butfor.runs.files import written
 
 PUSH, NOISE, REACH = 0.1, 0.02, 0.5  # the world of the page: how far a full action pushes, the noise, who touches
 TRUE = 1.064  # nats where hand and cube touch: a uniform push of 0.1 both ways seen through that noise

@@ -3,23 +3,23 @@
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from butfor.agent import load_policy
-    from butfor.dynamics import ModelConfig
-    from butfor.fitting import FitConfig
-    from butfor.influence import Influence
-    from butfor.scoring import ScoreConfig
-    from butfor.settings import preset
+    from butfor.influence.influence import Influence
+    from butfor.influence.scoring import ScoreConfig
+    from butfor.models.dynamics import ModelConfig
+    from butfor.models.fitting import FitConfig
+    from butfor.training.agents.ddpg import load_policy
+    from butfor.training.settings import preset
 
 __version__ = "0.1.0"
 __all__ = ["FitConfig", "Influence", "ModelConfig", "ScoreConfig", "__version__", "load_policy", "preset"]
 
 _HOMES = {
-    "Influence": "influence",
-    "ScoreConfig": "scoring",
-    "ModelConfig": "dynamics",
-    "FitConfig": "fitting",
-    "load_policy": "agent",
-    "preset": "settings",
+    "Influence": "influence.influence",
+    "ScoreConfig": "influence.scoring",
+    "ModelConfig": "models.dynamics",
+    "FitConfig": "models.fitting",
+    "load_policy": "training.agents.ddpg",
+    "preset": "training.settings",
 }
 
 

@@ -1,0 +1,331 @@
+"""What the paper claims of an experiment, and rules that say from learning curves whether it holds here."""
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any, Literal
+
+import numpy as np
+from numpy.typing import NDArray
+
+from butfor.analysis.statistics import (
+    ROUNDING,
+    Interval,
+    area_under_curve,
+    probability_of_improvement,
+    reach_summary,
+    speedup,
+)
+
+Finding = Literal["reproduced", "partly", "not reproduced", "undecided"]
+CLOSE = 0.9  # of a promised level: near enough to say "partly"
+NUMBERS = {"auc": "AUC", "ap": "average precision", "f1": "F1"}
+ENOUGH = 5  # seeds, for an interval and to compare two arms
+LEAST = 0.1  # success that one of two arms must have had, to compare them
+FAR_WORSE = 0.2  # a probability to be larger, below which nobody would call two arms on par
+
+
+@dataclass(frozen=True)
+class Curve:
+    """The success of one arm."""
+
+    episodes: NDArray[np.int64]  # [E], rising
+    success: NDArray[np.float64]  # [S, E]
+    asked: int
+    """episodes that each seed was to play"""
+
+
+@dataclass(frozen=True)
+class Claim:
+    """One sentence of the paper about one arm, or about two."""
+
+    words: str
+    kind: Literal["reaches", "faster", "better", "on par", "detects", "alone", "times", "follows", "uneven"]
+    arm: str
+    than: str = ""
+    level: float = 0.6
+    """of success, which is reached, or at which two arms are compared"""
+    within: int = 0
+    """episodes (reaches)"""
+    factor: float = 1.0
+    """how many times fewer episodes (faster), or how many times as large (times, uneven)"""
+    measure: str = "success"
+    """what the curves show: success, or the share of steps in which the object is moved, lifted or held; which table
+    of a detection run (times); what the score goes with in a heat map (follows)"""
+    row: str = ""
+    """of that table (times)"""
+    reference: str = ""
+    """the row that it is compared with (times)"""
+
+    def __post_init__(self) -> None:
+        if self.kind not in RULES:
+            raise ValueError(f"The kind of a claim is {self.kind!r}; it must be one of {', '.join(RULES)}.")
+        if (self.kind in ("faster", "better", "on par")) != bool(self.than):
+            raise ValueError(f"A claim of kind {self.kind!r} is about {'one arm' if self.than else 'two arms'}.")
+        if (self.kind == "times") != bool(self.row and self.reference):
+            raise ValueError("A claim of kind 'times', and no other, names a row and a reference.")
+
+
+@dataclass(frozen=True)
+class Verdict:
+    """Whether a claim holds, the numbers that say so, and the rule."""
+
+    verdict: Finding
+    words: str
+    rule: str
+    measured: bool = True
+    """false where an arm has not been run, or its run does not hold what the claim is about"""
+
+
+def judge(claim: Claim, curves: Mapping[str, Curve]) -> Verdict:
+    """The verdict on a claim from the curves of a study, by label; undecided where an arm is missing."""
+    rule = CURVE_RULES[claim.kind]
+    missing = [label for label in (claim.arm, claim.than) if label and label not in curves]
+    if missing:
+        return _not_measured(claim, f"{' and '.join(missing)}: not measured yet.")
+    few = [label for label in (claim.arm, claim.than) if label and len(curves[label].success) < ENOUGH]
+    if few:
+        return Verdict("undecided", f"{' and '.join(few)}: fewer than {ENOUGH} seeds.", rule_words(claim.kind))
+    return Verdict(*rule(claim, curves), rule_words(claim.kind))
+
+
+def rule_words(kind: str) -> str:
+    """The rule of a kind of claim as a sentence or two."""
+    return " ".join((RULES[kind].__doc__ or "").split())
+
+
+def _reaches(claim: Claim, curves: Mapping[str, Curve]) -> tuple[Finding, str]:
+    """Reproduced: the mean over at least five seeds is at the level at some evaluation within that many episodes.
+    Partly: at 90 % of the level. Undecided: not reached, and fewer episodes were played."""
+    curve = curves[claim.arm]
+    within = curve.episodes <= claim.within
+    if not within.any():
+        return "undecided", f"There is no evaluation within {claim.within:,} episodes yet."
+    mean = curve.success[:, within].mean(0)
+    best = float(mean.max())
+    at = int(curve.episodes[within][int(mean.argmax())])
+    what = "" if claim.measure == "success" else f"{claim.measure} in a share of "
+    words = f"{claim.arm}: {what}{best:.2f} in the mean over {len(curve.success)} seeds, at {at:,} episodes."
+    if best >= claim.level - ROUNDING:
+        return "reproduced", words
+    if int(curve.episodes[-1]) < claim.within:
+        return "undecided", f"{words} It was played for {int(curve.episodes[-1]):,} of {claim.within:,} episodes."
+    return ("partly" if best >= CLOSE * claim.level - ROUNDING else "not reproduced"), words
+
+
+def _faster(claim: Claim, curves: Mapping[str, Curve]) -> tuple[Finding, str]:
+    """Compared are the episodes that the median of at least five seeds needs to reach the level, by their ratio with
+    its 95 % interval over seeds; an arm that never gets there counts with its last evaluation, as a lower bound.
+    Reproduced: the whole interval is above 1 and at least the factor. Partly: it is above 1. Not reproduced: the ratio
+    is not, or the arm is not there when the other has long been. Undecided: neither gets there, the interval reaches
+    below 1, or a lower bound is below the factor."""
+    fast, slow = (
+        reach_summary(curves[label].episodes, curves[label].success, claim.level) for label in (claim.arm, claim.than)
+    )
+    if fast.is_bound:
+        if not slow.is_bound and fast.limit >= slow.value:
+            words = f"{claim.than} reaches {claim.level:.0%} after {slow.value:,.0f} episodes, {claim.arm} not within "
+            return "not reproduced", f"{words}{fast.limit:,}."
+        return "undecided", f"{claim.arm} does not reach {claim.level:.0%} within its {fast.limit:,} episodes."
+    if min(fast.each) <= 0:
+        return "undecided", f"A seed of {claim.arm} is at {claim.level:.0%} before it has learned: there is no ratio."
+    ratio = speedup(slow, fast)
+    assert ratio.value is not None
+    words = (
+        f"{claim.arm} reaches {claim.level:.0%} after {fast.value:,.0f} episodes, {claim.than} "
+        + (f"not within {slow.limit:,}" if slow.is_bound else f"after {slow.value:,.0f}")
+        + f": {'more than ' if slow.is_bound else ''}{ratio.value:.1f} {ratio.interval()} times fewer"
+        + (f"; the paper says {claim.factor:g}." if claim.factor > 1 else ".")
+    )
+    if ratio.low > 1 and ratio.low >= claim.factor - ROUNDING:
+        return "reproduced", words
+    if slow.is_bound:
+        return "undecided", f"{words} The slower arm was not played for long enough."
+    if ratio.value <= 1:
+        return "not reproduced", words
+    return ("partly" if ratio.low > 1 else "undecided"), words
+
+
+def _better(claim: Claim, curves: Mapping[str, Curve]) -> tuple[Finding, str]:
+    """Compared is the area under the curve of each seed up to the last episode that both have, of at least five seeds,
+    where one of the two has had a success of 0.1. Reproduced: the 95 % interval of the probability that the first is
+    larger lies above one half. Partly: the probability does, but not the interval. Not reproduced: the interval lies
+    below one half. Otherwise undecided."""
+    chance, words = _chance(claim, curves)
+    if chance is None:
+        return "undecided", words
+    if chance.low > 0.5:
+        return "reproduced", words
+    if chance.high < 0.5:
+        return "not reproduced", words
+    return ("partly" if chance.value > 0.5 else "undecided"), words
+
+
+def _on_par(claim: Claim, curves: Mapping[str, Curve]) -> tuple[Finding, str]:
+    """Compared is the area under the curve of each seed up to the last episode that both have, of at least five seeds,
+    where one of the two has had a success of 0.1. Not reproduced: the 95 % interval of the probability that the first
+    is larger lies below one half. Reproduced: it does not, and lies above one fifth. Otherwise undecided."""
+    chance, words = _chance(claim, curves)
+    if chance is None:
+        return "undecided", words
+    if chance.high < 0.5:
+        return "not reproduced", words
+    return ("reproduced" if chance.low > FAR_WORSE else "undecided"), words
+
+
+def _chance(claim: Claim, curves: Mapping[str, Curve]) -> tuple[Interval | None, str]:
+    """The probability that a seed of the first arm has the larger area under its curve, and words that say so."""
+    first, second = curves[claim.arm], curves[claim.than]
+    ends = overlap(first, second)
+    if ends is None:
+        return None, f"{claim.arm} and {claim.than} were not evaluated over the same episodes."
+    best = max(float(one.success[:, one.episodes <= ends[1]].mean(0).max()) for one in (first, second))
+    if best < LEAST:
+        return None, f"By {ends[1]:,} episodes neither has begun to learn (at most {best:.2f})."
+    own, other = (area_under_curve(one.episodes, one.success, ends) for one in (first, second))
+    chance = probability_of_improvement(own, other)
+    asked = min(first.asked, second.asked)
+    so_far = f" (so far: {asked:,} episodes are to be played)" if ends[1] < 0.9 * asked else ""
+    return chance, (
+        f"The probability that {claim.arm} has the larger area than {claim.than} up to {ends[1]:,} episodes is "
+        f"{chance.value:.2f} [{chance.low:.2f}, {chance.high:.2f}]{so_far}."
+    )
+
+
+def overlap(first: Curve, second: Curve) -> tuple[int, int] | None:
+    """The episodes from the first to the last evaluation that both curves cover."""
+    low, high = max(one.episodes[0] for one in (first, second)), min(one.episodes[-1] for one in (first, second))
+    return (int(low), int(high)) if low < high else None
+
+
+def _detects(claim: Claim, tables: Sequence[Mapping[str, Any]]) -> tuple[Finding, str] | None:
+    """Compared are the area under the ROC curve, average precision and F1 of CAI, rounded to two digits, with the
+    paper's, on the test set and by the label that the paper used. Reproduced: none is lower. Partly: none is below 90 %
+    of the paper's."""
+    table = _with_paper(tables)
+    if table is None:
+        return None
+    row = _cai(table)
+    pairs = {name: (round(float(row[name]["mean"]), 2), float(row["paper"][name][0])) for name in NUMBERS}
+    words = ", ".join(f"{NUMBERS[name]} {ours:.2f} (paper: {paper:.2f})" for name, (ours, paper) in pairs.items())
+    shares = [(table["positive_share"], table["paper_share"]) for table in tables if table.get("paper_share")]
+    share = f" Influenced are {shares[0][0]:.1%} of the states, in the paper {shares[0][1]:.1%}." if shares else ""
+    words = f"{claim.arm}: {words}, mean over {int(row['seeds'])} seeds.{share}"
+    if all(ours >= paper for ours, paper in pairs.values()):
+        return "reproduced", words
+    return ("partly" if all(ours >= CLOSE * paper for ours, paper in pairs.values()) else "not reproduced"), words
+
+
+def _alone(claim: Claim, tables: Sequence[Mapping[str, Any]]) -> tuple[Finding, str] | None:
+    """Compared are the same three numbers of CAI with those of every other detector, by the same label. Reproduced: CAI
+    is above each of them in all three, and none has 90 % of all three. Partly: CAI is above. Otherwise not."""
+    table = _with_paper(tables)
+    if table is None:
+        return None
+    ours = [float(_cai(table)[name]["mean"]) for name in NUMBERS]
+    others = {
+        str(row["title"]): [float(row[name]["mean"]) for name in NUMBERS]
+        for row in table["detectors"]
+        if row["name"] != "cai"
+    }
+    title, best = max(others.items(), key=lambda item: min(np.divide(item[1], ours)))
+    words = (
+        f"{claim.arm}: nearest comes {title} with {', '.join(f'{value:.2f}' for value in best)}; CAI has "
+        f"{', '.join(f'{value:.2f}' for value in ours)} ({', '.join(NUMBERS.values())})."
+    )
+    if not all(np.greater(ours, other).all() for other in others.values()):
+        return "not reproduced", words
+    return ("partly" if min(np.divide(best, ours)) >= CLOSE else "reproduced"), words
+
+
+def _times(claim: Claim, tables: Sequence[Mapping[str, Any]]) -> tuple[Finding, str] | None:
+    """Compared is one number of a detection run, average precision unless it is said, with another, as means over
+    seeds. Reproduced: it is at least that share of it, or so many times as large. Partly: 90 % of that."""
+    rows = {str(row["title"]): row for table in tables for row in table.get("sides", {}).get(claim.measure, [])}
+    if not {claim.row, claim.reference} <= set(rows):
+        return None
+    number = "cai" if "cai" in rows[claim.row] else "ap"
+    ours, reference = (float(rows[title][number]["mean"]) for title in (claim.row, claim.reference))
+    name = {"cai": "CAI"}.get(number, NUMBERS.get(number, number))
+    ratio = ours / reference if reference else np.inf
+    against = f"{reference:.2f} ({claim.reference})"
+    words = f"{claim.arm}, {name}: {ours:.2f} ({claim.row}) against {against}, {ratio:.2f} times as much."
+    if ratio >= claim.factor - ROUNDING:
+        return "reproduced", words
+    return ("partly" if ratio >= CLOSE * claim.factor - ROUNDING else "not reproduced"), words
+
+
+def _follows(claim: Claim, tables: Sequence[Mapping[str, Any]]) -> tuple[Finding, str] | None:
+    """Compared is CAI in the heat map of a run, which is of one seed, with the label by step and group of episodes, or
+    its mean over steps with what the agent does to the object. Reproduced: their correlation is at least the level.
+    Partly: 90 % of it."""
+    pairs = [table["heat_map"] for table in tables if claim.measure in table.get("heat_map", {})]
+    if not pairs:
+        return None
+    score, other = (np.asarray(pairs[0][name], dtype=np.float64) for name in ("score", claim.measure))
+    score = score if other.ndim == 2 else score.mean(0)
+    correlation = float(np.corrcoef(score.ravel(), other.ravel())[0, 1])
+    words = f"{claim.arm}: the correlation of CAI with {claim.measure} is {correlation:.2f}, one seed."
+    if correlation >= claim.level - ROUNDING:
+        return "reproduced", words
+    return ("partly" if correlation >= CLOSE * claim.level - ROUNDING else "not reproduced"), words
+
+
+def _uneven(claim: Claim, tables: Sequence[Mapping[str, Any]]) -> tuple[Finding, str] | None:
+    """Compared is how far CAI differs between steps and groups of episodes in the heat map of a run, which is of one
+    seed, by its standard deviation over its mean, with the same of the label. Reproduced: it is so many times as large.
+    Partly: it is larger."""
+    pairs = [table["heat_map"] for table in tables if {"score", "label"} <= table.get("heat_map", {}).keys()]
+    if not pairs or not np.mean(pairs[0]["label"]) > 0:
+        return None
+    score, label = (float(np.std(pairs[0][name]) / np.mean(pairs[0][name])) for name in ("score", "label"))
+    words = f"{claim.arm}: {score:.2f} for CAI, {label:.2f} for the label, {score / label:.2f} times as much, one seed."
+    if score >= claim.factor * label - ROUNDING:
+        return "reproduced", words
+    return ("partly" if score > label else "not reproduced"), words
+
+
+def _with_paper(tables: Sequence[Mapping[str, Any]]) -> Mapping[str, Any] | None:
+    """The table that has numbers of the paper beside CAI's."""
+    for table in tables:
+        if any(row["name"] == "cai" and row.get("paper") for row in table.get("detectors", [])):
+            return table
+    return None
+
+
+def _not_measured(claim: Claim, words: str) -> Verdict:
+    return Verdict("undecided", words, rule_words(claim.kind), measured=False)
+
+
+def _cai(table: Mapping[str, Any]) -> Mapping[str, Any]:
+    row: Mapping[str, Any] = next(row for row in table["detectors"] if row["name"] == "cai")
+    return row
+
+
+def judge_tables(claim: Claim, tables: Sequence[Mapping[str, Any]]) -> Verdict:
+    """The verdict on a claim about one run that is no learning curve; undecided where the run does not hold it.
+
+    A table has `detectors` and the like as a detection run's summary, `sides` with rows by name, or a `heat_map`.
+    """
+    found = TABLE_RULES[claim.kind](claim, tables)
+    return Verdict(*found, rule_words(claim.kind)) if found else _not_measured(claim, f"{claim.arm}: not measured yet.")
+
+
+CURVE_RULES: dict[str, Callable[[Claim, Mapping[str, Curve]], tuple[Finding, str]]] = {
+    "reaches": _reaches,
+    "faster": _faster,
+    "better": _better,
+    "on par": _on_par,
+}
+TABLE_RULES: dict[str, Callable[[Claim, Sequence[Mapping[str, Any]]], tuple[Finding, str] | None]] = {
+    "detects": _detects,
+    "alone": _alone,
+    "times": _times,
+    "follows": _follows,
+    "uneven": _uneven,
+}
+RULES: dict[str, Callable[..., tuple[Finding, str] | None]] = CURVE_RULES | TABLE_RULES
+
+
+def claim_from(data: Mapping[str, Any]) -> Claim:
+    """A claim back from JSON."""
+    return Claim(**data)

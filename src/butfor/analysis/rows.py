@@ -1,0 +1,145 @@
+"""The numbers of a study's arms in words: cells of tables, each a value and what is said of its spread."""
+
+import math
+from collections.abc import Sequence
+from typing import Any
+
+import numpy as np
+
+from butfor.analysis.arms import ReadArm
+from butfor.analysis.claims import ENOUGH, Curve, overlap
+from butfor.analysis.statistics import (
+    area_under_curve,
+    curve_summary,
+    probability_of_improvement,
+    reach_summary,
+    speedup,
+)
+from butfor.reporting.charts import Array, Row
+
+LEVELS = (0.3, 0.6, 0.9, 0.95)
+COMPARED = 0.6  # of success: the level at which the paper tells who is faster
+
+
+def shown_curves(curve: Curve) -> Row:
+    """The lines and bands of a curve: 95 % intervals, or the range where there are too few seeds for them."""
+    found: Row = {key: np.asarray(values) for key, values in curve_summary(curve.episodes, curve.success).items()}
+    if len(curve.success) < ENOUGH:
+        low, high = curve.success.min(0), curve.success.max(0)
+        found |= {"mean_low": low, "mean_high": high, "iqm_low": low, "iqm_high": high}
+    return found
+
+
+def shared_range(arms: Sequence[ReadArm]) -> tuple[int, int] | None:
+    """The episodes over which areas are compared: those that all finished arms cover, or else all measured ones."""
+    measured = [arm for arm in arms if arm.curve]
+    finished = [arm for arm in measured if arm.state == "finished"]
+    grids = [arm.curve.episodes for arm in finished or measured if arm.curve]
+    first, last = max((int(grid[0]) for grid in grids), default=0), min((int(grid[-1]) for grid in grids), default=0)
+    return (first, last) if first < last else None
+
+
+def areas(curve: Curve, ends: tuple[int, int] | None) -> Array | None:
+    """The area under each seed's curve [S] over a range of episodes; None where the curve does not cover it."""
+    if ends is None or curve.episodes[0] > ends[0] or curve.episodes[-1] < ends[1]:
+        return None
+    return area_under_curve(curve.episodes, curve.success, ends)
+
+
+def arm_row(arm: ReadArm, baseline: ReadArm | None, ends: tuple[int, int] | None) -> Row:
+    """A row of the table, each cell as a value and what is said of its spread."""
+    curve = arm.curve
+    assert curve is not None
+    summary, few = shown_curves(curve), len(arm.seeds) < ENOUGH
+    last = int(curve.episodes[-1])
+    end = cell(summary["mean"][-1], summary["mean_low"][-1], summary["mean_high"][-1], len(arm.seeds))
+    row: Row = {
+        "label": arm.label,
+        "seeds": len(arm.seeds),
+        "few": few,
+        "note": "" if arm.state == "finished" else arm.state,
+        "last": f"{last:,}",
+        "end": end | {"at": f"at {last:,}"},
+    }
+    if len(arm.seeds) > 1:
+        row["end"]["value"] += f" ± {summary['std'][-1]:.2f}"
+        middle = cell(summary["iqm"][-1], summary["iqm_low"][-1], summary["iqm_high"][-1], len(arm.seeds))
+        row["end"]["at"] += f"; IQM {middle['value']} {middle['spread']}"
+    row["reach"] = [reach_cell(curve, level) for level in LEVELS]
+    row["times"] = times_cell(arm, baseline)
+    area = areas(curve, ends)
+    row["area"] = {"value": "–", "spread": ""}
+    if area is not None:
+        found = curve_summary([0], area[:, None])  # the interval of a mean over seeds
+        low, high = (area.min(), area.max()) if few else (found["mean_low"][0], found["mean_high"][0])
+        row["area"] = cell(area.mean(), low, high, len(area))
+    row["improvement"] = improvement_cell(arm, baseline)
+    return row
+
+
+def cell(value: float, low: float, high: float, seeds: int) -> Row:
+    """A number of 0 to 1 with its interval, or its range where there are too few seeds."""
+    spread = f"[{low:.2f}, {high:.2f}]" if seeds >= ENOUGH else f"{low:.2f} to {high:.2f}"
+    return {"value": f"{value:.2f}", "spread": spread if seeds > 1 else "one seed"}
+
+
+def reach_cell(curve: Curve, level: float) -> Row:
+    """The episodes that the median seed needs to reach a level."""
+    reach = reach_summary(curve.episodes, curve.success, level)
+    value, _, spread = reach.words().replace("more than", ">").partition(" episodes")
+    never = {"at": f"{reach.censored} of {reach.seeds} never"} if reach.censored else {}
+    spread = spread.partition("(")[0].strip() if never else spread.strip(" ()")  # an interval, or "one seed"
+    if 1 < reach.seeds < ENOUGH and not reach.is_bound:
+        ends = (min(reach.each), max(reach.each))
+        low, high = (f"{end:,.0f}" if math.isfinite(end) else f"> {reach.limit:,}" for end in ends)
+        spread = f"{low} to {high}"
+    return {"value": value, "spread": spread} | never
+
+
+def times_cell(arm: ReadArm, baseline: ReadArm | None) -> Row:
+    """How many times fewer episodes than the baseline an arm needs to reach the level of the paper's comparisons."""
+    if baseline is None or arm is baseline or arm.curve is None or baseline.curve is None:
+        return {"value": "baseline" if arm is baseline else "–", "spread": ""}
+    if min(len(arm.seeds), len(baseline.seeds)) < ENOUGH:
+        return {"value": "–", "spread": "too few seeds"}
+    ours, theirs = (reach_summary(c.episodes, c.success, COMPARED) for c in (arm.curve, baseline.curve))
+    ratio = speedup(theirs, ours) if min(ours.each) > 0 else None
+    if ratio is None or ratio.value is None:
+        return {"value": "–", "spread": "" if ratio is None else "not there"}
+    spread = ratio.interval().replace("unbounded]", "∞)")
+    return {"value": f"{'> ' if ratio.is_lower_bound else ''}{ratio.value:.1f}", "spread": spread}
+
+
+def improvement_cell(arm: ReadArm, baseline: ReadArm | None) -> Row:
+    """The probability that a seed of this arm has a larger area than one of the baseline, over the episodes of both."""
+    if baseline is None or arm is baseline or arm.curve is None or baseline.curve is None:
+        return {"value": "baseline" if arm is baseline else "–", "spread": ""}
+    ends = overlap(arm.curve, baseline.curve)
+    if ends is None:
+        return {"value": "–", "spread": "nothing in common"}
+    ours, theirs = (area_under_curve(curve.episodes, curve.success, ends) for curve in (arm.curve, baseline.curve))
+    chance, end = probability_of_improvement(ours, theirs), f"up to {ends[1]:,}"
+    few = min(len(ours), len(theirs)) < ENOUGH
+    spread = "too few seeds" if few else f"[{chance.low:.2f}, {chance.high:.2f}]"
+    return {"value": f"{chance.value:.2f}", "spread": spread, "at": end}
+
+
+def duration(seconds: Any) -> str:
+    """Seconds as hours, minutes and seconds."""
+    if not isinstance(seconds, int | float) or not math.isfinite(seconds):
+        return "–"
+    minutes, rest = divmod(round(seconds), 60)
+    return f"{minutes // 60} h {minutes % 60:02d} min" if minutes >= 60 else f"{minutes} min {rest:02d} s"
+
+
+def noted(arm: ReadArm, key: str) -> list[str]:
+    """What versions.json says of the processes that worked on a run, the first one's first, without repeats."""
+    resumed = arm.versions.get("resumed")
+    records = [arm.versions, *(resumed if isinstance(resumed, list) else [])]
+    return list(dict.fromkeys(str(one[key]) for one in records if isinstance(one, dict) and one.get(key)))
+
+
+def seconds_of(arm: ReadArm) -> Any:
+    """How long an arm's run took."""
+    held = arm.summary.get("seconds")
+    return held.get("total") if isinstance(held, dict) else arm.versions.get("seconds")

@@ -1,0 +1,193 @@
+"""Episode files of the built-in worlds: policies and labels by name, in a file that grows by whole parts."""
+
+from collections.abc import Callable, Sequence
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from gymnasium.vector import VectorEnv
+from numpy.typing import NDArray
+
+from butfor.envs import WORLDS, is_fetch_world, make_worlds, short_name, slide
+from butfor.rollouts.episodes import Episodes, check_episode_file, concatenate
+from butfor.rollouts.play import Judge, Observation, Policy, collect, play, random_policy
+from butfor.runs.files import said
+from butfor.runs.record import versions
+from butfor.spaces.actions import ActionLaw
+from butfor.training.agents.ddpg import load_policy
+
+POLICIES = {
+    "random": "uniform actions",
+    "expert": "a scripted policy that solves the task",
+    "noisy-expert": "the same with Gaussian noise of 0.2, and a fifth of its actions uniform (on slide: also all those "
+    "from which the object cannot be hit)",
+}
+LABELS = ("exact", "heuristic", "contact")
+EPISODES_A_PART = 500  # what a killed process can lose
+WORLDS_AT_ONCE = 64
+REPLAY_TOLERANCE = 1e-3  # another processor may round otherwise, and contact makes more of it
+
+
+@dataclass(frozen=True)
+class CollectConfig:
+    """What an episode file holds."""
+
+    world: str
+    policy: str = "random"
+    episodes: int = 1000
+    labels: tuple[str, ...] = ()
+    seed: int = 0
+    agent_seed: int | None = None
+    """which seed of a trained run acts; None: its first"""
+
+    def __post_init__(self) -> None:
+        if self.policy not in POLICIES and not Path(self.policy).exists():
+            names = ", ".join(POLICIES)
+            raise ValueError(f"There is no policy {self.policy!r}; give one of {names}, or a training run's folder.")
+        unknown = [label for label in self.labels if label not in LABELS]
+        if unknown:
+            raise ValueError(f"There is no label {unknown[0]!r}; the labels are {', '.join(LABELS)}.")
+        if self.episodes < 1:
+            raise ValueError(f"episodes must be at least 1; got {self.episodes}.")
+        if self.seed < 0:
+            raise ValueError(f"seed must be at least 0; got {self.seed}.")
+        built_in = self.world in WORLDS or self.world in WORLDS.values()
+        scripted = self.policy in POLICIES and self.policy != "random"
+        if not built_in and (scripted or self.labels):
+            raise ValueError(f"{self.world} is not a built-in world: it has neither experts nor labels.")
+        if "heuristic" in self.labels and not is_fetch_world(self.world):
+            raise ValueError("The heuristic label is for the Fetch worlds; slide has the exact label and contact.")
+
+
+def make_policy(world: str, env: VectorEnv[Any, Any, Any], name: str, agent_seed: int | None = None) -> Policy:
+    """A policy of `POLICIES` for a built-in world, or the trained agent of a run folder."""
+    if name == "random":
+        return random_policy(env)
+    if name not in POLICIES:
+        trained = load_policy(name, agent_seed)
+        if short_name(trained.world) != world:
+            raise ValueError(f"The agent of {name} was trained on {trained.world}; it cannot act in {world}.")
+        return lambda obs, generator: (trained(obs), np.zeros(len(obs["observation"]), dtype=bool))
+    noise, share = (0.2, 0.2) if name == "noisy-expert" else (0.0, 0.0)
+
+    def act(obs: Observation, generator: np.random.Generator) -> tuple[NDArray[Any], NDArray[np.bool_]]:
+        if world == "slide":
+            return slide.scripted_action(obs, generator, noise=noise, random_share=share)
+        from butfor.envs.fetch_expert import scripted_action
+
+        task = world.replace("-", "_")
+        return scripted_action(task, obs["observation"], obs["desired_goal"], generator, noise, share)
+
+    return act
+
+
+def collect_file(
+    config: CollectConfig, path: Path | str, progress: Callable[[int], None] = lambda done: None
+) -> Episodes:
+    """Plays and labels episodes into one file, saved whole after every part; called again, it goes on from there."""
+    path, world = Path(path), short_name(config.world)
+    wanted = {"config": asdict(config) | {"world": world, "labels": list(config.labels)}}
+    parts: list[Episodes] = []
+    check_episode_file(path)
+    if path.is_file():
+        parts = [Episodes.load(path)]
+        found = parts[0].metadata.get("config", {})
+        if found | {"episodes": 0} != wanted["config"] | {"episodes": 0} or len(parts[0]) > config.episodes:
+            raise FileExistsError(f"{path} holds other episodes ({found}); give another name.")
+    is_fetch = is_fetch_world(world)
+    options = {"contacts": True} if is_fetch and {"contact", "heuristic"} & set(config.labels) else {}
+    env = make_worlds(config.world, min(WORLDS_AT_ONCE, config.episodes), **options)
+    judge = _exact_judge(env) if is_fetch and "exact" in config.labels else None
+    stream = 0 if config.policy in POLICIES else 4  # an agent is not to be tried on the starts it has trained with
+    policy = make_policy(world, env, config.policy, config.agent_seed)
+    law = ActionLaw.of(env.single_action_space)
+    while (done := sum(map(len, parts))) < config.episodes:
+        count = min(EPISODES_A_PART, config.episodes - done)
+
+        def show(more: int, done: int = done) -> None:
+            progress(done + more)
+
+        part = collect(env, policy, count, config.seed, progress=show, first=done, judge=judge, stream=stream)
+        if "heuristic" in config.labels:
+            part.label["heuristic"] = _heuristic(part)
+        parts = [concatenate([*parts, part])]
+        bounds = {"action_low": list(law.low), "action_high": list(law.high)}
+        parts[0].metadata = wanted | {"versions": versions("cpu")} | bounds
+        stays = f": the {done} episodes saved so far stay, and it goes on from them" if done else ""
+        with said(f"The episodes {path}", f"make room, then give the same command again{stays}"):
+            parts[0].save(path)
+    env.close()
+    return parts[0]
+
+
+def add_labels(
+    episodes: Episodes, world: str, labels: Sequence[str], progress: Callable[[int], None] = lambda done: None
+) -> Episodes:
+    """The same episodes of a built-in world with labels: each is played again from the seed of its reset.
+
+    Episodes that do not come out as they are stored, but for rounding, were not played in this world; they are refused.
+    """
+    world = short_name(CollectConfig(world, labels=tuple(labels)).world)  # unknown labels are refused here
+    if episodes.reset_seed is None:
+        raise ValueError("These episodes do not hold the seeds of their resets, so they cannot be played again.")
+    parts: list[Episodes] = []
+    for first in range(0, len(episodes), WORLDS_AT_ONCE):
+        rows = np.arange(first, min(first + WORLDS_AT_ONCE, len(episodes)))
+        parts.append(_labelled(episodes.take(rows), world, labels))
+        progress(first + len(rows))
+    labelled = concatenate(parts)
+    labelled.metadata = episodes.metadata
+    return labelled
+
+
+def _labelled(episodes: Episodes, world: str, labels: Sequence[str]) -> Episodes:
+    """Some episodes, played again all at once, with labels."""
+    is_fetch = is_fetch_world(world)
+    env = make_worlds(world, len(episodes), **({"contacts": True} if is_fetch else {}))
+    spaces: Any = (env.single_observation_space["observation"], env.single_action_space)  # type: ignore[index]
+    given, own = (episodes.observation.shape[2], episodes.action.shape[2]), tuple(space.shape[0] for space in spaces)
+    if given != own:
+        raise ValueError(f"These episodes have states and actions of sizes {given}, {world} has {own}: another world?")
+    judge = _exact_judge(env) if is_fetch and "exact" in labels else None
+    verdicts: list[NDArray[np.bool_]] = []
+
+    def act(group: int, time: int, obs: Observation) -> tuple[NDArray[Any], NDArray[np.bool_]]:
+        if judge is not None:
+            verdicts.append(judge(obs, episodes.action[:, time])["label_exact"])
+        return episodes.action[:, time], episodes.sampled[:, time]
+
+    assert episodes.reset_seed is not None
+    again = play([env], act, episodes.reset_seed.tolist(), episodes.action.shape[1]).episodes
+    env.close()
+    error = float(np.abs(again.observation - episodes.observation)[:, :-1][episodes.valid].max())
+    if not error < REPLAY_TOLERANCE:
+        raise ValueError(f"Played again in {world}, episodes differ by {error:.2g} from what is stored: another world?")
+    if {"contact", "heuristic"} & set(labels):
+        episodes.contact = again.contact
+    found = {"exact": np.stack(verdicts, 1) & episodes.valid[:, : len(verdicts)]} if verdicts else {}
+    episodes.label |= found | {name: again.label[name] for name in labels if name in again.label}
+    if "heuristic" in labels:
+        episodes.label["heuristic"] = _heuristic(episodes)
+    return episodes
+
+
+def _heuristic(episodes: Episodes) -> NDArray[np.bool_]:
+    """The paper's ellipsoid label of each state, from the observation and the contact of the step."""
+    from butfor.envs.heuristic import heuristic_label
+
+    return heuristic_label(episodes.observation[:, :-1], episodes.contact)
+
+
+def _exact_judge(env: VectorEnv[Any, Any, Any]) -> Judge:
+    """Forks every state that the worlds come through: would another action have moved the object elsewhere?"""
+    from butfor.envs.truth import Forker, exact_label
+
+    worlds: Any = env.unwrapped
+    forker = Forker(worlds)
+
+    def judge(obs: Observation, action: NDArray[Any]) -> dict[str, NDArray[np.bool_]]:
+        label, _ = exact_label(forker, worlds.save_state(), action)
+        return {"label_exact": label}
+
+    return judge

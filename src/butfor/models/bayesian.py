@@ -1,0 +1,260 @@
+"""A Bayesian network for R replicas, and what a group of transitions teaches it: VIME's core (Houthooft et al., 2016).
+
+What transitions teach is the KL divergence from the posterior over weights before to the one after a few update steps
+on them: the information gain, in nats.
+"""
+
+import math
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from functools import partial
+from itertools import pairwise
+from typing import Literal
+
+import torch
+from torch import Tensor, nn
+from torch.nn.functional import pad, softplus
+
+from butfor.models.fitting import train_step
+from butfor.models.networks import InputNorm
+
+BETAS, EPSILON = (0.9, 0.999), 1e-8  # Adam's own
+AT_ONCE = {"cpu": 2**19, "cuda": 2**28}  # drawn weights: what stays in a processor's cache, or in 4 GiB of a GPU
+
+
+@dataclass(frozen=True)
+class VimeConfig:
+    """The Bayesian network, its training and its information gain. Defaults are the paper's."""
+
+    layers: int = 2
+    """hidden layers, with ReLU"""
+    width: int = 64
+    """units of each hidden layer"""
+    samples: int = 10
+    """weights drawn from the posterior for one estimate of the expected likelihood"""
+    kl_weight: float = 0.05
+    """factor on KL(posterior || prior) in the training loss; w weighs the prior against 1 / w transitions"""
+    likelihood_sigma: float = 0.5
+    """standard deviation of the predicted Gaussian in scaled units, in training and in the information gain alike"""
+    prior_sigma: float = 0.1
+    """standard deviation of every weight under the prior, whose mean is 0"""
+    learning_rate: float = 3e-3
+    """Adam's, in training and in the update steps of the information gain"""
+    batch_size: int = 25
+    group: int = 10
+    """consecutive transitions whose information gain is computed together"""
+    steps: int = 10
+    """update steps on a group's data"""
+    method: Literal["iterated", "second_order"] = "iterated"
+    """take the update steps, or use their closed-form second-order approximation (one gradient)"""
+    step_size: float = 0.5
+    """lambda of "second_order": the share of a full step; 0.5 gives gains of about the size of the iterated ones"""
+    normalize_input: bool = True
+    """batch normalisation of states and actions, without learnable parameters"""
+    largest: float = 1000.0
+    """information gain is clipped to [0, largest] nats"""
+
+    def __post_init__(self) -> None:
+        for name in ("layers", "width", "samples", "batch_size", "group", "steps"):
+            if getattr(self, name) < 1:
+                raise ValueError(f"{name} must be at least 1; got {getattr(self, name)}.")
+        for name in ("likelihood_sigma", "prior_sigma", "learning_rate", "step_size", "largest"):
+            if not getattr(self, name) > 0:
+                raise ValueError(f"{name} must be positive; got {getattr(self, name)}.")
+        if not self.kl_weight >= 0:
+            raise ValueError(f"kl_weight must be at least 0; got {self.kl_weight}.")
+        if self.normalize_input and self.batch_size < 2:
+            raise ValueError("batch_size is 1, but normalize_input needs batches of at least 2; change one of them.")
+        if self.method not in ("iterated", "second_order"):
+            raise ValueError(f"method is {self.method!r}; it must be 'iterated' or 'second_order'.")
+
+
+Posterior = tuple[Tensor, Tensor]
+"""Mean and standard deviation [..., P] of P independent Gaussian weights."""
+
+
+def kl_between(old: Posterior, new: Posterior) -> Tensor:
+    """KL(new || old) of factorised Gaussians [..., P] -> [...], exact also where they hardly differ.
+
+    With u = sigma_new / sigma_old - 1, log(1 / (1 + u)) + ((1 + u)^2 - 1) / 2 = u (u + 2) / 2 - log(1 + u).
+    """
+    (mean, deviation), (new_mean, new_deviation) = old, new
+    u = (new_deviation - deviation) / deviation
+    return (0.5 * u * (u + 2) - u.log1p() + 0.5 * ((new_mean - mean) / deviation).square()).sum(-1)
+
+
+class BayesianNetwork(nn.Module):
+    """R networks whose weights and biases are Gaussian and independent, kept as one list of P numbers a replica.
+
+    Each layer's piece of the list is its weight [in, out] and its bias [out].
+    """
+
+    offset: Tensor
+
+    def __init__(
+        self,
+        sizes: tuple[int, int, int],
+        config: VimeConfig,
+        generators: Sequence[torch.Generator],
+    ) -> None:
+        """`sizes` are those of an observation, an action and a target.
+
+        Means of weights start as N(0, 0.2^2), of biases as 0; deviations start as the prior's.
+        """
+        super().__init__()
+        self.obs_size, action_size, self.target_size = sizes
+        self.config = config
+        self.replicas = len(generators)
+        inputs = self.obs_size + action_size
+        self.norm = InputNorm(inputs, self.replicas) if config.normalize_input else None
+        self.shapes = list(pairwise([inputs, *[config.width] * config.layers, self.target_size]))
+        self.pieces = [size for rows, columns in self.shapes for size in (rows * columns, columns)]
+        self.size = sum(self.pieces)  # P
+        means = [
+            torch.cat([part for rows, columns in self.shapes for part in (
+                0.2 * torch.randn(rows * columns, generator=generator), torch.zeros(columns)
+            )]) for generator in generators
+        ]  # fmt: skip
+        self.mean = nn.Parameter(torch.stack(means))  # [R, P]
+        start = config.prior_sigma + math.log(-math.expm1(-config.prior_sigma))  # the inverse of softplus
+        self.rho = nn.Parameter(torch.full_like(self.mean, start))
+        self.register_buffer(
+            "offset", torch.zeros(self.replicas, 1, self.target_size)
+        )  # a steady drift, without a prior
+
+    def posterior(self) -> Posterior:
+        """Mean and deviation = softplus(rho) of every weight [R, P]."""
+        return self.mean, softplus(self.rho)
+
+    def kl(self) -> Tensor:
+        """KL(posterior || prior) [R]."""
+        prior = torch.zeros_like(self.mean), torch.full_like(self.mean, self.config.prior_sigma)
+        return kl_between(prior, self.posterior())
+
+    def apply_weights(self, weights: Tensor, x: Tensor) -> Tensor:
+        """Normalised inputs [Q, B, D + A] through given weights [Q, S, P] -> [Q, S, B, d], for any number Q."""
+        count, samples = weights.shape[:2]
+        x = x[:, None].expand(-1, samples, -1, -1).flatten(0, 1)  # [Q * S, B, D + A]
+        pieces = weights.flatten(0, 1).split(self.pieces, -1)
+        for layer, shape in enumerate(self.shapes):
+            weight, bias = pieces[2 * layer].unflatten(-1, shape), pieces[2 * layer + 1].unsqueeze(1)
+            x = torch.baddbmm(bias, x if layer == 0 else x.relu(), weight)
+        return x.view(count, samples, *x.shape[1:])
+
+    def normalized(self, inputs: Tensor) -> Tensor:
+        """[R, B, D + A]: by the batch's statistics when training, by the running ones when not."""
+        normalized: Tensor = inputs if self.norm is None else self.norm(inputs)
+        return normalized
+
+    def forward(self, inputs: Tensor, noise: Tensor) -> Tensor:
+        """Predictions by S drawn weights: inputs [R, B, D + A], standard normal noise [R, S, P] -> [R, S, B, d]."""
+        mean, deviation = (part.unsqueeze(1) for part in self.posterior())
+        return self.apply_weights(torch.addcmul(mean, deviation, noise), self.normalized(inputs)) + self.offset[:, None]
+
+    def loss(self, inputs: Tensor, target: Tensor, noise: Tensor) -> Tensor:
+        """The negative ELBO [R]: NLL, summed over dimensions, mean over samples and batch, + kl_weight KL(q || p)."""
+        sigma = self.config.likelihood_sigma
+        error = (target[:, None] - self(inputs, noise)) / sigma  # [R, S, B, d]; the target is that of every sample
+        constant = self.target_size * (math.log(sigma) + 0.5 * math.log(2 * math.pi))
+        likelihood: Tensor = 0.5 * error.square().sum(-1).mean((1, 2)) + constant
+        return likelihood + self.config.kl_weight * self.kl()
+
+
+def information_gain(
+    model: BayesianNetwork, x: Tensor, target: Tensor, valid: Tensor, noise: Tensor, dims: Tensor
+) -> Tensor:
+    """KL(after || before) in nats for G groups of n transitions: normalised inputs x [R, G, n, D + A] -> [R, G].
+
+    Only valid transitions [R, G, n, 1] and the dimensions `dims` of the target [R, G, n, d] count. The same noise
+    [R, steps, S, P] serves all groups, so that they differ by their data alone. The model is only read: each group has
+    its own copy of the posterior and its own Adam, which starts without moments.
+
+    iterated: `steps` steps on KL(new || before) + the NLL, summed over the group and mean over S samples.
+
+    second_order: KL(before + delta || before) is 1/2 delta' H delta with H = diag(1 / sigma^2) for means and, as
+    sigma = softplus(rho), H = diag(2 sigmoid(rho)^2 / sigma^2) for rho. With the NLL to first order, g' delta, the
+    best step is delta = -H^-1 g; a share lambda of it gains 1/2 lambda^2 g' H^-1 g.
+    """
+    config, groups = model.config, x.shape[1]
+    x, valid = x.flatten(0, 1), valid.flatten(0, 1)[:, None]  # [R * G, n, D + A], [R * G, 1, n, 1]
+    wanted = (target - model.offset[:, None])[..., dims].flatten(0, 1)[:, None]  # [R * G, 1, n, d]
+    before = torch.stack([model.mean, model.rho]).detach()[:, :, None]  # [2, R, 1, P]
+    old = before[0], softplus(before[1])
+
+    def surprise(new: Tensor, noise: Tensor) -> Tensor:
+        """The NLL of all groups together, but for a constant: noise [R, S, P]."""
+        weights = torch.addcmul(new[0][:, :, None], softplus(new[1])[:, :, None], noise[:, None])  # [R, G, S, P]
+        error = (wanted - model.apply_weights(weights.flatten(0, 1), x)[..., dims]) / config.likelihood_sigma
+        return 0.5 * (error.square() * valid).sum() / config.samples
+
+    with torch.enable_grad():
+        new = before.repeat(1, 1, groups, 1).requires_grad_()  # [2, R, G, P]
+        if config.method == "second_order":
+            (gradient,) = torch.autograd.grad(surprise(new, noise[:, 0]), new)
+            slope, curve = gradient.square(), 2 * (before[1].sigmoid() / old[1]).square()
+            squared = slope[0] * old[1].square() + slope[1] / curve  # [R, G, P]
+            return (0.5 * config.step_size**2 * squared.sum(-1)).clamp(0, config.largest)
+        first, second = torch.zeros_like(new), torch.zeros_like(new)
+        for step in range(1, config.steps + 1):
+            objective = kl_between(old, (new[0], softplus(new[1]))).sum() + surprise(new, noise[:, step - 1])
+            (gradient,) = torch.autograd.grad(objective, new)
+            with torch.no_grad():
+                first.lerp_(gradient, 1 - BETAS[0])
+                second.lerp_(gradient.square(), 1 - BETAS[1])
+                root = (second / (1 - BETAS[1] ** step)).sqrt_().add_(EPSILON)
+                new.addcdiv_(first, root, value=-config.learning_rate / (1 - BETAS[0] ** step))
+    with torch.no_grad():
+        return kl_between(old, (new[0], softplus(new[1]))).clamp(0, config.largest)
+
+
+def draw_noise(generators: Sequence[torch.Generator], *shape: int) -> Tensor:
+    """Standard normal numbers, one stream a replica: [generators, *shape]."""
+    return torch.stack([torch.randn(shape, generator=g, device=g.device) for g in generators])
+
+
+def train_block(
+    loss_of: Callable[..., Tensor],
+    optimizer: torch.optim.Optimizer,
+    inputs: Tensor,
+    target: Tensor,
+    noise: Tensor,
+) -> Tensor:
+    """Optimiser steps on n batches [R, n * B, ...], each with its weight noise [R, n, S, P]; their summed loss [R]."""
+    batches = (*(table.chunk(noise.shape[1], 1) for table in (inputs, target)), noise.unbind(1))
+    losses = []
+    for x, y, drawn in zip(*batches, strict=True):
+        losses.append(train_step(partial(loss_of, noise=drawn), optimizer, x, y))
+    return torch.stack(losses).sum(0)
+
+
+def gain_of_steps(
+    model: BayesianNetwork,
+    inputs: Tensor,
+    target: Tensor,
+    valid: Tensor,
+    generators: Sequence[torch.Generator],
+    dims: Sequence[int],
+) -> Tensor:
+    """The information gain of the group that each step of W episodes belongs to: valid [R, W, T] -> [R, W, T].
+
+    Inputs are [R, W, T, D + A], targets [R, W, T, d]. No group spans two episodes; the last of each may be shorter.
+    One generator serves all replicas with the same noise; R generators give each replica its own.
+    """
+    if model.training:
+        raise RuntimeError("The information gain was asked for in training mode; call .eval() on the network first.")
+    config, (replicas, episodes, steps) = model.config, valid.shape
+    updates = config.steps if config.method == "iterated" else 1
+    noise = draw_noise(generators, updates, config.samples, model.size).expand(replicas, -1, -1, -1)
+    x = model.normalized(inputs.flatten(1, 2)).reshape(inputs.shape)
+    count = -(-steps // config.group)  # groups of an episode
+    padding, shape = (0, 0, 0, count * config.group - steps), (replicas, episodes * count, config.group)
+    x, target, counts = (
+        pad(table, padding).reshape(*shape, table.shape[-1]) for table in (x, target, valid[..., None].to(x.dtype))
+    )  # [R, G, n, ...]
+    gain = x.new_zeros(replicas, episodes * count)
+    at_once = max(1, AT_ONCE["cuda" if x.is_cuda else "cpu"] // (replicas * config.samples * model.size))
+    columns = torch.tensor(list(dims), device=x.device)
+    for start in range(0, episodes * count, at_once):
+        part = slice(start, start + at_once)
+        gain[:, part] = information_gain(model, x[:, part], target[:, part], counts[:, part], noise, columns)
+    return gain.view(replicas, episodes, count).repeat_interleave(config.group, 2)[..., :steps] * valid

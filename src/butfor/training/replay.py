@@ -1,0 +1,201 @@
+"""The memory of R replicas on the training device: episodes as tensors, drawn by weights, with hindsight goals."""
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, fields
+from typing import Any
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from butfor.models.capture import running_sum
+
+Reward = Callable[[Tensor, Tensor], Tensor]
+"""Achieved and desired goals [..., G] -> rewards [...]."""
+
+
+@dataclass(frozen=True)
+class ReplayConfig:
+    """The memory and how goals are chosen in hindsight."""
+
+    capacity: int = 10_000
+    """episodes kept of each replica; the oldest go first"""
+    hindsight: float = 0.8
+    """share of samples whose goal is replaced by one achieved later in the same episode; 0: none"""
+    goals_by_score: bool = False
+    """choose those goals in proportion to the influence of the step that achieved them (a negative result)"""
+
+    def __post_init__(self) -> None:
+        if self.capacity < 1:
+            raise ValueError(f"replay.capacity must be at least 1 episode; got {self.capacity}.")
+        if not 0 <= self.hindsight <= 1:
+            raise ValueError(f"replay.hindsight is a probability; got {self.hindsight}.")
+
+
+@dataclass
+class Batch:
+    """What the agent learns from: B transitions of each of R replicas."""
+
+    inputs: Tensor  # [R, B, D + G]: observation and goal
+    action: Tensor  # [R, B, A]
+    next_inputs: Tensor  # [R, B, D + G]
+    reward: Tensor  # [R, B]
+    bootstrap: Tensor  # [R, B]: 0 where the world terminated, else 1
+    score: Tensor  # [R, B]: CAI of the state that the transition starts from
+    episode: Tensor  # [R, B]: where it came from
+    time: Tensor  # [R, B]
+    weight: Tensor | None = None  # [R, B]: of its squared error
+
+    def split(self, size: int) -> "list[Batch]":
+        """Batches of at most `size` transitions a replica."""
+        values = {item.name: getattr(self, item.name) for item in fields(self)}
+        parts = {name: value.split(size, 1) for name, value in values.items() if value is not None}
+        return [Batch(**{name: part[i] for name, part in parts.items()}) for i in range(len(parts["reward"]))]
+
+
+class Replay:
+    """A ring of episodes; slot i of every replica is filled at the same time, with episodes of any length."""
+
+    def __init__(
+        self, replicas: int, capacity: int, steps: int, sizes: tuple[int, int, int], device: torch.device | str
+    ) -> None:
+        """`sizes` are those of an observation, an action and a goal."""
+        obs, action, goal = sizes
+        self.replicas, self.capacity, self.steps = replicas, capacity, steps
+        self.stored = 0  # episodes a replica so far, also those that have gone
+
+        def zeros(*shape: int, dtype: torch.dtype = torch.float32) -> Tensor:
+            return torch.zeros(replicas, capacity, *shape, dtype=dtype, device=device)
+
+        self.observation, self.action = zeros(steps + 1, obs), zeros(steps, action)
+        self.achieved_goal, self.desired_goal = zeros(steps + 1, goal), zeros(steps + 1, goal)
+        self.score = zeros(steps)  # CAI(s_t)
+        self.sampled = zeros(steps, dtype=torch.bool)  # the action was drawn from a known law with full support
+        self.length = zeros(dtype=torch.int64)  # 0: empty
+        self.terminated = zeros(dtype=torch.bool)
+        self.rows = torch.arange(replicas, device=device)[:, None]  # picks each replica's own when indexing
+
+    FIELDS = (
+        "observation", "action", "achieved_goal", "desired_goal", "score", "sampled", "length", "terminated",
+    )  # fmt: skip
+
+    @property
+    def size(self) -> int:
+        """Episodes that each replica holds."""
+        return min(self.stored, self.capacity)
+
+    def slots(self, count: int) -> Tensor:
+        """Where the newest `count` episodes lie, oldest of them first."""
+        first = self.stored - min(count, self.size)
+        return torch.arange(first, self.stored, device=self.length.device) % self.capacity
+
+    def store(self, episodes: Mapping[str, np.ndarray[Any, Any]]) -> Tensor:
+        """Takes in W episodes of each replica, arrays [R, W, ...] by field name; gives their slots [W]."""
+        count = episodes["length"].shape[1]
+        slots = torch.arange(self.stored, self.stored + count, device=self.length.device) % self.capacity
+        for name, value in episodes.items():
+            target = getattr(self, name)
+            target[:, slots] = torch.as_tensor(value, dtype=target.dtype).to(target.device, non_blocking=True)
+        self.score[:, slots] = 0
+        self.stored += count
+        return slots
+
+    def valid(self) -> Tensor:
+        """Which steps are real: neither padding nor empty, [R, E, T]."""
+        return valid_steps(self.length, self.steps)
+
+    def favour_newest(self, weight: Tensor, count: int, share: float) -> Tensor:
+        """Weights [R, E, T] scaled so that the newest `count` episodes have this share (or all)."""
+        newest = self.slots(count)
+        if len(newest) == self.size:
+            return weight
+        recent = torch.zeros(self.capacity, device=weight.device).index_fill(0, newest, 1.0)[:, None]  # [E, 1]
+        new, old = weight * recent, weight * (1 - recent)
+        new_total, old_total = (part.sum((1, 2), keepdim=True).clamp(min=1) for part in (new, old))
+        return new * (share / new_total) + old * ((1 - share) / old_total)
+
+    def state(self) -> dict[str, Any]:
+        """Everything it holds, without the empty slots."""
+        return {"stored": self.stored} | {name: getattr(self, name)[:, : self.size].clone() for name in self.FIELDS}
+
+    def restore(self, state: Mapping[str, Any]) -> None:
+        """Puts back what `state` gave; the capacity may have grown unless the ring was full."""
+        size = state["length"].shape[1]
+        if size > self.capacity or (state["stored"] > size and size != self.capacity):
+            raise ValueError(f"A full memory of {size} episodes cannot be continued with one of {self.capacity}.")
+        self.stored = state["stored"]
+        for name in self.FIELDS:
+            getattr(self, name)[:, :size] = state[name].to(self.length.device)
+
+
+def valid_steps(length: Tensor, steps: int) -> Tensor:
+    """Which of `steps` steps lie before the end of their episode: length [R, E] -> [R, E, T]."""
+    return torch.arange(steps, device=length.device) < length[..., None]
+
+
+class Weights:
+    """How likely each step of the memory is to be drawn: one number a step, and their running sum over episodes."""
+
+    def __init__(self, replay: Replay, even: bool) -> None:
+        """`even`: all steps of an episode weigh the same, which saves a running sum over them."""
+        self.replay, self.even = replay, even
+        self.step = torch.zeros_like(replay.score)  # [R, E, T]
+        self.running = torch.zeros(self.step.shape[:2], dtype=torch.float64, device=self.step.device)  # [R, E]
+
+    def fill(self, weight: Tensor) -> None:
+        """Sets all weights [R, E, T], in place: recorded graphs read these tensors."""
+        self.step.copy_(weight)
+        self.running.copy_(running_sum(weight.sum(-1, dtype=torch.float64)))
+
+    def draw(self, noise: Tensor) -> tuple[Tensor, Tensor]:
+        """Uniform numbers [R, B, 2] -> episode and time [R, B], each step in proportion to its weight.
+
+        The first number picks the episode, the second the step within it; a step of weight zero is never picked.
+        """
+        first = noise[..., 0].double().contiguous() * self.running[:, -1:]
+        episode = torch.searchsorted(self.running, first, right=True)  # [R, B]
+        at = (self.replay.rows, episode.clamp(max=self.running.shape[1] - 1))
+        if self.even:
+            return at[1], (noise[..., 1] * self.replay.length[at]).long()
+        return at[1], pick(running_sum(self.step[at].double()), noise[..., 1].double())
+
+
+def pick(running: Tensor, noise: Tensor) -> Tensor:
+    """The index whose share of a running sum [..., T] a uniform number [...] falls into."""
+    return (running <= noise[..., None] * running[..., -1:]).sum(-1).clamp(max=running.shape[-1] - 1)
+
+
+NOISE = 4  # uniform numbers that one sample takes: episode, time, whether and which hindsight goal
+
+
+def sample(replay: Replay, weights: Weights, noise: Tensor, reward: Reward, config: ReplayConfig) -> Batch:
+    """Draws transitions by weights, replaces goals by later achieved ones, recomputes rewards: noise [R, B, 4]."""
+    episode, time = weights.draw(noise[..., :2])
+    at = (replay.rows, episode)
+    length = replay.length[at]  # [R, B]
+    if config.goals_by_score:
+        later = hindsight_by_score(replay.score[at], time, length, noise[..., 3])
+    else:
+        later = time + 1 + (noise[..., 3] * (length - time)).long().clamp(max=replay.steps)  # in t + 1 .. length
+        later = torch.minimum(later, length)
+    relabelled = (noise[..., 2] < config.hindsight)[..., None]  # [R, B, 1]
+    goal = torch.where(relabelled, replay.achieved_goal[*at, later], replay.desired_goal[*at, time])
+    ended = replay.terminated[at] & (time + 1 == length)
+    return Batch(
+        inputs=torch.cat([replay.observation[*at, time], goal], -1),
+        action=replay.action[*at, time],
+        next_inputs=torch.cat([replay.observation[*at, time + 1], goal], -1),
+        reward=reward(replay.achieved_goal[*at, time + 1], goal),
+        bootstrap=(~ended).float(),
+        score=replay.score[*at, time],
+        episode=episode,
+        time=time,
+    )
+
+
+def hindsight_by_score(score: Tensor, time: Tensor, length: Tensor, noise: Tensor) -> Tensor:
+    """A goal index in t + 1 .. length, index k in proportion to score[k - 1], the influence of the step into it."""
+    step = torch.arange(score.shape[-1], device=score.device)  # step k leads to the goal at k + 1
+    possible = (step >= time[..., None]) & (step < length[..., None])  # [R, B, T]
+    running = running_sum((score.clamp(min=0) + 1e-8).double() * possible)
+    return pick(running, noise.double()) + 1

@@ -1,0 +1,273 @@
+"""Ensemble disagreement (Pathak et al., 2019): curiosity as the spread of M networks' predictions, for R replicas."""
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from itertools import pairwise
+from pathlib import Path
+from typing import Any, Literal
+
+import gymnasium
+import torch
+from torch import Tensor, nn
+
+from butfor.models.capture import compiled
+from butfor.models.dynamics import split_table
+from butfor.models.fitting import FitConfig, Fitting, make_optimizer, train_step
+from butfor.models.networks import ACTIVATIONS, Activation, InputNorm, Linear, draw_uniform, make_generators
+from butfor.spaces.action_checks import GUESSED, warn_untried
+from butfor.spaces.arrays import Array, check_entities, check_table, check_transitions, like
+from butfor.training.replay import Weights
+from butfor.training.signals.transitions import Memory, Rounds, Units, load_model, save_model
+
+AT_ONCE = {"cpu": 2**20, "cuda": 2**28}  # activations: what stays in a processor's cache, or in 4 GiB of a GPU
+
+
+@dataclass(frozen=True)
+class EnsembleConfig:
+    """The networks and their training. Defaults are the paper's for the object's position with recomputed scores."""
+
+    members: int = 5
+    """networks, each with its own first weights and samples"""
+    layers: int = 4
+    """hidden layers"""
+    width: int = 256
+    """units of each hidden layer"""
+    activation: Activation = "tanh"
+    """what follows each hidden layer"""
+    normalize_input: bool = True
+    """batch normalisation of states and actions, without learnable parameters"""
+    batch_size: int = 500
+    """transitions a batch of each member"""
+    learning_rate: float = 8e-4
+    betas: tuple[float, float] = (0.9, 0.9)
+    """Adam's decay rates"""
+    newest: int = 100
+    """while an agent learns: once more than `newest_from` episodes are stored, `newest_share` of the samples come from
+    this many newest ones"""
+    newest_from: int = 1_200
+    newest_share: float = 0.25
+    rescore: Literal["all", "once"] = "all"
+    """after a round, score the whole memory anew, or only what never was: each episode keeps its first score"""
+
+    def __post_init__(self) -> None:
+        if self.members < 2:
+            raise ValueError(f"members must be at least 2, to disagree; got {self.members}.")
+        for name in ("layers", "width", "batch_size", "newest"):
+            if getattr(self, name) < 1:
+                raise ValueError(f"{name} must be at least 1; got {getattr(self, name)}.")
+        if self.normalize_input and self.batch_size < 2:
+            raise ValueError("batch_size is 1, but normalize_input needs batches of at least 2; change one of them.")
+        if self.activation not in ACTIVATIONS:
+            raise ValueError(f"activation is {self.activation!r}; it must be one of {', '.join(ACTIVATIONS)}.")
+        if not self.learning_rate > 0:
+            raise ValueError(f"learning_rate must be positive; got {self.learning_rate}.")
+        if not 0 <= self.newest_share < 1:
+            raise ValueError(f"newest_share must lie in [0, 1); got {self.newest_share}.")
+        if self.rescore not in ("all", "once"):
+            raise ValueError(f"rescore is {self.rescore!r}; it must be 'all' or 'once'.")
+
+
+class Ensemble(nn.Module):
+    """M networks of each of R replicas as R x M replicas; they predict the scaled change of an entity."""
+
+    def __init__(
+        self,
+        sizes: tuple[int, int, int],
+        config: EnsembleConfig,
+        generators: Sequence[torch.Generator],
+    ) -> None:
+        """`sizes` are those of an observation, an action and a target.
+
+        There is one generator a replica: its members' weights are drawn from it one after the other.
+        """
+        super().__init__()
+        self.obs_size, action_size, self.target_size = sizes
+        self.config = config
+        streams = [generator for generator in generators for _ in range(config.members)]
+        self.replicas = len(streams)  # R x M
+        inputs = self.obs_size + action_size
+        self.norm = InputNorm(inputs, self.replicas) if config.normalize_input else None
+        widths = [inputs, *[config.width] * config.layers]
+        self.hidden = nn.ModuleList(Linear(*pair, streams) for pair in pairwise(widths))
+        self.head = Linear(config.width, self.target_size, streams)
+
+    def forward(self, inputs: Tensor) -> Tensor:
+        """Concatenated states and actions [R x M, B, D + A] -> the scaled change [R x M, B, d]."""
+        activation = ACTIVATIONS[self.config.activation]
+        x = inputs if self.norm is None else self.norm(inputs)
+        for layer in self.hidden:
+            x = activation(layer(x))
+        change: Tensor = self.head(x)
+        return change
+
+    def loss(self, inputs: Tensor, target: Tensor) -> Tensor:
+        """Squared error, mean over dimensions and batch: [R x M]."""
+        loss: Tensor = (self(inputs) - target).square().mean((1, 2))
+        return loss
+
+    predict_mean = forward
+
+    @torch.no_grad()
+    def disagreement(self, inputs: Tensor, entities: Sequence[Sequence[int]]) -> Tensor:
+        """Squared deviation from the ensemble's mean, mean over members and dimensions: [R, N, D + A] -> [R, N, J].
+
+        Each of the J entities is a list of the target's dimensions. Inputs are normalised by the running statistics.
+        """
+        if self.training:
+            raise RuntimeError("The disagreement was asked for in training mode; call .eval() on the ensemble first.")
+        members = self.config.members
+        result = inputs.new_zeros(*inputs.shape[:2], len(entities))
+        size = max(1, AT_ONCE["cuda" if inputs.is_cuda else "cpu"] // (self.replicas * self.config.width))
+        for start in range(0, inputs.shape[1], size):
+            part = inputs[:, start : start + size]
+            predicted = self(part.repeat_interleave(members, 0)).unflatten(0, (-1, members))  # [R, M, n, d]
+            spread = predicted.var(1, correction=0)
+            for entity, dims in enumerate(entities):
+                result[:, start : start + size, entity] = spread[..., list(dims)].mean(-1)
+        return result
+
+
+class Disagreement:
+    """Disagreement for anyone's data: fit an ensemble on transitions, then ask where its members differ.
+
+    >>> Disagreement.fit(obs, action, next_obs, entities={"cube": [3, 4, 5]}).score(obs, action)["cube"]  # [N]
+    """
+
+    def __init__(self, model: Ensemble, units: Units) -> None:
+        self.model, self.units = model.eval(), units
+
+    @classmethod
+    def fit(
+        cls,
+        obs: Array,
+        action: Array,
+        next_obs: Array,
+        entities: Mapping[str, Sequence[int]],
+        *,
+        action_space: gymnasium.Space[Any] | None = None,
+        validation: float = 0.1,
+        config: EnsembleConfig | None = None,
+        epochs: int = 300,
+        seed: int = 0,
+        device: torch.device | str = "cpu",
+        progress: Callable[[Fitting], None] | None = None,
+    ) -> "Disagreement":
+        """Learns the change of the entities from transitions obs [N, D], action [N, A] (or integers [N]), next_obs.
+
+        `entities` names sets of columns of `next_obs`. A share `validation` of the transitions is held out and
+        evaluated every 5 epochs; each member keeps its best weights. `progress` is called after every validation.
+        """
+        if epochs < 1:
+            raise ValueError(f"epochs must be at least 1; got {epochs}.")
+        config = config or EnsembleConfig()
+        fitting = FitConfig(config.batch_size, config.learning_rate, config.betas, epochs, validate_every=5)
+        transitions = check_transitions(obs, action, next_obs)
+        units = Units.of(transitions, check_entities(entities, *transitions[::2]), action_space)
+        units.law.check("action", transitions[1])
+        warn_untried(units.law, transitions[1], GUESSED)
+        train, held_out = split_table(units.table(transitions, device), validation, seed)
+        sizes = (transitions[0].shape[1], units.law.size, train[1].shape[1])
+        ensemble = Ensemble(sizes, config, make_generators([seed * 1000])).to(device)
+        with torch.no_grad():  # a steady drift need not be learned
+            ensemble.head.bias.copy_(train[1].mean(0))
+        streams = make_generators([seed * 1000 + 1 + member for member in range(config.members)])
+        for fitted in Fitting(ensemble, train, held_out, fitting, streams).run():
+            if progress is not None:
+                progress(fitted)
+        return cls(ensemble, units)
+
+    def score(self, obs: Array, action: Array, next_obs: Array | None = None) -> dict[str, Any]:
+        """Disagreement at each state and action, one array [N] an entity, in units of the changes' variance.
+
+        What came next does not matter; `next_obs` is there so that every score can be asked for in the same way.
+        """
+        check_table("obs", obs, self.model.obs_size)
+        transitions = check_transitions(obs, action, obs if next_obs is None else next_obs, fewest=0)
+        self.units.law.check("action", transitions[1])
+        inputs, _ = self.units.table(transitions, self.model.head.bias.device)
+        copies = inputs.expand(self.model.replicas // self.model.config.members, -1, -1)
+        scores = self.model.disagreement(copies, self.units.dims).mean(0)  # [R, N, J] -> [N, J]
+        return {name: like(scores[:, j], obs) for j, name in enumerate(self.units.entities)}
+
+    def save(self, path: Path | str) -> None:
+        """Writes one safetensors file with a JSON header; nothing in it is executable."""
+        save_model(path, "disagreement", self.model, self.units, self.model.replicas // self.model.config.members)
+
+    @classmethod
+    def load(cls, path: Path | str, device: torch.device | str = "cpu", replica: int | None = None) -> "Disagreement":
+        """Reads what `save` wrote: all replicas, whose scores are averaged, or one of them alone."""
+        return cls(*load_model(path, "disagreement", _make, device, replica)[:2])
+
+
+def _make(sizes: tuple[int, int, int], config: dict[str, Any], generators: Sequence[torch.Generator]) -> Ensemble:
+    return Ensemble(sizes, EnsembleConfig(**config | {"betas": tuple(config["betas"])}), generators)
+
+
+class OnlineDisagreement:
+    """R ensembles with their optimiser; `fit` takes batches from the memory, `score` scores its transitions."""
+
+    def __init__(self, config: EnsembleConfig, memory: Memory, generators: Sequence[torch.Generator]) -> None:
+        replay, device = memory.replay, memory.device
+        self.config, self.memory, self.replay = config, memory, replay
+        self.model = Ensemble(self.memory.sizes, config, generators).to(device)
+        self.model.eval()  # but for `fit`
+        self.optimizer = make_optimizer(self.model, FitConfig(learning_rate=config.learning_rate, betas=config.betas))
+        self.weights = Weights(replay, even=True)
+        self.scored = 0  # episodes stored when last something was scored
+        self._loss = compiled(self.model.loss, device)
+        self.rounds = Rounds(self.model, self.optimizer, self._draw, self._steps, replay)
+
+    def choose_data(self) -> None:
+        """Sets which steps the coming batches are drawn from: all, with a share from the newest where that is due."""
+        replay, config = self.replay, self.config
+        weight = replay.valid().float()
+        if replay.stored > config.newest_from:
+            weight = replay.favour_newest(weight, config.newest, config.newest_share)
+        self.weights.fill(weight)
+
+    def fit(self, batches: int, generators: Sequence[torch.Generator], fast: bool = True) -> Tensor:
+        """Trains on batches of the chosen data; their summed loss [R]. `fast` lets a GPU round to TF32."""
+        return self.rounds.fit(batches, generators, fast)
+
+    def _draw(self, batches: int, generators: Sequence[torch.Generator]) -> list[Tensor]:
+        """The random numbers of a block."""
+        return [draw_uniform(generators, batches, self.config.members, self.config.batch_size, 2)]
+
+    def _steps(self, noise: Tensor) -> Tensor:
+        """A block of optimiser steps from noise [R, steps, M, batch, 2]; their summed loss [R]."""
+        episode, time = self.weights.draw(noise.flatten(1, 3))
+        tables = self.memory.table(self.replay.rows, episode, time)
+        inputs, target = (table.unflatten(1, noise.shape[1:4]) for table in tables)  # [R, steps, M, batch, ...]
+        losses = [
+            train_step(self._loss, self.optimizer, x.flatten(0, 1), y.flatten(0, 1))
+            for x, y in zip(inputs.unbind(1), target.unbind(1), strict=True)
+        ]  # of [R x M]
+        return torch.stack(losses).sum(0).view(-1, self.config.members).mean(1)
+
+    def score(self, slots: Tensor, generators: Sequence[torch.Generator] = ()) -> None:
+        """Scores every transition of the episodes in these slots: the disagreement at (s_t, a_t); nothing is random."""
+        replay, dims = self.replay, range(self.model.target_size)
+        for part in slots.split(1000):
+            inputs, _, valid = self.memory.episodes(part)
+            score = self.model.disagreement(inputs.flatten(1, 2), [dims])
+            replay.score[:, part] = score.view(valid.shape) * valid
+        self.scored = replay.stored
+
+    def slots_to_score(self) -> Tensor:
+        """The episodes to score after a round: all, or those never scored."""
+        everything = self.config.rescore == "all"
+        return self.replay.slots(self.replay.size if everything else self.replay.stored - self.scored)
+
+    def save(self, path: Path | str, seed: int) -> None:
+        """Writes the ensembles as one public `Disagreement`; it draws no random numbers, so the seed is not needed."""
+        Disagreement(self.model, self.memory.units).save(path)
+
+    def state(self) -> dict[str, Any]:
+        """Weights and optimiser."""
+        return {"model": self.model.state_dict(), "optimizer": self.optimizer.state_dict(), "scored": self.scored}
+
+    def restore(self, state: dict[str, Any]) -> None:
+        """Puts back what `state` gave, before anything was recorded."""
+        self.model.load_state_dict(state["model"])
+        self.optimizer.load_state_dict(state["optimizer"])
+        self.scored = state["scored"]

@@ -1,0 +1,231 @@
+"""VIME (Houthooft et al., 2016): curiosity as information gain about the dynamics, for anyone's arrays and online."""
+
+import warnings
+from collections.abc import Callable, Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+import gymnasium
+import torch
+from torch import Tensor, nn
+
+from butfor.models.bayesian import BayesianNetwork, VimeConfig, draw_noise, gain_of_steps, train_block
+from butfor.models.capture import captured, compiled
+from butfor.models.fitting import FitConfig, check_finite, make_optimizer
+from butfor.models.networks import draw_uniform, make_generators
+from butfor.spaces.action_checks import GUESSED, warn_untried
+from butfor.spaces.arrays import Array, check_entities, check_table, check_transitions, like
+from butfor.training.replay import Weights
+from butfor.training.signals.transitions import BLOCK, Memory, Rounds, Units, load_model, save_model
+
+REPORT = 1000  # batches between two reports of progress
+
+
+class Vime:
+    """Information gain for anyone's data: fit it on transitions, then ask how much any others would teach it.
+
+    >>> Vime.fit(obs, action, next_obs, entities={"cube": [3, 4, 5]}).score(obs, action, next_obs)["cube"]  # [N], nats
+    """
+
+    def __init__(self, model: BayesianNetwork, units: Units, seed: int = 0) -> None:
+        self.model, self.units, self.seed = model.eval(), units, seed
+
+    @classmethod
+    def fit(
+        cls,
+        obs: Array,
+        action: Array,
+        next_obs: Array,
+        entities: Mapping[str, Sequence[int]],
+        *,
+        action_space: gymnasium.Space[Any] | None = None,
+        config: VimeConfig | None = None,
+        batches: int = 20_000,
+        seed: int = 0,
+        device: torch.device | str = "cpu",
+        progress: Callable[[int, float], None] | None = None,
+    ) -> "Vime":
+        """Learns a posterior over networks from transitions obs [N, D], action [N, A] (or integers [N]), next_obs.
+
+        `entities` names sets of columns of `next_obs`. Without a `config`, kl_weight is 1 / N, which makes the loss the
+        ELBO of all the data (the paper's 0.05 counts it as 20 transitions), and the gain is the second-order one.
+        `progress` is called with the batches so far and the mean loss since its last call.
+        """
+        if batches < 1:
+            raise ValueError(f"batches must be at least 1; got {batches}.")
+        transitions = check_transitions(obs, action, next_obs)
+        units = Units.of(transitions, check_entities(entities, *transitions[::2]), action_space)
+        units.law.check("action", transitions[1])
+        warn_untried(units.law, transitions[1], GUESSED)
+        rows, obs_size = transitions[0].shape
+        config = config or VimeConfig(kl_weight=1 / rows, method="second_order")
+        inputs, target = units.table(transitions, device)
+        first = make_generators([seed * 1000])
+        network = BayesianNetwork((obs_size, units.law.size, target.shape[1]), config, first).to(device)
+        network.offset.copy_(target.mean(0))  # a steady drift need not be learned
+        optimizer = make_optimizer(network, FitConfig(learning_rate=config.learning_rate))
+        streams = make_generators([seed * 1000 + 1], device)
+
+        def block(index: Tensor, noise: Tensor) -> Tensor:
+            return train_block(network.loss, optimizer, inputs[index], target[index], noise)
+
+        recorded: dict[int, Callable[[Tensor, Tensor], Tensor]] = {}
+        total, reported = torch.zeros(1, device=device), 0
+        for start in range(0, batches, BLOCK):
+            count = min(BLOCK, batches - start)
+            shape = (1, count * config.batch_size)
+            index = torch.randint(rows, shape, generator=streams[0], device=device)
+            noise = draw_noise(streams, count, config.samples, network.size)
+            if count not in recorded:
+                recorded[count] = captured(block, [index, noise], [network, optimizer])
+            total += recorded[count](index, noise)
+            done = start + count
+            if done % REPORT == 0 or done == batches:
+                check_finite(total)
+                if progress is not None:
+                    progress(done, float(total) / (done - reported))
+                total, reported = torch.zeros_like(total), done
+        fitted = cls(network, units, seed)
+        if not fitted._has_learned(inputs[:10_000], target[:10_000]):
+            warnings.warn(
+                "The network predicts no better than the mean change. Unless that is all there is to learn, lower "
+                f"kl_weight, now {config.kl_weight:g} (1 / transitions is the ELBO of all data), or fit for longer.",
+                stacklevel=2,
+            )
+        return fitted
+
+    @torch.no_grad()
+    def _has_learned(self, inputs: Tensor, target: Tensor) -> bool:
+        """Whether the posterior's mean explains at least a hundredth of the targets' variance."""
+        noise = torch.zeros(1, 1, self.model.size, device=inputs.device)
+        error = target - self.model(inputs[None], noise)[0, 0]
+        return bool(error.square().sum() < 0.99 * (target - target.mean(0)).square().sum())
+
+    def score(
+        self, obs: Array, action: Array, next_obs: Array, generator: torch.Generator | None = None
+    ) -> dict[str, Any]:
+        """Information gain in nats, one array [N] an entity: what its columns would teach the network; it stays as is.
+
+        Rows are taken as consecutive in groups of `config.group`, all of which have their group's value; score
+        episodes one by one to keep groups from spanning two. The same call gives the same numbers unless a `generator`
+        for the drawn weights is passed in.
+        """
+        check_table("obs", obs, self.model.obs_size)
+        transitions = check_transitions(obs, action, next_obs, fewest=0)
+        self.units.law.check("action", transitions[1])
+        device = self.model.mean.device
+        table = self.units.table(transitions, device)
+        inputs, target = (part.expand(self.model.replicas, 1, -1, -1) for part in table)  # [R, 1, N, ...]
+        valid = torch.ones(inputs.shape[:3], dtype=torch.bool, device=device)
+        scores = {}
+        for name, dims in zip(self.units.entities, self.units.dims, strict=True):
+            stream = make_generators([self.seed], device)[0] if generator is None else generator
+            if not isinstance(stream, torch.Generator) or stream.device.type != device.type:
+                raise TypeError(f"generator is {generator!r}; expected a torch.Generator on {device}.")
+            gain = gain_of_steps(self.model, inputs, target, valid, [stream], dims)
+            scores[name] = like(gain.mean(0)[0], obs)
+        return scores
+
+    def save(self, path: Path | str) -> None:
+        """Writes one safetensors file with a JSON header; nothing in it is executable."""
+        save_model(path, "vime", self.model, self.units, self.model.replicas, self.seed)
+
+    @classmethod
+    def load(cls, path: Path | str, device: torch.device | str = "cpu", replica: int | None = None) -> "Vime":
+        """Reads what `save` wrote: all replicas, whose scores are averaged, or one of them alone."""
+        return cls(*load_model(path, "vime", _make, device, replica))
+
+
+def _make(
+    sizes: tuple[int, int, int], config: dict[str, Any], generators: Sequence[torch.Generator]
+) -> BayesianNetwork:
+    return BayesianNetwork(sizes, VimeConfig(**config), generators)
+
+
+class RunningMedian(nn.Module):
+    """The usual size of a score, per replica: the mean of the last 100 medians, each over the last 10 episodes."""
+
+    scores: Tensor
+    medians: Tensor
+
+    def __init__(self, replicas: int, steps: int, episodes: int = 10, medians: int = 100) -> None:
+        super().__init__()
+        self.register_buffer("scores", torch.full((replicas, episodes, steps), torch.nan))  # NaN: none yet
+        self.register_buffer("medians", torch.full((replicas, medians), torch.nan))
+
+    def update(self, score: Tensor, valid: Tensor) -> Tensor:
+        """Takes in an episode's scores [R, T], of which only the valid count; gives the divisor [R], 1 where that is 0.
+
+        The episode's own scores count, so the first episode of all has a median of 1 once divided.
+        """
+        newest = score.masked_fill(~valid, torch.nan)[:, None]
+        self.scores.copy_(torch.cat([self.scores[:, 1:], newest], 1))
+        median = self.scores.flatten(1).nanquantile(0.5, 1, keepdim=True)  # [R, 1]
+        self.medians.copy_(torch.cat([self.medians[:, 1:], median], 1))
+        mean = self.medians.nanmean(1)
+        return torch.where(mean > 0, mean, 1.0)
+
+
+class OnlineVime:
+    """R Bayesian networks with their optimiser; `fit` takes batches from the memory, `score` scores its episodes."""
+
+    def __init__(self, config: VimeConfig, memory: Memory, generators: Sequence[torch.Generator]) -> None:
+        replay, device = memory.replay, memory.device
+        self.config, self.memory, self.replay = config, memory, replay
+        self.model = BayesianNetwork(self.memory.sizes, config, generators).to(device)
+        self.model.eval()  # but for `fit`
+        self.optimizer = make_optimizer(self.model, FitConfig(learning_rate=config.learning_rate))
+        self.weights = Weights(replay, even=True)
+        self.median = RunningMedian(replay.replicas, replay.steps).to(device)
+        self.scored = 0  # episodes stored when last something was scored
+        self._loss = compiled(self.model.loss, device)
+        self.rounds = Rounds(self.model, self.optimizer, self._draw, self._steps, replay)
+
+    def choose_data(self) -> None:
+        """The coming batches are drawn from all steps in memory alike."""
+        self.weights.fill(self.replay.valid().float())
+
+    def fit(self, batches: int, generators: Sequence[torch.Generator], fast: bool = True) -> Tensor:
+        """Trains on batches of the chosen data; their summed loss [R]. `fast` lets a GPU round to TF32."""
+        return self.rounds.fit(batches, generators, fast)
+
+    def _draw(self, batches: int, generators: Sequence[torch.Generator]) -> list[Tensor]:
+        """The random numbers of a block: where the batches come from, and the noise of their weights."""
+        config = self.config
+        places = draw_uniform(generators, batches * config.batch_size, 2)
+        return [places, draw_noise(generators, batches, config.samples, self.model.size)]
+
+    def _steps(self, places: Tensor, noise: Tensor) -> Tensor:
+        """A block of steps: places [R, steps x batch, 2], weight noise [R, steps, S, P]; their summed loss [R]."""
+        episode, time = self.weights.draw(places)
+        inputs, target = self.memory.table(self.replay.rows, episode, time)
+        return train_block(self._loss, self.optimizer, inputs, target, noise)
+
+    def score(self, slots: Tensor, generators: Sequence[torch.Generator]) -> None:
+        """Scores the episodes in these slots in turn: information gain over its usual size; nothing is trained."""
+        replay, dims = self.replay, range(self.model.target_size)
+        for part in slots.split(1000) if len(slots) else ():
+            inputs, target, valid = self.memory.episodes(part)
+            gain = gain_of_steps(self.model, inputs, target, valid, generators, dims)  # [R, n, T]
+            usual = [self.median.update(gain[:, row], valid[:, row]) for row in range(len(part))]
+            replay.score[:, part] = gain / torch.stack(usual, 1)[..., None]
+        self.scored = replay.stored
+
+    def slots_to_score(self) -> Tensor:
+        """The episodes to score after a round: those never scored; each keeps the score it was given when new."""
+        return self.replay.slots(self.replay.stored - self.scored)
+
+    def save(self, path: Path | str, seed: int) -> None:
+        """Writes the networks as one public `Vime`."""
+        Vime(self.model, self.memory.units, seed).save(path)
+
+    def state(self) -> dict[str, Any]:
+        """Weights, optimiser, and what normalises the scores."""
+        parts = ("model", "optimizer", "median")
+        return {name: getattr(self, name).state_dict() for name in parts} | {"scored": self.scored}
+
+    def restore(self, state: dict[str, Any]) -> None:
+        """Puts back what `state` gave, before anything was recorded."""
+        for name in ("model", "optimizer", "median"):
+            getattr(self, name).load_state_dict(state[name])
+        self.scored = state["scored"]

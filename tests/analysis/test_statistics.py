@@ -1,0 +1,373 @@
+"""Statistics of curves against closed forms, and against every possible resample where these can be listed."""
+
+import itertools
+import math
+import time
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from scipy.stats import binom, mannwhitneyu
+
+from butfor.analysis.statistics import (
+    Reach,
+    area_under_curve,
+    bootstrap_interval,
+    curve_summary,
+    episodes_to_reach,
+    export_rliable,
+    interquartile_mean,
+    probability_of_improvement,
+    reach_summary,
+    speedup,
+)
+
+
+def mean(samples: Sequence[Any]) -> float:
+    return float(np.concatenate(samples).mean())
+
+
+def exact_bounds(sample: Sequence[float], statistic: Callable[[Any], Any], level: float = 0.95) -> tuple[float, float]:
+    """The percentiles of a statistic over all n ** n equally probable resamples."""
+    drawn = [float(statistic(np.array(one))) for one in itertools.product(sample, repeat=len(sample))]
+    values, tail = np.sort(np.round(drawn, 9)), (1 - level) / 2
+    steps = np.searchsorted(values, np.unique(values)) / len(values)  # P(statistic < v) for each value v
+    near = 3 * math.sqrt(tail * (1 - tail) / 2000)
+    assert np.abs(steps - tail).min() > near, "a step so near makes 2000 resamples a matter of luck"
+    assert np.abs(steps - (1 - tail)).min() > near, "a step so near makes 2000 resamples a matter of luck"
+    outside = int(len(values) * tail)
+    return float(values[outside]), float(values[-1 - outside])
+
+
+# --- means and intervals --------------------------------------------------------------------------
+
+
+def test_the_interquartile_mean_is_that_of_the_middle_half() -> None:
+    assert interquartile_mean(range(1, 9)) == 4.5  # of 3, 4, 5, 6
+    assert interquartile_mean([[8, 1, 100], [-50, 3, 5], [4, 6, 2]]) == pytest.approx(4.0)  # of 2, 3, 4, 5, 6 of nine
+    assert interquartile_mean([7]) == 7
+
+
+def test_the_interval_of_two_points_is_that_of_the_binomial_law() -> None:
+    two = bootstrap_interval([[0, 1]], mean)  # means 0, 1/2, 1 with probabilities 1/4, 1/2, 1/4
+    assert (two.low, two.value, two.high) == (0, 0.5, 1)
+    middle = bootstrap_interval([[0, 1]], mean, level=0.4)
+    assert (middle.low, middle.high) == (0.5, 0.5)
+    ten = bootstrap_interval([[0] * 5 + [1] * 5], mean)
+    assert (ten.low, ten.high) == (binom.ppf(0.025, 10, 0.5) / 10, binom.ppf(0.975, 10, 0.5) / 10) == (0.2, 0.8)
+
+
+@pytest.mark.parametrize(
+    ("sample", "level"),
+    [([0, 1, 10], 0.95), ([0, 1, 10], 0.8), ([0, 0, 1, 10, 10], 0.95), ([0, 1, 1, 10, 10], 0.5)],
+)
+def test_the_interval_is_that_of_all_resamples(sample: list[float], level: float) -> None:
+    expected = exact_bounds(sample, np.mean, level)
+    found = bootstrap_interval([sample], mean, level)
+    assert (found.low, found.high) == pytest.approx(expected)
+
+
+def test_as_many_resamples_lie_outside_on_either_side() -> None:
+    values = iter([*range(20, 0, -1), 7])  # of twenty resamples, then of the sample itself
+    found = bootstrap_interval([[0, 1]], lambda _: next(values), level=0.9, resamples=20)
+    assert (found.low, found.value, found.high) == (2, 7, 19)
+
+
+def test_each_sample_is_redrawn_on_its_own_and_its_rows_stay_whole() -> None:
+    constant = bootstrap_interval([np.zeros(5), np.ones(3)], mean)
+    assert (constant.low, constant.high) == (3 / 8, 3 / 8)  # drawn from all eight together, this would vary
+    rows = np.array([[1.0, 2.0], [3.0, 6.0], [5.0, 10.0]])
+    doubled = bootstrap_interval([rows], lambda drawn: float(np.abs(drawn[0][:, 1] - 2 * drawn[0][:, 0]).max()))
+    assert (doubled.low, doubled.value, doubled.high) == (0, 0, 0)
+
+
+def test_the_seed_decides_the_resamples() -> None:
+    sample = [np.random.default_rng(0).normal(size=10)]
+    first, again, other = (bootstrap_interval(sample, mean, resamples=50, seed=seed) for seed in (1, 1, 2))
+    assert first == again != other
+
+
+def test_infinite_values_do_no_harm() -> None:
+    late = bootstrap_interval([[1.0, 2.0, math.inf]], lambda drawn: float(drawn[0].max()))
+    assert (late.low, late.high) == (1, math.inf)  # P(max = 1) = 1/27
+
+
+def test_two_thousand_resamples_of_ten_seeds_take_a_moment() -> None:
+    sample = np.random.default_rng(0).normal(size=(10, 3))
+    began = time.process_time()
+    bootstrap_interval([sample, sample], lambda drawn: float(np.median(np.concatenate(drawn))))
+    assert time.process_time() - began < 1
+
+
+def test_the_interval_covers_the_mean_about_as_often_as_it_says() -> None:
+    # for n = 10 the percentile interval is about that of t with 1.96 sqrt(0.9), which covers 0.90
+    random = np.random.default_rng(0)
+    found = [bootstrap_interval([random.normal(size=10)], mean, resamples=400, seed=i) for i in range(600)]
+    covered = np.mean([one.low <= 0 <= one.high for one in found])
+    assert 0.88 < covered < 0.98
+
+
+def test_the_summary_of_curves() -> None:
+    seeds = [1.0, 0.0, 0.3, 0.0, 1.0]
+    summary = curve_summary([100, 200], np.array([seeds, [0.5] * 5]).T)
+    assert set(summary) == {"episodes", "mean", "mean_low", "mean_high", "std", "iqm", "iqm_low", "iqm_high"}
+    assert summary["episodes"] == [100, 200]
+    assert summary["mean"] == pytest.approx([2.3 / 5, 0.5])
+    assert summary["std"] == pytest.approx([math.sqrt(2.09 / 5 - 0.46**2), 0])
+    assert summary["iqm"] == pytest.approx([1.3 / 3, 0.5])
+    statistics: dict[str, Callable[[Any], Any]] = {"mean": np.mean, "iqm": lambda drawn: np.sort(drawn)[1:4].mean()}
+    for name, statistic in statistics.items():
+        low, high = exact_bounds(seeds, statistic)
+        assert summary[f"{name}_low"] == pytest.approx([low, 0.5])
+        assert summary[f"{name}_high"] == pytest.approx([high, 0.5])
+
+
+def test_the_area_under_a_curve() -> None:
+    ramp = np.linspace(0, 1, 11)
+    np.testing.assert_allclose(area_under_curve(np.arange(11) * 100, [ramp, ramp**0, 1 - ramp]), [0.5, 1, 0.5])
+    # 100 episodes from 0 to 1, then 300 at 1: (50 + 300) / 400, from the first evaluation on
+    np.testing.assert_allclose(area_under_curve([1000, 1100, 1400], [[0, 1, 1]]), [7 / 8])
+
+
+def test_the_probability_of_improvement_by_hand() -> None:
+    better = probability_of_improvement([3, 4], [1, 2, 2.5])
+    assert (better.low, better.value, better.high) == (1, 1, 1)
+    assert probability_of_improvement([1, 2, 2.5], [3, 4]).value == 0
+    equal = probability_of_improvement([1, 1], [1, 1, 1])
+    assert (equal.low, equal.value, equal.high) == (0.5, 0.5, 0.5)
+    # (1, 3) against (2, 4): only 3 > 2; redrawn it is 1 with 1/16, at least 1/2 with 5/16, 0 with more than 5 %
+    interleaved = probability_of_improvement([1, 3], [2, 4], level=0.8)
+    assert (interleaved.low, interleaved.value, interleaved.high) == (0, 0.25, 0.5)
+    assert probability_of_improvement([1, 3], [2, 4]).high == 1
+    assert probability_of_improvement([math.inf, 3], [math.inf, 1]).value == (0.5 + 1 + 0 + 1) / 4
+
+
+def test_the_probability_of_improvement_is_mann_and_whitneys() -> None:
+    random = np.random.default_rng(0)
+    x, y = random.integers(0, 6, 12), random.integers(1, 7, 9)
+    expected = mannwhitneyu(x, y).statistic / (12 * 9)
+    found = probability_of_improvement(x, y)
+    assert found.value == pytest.approx(expected)
+    assert found.low < found.value < found.high
+    plain = bootstrap_interval([x, y], lambda drawn: mannwhitneyu(*drawn, method="asymptotic").statistic / (12 * 9))
+    assert (found.low, found.high) == pytest.approx((plain.low, plain.high), abs=0.03)  # another draw, the same law
+
+
+def test_the_interval_of_a_probability_does_not_hang_on_the_draw() -> None:
+    """Ten against ten: the ends are steps of 1/200, and a verdict may ask on which side of a bound one lies."""
+    x, y = np.arange(10) * 2.0, np.arange(10) * 2.0 + 1
+    found = [probability_of_improvement(x, y, seed=seed) for seed in range(8)]
+    for ends in ([one.low for one in found], [one.high for one in found]):
+        assert max(ends) - min(ends) <= 2 / 200 + 1e-9
+
+
+# --- episodes to reach a level --------------------------------------------------------------------
+
+EPISODES = [100, 200, 300, 400]
+
+
+def steps(*reached: float) -> list[list[float]]:
+    """Curves over ten evaluations, every 100 episodes, that step from 0 to 1 at the given ones (inf: never)."""
+    return [[float(episode >= start) for episode in range(100, 1001, 100)] for start in reached]
+
+
+def reach(*reached: float, level: float = 0.5) -> Reach:
+    return reach_summary(range(100, 1001, 100), steps(*reached), level)
+
+
+def test_the_first_evaluation_at_the_level() -> None:
+    success = [[0.1, 0.5, 0.4, 0.6], [0.9, 0, 0, 0.0], [0.0, 0.4, 0.5, 0.5], [0.0, 0.1, 0.2, 0.49], [0, 0, 0, 1.0]]
+    assert episodes_to_reach(EPISODES, success, 0.5).tolist() == [200, 100, 300, math.inf, 400]
+    assert episodes_to_reach(EPISODES, success, 0.5, stays=2).tolist() == [math.inf, math.inf, 300, math.inf, math.inf]
+    assert episodes_to_reach(EPISODES, np.array([[0.1, 0.2, 0.9, 0]], dtype=np.float32), 0.9).tolist() == [
+        300
+    ]  # 0.89999998
+
+
+def test_the_median_seed_and_its_interval() -> None:
+    odd = reach(200, 800, 300, 500, 400)
+    assert (odd.value, odd.is_bound, odd.censored, odd.seeds, odd.limit) == (400, False, 0, 5, 1000)
+    assert odd.each == (200, 800, 300, 500, 400)
+    assert (odd.low, odd.high) == exact_bounds(odd.each, np.median)
+    assert reach(200, 300, 500, 900).value == 400
+    assert odd.words() == f"400 episodes [{odd.low:.0f}, {odd.high:.0f}]"
+    assert reach(300).words() == "300 episodes (one seed)"
+
+
+def test_a_median_among_censored_seeds() -> None:
+    some = reach(200, 300, 400, math.inf, math.inf)
+    assert (some.value, some.is_bound, some.censored) == (400, False, 2)
+    assert (some.low, some.high) == (200, math.inf)  # P(median = 200) = P(3 of 5 at 1/5) = 0.058
+    assert some.words() == "400 episodes [200, more than 1,000] (2 of 5 seeds never)"
+    for bound in (reach(200, 300, math.inf, math.inf), reach(200, math.inf, math.inf)):
+        assert (bound.value, bound.is_bound, bound.high) == (1000, True, math.inf)
+        assert bound.low < 1000
+    never = reach(*[100.0] * 3, *[math.inf] * 7)
+    assert never.words() == "more than 1,000 episodes (7 of 10 seeds never)"
+    none = reach(math.inf, math.inf)
+    assert (none.value, none.low, none.high, none.is_bound) == (1000, 1000, math.inf, True)
+
+
+def test_words_of_large_numbers() -> None:
+    one = reach_summary([1600, 1800, 2200], [[1, 1, 1]] * 3 + [[0, 1, 1]] * 4 + [[0, 0, 1]] * 3, 0.5)
+    assert one.words() == "1,800 episodes [1,600, 2,200]"
+
+
+def test_a_stay_at_the_end_of_the_curve_cannot_be_seen() -> None:
+    found = reach_summary(EPISODES, [[0, 0, 0, 1], [0, 0, 0, 1], [0, 0, 1, 1]], 0.5, stays=2)
+    assert (found.value, found.is_bound, found.limit) == (300, True, 300)  # the first two may stay from 400 on
+    assert found.words() == "more than 300 episodes (2 of 3 seeds never)"
+
+
+def test_when_the_mean_over_the_seeds_reaches_the_level() -> None:
+    success = [[0.9, 0.9, 0.9, 0.9], [0.0, 0.1, 0.2, 0.7], [0.0, 0.2, 0.4, 0.5]]
+    assert reach_summary(EPISODES, success, 0.5).mean_reach == 300  # means 0.3, 0.4, 0.5, 0.7
+    assert reach_summary(EPISODES, success, 0.8).mean_reach == math.inf
+
+
+def test_the_speedup_of_medians() -> None:
+    same = speedup(reach(600, 600, 600), reach(300, 300))
+    assert (same.value, same.is_lower_bound, same.low, same.high) == (2, False, 2, 2)
+    assert same.words() == "2.0 times as fast [2.0, 2.0]"
+    # medians 100, 250, 400 and 100, 150, 200; the extreme ratios have probability 1/16 each
+    found = speedup(reach(100, 400), reach(100, 200))
+    assert (found.value, found.low, found.high) == pytest.approx((250 / 150, 100 / 200, 400 / 100))
+
+
+def test_the_speedup_is_a_bound_where_the_slow_arm_never() -> None:
+    bound = speedup(reach(*[math.inf] * 5), reach(400, 400, 500, 200, 400))
+    assert (bound.value, bound.is_lower_bound, bound.high) == (2.5, True, math.inf)
+    assert bound.low == 1000 / 500  # P(median = 500) = P(3 of 5 at 1/5) = 0.058
+    assert bound.words() == "at least 2.5 times as fast [2.0, unbounded]"
+
+
+def test_censored_seeds_widen_the_interval_of_the_speedup() -> None:
+    slow = speedup(reach(600, 600, math.inf), reach(300, 300, 300))
+    assert (slow.value, slow.is_lower_bound, slow.low, slow.high) == (2, False, 2, math.inf)
+    # the fast arm's redrawn median lies beyond 1000 with probability 7/27: the ratio then is between 0 and 0.6
+    fast = speedup(reach(600, 600, 600), reach(300, 300, math.inf))
+    assert (fast.value, fast.is_lower_bound, fast.low, fast.high) == (2, False, 0, 2)
+
+
+def test_a_speedup_with_censored_seeds_in_both_arms() -> None:
+    both = speedup(reach(600, 600, math.inf), reach(300, 300, math.inf))  # now and then both medians are infinite
+    assert (both.value, both.low, both.high) == (2, 0, math.inf)
+
+
+def test_nothing_is_said_where_the_fast_arm_never() -> None:
+    for slow in (reach(100, 200, 300), reach(math.inf)):
+        nothing = speedup(slow, reach(100, math.inf, math.inf))
+        assert (nothing.value, nothing.is_lower_bound, nothing.low, nothing.high) == (None, False, 0, math.inf)
+        assert nothing.words().startswith("no speedup can be given")
+
+
+def test_speedups_without_meaning_are_refused() -> None:
+    with pytest.raises(ValueError, match=r"levels are 0\.5 and 0\.9"):
+        speedup(reach(300), reach(200, level=0.9))
+    with pytest.raises(ValueError, match="take a higher level"):
+        speedup(reach(300), reach_summary([0, 100], [[0.6, 0.7]], 0.5))
+
+
+# --- for rliable ----------------------------------------------------------------------------------
+
+
+def test_the_export_has_the_layout_of_rliable(tmp_path: Path) -> None:
+    random = np.random.default_rng(0)
+    ours, plain = random.random((2, 5, 4)), random.random((2, 3, 4))  # [tasks, runs, evaluations]
+    curves = {
+        "priority + bonus": {"push": (EPISODES, ours[0]), "slide": (EPISODES, ours[1])},
+        "none": {"slide": (EPISODES, plain[1]), "push": (EPISODES, plain[0])},
+    }
+    export_rliable(tmp_path / "new" / "scores.npz", curves)
+    assert [path.name for path in (tmp_path / "new").iterdir()] == ["scores.npz"]
+    with np.load(tmp_path / "new" / "scores.npz", allow_pickle=False) as file:
+        assert set(file) == {"priority + bonus", "none", "tasks", "episodes"}
+        assert file["tasks"].tolist() == ["push", "slide"]
+        assert file["episodes"].tolist() == EPISODES
+        np.testing.assert_array_equal(file["priority + bonus"], ours.transpose(1, 0, 2))
+        np.testing.assert_array_equal(file["none"], plain.transpose(1, 0, 2))
+
+
+@pytest.mark.parametrize(
+    ("curves", "sentence"),
+    [
+        ({}, "nothing to export"),
+        ({"ours": {}}, "nothing to export"),
+        ({"episodes": {"push": ([1, 2], [[0, 1]])}}, "'episodes', a name with a meaning"),
+        ({"a": {"push": ([1], [[0]])}, "b": {"slide": ([1], [[0]])}}, r"b has the tasks \['slide'\]"),
+        ({"a": {"push": ([1], [[0]]), "slide": ([1], [[0], [1]])}}, r"a has unequal numbers of runs, {'push': 1, 'sl"),
+        ({"a": {"push": ([1, 2], [[0, 1]]), "slide": ([1], [[0]])}}, "a on slide has 1 evaluations up to episode 1;"),
+        ({"a": {"push": ([1, 2], [[0, 1]])}, "b": {"push": ([1, 3], [[0, 1]])}}, "b on push has 2 .* up to episode 3;"),
+        ({"a": {"push": ([1], [[math.nan]])}}, "success holds NaN"),
+    ],
+)
+def test_what_cannot_be_exported_is_refused(tmp_path: Path, curves: Any, sentence: str) -> None:
+    with pytest.raises(ValueError, match=sentence):
+        export_rliable(tmp_path / "scores.npz", curves)
+    assert not list(tmp_path.iterdir())
+
+
+# --- sentences ------------------------------------------------------------------------------------
+
+CURVE_FUNCTIONS: list[Callable[[Any, Any], Any]] = [
+    area_under_curve,
+    curve_summary,
+    lambda episodes, success: episodes_to_reach(episodes, success, 0.5),
+    lambda episodes, success: reach_summary(episodes, success, 0.5),
+]
+
+
+@pytest.mark.parametrize("function", CURVE_FUNCTIONS)
+@pytest.mark.parametrize(
+    ("episodes", "success", "sentence"),
+    [
+        ([1, 2], [0.1, 0.2], r"success has shape \[2\]; expected \[S, E\]"),
+        ([[1, 2]], [[0.1, 0.2]], r"episodes has shape \[1, 2\]; expected \[S\]"),
+        ([1, 2, 3], [[0.1, 0.2]], r"success has shape \[1, 2\] and episodes \[3\]"),
+        ([], [[]], "episodes is empty"),
+        ([1, 2], np.zeros((0, 2)), r"success is empty \(shape \[0, 2\]\)"),
+        ([1, 2], [[0, 0], [0, math.nan]], r"success holds NaN, first at \[1, 1\]"),
+        ([1, math.nan], [[0, 0]], r"episodes holds NaN, first at \[1\]"),
+        ([2, 1], [[0, 0]], "sort the evaluations"),
+        ([1, 1], [[0, 0]], "sort the evaluations"),
+        ([-1, 1], [[0, 0]], "sort the evaluations"),
+        ([1, math.inf], [[0, 0]], "sort the evaluations"),
+        ([1, 2], [[0, 97]], "success runs from 0 to 97"),
+        ([1, 2], [[-0.1, 1]], "success runs from -0.1 to 1"),
+    ],
+)
+def test_curves_that_are_none_are_refused(function: Any, episodes: Any, success: Any, sentence: str) -> None:
+    with pytest.raises(ValueError, match=sentence):
+        function(episodes, success)
+
+
+@pytest.mark.parametrize(
+    ("call", "sentence"),
+    [
+        (lambda: episodes_to_reach([1], [[0]], 50), "level of success is 50"),
+        (lambda: reach_summary([1], [[0]], -0.1), "level of success is -0.1"),
+        (lambda: reach_summary([1], [[0]], math.nan), "level of success is nan"),
+        (lambda: episodes_to_reach([1, 2], [[0, 0]], 0.5, stays=3), "stays is 3; expected 1 to 2"),
+        (lambda: episodes_to_reach([1, 2], [[0, 0]], 0.5, stays=0), "stays is 0; expected 1 to 2"),
+        (lambda: area_under_curve([1], [[0]]), "at least two"),
+        (lambda: bootstrap_interval([], mean), "no samples"),
+        (lambda: bootstrap_interval([1.0, 2.0], mean), r"samples\[0\] has shape \[\]"),
+        (lambda: bootstrap_interval([[1.0], []], mean), r"samples\[1\] is empty"),
+        (lambda: bootstrap_interval([[math.nan]], mean), r"samples\[0\] holds NaN"),
+        (lambda: bootstrap_interval([[1.0]], mean, level=95), "interval's level is 95"),
+        (lambda: bootstrap_interval([[1.0]], mean, level=1), "interval's level is 1"),
+        (lambda: bootstrap_interval([[1.0]], mean, resamples=0), "resamples is 0"),
+        (lambda: bootstrap_interval([[1.0]], lambda _: math.nan), "NaN for 2000 of 2000"),
+        (lambda: interquartile_mean([]), "values is empty"),
+        (lambda: interquartile_mean([1, math.nan]), "values holds NaN"),
+        (lambda: probability_of_improvement([[1, 2]], [1]), r"x has shape \[1, 2\]; expected \[S\]"),
+        (lambda: probability_of_improvement([1], []), "y is empty"),
+        (lambda: probability_of_improvement([1], [math.nan]), "y holds NaN"),
+        (lambda: probability_of_improvement([1], [2], level=0), "interval's level is 0"),
+    ],
+)
+def test_mistakes_are_answered_with_a_sentence(call: Callable[[], Any], sentence: str) -> None:
+    with pytest.raises(ValueError, match=sentence):
+        call()

@@ -1,0 +1,312 @@
+"""The docs: they build without a warning, their links lead somewhere, their code runs and prints what they show.
+
+Before a block of Python, `<!-- long: why -->` leaves it to the long tests and `<!-- not run: why -->` to the reader; an
+output block after it (`text`) shows what it prints.
+"""
+
+import os
+import re
+import shlex
+import subprocess
+import sys
+from collections.abc import Callable
+from dataclasses import dataclass
+from functools import cache
+from html.parser import HTMLParser
+from itertools import pairwise
+from pathlib import Path
+from typing import Any
+from urllib.parse import unquote, urlsplit
+
+import pytest
+from contracts.test_architecture import fenced_blocks, shell_commands
+from results_page import anchor
+from support.project import ROOT
+
+import butfor
+
+DOCS = ROOT / "docs"
+PAGES = [ROOT / "README.md", *sorted(DOCS.glob("*.md"))]
+MARKDOWN = [*PAGES, ROOT / "CONTRIBUTING.md", ROOT / "CHANGELOG.md", ROOT / "results" / "README.md"]
+OPTIONAL = ("gymnasium_robotics", "imageio", "matplotlib", "minari", "mujoco", "PIL", "ray", "stable_baselines3")
+FENCE = re.compile(r"^```(\w+)\n(.*?)^```$", re.MULTILINE | re.DOTALL)
+MARKER = re.compile(r"<!-- (long|not run): [^\n]*\S -->\s*")
+NUMBER = re.compile(r"-?\d+\.\d+|-?\d+")
+SMALLEST_GAP = 0.1  # nats or shares, between what a page shows and what another machine computes
+
+
+@dataclass(frozen=True)
+class Block:
+    """Python of a page, what its marker says, and the output that the page shows."""
+
+    code: str
+    marker: str = ""
+    output: str | None = None
+
+
+def python_blocks(text: str) -> list[Block]:
+    """The blocks of Python of a page, in order."""
+    found = list(FENCE.finditer(text))
+    blocks = []
+    for block, following in pairwise([*found, None]):
+        if block is None or block[1] != "python":
+            continue
+        shown = following is not None and following[1] == "text" and not text[block.end() : following.start()].strip()
+        before = re.search(f"(?:{MARKER.pattern})$", text[: block.start()])
+        blocks.append(Block(block[2], before[1] if before else "", following[2] if shown and following else None))
+    return blocks
+
+
+def alike(printed: str, shown: str) -> bool:
+    """The same words, and numbers that are near each other: another processor learns another model."""
+    words = [" ".join(NUMBER.sub("#", text).split()) for text in (printed, shown)]
+    numbers = [[float(number) for number in NUMBER.findall(text)] for text in (printed, shown)]
+    return words[0] == words[1] and all(
+        abs(one - other) <= max(SMALLEST_GAP, 0.1 * abs(other)) for one, other in zip(*numbers, strict=True)
+    )
+
+
+def cases() -> list[Any]:
+    """Each page with code, and once more for the long tests where it has long blocks."""
+    found = []
+    for page in PAGES:
+        markers = [block.marker for block in python_blocks(page.read_text(encoding="utf-8"))]
+        if "" in markers:
+            found.append(pytest.param(page, False, id=page.stem))
+        if "long" in markers:
+            found.append(pytest.param(page, True, id=f"{page.stem}-long", marks=pytest.mark.long))
+    return found
+
+
+@pytest.mark.parametrize(("page", "long"), cases())
+def test_the_code_of_a_page_runs(
+    page: Path, long: bool, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """Blocks of one page share their names; what README.md holds word for word runs there."""
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setenv("MINARI_DATASETS_PATH", str(tmp_path / "minari"))
+    readme = [block.code for block in python_blocks((ROOT / "README.md").read_text(encoding="utf-8"))]
+    names: dict[str, Any] = {"__name__": page.stem}
+    for block in python_blocks(page.read_text(encoding="utf-8")):
+        known = page.name != "README.md" and block.code in readme
+        if known or block.marker == "not run" or (block.marker == "long" and not long):
+            continue
+        exec(compile(block.code, str(page.relative_to(ROOT)), "exec"), names)
+        printed = capsys.readouterr().out
+        assert block.output is None or alike(printed, block.output), printed
+    if page.name == "README.md" and not long:
+        touching, apart = (float(names["cai"][chosen].mean()) for chosen in (names["touching"], ~names["touching"]))
+        # the true influence of two uniform actions of 0.1 against noise of 0.01 is about 2 x 1.6 nats where they touch
+        assert touching > 1.5
+        assert apart < touching / 4
+
+
+def test_the_readers_of_pages_understand_their_notation() -> None:
+    page = (
+        "```python\na\n```\n\n```text\n1\n```\n<!-- long: a minute -->\n\n```python\nb\n```\nWords.\n```text\n2\n```\n"
+    )
+    assert python_blocks(page) == [Block("a\n", "", "1\n"), Block("b\n", "long", None)]
+    assert python_blocks("<!-- not run: it needs\n-->\n```python\na\n```\n") == [Block("a\n")]
+    assert alike("found 0.52 of 10\n", "found 0.50 of 10")
+    assert not alike("found 0.72", "found 0.50")
+    assert not alike("found 0.50", "lost 0.50")
+
+
+def test_the_first_example_has_ten_lines() -> None:
+    first = python_blocks((ROOT / "README.md").read_text(encoding="utf-8"))[0]
+    assert len([line for line in first.code.splitlines() if line.strip()]) <= 11  # with the one that prints
+
+
+def test_few_blocks_are_left_to_the_reader() -> None:
+    markers = [block.marker for page in PAGES for block in python_blocks(page.read_text(encoding="utf-8"))]
+    assert markers.count("not run") <= len(markers) / 5
+
+
+def test_butfor_commands_of_the_docs_parse(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
+    """Each command's help opens, and it lists every option that a page uses; README has a test of its own."""
+    from butfor.cli import main
+
+    @cache
+    def help_of(*words: str) -> str:
+        monkeypatch.setattr(sys, "argv", ["butfor", *words, "--help"])
+        with pytest.raises(SystemExit) as ended:
+            main()
+        shown = capsys.readouterr()
+        assert ended.value.code in (0, None), f"butfor {shlex.join(words)} --help: {shown.err}"
+        return shown.out
+
+    monkeypatch.setenv("COLUMNS", "200")
+    wrong, seen = [], 0
+    for page in MARKDOWN[1:]:
+        blocks = fenced_blocks(page.read_text(encoding="utf-8"))
+        shells = [lines for _, language, lines in blocks if language in ("sh", "bash", "shell", "console")]
+        for words in [command for lines in shells for command in shell_commands(lines)]:
+            if words[0].rsplit("/", 1)[-1] != "butfor":
+                continue
+            deep = 3 if words[1:2] == ["study"] else 2
+            listed, seen = help_of(*(word for word in words[1:deep] if not word.startswith("-"))), seen + 1
+            options = {word.partition("=")[0] for word in words if word.startswith("--")}
+            unknown = {one for one in options if not re.search(re.escape(one) + r"(?![\w-])", listed)}
+            wrong += [f"{page.name}: {shlex.join(words)}: no option {', '.join(unknown)}"] if unknown else []
+    assert seen > 20
+    assert not wrong, "\n".join(wrong)
+
+
+def with_variables(lines: list[str]) -> list[str]:
+    """The lines of a shell block with variables that it sets, as in A="--seeds 10", put in where they are used."""
+    values: dict[str, str] = {}
+    told = []
+    for line in lines:
+        full = re.sub(r"\$(\w+)", lambda found: values.get(found[1], found[0]), line)
+        values.update(re.findall(r'^(\w+)="([^"]*)"$', full))
+        told.append(full)
+    return told
+
+
+@pytest.mark.parametrize("page", MARKDOWN, ids=lambda page: str(page.relative_to(ROOT)))
+def test_no_command_of_a_page_gives_an_option_twice(page: Path) -> None:
+    """Options that lie in a variable count: butfor refuses one that is given twice."""
+    from butfor.cli.train import refuse_repeated
+
+    for _, language, lines in fenced_blocks(page.read_text(encoding="utf-8")):
+        if language in ("sh", "bash", "shell", "console"):
+            for words in shell_commands(with_variables(lines)):
+                if words[0].rsplit("/", 1)[-1] == "butfor":
+                    refuse_repeated(words[1:])
+
+
+# ---------------------------------------------------------------------------------------- links, on GitHub
+
+
+def prose(text: str) -> str:
+    """A page without its code."""
+    return re.sub(r"`[^`\n]+`", "", re.sub(r"^```.*?^```$", "", text, flags=re.MULTILINE | re.DOTALL))
+
+
+def anchors(page: Path) -> set[str]:
+    """The anchors that GitHub gives to a page's headings."""
+    text = re.sub(r"^```.*?^```$", "", page.read_text(encoding="utf-8"), flags=re.MULTILINE | re.DOTALL)
+    return {anchor(re.sub(r"[`*]", "", title)) for title in re.findall(r"^#+ (.+)$", text, re.MULTILINE)}
+
+
+@pytest.mark.parametrize("page", MARKDOWN, ids=lambda page: str(page.relative_to(ROOT)))
+def test_links_between_files_lead_somewhere(page: Path) -> None:
+    links = re.findall(r"\[[^\]\[]*\]\(([^)\s]+)\)", prose(page.read_text(encoding="utf-8")))
+    for link in links:
+        scheme, _, path, _, fragment = urlsplit(link)
+        if scheme:
+            continue
+        target = page.parent / unquote(path) if path else page
+        assert target.exists(), f"{page.name}: {link}"
+        assert not fragment or fragment in anchors(target), f"{page.name}: {link} names no heading"
+
+
+# ---------------------------------------------------------------------------------------- the site
+
+
+def build(folder: Path, before: str = "") -> None:
+    """Builds the site, warnings being errors; `before` is Python that runs first."""
+    arguments = ["-W", "--keep-going", "-q", "-E", "-b", "html", str(DOCS), str(folder)]
+    code = f"{before}\nimport sys\nfrom sphinx.cmd.build import main\nsys.exit(main({arguments!r}))"
+    environment = os.environ | {"PYTHONPATH": str(ROOT / "src")}
+    ended = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, env=environment, timeout=280)
+    assert ended.returncode == 0, ended.stdout + ended.stderr
+
+
+@pytest.fixture(scope="module")
+def site(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    folder = tmp_path_factory.mktemp("docs") / "html"
+    build(folder)
+    return folder
+
+
+class Parts(HTMLParser):
+    """What a page links to, what it loads, and the names of its places."""
+
+    def __init__(self, path: Path) -> None:
+        super().__init__()
+        self.links: list[str] = []
+        self.loaded: list[str] = []
+        self.places: set[str] = set()
+        self.feed(path.read_text(encoding="utf-8"))
+
+    def handle_starttag(self, tag: str, attrs: list[tuple[str, str | None]]) -> None:
+        given = dict(attrs)
+        self.places |= {given["id"] or ""} if "id" in given else set()
+        self.links += [given["href"] or ""] if tag == "a" and "href" in given else []
+        if tag != "a":
+            self.loaded += [given[key] or "" for key in ("src", "href") if given.get(key)]
+
+
+def test_the_site_has_every_page_and_no_dead_link(site: Path) -> None:
+    pages = {path.name: Parts(path) for path in site.glob("*.html")}
+    assert {f"{page.stem}.html" for page in DOCS.glob("*.md")} <= set(pages)
+    for name, page in pages.items():
+        for link in [*page.links, *page.loaded]:
+            scheme, host, path, _, fragment = urlsplit(link)
+            if scheme in ("http", "https", "mailto", "data") or host:
+                continue
+            target = site / unquote(path) if path else site / name
+            assert target.exists(), f"{name}: {link}"
+            if fragment and target.parent == site and target.suffix == ".html":
+                assert fragment in pages[target.name].places, f"{name}: {link} names no place"
+
+
+def test_the_site_loads_nothing_from_elsewhere(site: Path) -> None:
+    loaded = [link for path in site.glob("*.html") for link in Parts(path).loaded]
+    assert loaded
+    assert not [link for link in loaded if urlsplit(link).netloc]
+
+
+def test_the_reference_has_every_public_name(site: Path) -> None:
+    places = Parts(site / "api.html").places
+    missing = [
+        name
+        for name in butfor.__all__
+        if name != "__version__" and f"{getattr(butfor, name).__module__}.{name}" not in places
+    ]
+    assert not missing
+    inner = {"dims", "model_obs"}  # for other modules of the library
+    methods = {name for name in vars(butfor.Influence) if not name.startswith("_")} - inner
+    assert not {f"butfor.influence.influence.Influence.{name}" for name in methods} - places
+
+
+@pytest.mark.long
+def test_the_site_builds_without_the_extras(tmp_path: Path) -> None:
+    absent = f"""
+import importlib.abc, importlib.util, sys
+ABSENT, find_spec = {OPTIONAL!r}, importlib.util.find_spec
+
+class Absent(importlib.abc.MetaPathFinder):
+    def find_spec(self, name, path, target=None):
+        if name.split(".")[0] in ABSENT:
+            raise ModuleNotFoundError(f"No module named {{name!r}}", name=name)
+
+importlib.util.find_spec = lambda name, package=None: None if name in ABSENT else find_spec(name, package)
+sys.meta_path.insert(0, Absent())
+"""
+    build(tmp_path / "html", absent)
+    assert "butfor.influence.influence.Influence.fit" in Parts(tmp_path / "html" / "api.html").places
+
+
+# ---------------------------------------------------------------------------------------- pictures
+
+
+def test_pictures_are_small_and_shown() -> None:
+    pictures = [path for path in (DOCS / "pictures").iterdir() if path.suffix in (".svg", ".png")]
+    text = "".join(page.read_text(encoding="utf-8") for page in DOCS.glob("*.md"))
+    assert pictures
+    assert [path.name for path in pictures if path.stat().st_size > 200_000] == []
+    assert [path.name for path in pictures if f"pictures/{path.name}" not in text] == []
+    described: Callable[[str], list[str]] = re.compile(r"!\[([^\]]*)\]\(pictures/").findall
+    assert all(len(words) > 20 for words in described(text))
+
+
+@pytest.mark.long
+def test_the_pictures_can_be_drawn_again(tmp_path: Path) -> None:
+    pytest.importorskip("matplotlib")
+    environment = os.environ | {"PYTHONPATH": str(ROOT / "src")}
+    command = [sys.executable, str(DOCS / "pictures" / "make_pictures.py"), str(tmp_path)]
+    subprocess.run(command, env=environment, check=True, timeout=280, capture_output=True)
+    drawn = {path.name for path in tmp_path.iterdir()}
+    assert drawn == {path.name for path in (DOCS / "pictures").glob("*.svg")}

@@ -1,0 +1,197 @@
+"""An `Influence` that learns along: what is remembered, how rounds go on, and when a network starts anew."""
+
+from typing import Any
+
+import gymnasium
+import numpy as np
+import pytest
+import torch
+
+from butfor import FitConfig, Influence, ModelConfig
+from butfor.influence.learner import InfluenceLearner
+
+BOX: Any = gymnasium.spaces.Box(-1.0, 1.0, (1,))
+SMALL: dict[str, Any] = {"model": ModelConfig(layers=1, width=16), "fitting": FitConfig(batch_size=50)}
+
+
+def transitions(count: int, seed: int = 0, push: float = 0.5) -> tuple[Any, Any, Any]:
+    random = np.random.default_rng(seed)
+    obs, action = random.normal(size=(count, 3)), random.uniform(-1, 1, (count, 1))
+    next_obs = obs + 0.01 * random.normal(size=obs.shape)
+    next_obs[:, 2:] += push * action
+    return obs, action, next_obs
+
+
+def test_the_memory_keeps_the_latest() -> None:
+    learner = InfluenceLearner(1, BOX, {"x": [0]}, memory=100)
+    for start, count in ((0, 30), (30, 60), (90, 50), (140, 250)):  # over the end, and more than there is room for
+        obs = np.arange(start, start + count, dtype=np.float64)[:, None]
+        learner.add(obs, obs / 1000, obs + 1)
+        end = start + count
+        kept, action, following = (part.numpy()[:, 0] for part in learner.transitions())
+        assert learner.added == end
+        assert learner.stored == len(kept) == min(end, 100)
+        np.testing.assert_array_equal(np.sort(kept), np.arange(max(0, end - 100), end))
+        np.testing.assert_array_equal(following, kept + 1)
+        np.testing.assert_array_equal(action, kept / 1000)
+
+
+def test_whole_numbers_and_low_precision_at_first_cut_nothing_later() -> None:
+    learner = InfluenceLearner(1, BOX, {"x": [0]}, memory=100)
+    half = np.array([[0.5]], np.float16)
+    learner.add(half, np.array([[1]]), half)
+    learner.add(np.array([[1 / 3]]), np.array([[0.3]], np.float32), np.array([[2 / 3]]))
+    obs, action, next_obs = (part.numpy()[:, 0].tolist() for part in learner.transitions())
+    assert (obs, next_obs) == ([0.5, 1 / 3], [0.5, 2 / 3])
+    assert action == [1.0, float(np.float32(0.3))]
+    whole = InfluenceLearner(1, gymnasium.spaces.Discrete(2), {"x": [0]}, memory=100)
+    whole.add(np.array([[3]]), np.array([1]), np.array([[4]]))
+    whole.add(np.array([[0.1]]), np.array([0]), np.array([[0.2]]))
+    assert whole.transitions()[0].tolist() == [[3.0], [0.1]]
+    assert whole.transitions()[1].tolist() == [1, 0]
+
+
+def test_rounds_go_on_from_the_last() -> None:
+    """Two rounds of five batches are one of ten; an Influence that was handed out goes on with them."""
+    learners = [InfluenceLearner(3, BOX, {"x": [2]}, seed=3, **SMALL) for _ in range(2)]
+    for learner in learners:
+        learner.add(*transitions(300))
+        assert learner.influence is None
+    learners[0].fit(5)
+    handed_out = learners[0].influence
+    learners[0].fit(5)
+    learners[1].fit(10)
+    assert handed_out is learners[0].influence
+    states = transitions(20, seed=1)[0]
+    scores = [learner.influence.score(states)["x"] for learner in learners if learner.influence is not None]
+    np.testing.assert_array_equal(scores[0], scores[1])
+
+
+def test_it_learns_what_fitting_on_the_same_data_learns() -> None:
+    """The loss of the true model: 0.5 log(2 pi e sigma^2) in units of the change's standard deviation."""
+    data, entities = transitions(2000), {"x": [2], "y": [0]}
+    settings: dict[str, Any] = {"fitting": FitConfig(batch_size=200, learning_rate=3e-3)}
+    learner = InfluenceLearner(3, BOX, entities, model=ModelConfig(layers=2, width=64), **settings)
+    learner.add(*data)
+    first, _, last = learner.fit(20), learner.fit(300), learner.fit(50)
+    spread = (0.5**2 / 3 + 0.01**2) ** 0.5
+    best = 0.5 * np.log(2 * np.pi * np.e * (0.01 / spread) ** 2) + 0.5 * np.log(2 * np.pi * np.e)
+    assert best < last < best + 1.5 < first
+    assert learner.influence is not None
+    x, y = learner.influence.score(data[0][:200]).values()
+    assert x.mean() > 1.5
+    assert y.mean() < 0.1
+
+
+def test_a_network_starts_anew_where_its_units_no_longer_fit() -> None:
+    learner = InfluenceLearner(3, BOX, {"x": [2]}, memory=1000, **SMALL)
+    learner.add(*transitions(1000, push=0.0))
+    learner.fit(2)
+    first = learner.influence
+    learner.add(*transitions(100, seed=1, push=0.02))  # hardly more than the noise
+    learner.fit(2)
+    assert learner.influence is first
+    learner.add(*transitions(500, seed=2, push=0.5))
+    learner.fit(2)
+    assert isinstance(learner.influence, Influence)
+    assert learner.influence is not first
+    change = np.diff([part[:, 2] for part in learner.transitions()[::2]], axis=0)
+    assert learner.influence.scale == pytest.approx([1 / change.std(ddof=1)])
+    fixed = InfluenceLearner(3, BOX, {"x": [2]}, model=ModelConfig(layers=1, width=16, target_scale=50.0))
+    found = []
+    for push in (0.0, 0.5):
+        fixed.add(*transitions(500, push=push))
+        fixed.fit(2)
+        found.append(fixed.influence)
+    assert isinstance(found[0], Influence)
+    assert found[0] is found[1]
+    assert found[0].scale == [50.0]
+
+
+def test_what_is_at_rest_at_first_may_move_later() -> None:
+    """A velocity at rest is 1e-25, say: in units of that, one of 1 would be no number in single precision."""
+    learner = InfluenceLearner(3, BOX, {"x": [2]}, **SMALL)
+    at_rest, moving = transitions(300), transitions(300, seed=1)
+    for part in at_rest[::2]:
+        part[:, 0] *= 1e-25
+    learner.add(*at_rest)
+    learner.fit(2)
+    assert learner.influence is not None
+    assert np.isfinite(learner.influence.score(moving[0])["x"]).all()
+    learner.add(*moving)
+    learner.fit(2)
+    assert np.isfinite(learner.influence.score(moving[0])["x"]).all()
+
+
+def test_a_calibration_ends_with_the_weights_that_it_was_made_for() -> None:
+    learner = InfluenceLearner(3, BOX, {"x": [2]}, **SMALL)
+    learner.add(*transitions(300))
+    learner.fit(2)
+    assert learner.influence is not None
+    learner.influence.calibrate(free_obs=transitions(50)[0])
+    learner.fit(2)
+    with pytest.raises(ValueError, match="not calibrated"):
+        learner.influence.decide(transitions(5)[0])
+
+
+def test_an_interrupted_round_leaves_a_network_that_scores() -> None:
+    learner = InfluenceLearner(3, BOX, {"x": [2]}, **SMALL)
+    learner.add(*transitions(300))
+    learner.fit(2)
+    assert learner.influence is not None
+    with torch.no_grad():
+        learner.influence.model.mean_head.bias.fill_(torch.nan)
+    with pytest.raises(FloatingPointError, match="NaN"):
+        learner.fit(1)
+    assert not learner.influence.model.training
+
+
+@pytest.mark.parametrize(
+    ("change", "sentence"),
+    [
+        ({"obs": np.zeros((2, 4)), "next_obs": np.zeros((2, 4))}, r"expected \[N, 3\]"),
+        ({"action": np.zeros((2, 2))}, "the action space has 1 dimension"),
+        ({"action": np.zeros((3, 1))}, "same number"),
+        ({"next_obs": np.full((2, 3), np.nan)}, "next_obs holds NaN"),
+    ],
+)
+def test_wrong_transitions_are_refused(change: dict[str, Any], sentence: str) -> None:
+    learner = InfluenceLearner(3, BOX, {"x": [2]})
+    given = {"obs": np.zeros((2, 3)), "action": np.zeros((2, 1)), "next_obs": np.zeros((2, 3))} | change
+    with pytest.raises(ValueError, match=sentence):
+        learner.add(**given)
+    assert learner.stored == 0
+
+
+def test_other_mistakes_are_named() -> None:
+    with pytest.raises(ValueError, match="memory is 10"):
+        InfluenceLearner(3, BOX, {"x": [2]}, memory=10)
+    with pytest.raises(ValueError, match="columns 0 to 2"):
+        InfluenceLearner(3, BOX, {"x": [3]})
+    with pytest.raises(ValueError, match="batch_size is 1"):
+        InfluenceLearner(3, BOX, {"x": [2]}, fitting=FitConfig(batch_size=1))
+    learner = InfluenceLearner(3, BOX, {"x": [2]})
+    with pytest.raises(ValueError, match="no transitions"):
+        learner.fit(1)
+    learner.add(*transitions(50))
+    with pytest.raises(ValueError, match="50 transitions are too few"):
+        learner.fit(1)
+    with pytest.raises(ValueError, match="batches must be at least 1"):
+        learner.fit(0)
+
+
+@pytest.mark.parametrize("size", [1.0, 1e-6])
+def test_neither_small_units_nor_an_untried_action_look_like_influence(size: float) -> None:
+    """A hand goes where the first action says, a leaf flies about; the second action is never varied."""
+    random = np.random.default_rng(0)
+    obs, action = random.uniform(-1, 1, (2000, 2)), np.full((2000, 2), 0.5)
+    action[:, 0] = random.uniform(-1, 1, 2000)
+    after = obs + 0.1 * np.stack([action[:, 0], random.normal(size=2000)], 1)
+    learner = InfluenceLearner(2, gymnasium.spaces.Box(-size, size, (2,), np.float64), {"hand": [0], "leaf": [1]})
+    learner.add(obs, size * action, after)
+    with pytest.warns(UserWarning, match="never vary"):
+        learner.fit(200)
+    assert learner.influence is not None
+    scores = learner.influence.score(obs[:200])
+    assert scores["hand"].mean() > 1
+    assert scores["leaf"].mean() < 0.1

@@ -1,0 +1,696 @@
+"""Pages of studies and of training runs: the numbers, what is missing, the verdicts; alive in a browser."""
+
+import html
+import json
+import re
+import shutil
+import struct
+import sys
+import zlib
+from collections.abc import Iterator
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from playwright.sync_api import Page
+from reporting.test_report import BREAKOUT, HOSTILE, Tags, chromium, page_data
+from results_page import write_results_page
+
+from butfor import cli
+from butfor.analysis import arms as report_arms
+from butfor.analysis import rows as report_rows
+from butfor.analysis.claims import Claim, Curve
+from butfor.reporting import report
+from butfor.reporting import study_figures as figures_study
+from butfor.reporting import study_page as report_study
+from butfor.reporting.study_figures import write_study_figures
+from butfor.reporting.study_page import write_study_index, write_study_report
+
+EVALUATIONS = (100, 200, 300, 400, 500)
+RAMP = [0.2, 0.4, 0.6, 0.8, 1.0]  # 30 % at 200, 60 % at 300, 90 % and 95 % at 500 episodes; its mean height is 0.6
+FLAT = [0.1] * 5
+FITS = "document.documentElement.scrollWidth <= window.innerWidth"
+SETTINGS = {"world": "push", "influence": ["priority"], "priority": {"kind": "uniform"}, "curiosity": "none"}
+
+
+def write_training(
+    folder: Path, curves: list[list[float]], asked: int = 500, played: int | None = None, note: str = ""
+) -> Path:
+    """A folder of a training run whose seeds succeed as told, evaluated every 100 episodes."""
+    folder.mkdir(parents=True)
+    label = f"training-push-influence=('priority',)-seeds={len(curves)}-agent.learning_rate=1e-05{note}"
+    config = SETTINGS | {"seeds": len(curves), "episodes": asked, "note": note}
+    document = {"schema": 1, "kind": "training", "label": label, "config": config}
+    (folder / "config.json").write_text(json.dumps(document))
+    versions = {"butfor": "0.1.0", "commit": "abc123" + note, "device": "cpu", "cores": 2, "command": "butfor train"}
+    (folder / "versions.json").write_text(json.dumps(versions))
+    rows = [
+        {"episode": episode, "seed": seed, "success": curve[place]}
+        for place, episode in enumerate(EVALUATIONS[: len(curves[0])])
+        for seed, curve in enumerate(curves)
+    ]
+    (folder / "metrics.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows))
+    played = asked if played is None else played
+    summary = {"schema": 1, "finished": played == asked, "played": played, "seconds": {"total": 100.0}}
+    (folder / "summary.json").write_text(json.dumps(summary))
+    return folder
+
+
+def write_detection(folder: Path, note: str = "") -> None:
+    folder.mkdir()
+    numbers = {metric: {"mean": 0.9, "std": 0.01} for metric in ("auc", "ap", "f1")}
+    detectors = [{"name": "cai", "title": "CAI" + note, "seeds": 5, **numbers, "paper": {"auc": [0.95, 0.01]}}]
+    summary = {"schema": 1, "world": "slide", "label": "exact", "states": 1234, "detectors": detectors}
+    (folder / "summary.json").write_text(json.dumps(summary))
+    document = {"schema": 1, "kind": "detection", "label": "detection-slide", "config": {"seeds": 5}}
+    (folder / "config.json").write_text(json.dumps(document))
+    (folder / "report.html").write_text("its own page")
+
+
+def claim(words: str, kind: str, arm: str, **others: Any) -> dict[str, Any]:
+    return {"words": words, "kind": kind, "arm": arm} | others
+
+
+def write_root(root: Path, note: str = "") -> Path:
+    """A folder with a study whose arms are in every state that there is."""
+    write_training(root / "slow", [FLAT] * 5)
+    write_training(root / "fast", [RAMP] * 5, note=note)
+    write_training(root / "cut", [RAMP[:3]] * 5, played=330)
+    write_training(root / "few", [[level] * 5 for level in (0.2, 0.4, 0.6)])
+    write_training(root / "begun", [FLAT])
+    for name in ("metrics.jsonl", "summary.json"):
+        (root / "begun" / name).unlink()
+    write_training(root / "broken", [FLAT])
+    (root / "broken" / "metrics.jsonl").write_text('{"episode": 1\n{}\n')
+    write_detection(root / "detection", note)
+    names = ("slow", "fast", "cut", "few", "begun", "broken", "absent", "detection")
+    arms = [
+        {"label": f"{name} arm{note}", "folder": name, "kind": "detection" if name == "detection" else "training"}
+        for name in names
+    ]
+    fast, slow = f"fast arm{note}", f"slow arm{note}"
+    claims = [
+        claim("Fast gets there. " + note, "reaches", fast, level=0.95, within=500),
+        claim("Fast is twice as fast.", "faster", fast, than=slow, factor=2.0),
+        claim("Slow is on par.", "on par", slow, than=fast),
+        claim("What is absent is fast.", "faster", f"absent arm{note}", than=slow, factor=2.0),
+        claim("Few are on par.", "on par", f"few arm{note}", than=slow),
+    ]
+    study = {"schema": 1, "name": "try", "title": "A try" + note, "about": "What it is about." + note, "size": "paper"}
+    study |= {"command": "butfor study try" + note, "arms": arms, "claims": claims}
+    (root / "studies").mkdir()
+    (root / "studies" / "try.json").write_text(json.dumps(study))
+    return root
+
+
+@pytest.fixture(scope="module")
+def root(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    root = write_root(tmp_path_factory.mktemp("study") / "root")
+    (root / "fast" / "strip.png").write_bytes(grey_png(1322, 340))
+    assert write_study_report(root, "try") == root / "reports" / "try.html"
+    return root
+
+
+@pytest.fixture(scope="module")
+def page(root: Path) -> str:
+    return (root / "reports" / "try.html").read_text(encoding="utf-8")
+
+
+def grey_png(width: int, height: int) -> bytes:
+    """A picture of one colour, by the rules of PNG: a header, compressed rows, an end, each with its checksum."""
+    parts = {
+        b"IHDR": struct.pack(">IIBBBBB", width, height, 8, 0, 0, 0, 0),
+        b"IDAT": zlib.compress(bytes([0, *[128] * width]) * height),
+        b"IEND": b"",
+    }
+    chunks = [struct.pack(">I", len(v)) + k + v + struct.pack(">I", zlib.crc32(k + v)) for k, v in parts.items()]
+    return report_study.PNG + b"".join(chunks)
+
+
+def words(markup: str) -> str:
+    """Text without tags, with single spaces."""
+    return " ".join(html.unescape(re.sub(r"<[^>]*>", " ", markup)).split())
+
+
+def section(page: str, name: str) -> str:
+    found = re.search(rf'<section aria-labelledby="{name}".*?</section>', page, re.DOTALL)
+    assert found, name
+    return found[0]
+
+
+def row_of(page: str, label: str) -> str:
+    """The words of an arm's row in the table of numbers."""
+    rows = re.findall(r'<tr role="row".*?</tr>', section(page, "numbers"), re.DOTALL)
+    (found,) = [words(row) for row in rows if words(row).startswith(label)]
+    return found
+
+
+def test_the_table_says_what_follows_from_the_curves(page: str) -> None:
+    success = "1.00 ± 0.00 [1.00, 1.00] at 500 IQM 1.00 [1.00, 1.00]"
+    fast = f"{success} 200 [200, 200] 300 [300, 300] 500 [500, 500] 500 [500, 500]"
+    # The shared range is 100 to 500 episodes: the mean height of the ramp is 0.6, and it is above every flat curve,
+    # which is not at 60 % by 500: 500 / 300 is a lower bound.
+    times, better = "> 1.7 [1.7, ∞)", "1.00 [1.00, 1.00] up to 500"
+    assert row_of(page, "fast arm") == f"fast arm 5 seeds {fast} 0.60 [0.60, 0.60] {times} {better}"
+    never, success = "> 500 5 of 5 never", "0.10 ± 0.00 [0.10, 0.10] at 500 IQM 0.10 [0.10, 0.10]"
+    slow = f"{success} {never} {never} {never} {never} 0.10 [0.10, 0.10] baseline baseline"
+    assert row_of(page, "slow arm") == f"slow arm 5 seeds {slow}"
+    # Cut off at 300: 90 % is not reached by then, and the area of the shared range is not known.
+    cut = "300 [300, 300] > 300 5 of 5 never > 300 5 of 5 never – > 1.7 [1.7, ∞) 1.00"
+    assert cut in row_of(page, "cut arm")
+    assert row_of(page, "cut arm").startswith("cut arm 5 seeds; unfinished")
+
+
+def test_few_seeds_have_a_range_and_no_interval(page: str) -> None:
+    row = row_of(page, "few arm")
+    success = "0.40 ± 0.16 0.20 to 0.60 at 500 IQM 0.40 0.20 to 0.60"  # of 0.2, 0.4 and 0.6
+    assert row.startswith(f"few arm 3 seeds {success} 100 100 to > 500 1 of 3 never > 500 2 of 3 never")
+    assert row.endswith("0.40 0.20 to 0.60 – too few seeds 1.00 too few seeds up to 500")
+    assert "[" not in row
+    assert "few arm has only 3 seeds" in words(section(page, "claims"))
+    assert "few arm has only 3 seeds: no intervals, the range over seeds is shown." in words(page)
+
+
+def test_what_is_missing_is_said(page: str) -> None:
+    top = words(page[: page.index("<main>")])
+    assert "4 of 8 arms finished, 2 unfinished, 1 not run, 1 broken" in top
+    for sentence in (
+        "cut arm was played for 330 of 500 episodes; its last evaluation is at 300.",
+        "begun arm has begun and has no evaluation yet (0 of 500 episodes).",
+        "absent arm has not been run.",
+    ):
+        assert sentence in top
+    assert "broken arm cannot be read:" in top
+    assert "not run has not been run" in row_of(page, "absent arm")
+
+
+def test_verdicts_are_worded_and_coloured(page: str) -> None:
+    claims = re.findall(r'<li class="claim (\w+)">(.*?)</li>', section(page, "claims"), re.DOTALL)
+    told = [(colour, words(text)) for colour, text in claims]
+    # 60 % after 300 episodes against never within 500: a bound of 1.7, which does not decide a factor of 2.
+    expected = [
+        "good ✓ reproduced",
+        "open ? undecided",
+        "bad ✗ not reproduced",
+        "open ? undecided",
+        "open ? undecided",  # three seeds are too few
+    ]
+    for (colour, text), verdict in zip(told, expected, strict=True):
+        assert colour == verdict.split()[0]
+        assert verdict.partition(" ")[2] in text
+        assert "How this is decided" in text
+    assert "fast arm: 1.00 in the mean over 5 seeds, at 500 episodes." in told[0][1]
+    assert "Here: level 95 %, within 500 episodes." in told[0][1]
+    assert "more than 1.7 [1.7, unbounded] times fewer; the paper says 2" in told[1][1]
+    assert "absent arm: not measured yet." in told[3][1]
+    assert "1 reproduced ✗ 1 not reproduced ? 3 undecided" in words(page[: page.index("<main>")])
+
+
+def test_small_runs_decide_nothing(tmp_path: Path) -> None:
+    root = write_root(tmp_path / "root")
+    change_study(root, size="small")
+    assert {verdict.verdict for _, verdict, _ in report_arms.read_study(root, "try").verdicts} == {"undecided"}
+    assert report_arms.SMALL in words(write_study_report(root, "try").read_text(encoding="utf-8"))
+    assert report_arms.SMALL in write_results_page(root, tmp_path / "results.md").read_text(encoding="utf-8")
+
+
+def test_curves_have_means_bands_and_seeds(page: str) -> None:
+    traces = page_data(page)["figures"]["curves"]["data"]
+    groups = {"slow": "arm-0", "fast": "arm-1", "cut": "arm-2", "few": "arm-3"}
+    assert {trace["legendgroup"] for trace in traces} == set(groups.values())
+    assert {trace["meta"] for trace in traces if trace["visible"]} == {"mean"}
+    for name, group in groups.items():
+        mine = [trace for trace in traces if trace["legendgroup"] == group]
+        assert sum(trace["meta"] == "seeds" for trace in mine) == (3 if name == "few" else 5)
+        shade, line = (trace for trace in mine if trace["meta"] == "mean")
+        if name == "few":
+            assert shade["y"] == [0.6] * 5 + [0.2] * 5  # the range
+            assert line["y"] == pytest.approx([0.4] * 5)
+        if name == "fast":
+            assert line["y"] == pytest.approx(RAMP)
+            assert line["customdata"] == [[value, value] for value in RAMP]
+        assert (line["marker"]["symbol"][-1] == "x") == (name == "cut")  # a cross where it was cut off
+    assert len({trace["line"]["color"] for trace in traces if trace["meta"] == "seeds"}) == 4
+
+
+def test_what_was_run_is_told(page: str) -> None:
+    run = words(section(page, "run"))
+    assert "butfor study try" in run
+    assert "All runs change these settings from the defaults" in run
+    assert "influence=('priority',) , agent.learning_rate=1e-05" in run.replace(" .", "")
+    assert "seeds=5 5 1 min 40 s cpu, 2 cores abc123" in run
+    assert report_arms.changes("training-pick-and-place-a.b=-1e-05-seeds=3") == ["a.b=-1e-05", "seeds=3"]
+    assert report_arms.changes("training-push") == []
+
+
+def test_a_detection_arm_has_its_table_and_a_link(page: str) -> None:
+    part = section(page, "detection")
+    assert "1,234 states of slide, exact label" in words(part)
+    assert "0.900 ± 0.010 0.95 ± 0.01" in words(part)
+    assert 'href="../detection/report.html"' in part
+
+
+def test_the_page_fetches_nothing(page: str) -> None:
+    tags = Tags(page)
+    links = [value for _, given in tags.found for key, value in given.items() if key in ("src", "href")]
+    assert all(value and value.startswith(("data:", "#", "../", "index.html")) for value in links), links
+    assert len(tags.named("script")) == 3
+    (policy,) = [meta for meta in tags.named("meta") if meta.get("http-equiv") == "Content-Security-Policy"]
+    assert str(policy["content"]).startswith("default-src 'none'")
+
+
+def test_hostile_text_stays_text(tmp_path: Path, page: str) -> None:
+    root = write_root(tmp_path / "root", note=HOSTILE + BREAKOUT)
+    hostile = write_study_report(root, "try").read_text(encoding="utf-8")
+    index = write_study_index(root).read_text(encoding="utf-8")
+    for text in (hostile, index):
+        assert HOSTILE not in text
+        assert BREAKOUT not in text
+        assert "&lt;script&gt;alert(1)&lt;/script&gt;" in text
+        assert not Tags(text).named("img")
+    assert len(Tags(hostile).named("script")) == len(Tags(page).named("script"))
+    told = write_results_page(root, tmp_path / "results.md").read_text(encoding="utf-8")
+    told = re.sub(r"```sh\n[^`]*\n```", "", told)  # a block of code is shown as it is
+    assert "```" not in told
+    assert "<script" not in told
+    assert "<img" not in told
+
+
+def test_the_index_counts_and_links(root: Path, tmp_path: Path) -> None:
+    root = Path(shutil.copytree(root, tmp_path / "root"))
+    shutil.copy(root / "studies" / "try.json", root / "studies" / "other.json")
+    page = write_study_index(root).read_text(encoding="utf-8")
+    assert [tag["href"] for tag in Tags(page).named("a")] == ["try.html"]  # the other has no page yet
+    assert words(page).count("✓ 1 reproduced ✗ 1 not reproduced ? 3 undecided") == 2
+    assert words(page).count("4 of 8 arms finished, 2 unfinished, 1 not run, 1 broken; size paper") == 2
+    assert "no page yet" in page
+    (tmp_path / "empty").mkdir()
+    assert "There are no studies yet" in write_study_index(tmp_path / "empty").read_text(encoding="utf-8")
+
+
+def test_runs_that_are_shorter_than_the_study_asks_say_so(root: Path, tmp_path: Path) -> None:
+    root = Path(shutil.copytree(root, tmp_path / "root"))
+
+    def told(*names: str, **asked: int) -> tuple[str, str]:
+        names = names or ("fast", "few", "no")
+        change_study(root, arms=[{"label": name, "folder": name, "kind": "training"} | asked for name in names])
+        page = write_study_report(root, "try").read_text(encoding="utf-8")
+        return words(page[: page.index("<main>")]), words(write_study_index(root).read_text(encoding="utf-8"))
+
+    page, index = told(seeds=3, episodes=500)
+    assert "2 of 3 arms finished, 1 not run Claims" in page
+    assert "2 of 3 arms finished, 1 not run; size paper Written by" in index
+    page, index = told(seeds=10, episodes=20_000)
+    short = "3 to 5 of the paper's 10 seeds, 500 of the paper's 20,000 episodes"
+    assert f"2 of 3 arms finished, 1 not run; {short}" in page
+    assert f"2 of 3 arms finished, 1 not run; size paper, but {short}" in index
+    page, _ = told("fast", "cut", seeds=5, episodes=500)
+    assert "1 of 2 arms finished, 1 unfinished; 330 to 500 of the paper's 500 episodes" in page  # what was played
+
+
+def change_study(root: Path, **values: Any) -> None:
+    path = root / "studies" / "try.json"
+    path.write_text(json.dumps(json.loads(path.read_text()) | values))
+
+
+ARM = {"label": "a", "folder": "fast", "kind": "training"}
+BROKEN: dict[str, tuple[dict[str, Any], str]] = {
+    "schema": ({"schema": 2}, r"try\.json has schema 2"),
+    "no arms": ({"arms": []}, "label of its own"),
+    "twice": ({"arms": [ARM, ARM]}, "label of its own"),
+    "elsewhere": ({"arms": [ARM | {"folder": "../fast"}]}, "no folder below"),
+    "absolute": ({"arms": [ARM | {"folder": "/tmp"}]}, "no folder below"),
+    "no label": ({"arms": [{"folder": "fast"}]}, "'label' is missing"),
+    "odd claim": ({"claims": [{"words": "x", "kind": "guess", "arm": "a"}]}, "kind of a claim is 'guess'"),
+    "odd key": ({"claims": [{"wrds": "x"}]}, "unexpected form"),
+}
+
+
+@pytest.mark.parametrize("case", BROKEN)
+def test_a_broken_study_is_refused_with_a_sentence(case: str, tmp_path: Path) -> None:
+    root, (values, message) = write_root(tmp_path / "root"), BROKEN[case]
+    change_study(root, **values)
+    with pytest.raises(ValueError, match=message) as raised:
+        write_study_report(root, "try")
+    assert "\n" not in str(raised.value)
+    assert not (root / "reports").exists()
+
+
+def test_names_of_studies(root: Path) -> None:
+    with pytest.raises(ValueError, match=r"'\.\./try' is no name of a study; .* holds try\."):
+        write_study_report(root, "../try")
+    with pytest.raises(FileNotFoundError, match=r"nothing\.json is missing"):
+        write_study_report(root, "nothing")
+
+
+def test_an_evaluation_that_a_crash_cut_off_is_left_out(tmp_path: Path) -> None:
+    folder = write_training(tmp_path / "run", [RAMP] * 3)
+    text = (folder / "metrics.jsonl").read_text().splitlines()
+    (folder / "metrics.jsonl").write_text("\n".join(text[:-1]) + "\n" + text[-1][:9])  # the last seed's last line
+    arm = report_arms.read_run_folder(folder)
+    assert arm.curve is not None
+    assert arm.curve.episodes.tolist() == [100, 200, 300, 400]
+    assert arm.curve.success.shape == (3, 4)
+    (folder / "metrics.jsonl").write_text(json.dumps({"episode": 1, "seed": 0, "success": 1.5}))
+    with pytest.raises(ValueError, match="success must lie from 0 to 1"):
+        report_arms.read_run_folder(folder)
+
+
+def test_the_area_is_that_of_the_range() -> None:
+    curve = Curve(np.array([0, 100, 300]), np.array([[0.0, 1.0, 1.0]]), 300)
+    # From 50 to 200 the line rises from 0.5 to 1 over 50 episodes and stays at 1 for 100.
+    area = report_rows.areas(curve, (50, 200))
+    assert area == pytest.approx([(0.75 * 50 + 1.0 * 100) / 150])
+    assert report_rows.areas(curve, (50, 400)) is None
+
+
+def test_a_training_run_has_a_page(root: Path, tmp_path: Path) -> None:
+    cut = Path(shutil.copytree(root / "cut", tmp_path / "cut"))
+    page = report.write_report(cut).read_text(encoding="utf-8")
+    assert (cut / "report.html").is_file()
+    assert "Learning push" in words(page)
+    assert "330 of 500" in words(page)
+    assert "The run was played for 330 of 500 episodes" in words(page)
+    assert "Success at 300 episodes 0.60 ± 0.00 [0.60, 0.60]" in words(page)
+    assert "agent.learning_rate" not in words(section(page, "numbers"))
+    assert "Better than" not in page
+    begun = Path(shutil.copytree(root / "begun", tmp_path / "begun"))
+    page = report.write_report(begun).read_text(encoding="utf-8")
+    assert "The run has begun and has no evaluation yet (0 of 500 episodes)." in words(page)
+    assert "plotly.js v" not in page
+    one = write_training(tmp_path / "one", [RAMP])
+    page = report.write_report(one).read_text(encoding="utf-8")
+    assert "There is only 1 seed: no intervals." in words(page)
+    assert row_of(page, "priority").startswith("priority 1 seed 1.00 one seed at 500 200 one seed")
+
+
+def test_films_frames_and_heat_maps(root: Path, tmp_path: Path) -> None:
+    run = Path(shutil.copytree(root / "fast", tmp_path / "fast"))
+    (run / "watch.gif").write_bytes(b"GIF89a" + bytes(50))
+    (run / "watch.mp4").write_bytes(bytes(report_study.MOST_BYTES + 1))  # too large: a link
+    (run / "frames").mkdir()
+    for number in range(40):
+        (run / "frames" / f"{number:03d}.jpg").write_bytes(b"\xff\xd8\xff" + bytes([number]))
+    (run / "frames" / "000.jpg").write_bytes(b"<svg onload=alert(1)>")
+    score = np.arange(15.0).reshape(5, 3)
+    np.savez(run / "heatmap.npz", episodes=[100, 200, 300], score=score, label=score > 7)
+    page = report.write_report(run).read_text(encoding="utf-8")
+    images = [str(tag["src"]) for tag in Tags(page).named("img")]
+    assert sum(image.startswith("data:image/gif") for image in images) == 1
+    assert sum(image.startswith("data:image/jpeg") for image in images) == report_study.FRAMES - 1  # one was no image
+    assert 'href="watch.mp4"' in page
+    figures = page_data(page)["figures"]
+    assert figures["heat-0-0"]["data"][0]["z"] == score.tolist()
+    assert figures["heat-0-1"]["data"][0]["z"] == (100.0 * (score > 7)).tolist()
+    earlier = words(section(page, "heat"))
+    assert "Of seed 0, the run’s first." in earlier
+    assert "the action matters, from a few episodes of each group" in earlier  # the file does not say how many
+    said: dict[str, Any] = {"seed": 3, "counts": [102, 101, 101], "labelled": [4, 4, 4]}
+    np.savez(run / "heatmap.npz", episodes=[100, 200, 300], score=score, label=score > 7, **said)
+    told = words(section(report.write_report(run).read_text(encoding="utf-8"), "heat"))
+    assert "Of seed 3, the run’s first. A column is a group of 101 to 102 episodes." in told
+    assert "the action matters, from 4 episodes of each group" in told
+    (run / "watch.gif").write_bytes(b"<svg onload=alert(1)>")
+    (run / "heatmap.npz").write_bytes(b"PK")
+    page = report.write_report(run).read_text(encoding="utf-8")  # the numbers are shown all the same
+    assert "data:image/gif" not in page
+    assert 'aria-labelledby="heat"' not in page
+    assert "heatmap.npz cannot be read" in words(page[: page.index("<main>")])
+
+
+def test_a_run_that_was_resumed_by_other_versions_says_so(root: Path, tmp_path: Path) -> None:
+    run = Path(shutil.copytree(root / "few", tmp_path / "few"))
+    versions = json.loads((run / "versions.json").read_text())
+    resumed = [{"command": "butfor train --resume few", "commit": "def456", "device": "NVIDIA"}, {"started": "later"}]
+    (run / "versions.json").write_text(json.dumps(versions | {"resumed": resumed}))
+    told = words(section(report.write_report(run).read_text(encoding="utf-8"), "run"))
+    assert "command butfor train started" in told  # that which began it
+    assert "resumed.0.command butfor train --resume few resumed.0.commit def456" in told
+    assert "resumed.1.started later" in told
+    arm = report_arms.read_run_folder(run)
+    assert (report_rows.noted(arm, "commit"), report_rows.noted(arm, "device")) == (
+        ["abc123", "def456"],
+        ["cpu", "NVIDIA"],
+    )
+
+
+def test_arms_that_were_evaluated_more_and_less_often_are_compared_with_a_warning(root: Path) -> None:
+    often = report_arms.read_run_folder(root / "fast", "often")
+    assert often.curve is not None
+    rarely = replace(often, label="rarely", curve=Curve(often.curve.episodes[1::2], often.curve.success[:, 1::2], 500))
+    claim = Claim("It is faster.", "faster", "often", "rarely")
+    (told,) = report_arms.weaknesses(claim, [often, rarely])
+    assert told.endswith("the later they find a level (often every 100 episodes, rarely every 200 episodes)")
+    assert report_arms.weaknesses(claim, [often, replace(often, label="rarely")]) == []
+    assert report_arms.weaknesses(replace(claim, kind="better"), [often, rarely]) == []
+
+
+def test_a_strip_without_a_description_is_described_all_the_same(page: str) -> None:
+    (image,) = Tags(page).named("img")
+    assert image["alt"] == "fast arm: Frames of an episode of the trained agent, with the numbers of their steps."
+
+
+def test_what_the_agent_does_is_drawn_where_it_was_measured(root: Path, tmp_path: Path) -> None:
+    run = Path(shutil.copytree(root / "few", tmp_path / "few"))
+    rows = [json.loads(line) for line in (run / "metrics.jsonl").read_text().splitlines()]
+    for row in rows:
+        row |= {"moved": row["seed"] / 10, "held": 0.0}
+    (run / "metrics.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows))
+    page = report.write_report(run).read_text(encoding="utf-8")
+    figures = page_data(page)["figures"]
+    assert set(figures) == {"curves", "curves-moved", "curves-held"}
+    shade, line = figures["curves-moved"]["data"]
+    assert line["y"] == pytest.approx([0.1] * 5)  # the mean of 0, 0.1 and 0.2
+    assert shade["y"] == [0.2] * 5 + [0.0] * 5
+    assert "Moved Held" in words(section(page, "behaviour"))
+
+
+def test_arms_can_be_told_apart() -> None:
+    looks = [tuple(report_study.arm_look(place, 18).values()) for place in range(18)]
+    assert len(set(looks)) == 18
+
+
+def test_figures_for_papers(root: Path, tmp_path: Path) -> None:
+    root = Path(shutil.copytree(root, tmp_path / "root"))
+    paths = write_study_figures(root, "try")
+    names = [f"try-{name}.{kind}" for name in ("curves", "reach") for kind in ("svg", "png")]
+    assert [path.name for path in paths] == names
+    svg = (root / "reports" / "figures" / "try-curves.svg").read_text()
+    for text in ("fast arm, 5 seeds", "few arm, 3 seeds, range", "episodes of each seed"):
+        assert text in svg
+    reach = (root / "reports" / "figures" / "try-reach.svg").read_text()
+    assert "&gt; 500" in reach or "> 500" in reach
+    before = [path.read_bytes() for path in paths]
+    assert [path.read_bytes() for path in write_study_figures(root, "try")] == before
+    change_study(root, arms=[ARM | {"folder": "absent"}])
+    assert write_study_figures(root, "try") == []
+
+
+def behaving(run: Path) -> None:
+    """Adds to a run of three seeds how often the object was moved, and a heat map."""
+    rows = [json.loads(line) for line in (run / "metrics.jsonl").read_text().splitlines()]
+    (run / "metrics.jsonl").write_text(
+        "".join(json.dumps(row | {"moved": row["seed"] / 10, "held": 0.5}) + "\n" for row in rows)
+    )
+    np.savez(run / "heatmap.npz", episodes=[100, 200, 300], score=np.eye(3), label=np.eye(3) > 0)
+
+
+def test_the_command_writes_figures_and_curves_for_rliable(
+    root: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    root = Path(shutil.copytree(root, tmp_path / "root"))
+
+    def say(*arguments: str) -> str:
+        monkeypatch.setattr(sys, "argv", ["butfor", *arguments])
+        cli.main()
+        return capsys.readouterr().out
+
+    said = say("study", "report", "try", "--figures", "--rliable", "--root", str(root))
+    assert f"Figures: {root / 'reports' / 'figures'}" in said
+    assert (root / "reports" / "figures" / "try-curves.svg").is_file()
+    with np.load(root / "reports" / "try-rliable.npz") as found:
+        assert found["episodes"].tolist() == [100, 200, 300]  # those that the arm has that was cut off
+        assert set(found.files) == {"tasks", "episodes", "slow arm", "fast arm", "cut arm", "few arm"}
+        np.testing.assert_array_equal(found["fast arm"], np.tile(RAMP[:3], (5, 1, 1)))
+        assert found["few arm"].shape == (3, 1, 3)
+    said = say("report", str(root / "few"), "--figures")
+    assert {path.name for path in (root / "few" / "figures").glob("*.svg")} == {"curves.svg", "reach.svg"}
+    with pytest.raises(SystemExit, match="--figures and --rliable are for butfor study report, not for list"):
+        say("study", "list", "--figures")
+    with pytest.raises(SystemExit, match=r"has begun and has no evaluation yet .*nothing to draw"):
+        say("report", str(root / "begun"), "--figures")
+    change_study(root, arms=[ARM | {"folder": "absent"}])
+    said = say("study", "report", "--figures", "--rliable", "--root", str(root))
+    assert "Figures: none of try, for it has no curves" in said
+    assert "For rliable: nothing, for the arms of try share no evaluation" in said
+
+
+def test_behaviour_and_heat_maps_are_figures_where_they_were_measured(root: Path, tmp_path: Path) -> None:
+    root = Path(shutil.copytree(root, tmp_path / "root"))
+    behaving(root / "few")
+    names = {path.name for path in write_study_figures(root, "try")}
+    heat = [name for name in names if "heat-map" in name]
+    assert len(heat) == 2
+    assert "try-behaviour.png" in names
+    figures = root / "reports" / "figures"
+    limits = [axes.get_ylim() for axes in figures_study.draw_arms(report_arms.read_study(root, "try").arms)[
+        "behaviour"].axes]  # fmt: skip
+    assert min(high for _, high in limits) >= 0.5  # that of held, though moved is lower
+    drawn = (figures / "try-behaviour.svg").read_text()
+    assert all(f">{name}<" in drawn for name in ("moved", "held"))
+    assert "lifted" not in drawn
+    (svg,) = [name for name in heat if name.endswith("svg")]
+    assert "states with influence (%)" in (figures / svg).read_text()
+
+
+def test_a_heat_map_of_one_group_of_episodes_fills_its_panel(root: Path, tmp_path: Path) -> None:
+    run = Path(shutil.copytree(root / "few", tmp_path / "few"))
+    np.savez(run / "heatmap.npz", episodes=[60.0], score=np.ones((5, 1)))
+    (mesh,) = figures_study.heat_figure(*report_arms.read_heat_map(run)).axes[0].collections
+    assert mesh.get_coordinates()[0, :, 0].tolist() == [0.0, 120.0]
+    np.savez(run / "heatmap.npz", episodes=[50.0, 150.0, 260.0], score=np.ones((5, 3)))
+    (mesh,) = figures_study.heat_figure(*report_arms.read_heat_map(run)).axes[0].collections
+    assert mesh.get_coordinates()[0, :, 0].tolist() == [0.0, 100.0, 205.0, 315.0]
+
+
+def test_a_damaged_heat_map_keeps_no_study_from_its_report(
+    root: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    root = Path(shutil.copytree(root, tmp_path / "root"))
+    (root / "few" / "heatmap.npz").write_bytes(b"PK")
+    monkeypatch.setattr(sys, "argv", ["butfor", "study", "report", "--figures", "--root", str(root)])
+    cli.main()
+    said = capsys.readouterr().out
+    assert "Figures: none of try: " in said
+    assert "heatmap.npz cannot be read" in said
+    assert "Index: " in said
+
+
+def test_the_results_page_tells_what_the_agent_does_where_a_claim_is_about_it(root: Path, tmp_path: Path) -> None:
+    root = Path(shutil.copytree(root, tmp_path / "root"))
+    behaving(root / "few")
+    few = next(arm for arm in json.loads((root / "studies" / "try.json").read_text())["arms"] if arm["folder"] == "few")
+    claim = {"words": "It moves it.", "kind": "reaches", "arm": few["label"], "level": 0.05, "measure": "moved"}
+    change_study(root, claims=[claim])
+    text = write_results_page(root, tmp_path / "results.md").read_text(encoding="utf-8")
+    assert "| episodes | moved | held |" in text
+    assert "| 100 | 0.10 (0.00 to 0.20) | 0.50 (0.50 to 0.50) |" in text
+    change_study(root, claims=[claim | {"measure": "success"}])
+    assert "| moved |" not in write_results_page(root, tmp_path / "results.md").read_text(encoding="utf-8")
+
+
+def test_the_results_page(root: Path, tmp_path: Path) -> None:
+    page = write_results_page(root, tmp_path / "docs" / "results.md")
+    text = page.read_text(encoding="utf-8")
+    assert "| [A try](#a-try) | Slow is on par. (slow arm against fast arm) | **not reproduced** |" in text
+    assert "further claims wait for runs" in text  # those about arms that have no curve are not in the short table
+    there = "- **Reproduced**: Fast gets there. (fast arm)\n  fast arm: 1.00 in the mean over 5 seeds, at 500 episodes."
+    assert there in text
+    link = re.search(r"\| fast arm \(\[files\]\((.*?)\)\) \| 5 \| (.*?) \|", text)
+    assert link
+    assert (page.parent / link[1]).resolve() == (root / "fast").resolve()
+    assert link[2] == "1.00 ± 0.00 [1.00, 1.00] (at 500; IQM 1.00 [1.00, 1.00])"
+    assert "0.40 ± 0.16 (0.20 to 0.60) (at 500; IQM 0.40 0.20 to 0.60)" in text
+    assert "| CAI | 0.900 ± 0.010 | 0.95 ± 0.01 |" in text
+    missing = text[text.index("## What has not been run") :]
+    for label in ("cut arm", "begun arm", "broken arm", "absent arm"):
+        assert f"- A try: **{label}** " in missing
+    assert "fast arm" not in missing
+    rules = text[text.index("## How verdicts are decided") :]
+    assert rules.count("- A claim that an arm ") == 3
+
+
+def test_the_results_page_tells_which_runs_were_too_short_to_decide(root: Path, tmp_path: Path) -> None:
+    root = Path(shutil.copytree(root, tmp_path / "root"))
+    claims = [
+        {"words": "Slow gets there.", "kind": "reaches", "arm": "slow arm", "level": 0.99, "within": 20_000},
+        {"words": "Fast gets there.", "kind": "reaches", "arm": "fast arm", "level": 0.95, "within": 500},
+    ]
+    arms = json.loads((root / "studies" / "try.json").read_text())["arms"]
+    change_study(root, claims=claims, arms=[arm | {"seeds": 5, "episodes": 20_000} for arm in arms])
+    text = write_results_page(root, tmp_path / "results.md").read_text(encoding="utf-8")
+    line = "what is undecided would take more of the paper's episodes: **slow arm** (500 of 20,000)"
+    assert f"- A try: {line}. `butfor study run try --arms 'slow arm'`" in text
+    change_study(root, claims=claims, arms=[arm | {"seeds": 5, "episodes": 500} for arm in arms])
+    assert "what is undecided" not in write_results_page(root, tmp_path / "results.md").read_text(encoding="utf-8")
+
+
+@pytest.fixture(scope="module")
+def shown(root: Path) -> Iterator[Page]:
+    """The page of the study, open; afterwards nothing may have gone wrong in it and nothing may have been fetched."""
+    wrong, fetched = list[str](), set[str]()
+    with chromium() as browser:
+        view = browser.new_page(viewport={"width": 1280, "height": 900})
+        view.on("console", lambda message: wrong.append(message.text) if message.type in ("error", "warning") else None)
+        view.on("pageerror", lambda error: wrong.append(str(error)))
+        view.on("request", lambda request: fetched.add(request.url))
+        view.goto((root / "reports" / "try.html").as_uri())
+        view.wait_for_selector("#plot-curves .main-svg")
+        yield view
+        assert fetched == {view.url}
+    assert wrong == []
+
+
+def traces(view: Page) -> int:
+    return view.locator("#plot-curves .scatterlayer .trace").count()
+
+
+def test_a_reader_chooses_what_is_drawn(shown: Page) -> None:
+    assert traces(shown) == 8  # four arms, each a line and a band
+    shown.click("[data-shown=seeds]")
+    assert traces(shown) == 5 + 5 + 5 + 3
+    shown.click("#curve-legend button[data-detector=arm-3]")
+    assert traces(shown) == 15
+    shown.click("[data-shown=iqm]")
+    assert traces(shown) == 6
+    assert shown.get_attribute("[data-shown=iqm]", "aria-pressed") == "true"
+    assert shown.get_attribute("[data-shown=seeds]", "aria-pressed") == "false"
+    for arm in ("arm-0", "arm-1"):
+        shown.click(f"#curve-legend button[data-detector={arm}]")
+    assert shown.evaluate("document.getElementById('plot-curves').layout.xaxis.range[1]") == pytest.approx(1.02 * 300)
+    for arm in ("arm-0", "arm-1", "arm-3"):
+        shown.click(f"#curve-legend button[data-detector={arm}]")
+    shown.click("[data-shown=mean]")
+    assert traces(shown) == 8
+
+
+def test_it_fits_every_screen_and_follows_the_colour_scheme(shown: Page) -> None:
+    for details in shown.locator("main details > summary").all():
+        details.click()
+    for width in (320, 390, 768, 1000, 1280):
+        shown.set_viewport_size({"width": width, "height": 844})
+        shown.wait_for_function(f"() => {FITS}", timeout=5000)
+    colours = "[...document.querySelectorAll('#plot-curves .js-line')].map(line => line.style.stroke)"
+    assert "rgb(0, 114, 178)" in shown.evaluate(colours)
+    shown.emulate_media(color_scheme="dark")
+    shown.wait_for_function(f"() => {colours}.includes('rgb(86, 180, 233)')")
+    shown.evaluate("window.dispatchEvent(new Event('beforeprint'))")
+    assert "rgb(0, 114, 178)" in shown.evaluate(colours)  # paper is light
+    shown.evaluate("window.dispatchEvent(new Event('afterprint'))")
+    shown.emulate_media(color_scheme="light")
+
+
+def test_the_table_of_arms_lies_in_its_column_with_names_of_two_lines_at_most(shown: Page) -> None:
+    shown.set_viewport_size({"width": 1125, "height": 844})  # just wide enough for a table with columns
+    box = "document.querySelector('section[aria-labelledby=numbers] table.arms').parentElement"
+    names = "[...document.querySelectorAll('section[aria-labelledby=numbers] .arms .name')]"
+    shown.evaluate(f"{names}.forEach(name => {{ name.lastChild.textContent = 'P + bonus + active' }})")
+    assert shown.evaluate(f"{box}.scrollWidth <= {box}.clientWidth")
+    assert shown.evaluate(f"Math.max(...{names}.map(name => name.getBoundingClientRect().height))") < 50
+    shown.reload()
+    shown.wait_for_selector("#plot-curves .main-svg")
+
+
+def test_a_strip_is_scrolled_on_a_phone_and_whole_on_paper(shown: Page) -> None:
+    box = "document.querySelector('.film-strip .scroll')"
+    widths = f"[{box}.scrollWidth, {box}.clientWidth]"
+    shown.set_viewport_size({"width": 390, "height": 844})
+    drawn, seen = shown.evaluate(widths)
+    assert drawn >= 700  # so that its text can be read
+    assert seen < 390
+    shown.emulate_media(media="print")
+    drawn, seen = shown.evaluate(widths)
+    assert drawn == seen
+    shown.emulate_media(media="screen")

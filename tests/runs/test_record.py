@@ -1,0 +1,714 @@
+"""The run folder is opened only for its own config, and nothing of anybody else is ever deleted."""
+
+import dataclasses
+import json
+import os
+import re
+import shutil
+import subprocess
+import sys
+import warnings
+from dataclasses import dataclass, field
+from datetime import UTC, datetime
+from itertools import count
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any, Literal, Optional
+
+import numpy as np
+import pytest
+import torch
+from support.project import ROOT
+
+import butfor
+from butfor.detection.settings import DetectionConfig, detection_preset
+from butfor.runs import record
+from butfor.runs.files import read_json, write_json
+from butfor.runs.record import (
+    append_metrics,
+    config_from,
+    differences,
+    flat,
+    open_events,
+    open_run,
+    plain,
+    read_metrics,
+    read_run,
+    run_label,
+    truncate_metrics,
+    versions,
+    versions_resumed,
+    write_metrics,
+)
+
+git = pytest.mark.skipif(shutil.which("git") is None, reason="git is not installed")
+
+
+@dataclass(frozen=True)
+class Inner:
+    width: int = 128
+    betas: tuple[float, float] = (0.9, 0.999)
+
+
+@dataclass(frozen=True)
+class Outer:
+    world: str = "slide"
+    seeds: int = 5
+    model: Inner = Inner(width=64)  # not the type's own default
+    fitting: Inner = field(default_factory=Inner)
+    form: str | None = None
+    extra: Inner | None = None
+
+
+def content(folder: Path) -> dict[str, bytes]:
+    """Every file under a folder."""
+    return {str(path.relative_to(folder)): path.read_bytes() for path in folder.rglob("*") if path.is_file()}
+
+
+# --------------------------------------------------------------------------------------------- open_run
+
+
+@pytest.mark.parametrize("make_first", [False, True])
+def test_a_new_folder_gets_its_config(tmp_path: Path, make_first: bool) -> None:
+    folder = tmp_path / "runs" / "a"
+    if make_first:  # an empty folder is as good as none
+        folder.mkdir(parents=True)
+    assert open_run(str(folder), "detection", Outer(seeds=2)) == folder
+    assert content(folder).keys() == {"config.json"}
+    assert json.loads((folder / "config.json").read_text()) == {
+        "schema": 1,
+        "kind": "detection",
+        "label": "detection-slide-seeds=2",
+        "config": {
+            "world": "slide",
+            "seeds": 2,
+            "model": {"width": 64, "betas": [0.9, 0.999]},
+            "fitting": {"width": 128, "betas": [0.9, 0.999]},
+            "form": None,
+            "extra": None,
+        },
+    }
+
+
+def test_the_same_config_goes_on_and_keeps_every_file(tmp_path: Path) -> None:
+    folder = open_run(tmp_path / "run", "detection", Outer())
+    (folder / "data").mkdir()
+    (folder / "data" / "test.npz").write_bytes(b"data")
+    before = content(folder)
+    open_run(folder, "detection", Outer())
+    assert content(folder) == before
+
+
+@pytest.mark.parametrize(
+    ("kind", "config"),
+    [
+        ("detection", Outer(seeds=2)),
+        ("detection", Outer(model=Inner(width=65))),
+        ("training", Outer()),
+        ("detection", Inner()),
+    ],
+)
+def test_other_settings_are_refused_and_nothing_changes(tmp_path: Path, kind: str, config: Any) -> None:
+    folder = open_run(tmp_path / "run", "detection", Outer())
+    before = content(folder)
+    with pytest.raises(FileExistsError, match=r"run holds a run with other settings; .*--overwrite"):
+        open_run(folder, kind, config)
+    assert content(folder) == before
+
+
+def test_overwrite_starts_anew(tmp_path: Path) -> None:
+    folder = open_run(tmp_path / "run", "detection", Outer())
+    (folder / "data").mkdir()
+    (folder / "data" / "test.npz").write_bytes(b"data")
+    (folder / "summary.json").write_text("{}")
+    open_run(folder, "detection", Outer(seeds=2), overwrite=True)
+    assert content(folder).keys() == {"config.json"}
+    assert json.loads((folder / "config.json").read_text())["config"]["seeds"] == 2
+
+
+@pytest.mark.parametrize("overwrite", [False, True])
+def test_a_file_in_the_way_is_refused_and_kept(tmp_path: Path, overwrite: bool) -> None:
+    (tmp_path / "run").write_text("precious")
+    with pytest.raises(FileExistsError, match="run is a file; give another name"):
+        open_run(tmp_path / "run", "detection", Outer(), overwrite)
+    assert (tmp_path / "run").read_text() == "precious"
+
+
+FOREIGN: dict[str, dict[str, str]] = {
+    "no config": {"thesis.tex": "precious"},
+    "hidden": {".precious": "precious"},
+    "another program's config": {"config.json": '{"model_type": "bert"}', "weights.bin": "precious"},
+    "config that is a list": {"config.json": "[1, 2]", "weights.bin": "precious"},
+    "config that is no JSON": {"config.json": "// precious\n{}", "weights.bin": "precious"},
+    "config that is empty": {"config.json": "", "weights.bin": "precious"},
+    "config with a config": {"config.json": '{"config": {"world": "slide"}}', "weights.bin": "precious"},
+}
+
+
+@pytest.mark.parametrize("files", FOREIGN.values(), ids=FOREIGN.keys())
+@pytest.mark.parametrize("overwrite", [False, True])
+def test_a_foreign_folder_is_never_changed(tmp_path: Path, files: dict[str, str], overwrite: bool) -> None:
+    folder = tmp_path / "mine"
+    folder.mkdir()
+    for name, text in files.items():
+        (folder / name).write_text(text)
+    before = content(folder)
+    with pytest.raises((FileExistsError, ValueError), match="mine") as caught:
+        open_run(folder, "detection", Outer(), overwrite)
+    assert content(folder) == before
+    assert "--overwrite" not in str(caught.value)  # nobody is led to delete what is not a run
+
+
+def test_overwriting_a_link_to_a_run_spares_what_it_points_to_or_starts_anew(tmp_path: Path) -> None:
+    real = open_run(tmp_path / "real", "detection", Outer())
+    (tmp_path / "link").symlink_to(real)
+    try:
+        open_run(tmp_path / "link", "detection", Outer(seeds=2), overwrite=True)
+    except OSError:
+        assert json.loads((real / "config.json").read_text())["config"]["seeds"] == 5
+    else:
+        assert json.loads((tmp_path / "link" / "config.json").read_text())["config"]["seeds"] == 2
+
+
+def test_overwriting_the_current_folder_works_or_changes_nothing(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    folder = open_run(tmp_path / "run", "detection", Outer())
+    (folder / "summary.json").write_text("{}")
+    before = content(folder)
+    monkeypatch.chdir(folder)
+    try:
+        open_run(".", "detection", Outer(seeds=2), overwrite=True)
+    except OSError:
+        assert content(folder) == before
+    else:
+        assert content(folder).keys() == {"config.json"}
+
+
+@pytest.mark.parametrize("text", ["", '{"schema": 1, "kind": "detec'])
+def test_a_damaged_config_is_named(tmp_path: Path, text: str) -> None:
+    folder = open_run(tmp_path / "run", "detection", Outer())
+    (folder / "config.json").write_text(text)
+    with pytest.raises(ValueError, match=r"config\.json is not valid JSON"):
+        open_run(folder, "detection", Outer())
+
+
+def edit_config(folder: Path, **changes: Any) -> None:
+    """Changes entries of a run's `config.json`."""
+    held = json.loads((folder / "config.json").read_text())
+    (folder / "config.json").write_text(json.dumps(held | changes))
+
+
+def test_a_run_from_before_a_field_existed_goes_on_with_its_default(tmp_path: Path) -> None:
+    folder = open_run(tmp_path / "run", "detection", Outer(seeds=2))
+    new = (folder / "config.json").read_text()
+    older = plain(Outer(seeds=2))
+    del older["form"], older["model"]["betas"]
+    edit_config(folder, config=older)
+    (folder / "metrics.jsonl").write_text("")
+    with pytest.raises(FileExistsError, match="other settings"):
+        open_run(folder, "detection", Outer(seeds=2, form="mean"))
+    open_run(folder, "detection", Outer(seeds=2))
+    assert (folder / "config.json").read_text() == new
+    assert (folder / "metrics.jsonl").exists()
+
+
+def test_a_run_of_a_newer_schema_is_refused_and_kept(tmp_path: Path) -> None:
+    folder = open_run(tmp_path / "run", "detection", Outer())
+    edit_config(folder, schema=2)
+    before = content(folder)
+    with pytest.raises(ValueError, match=r"run holds a run of schema 2, .* reads up to 1; use a newer butfor"):
+        open_run(folder, "detection", Outer())
+    assert content(folder) == before
+
+
+# ---------------------------------------------------------------------------------------------- read_run
+
+
+def test_a_run_tells_what_it_is(tmp_path: Path) -> None:
+    folder = open_run(tmp_path / "run", "training", Outer(seeds=2))
+    expected = {"schema": 1, "kind": "training", "label": "training-slide-seeds=2", "config": plain(Outer(seeds=2))}
+    assert read_run(folder) == read_run(str(folder)) == expected
+    assert config_from(Outer, read_run(folder)["config"]) == Outer(seeds=2)
+
+
+def test_a_folder_that_is_no_run_is_named(tmp_path: Path) -> None:
+    with pytest.raises(FileNotFoundError, match=r"There is no folder .*missing; give the folder of a run"):
+        read_run(tmp_path / "missing")
+    (tmp_path / "file").write_text("")
+    with pytest.raises(FileNotFoundError, match=r"There is no folder .*file; give the folder of a run"):
+        read_run(tmp_path / "file")
+    (tmp_path / "empty").mkdir()
+    with pytest.raises(ValueError, match="empty is not a run folder"):
+        read_run(tmp_path / "empty")
+
+
+@pytest.mark.parametrize("files", FOREIGN.values(), ids=FOREIGN.keys())
+def test_a_foreign_folder_is_no_run(tmp_path: Path, files: dict[str, str]) -> None:
+    for name, text in files.items():
+        (tmp_path / name).write_text(text)
+    with pytest.raises(ValueError, match=r"is not a run folder|config\.json is not valid JSON"):
+        read_run(tmp_path)
+
+
+@pytest.mark.parametrize("schema", [2, 0, "1", None, [1]])
+def test_an_unknown_schema_is_refused(tmp_path: Path, schema: Any) -> None:
+    folder = open_run(tmp_path / "run", "detection", Outer())
+    edit_config(folder, schema=schema)
+    with pytest.raises(ValueError, match=f"holds a run of schema {re.escape(repr(schema))}.*use a newer butfor"):
+        read_run(folder)
+
+
+# ------------------------------------------------------------------------------------------- config_from
+
+
+@dataclass(frozen=True)
+class Fields:
+    """Every type that a config's field may have."""
+
+    needed: int
+    rate: float = 0.5
+    flag: bool = True
+    name: str = "a"
+    choice: Literal["mean", "clip", 3] = "mean"
+    limit: float | None = None
+    old_style: Optional[int] = 4  # noqa: UP045
+    sizes: tuple[int, ...] = (1, 2, 3)
+    pairs: tuple[tuple[int, int], ...] = ()
+    betas: tuple[float, float] = (0.9, 0.999)
+    mixed: tuple[str, Inner | None] = ("x", None)
+    inner: Inner = field(default_factory=Inner)
+    extra: Inner | None = None
+    several: tuple[Inner, ...] = ()
+    either: int | Literal["auto"] | None = "auto"
+    bounds: "tuple[float, ...] | None" = None
+
+
+CONFIGS: list[Any] = [
+    detection_preset("slide"),
+    detection_preset("slide", "demo"),
+    detection_preset("pick-and-place"),
+    detection_preset("pick-and-place", "reduced"),
+    DetectionConfig(seeds=1),
+    Outer(extra=Inner(betas=(0.0, 1.0)), form="x"),
+    Fields(1),
+    Fields(
+        needed=-2, rate=float("inf"), flag=False, name="ä", choice=3, limit=1e-300, old_style=None, sizes=(),
+        pairs=((1, 2), (3, 4)), betas=(0.0, 1.0), mixed=("y", Inner(width=2)), inner=Inner(width=3),
+        extra=Inner(width=4), several=(Inner(), Inner(width=5)), either=7, bounds=(1.0,),
+    ),
+    Fields(1, limit=0.0, either=None, bounds=(), extra=Inner()),
+    Fields(1, rate=2, betas=(0, 1), limit=3, inner=Inner(betas=(0, 1))),  # whole numbers stand for floats
+]  # fmt: skip
+
+
+@pytest.mark.parametrize("config", CONFIGS, ids=lambda config: type(config).__name__)
+def test_config_from_is_the_inverse_of_plain(config: Any) -> None:
+    again = config_from(type(config), plain(config))
+    assert again == config
+    assert plain(again) == plain(config)
+    assert hash(again) == hash(config)  # tuples, not lists, at any depth
+
+
+def test_whole_numbers_become_floats_where_the_field_is_one() -> None:
+    again = config_from(Fields, {"needed": 1, "rate": 2, "limit": 3, "betas": [0, 1], "bounds": [4]})
+    floats = [again.rate, again.limit, *again.betas, *(again.bounds or ())]
+    assert floats == [2, 3, 0, 1, 4]
+    assert {type(number) for number in floats} == {float}
+    assert type(again.needed) is int
+
+
+def test_missing_fields_take_the_defaults_of_their_own_place() -> None:
+    assert config_from(Fields, {"needed": 1}) == Fields(1)
+    assert config_from(Outer, {}) == Outer()
+    assert config_from(Outer, {"model": {}}).model == Inner()  # given, if only as {}: not Outer's own default
+    assert config_from(Outer, {"extra": {"width": 3}}).extra == Inner(width=3)
+
+
+@pytest.mark.parametrize(
+    ("data", "sentence"),
+    [
+        ({}, "needed is missing, and Fields has no default"),
+        ({"needed": 1, "ned": 2}, "ned is no field of Fields; its fields are needed, rate, "),
+        ({"needed": 1, "inner": {"wdth": 2}}, r"inner\.wdth is no field of Inner; its fields are width, betas"),
+        ({"needed": 1, "extra": {"wdth": 2}}, r"extra\.wdth is no field of Inner"),
+        ({"needed": "1"}, "needed must be int; got '1'"),
+        ({"needed": 1.0}, r"needed must be int; got 1\.0"),
+        ({"needed": True}, "needed must be int; got True"),
+        ({"needed": None}, "needed must be int; got None"),
+        ({"needed": 1, "rate": "fast"}, "rate must be float; got 'fast'"),
+        ({"needed": 1, "rate": True}, "rate must be float; got True"),
+        ({"needed": 1, "rate": None}, "rate must be float; got None"),
+        ({"needed": 1, "flag": 1}, "flag must be bool; got 1"),
+        ({"needed": 1, "name": 5}, "name must be str; got 5"),
+        ({"needed": 1, "choice": "max"}, r"choice must be Literal\['mean', 'clip', 3\]; got 'max'"),
+        ({"needed": 1, "choice": 3.0}, r"choice must be Literal\[.*\]; got 3\.0"),
+        ({"needed": 1, "choice": []}, r"choice must be Literal\[.*\]; got \[\]"),
+        ({"needed": 1, "limit": "x"}, "limit must be float; got 'x'"),
+        ({"needed": 1, "old_style": 1.5}, r"old_style must be int; got 1\.5"),
+        ({"needed": 1, "sizes": 3}, r"sizes must be tuple\[int, \.\.\.\]; got 3"),
+        ({"needed": 1, "sizes": "123"}, "sizes must be tuple"),
+        ({"needed": 1, "sizes": [1, "2"]}, r"sizes\[1\] must be int; got '2'"),
+        ({"needed": 1, "pairs": [[1, 2], [3]]}, r"pairs\[1\] must be tuple\[int, int\]; got \[3\]"),
+        ({"needed": 1, "pairs": [[1, 2], [3, None]]}, r"pairs\[1\]\[1\] must be int; got None"),
+        ({"needed": 1, "betas": [0.9]}, r"betas must be tuple\[float, float\]; got \[0\.9\]"),
+        ({"needed": 1, "betas": []}, "betas must be tuple"),
+        ({"needed": 1, "mixed": ["y", {"width": "2"}]}, r"mixed\[1\]\.width must be int; got '2'"),
+        ({"needed": 1, "inner": None}, "inner must be an object with fields of Inner; got None"),
+        ({"needed": 1, "inner": [1]}, r"inner must be an object with fields of Inner; got \[1\]"),
+        ({"needed": 1, "several": [{}, {"betas": [1, "x"]}]}, r"several\[1\]\.betas\[1\] must be float; got 'x'"),
+        ({"needed": 1, "either": "off"}, r"either must be .*int.*'auto'.*; got 'off'"),
+        ([], r"The config must be an object with fields of Fields; got \[\]"),
+        (None, "The config must be an object with fields of Fields; got None"),
+    ],
+)
+def test_what_does_not_fit_is_refused_with_the_field_named(data: Any, sentence: str) -> None:
+    with pytest.raises(ValueError, match=f"^{sentence}"):
+        config_from(Fields, data)
+
+
+def test_inconsistent_values_are_refused_by_the_config_itself() -> None:
+    with pytest.raises(ValueError, match="seeds must be at least 1; got 0"):
+        config_from(DetectionConfig, {"seeds": 0})
+
+
+def test_one_of_several_dataclasses_is_refused_not_guessed() -> None:
+    @dataclass(frozen=True)
+    class Ambiguous:
+        part: Inner | Outer = Inner()
+
+    with pytest.raises(ValueError, match=r"^part must be .*Inner \| .*Outer; got"):
+        config_from(Ambiguous, plain(Ambiguous()))
+
+
+# ------------------------------------------------------------------------------------------------ labels
+
+
+@pytest.mark.parametrize(
+    ("config", "label"),
+    [
+        (Outer(), "detection-slide"),
+        (Outer(world="push"), "detection-push"),
+        (Outer(seeds=2, form="mean"), "detection-slide-seeds=2-form=mean"),
+        (Outer(model=Inner(width=64)), "detection-slide"),
+        (Outer(model=Inner()), "detection-slide-model.width=128"),
+        (Outer(fitting=Inner(width=64)), "detection-slide-fitting.width=64"),
+        (Outer(fitting=Inner(betas=(0.0, 0.5))), "detection-slide-fitting.betas=(0.0, 0.5)"),
+        (Inner(), "detection"),
+        (Inner(width=1), "detection-width=1"),
+    ],
+)
+def test_labels_say_how_a_config_differs_from_the_defaults(config: Any, label: str) -> None:
+    assert run_label("detection", config) == label
+
+
+def test_different_configs_have_different_labels() -> None:
+    configs = [
+        Outer(),
+        Outer(seeds=1),
+        Outer(model=Inner()),
+        Outer(model=Inner(width=1)),
+        Outer(fitting=Inner(width=1)),
+        Outer(extra=Inner()),  # None by default: present with its defaults is a difference, too
+        Outer(extra=Inner(width=1)),
+    ]
+    labels = [run_label("detection", config) for config in configs]
+    assert len(set(labels)) == len(configs), labels
+
+
+def test_differences_and_flat_name_nested_fields_with_dots() -> None:
+    config = Outer(seeds=2, model=Inner(width=1))
+    assert differences(config) == [("seeds", 2), ("model.width", 1)]
+    names = [name for name, _ in flat(config)]
+    assert names == [
+        "world", "seeds", "model.width", "model.betas", "fitting.width", "fitting.betas", "form", "extra"
+    ]  # fmt: skip
+
+
+def test_plain_is_what_json_reads_back() -> None:
+    assert plain(Outer()) == json.loads(json.dumps(dataclasses.asdict(Outer())))
+    assert plain(Inner())["betas"] == [0.9, 0.999]
+
+
+# ---------------------------------------------------------------------------------------------- versions
+
+
+def test_versions_say_what_a_result_depends_on(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(sys, "argv", ["/somewhere/butfor", "detect", "slide"])
+    found = versions("cpu")
+    needed = {
+        "butfor", "commit", "python", "torch", "numpy", "platform", "processor", "device", "threads",
+        "command", "started",
+    }  # fmt: skip
+    assert needed <= found.keys()
+    assert found["butfor"] == butfor.__version__
+    assert found["python"] == ".".join(map(str, sys.version_info[:3]))
+    assert found["torch"] == torch.__version__
+    assert found["numpy"] == np.__version__
+    assert found["device"] == "cpu"
+    assert found["threads"] == torch.get_num_threads()
+    assert found["command"] == "butfor detect slide"
+    assert found["processor"]
+    age = datetime.now(UTC) - datetime.fromisoformat(found["started"])
+    assert -1 <= age.total_seconds() < 60
+    assert json.loads(json.dumps(found)) == found
+
+
+def test_an_argument_with_spaces_can_be_copied_from_the_command(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(sys, "argv", ["butfor", "report", "my run"])
+    assert versions("cpu")["command"] == "butfor report 'my run'"
+
+
+@git
+@pytest.mark.skipif(not (ROOT / ".git").exists(), reason="not a checkout")
+def test_the_commit_is_that_of_the_checkout() -> None:
+    head = subprocess.run(["git", "-C", str(ROOT), "rev-parse", "HEAD"], capture_output=True, text=True, check=True)
+    match = re.fullmatch(r"([0-9a-f]{12,40})(-dirty)?", str(versions("cpu")["commit"]))
+    assert match
+    assert head.stdout.startswith(match[1])
+
+
+@git
+def test_the_commit_of_somebody_elses_repository_is_not_taken(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """butfor is often installed in an ignored .venv inside the repository of another project."""
+    package = tmp_path / ".venv" / "butfor"
+    package.mkdir(parents=True)
+    (package / "record.py").write_text("")
+    (tmp_path / ".gitignore").write_text(".venv\n")
+    who = ["-c", "user.name=a", "-c", "user.email=a@b.c", "-c", "commit.gpgsign=false"]
+    for command in (["init", "-q"], ["add", "."], [*who, "commit", "-q", "-m", "theirs"]):
+        subprocess.run(["git", "-C", str(tmp_path), *command], check=True, capture_output=True)
+    monkeypatch.setattr(record, "__file__", str(package / "record.py"))
+    monkeypatch.setenv("BUTFOR_COMMIT", "abc123")
+    assert versions("cpu")["commit"] == "abc123"
+
+
+def test_without_git_the_commit_is_as_told_or_unknown(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("PATH", str(tmp_path))
+    monkeypatch.setenv("BUTFOR_COMMIT", "abc123")
+    assert versions("cpu")["commit"] == "abc123"
+    monkeypatch.delenv("BUTFOR_COMMIT")
+    assert versions("cpu")["commit"] is None
+
+
+def test_a_run_that_goes_on_says_what_began_it_and_what_was_different_later(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("BUTFOR_COMMIT", "abc123")
+    monkeypatch.setattr(sys, "argv", ["butfor", "train", "push"])
+    first = versions_resumed(tmp_path, "cpu")
+    write_json(tmp_path / "versions.json", first)
+    assert (first["commit"], first["command"], "resumed" in first) == ("abc123", "butfor train push", False)
+    for commit in ("abc123", "def456"):
+        monkeypatch.setenv("BUTFOR_COMMIT", commit)
+        monkeypatch.setattr(sys, "argv", ["butfor", "train", "--resume", "run"])
+        write_json(tmp_path / "versions.json", versions_resumed(tmp_path, "cpu"))
+    found = read_json(tmp_path / "versions.json")
+    resumed = found.pop("resumed")
+    assert found == first
+    assert [one["command"] for one in resumed] == ["butfor train --resume run"] * 2
+    assert [one.get("commit") for one in resumed] == [None, "def456"]
+    assert "torch" not in resumed[0]
+
+
+@pytest.mark.parametrize("text", ["{", "[]", "3", '{"resumed": 3}'])
+def test_a_damaged_record_of_the_versions_does_not_keep_a_run_from_going_on(tmp_path: Path, text: str) -> None:
+    (tmp_path / "versions.json").write_text(text)
+    assert versions_resumed(tmp_path, "cpu")["torch"] == torch.__version__
+
+
+# ----------------------------------------------------------------------------------------------- metrics
+
+ROWS = [{"detector": "cai", "seed": seed, "auc": 0.1 * seed, "note": "a\nb ä"} for seed in range(3)]
+
+
+def test_metrics_come_back_one_row_a_line(tmp_path: Path) -> None:
+    write_metrics(tmp_path, iter(ROWS))
+    assert read_metrics(str(tmp_path)) == ROWS
+    lines = (tmp_path / "metrics.jsonl").read_text().splitlines()
+    assert [json.loads(line) for line in lines] == ROWS
+    write_metrics(tmp_path, ROWS[:1])  # anew, not appended
+    assert read_metrics(tmp_path) == ROWS[:1]
+    assert os.listdir(tmp_path) == ["metrics.jsonl"]
+
+
+def test_no_metrics_are_an_empty_file(tmp_path: Path) -> None:
+    write_metrics(tmp_path, [])
+    assert read_metrics(tmp_path) == []
+
+
+def test_a_last_line_cut_off_anywhere_is_left_out(tmp_path: Path) -> None:
+    write_metrics(tmp_path, ROWS)
+    path = tmp_path / "metrics.jsonl"
+    whole = path.read_bytes()
+    start = whole[:-1].rindex(b"\n") + 1  # of the last line
+    for length in range(start, len(whole) - 1):
+        path.write_bytes(whole[:length])
+        assert read_metrics(tmp_path) == ROWS[:2]
+    path.write_bytes(whole[:-1])  # only the newline is missing
+    assert read_metrics(tmp_path) == ROWS
+
+
+def test_a_crash_while_writing_metrics_keeps_the_old_ones(tmp_path: Path) -> None:
+    write_metrics(tmp_path, ROWS)
+
+    def rows() -> Any:
+        yield ROWS[0]
+        raise KeyboardInterrupt
+
+    with pytest.raises(KeyboardInterrupt):
+        write_metrics(tmp_path, rows())
+    assert read_metrics(tmp_path) == ROWS
+    assert os.listdir(tmp_path) == ["metrics.jsonl"]
+
+
+def test_missing_metrics_are_named(tmp_path: Path) -> None:
+    with pytest.raises(FileNotFoundError, match=r"metrics\.jsonl"):
+        read_metrics(tmp_path)
+
+
+def test_appended_rows_come_after_those_already_there(tmp_path: Path) -> None:
+    append_metrics(tmp_path, ROWS[:1])
+    append_metrics(tmp_path, iter(ROWS[1:]))
+    append_metrics(tmp_path, [])
+    assert read_metrics(tmp_path) == ROWS
+    written_at_once = tmp_path / "once"
+    written_at_once.mkdir()
+    write_metrics(written_at_once, ROWS)
+    assert (tmp_path / "metrics.jsonl").read_bytes() == (written_at_once / "metrics.jsonl").read_bytes()
+
+
+def write_calls() -> int:
+    """How often this thread has asked the system to write."""
+    return int(re.findall(r"syscw: (\d+)", Path("/proc/thread-self/io").read_text())[0])
+
+
+@pytest.mark.skipif(not Path("/proc/thread-self/io").exists(), reason="the system does not count writes")
+def test_rows_are_appended_in_one_write(tmp_path: Path) -> None:
+    """Also those that exceed a buffer by far."""
+    rows = [{"episode": number, "text": "x" * 1000} for number in range(100)]
+    append_metrics(tmp_path, rows[:1])
+    before = write_calls()
+    append_metrics(tmp_path, rows[1:])
+    assert write_calls() == before + 1
+    assert read_metrics(tmp_path) == rows
+
+
+def test_appending_after_a_crash_at_any_byte_loses_only_the_cut_off_row(tmp_path: Path) -> None:
+    path = tmp_path / "metrics.jsonl"
+    write_metrics(tmp_path, ROWS[:2])
+    whole = path.read_bytes()
+    first = whole.index(b"\n") + 1
+    for length in range(len(whole) + 1):
+        path.write_bytes(whole[:length])
+        append_metrics(tmp_path, ROWS[2:])
+        kept = (length >= first - 1) + (length >= len(whole) - 1)  # a row without its newline is a row
+        assert read_metrics(tmp_path) == ROWS[:kept] + ROWS[2:]
+        assert path.read_bytes().count(b"\n") == kept + 1
+    assert os.listdir(tmp_path) == ["metrics.jsonl"]
+
+
+def test_appending_replaces_a_tail_of_zeros(tmp_path: Path) -> None:
+    """What some file systems leave after a power failure."""
+    write_metrics(tmp_path, ROWS[:2])
+    with (tmp_path / "metrics.jsonl").open("ab") as file:
+        file.write(bytes(100))
+    append_metrics(tmp_path, ROWS[2:])
+    assert read_metrics(tmp_path) == ROWS
+
+
+EPISODES = [{"episode": episode, "replica": replica} for episode in (50, 100, 150) for replica in range(2)]
+
+
+@pytest.mark.parametrize(("episode", "kept"), [(0, 0), (49, 0), (50, 2), (149, 4), (150, 6), (1000, 6)])
+def test_rows_after_an_episode_are_removed(tmp_path: Path, episode: int, kept: int) -> None:
+    append_metrics(tmp_path, EPISODES)
+    truncate_metrics(tmp_path, episode)
+    assert read_metrics(tmp_path) == EPISODES[:kept]
+    append_metrics(tmp_path, EPISODES[kept:])
+    assert read_metrics(tmp_path) == EPISODES
+    assert os.listdir(tmp_path) == ["metrics.jsonl"]
+
+
+def test_truncating_removes_a_cut_off_line_and_needs_no_file(tmp_path: Path) -> None:
+    truncate_metrics(tmp_path, 5)
+    assert os.listdir(tmp_path) == []
+    append_metrics(tmp_path, EPISODES)
+    path = tmp_path / "metrics.jsonl"
+    path.write_bytes(path.read_bytes()[:-5])
+    truncate_metrics(tmp_path, 1000)
+    assert read_metrics(tmp_path) == EPISODES[:-1]
+    assert path.read_bytes().endswith(b"\n")
+
+
+def test_a_crash_while_truncating_keeps_every_row(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    append_metrics(tmp_path, EPISODES)
+
+    def crash(*arguments: Any) -> None:
+        raise KeyboardInterrupt
+
+    with monkeypatch.context() as patch:
+        patch.setattr(os, "replace", crash)
+        with pytest.raises(KeyboardInterrupt):
+            truncate_metrics(tmp_path, 50)
+    assert read_metrics(tmp_path) == EPISODES
+    assert os.listdir(tmp_path) == ["metrics.jsonl"]
+
+
+# ----------------------------------------------------------------------------------------------- events
+
+
+def curves(folder: Path) -> dict[str, list[tuple[int, float]]]:
+    """What TensorBoard shows: the steps and values of each curve."""
+    from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
+
+    found = EventAccumulator(str(folder / "events"))
+    found.Reload()
+    return {tag: [(event.step, event.value) for event in found.Scalars(tag)] for tag in found.Tags()["scalars"]}
+
+
+@pytest.fixture
+def clock(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Time that passes: TensorBoard orders its files by the second in which they were opened."""
+    pytest.importorskip("tensorboard")
+    seconds = count(1_700_000_000)
+    name = "tensorboard.summary.writer.event_file_writer.time"
+    monkeypatch.setattr(name, SimpleNamespace(time=lambda: next(seconds)))
+
+
+@pytest.mark.usefixtures("clock")
+def test_tensorboard_reads_the_curves(tmp_path: Path) -> None:
+    events = open_events(tmp_path)
+    events.add({"success": 0.25, "score/object": -1.5}, 50)
+    assert curves(tmp_path) == {"success": [(50, 0.25)], "score/object": [(50, -1.5)]}  # before it is closed
+    events.add({"success": 0.5}, 100)
+    events.close()
+    assert curves(tmp_path) == {"success": [(50, 0.25), (100, 0.5)], "score/object": [(50, -1.5)]}
+    assert os.listdir(tmp_path) == ["events"]
+
+
+@pytest.mark.usefixtures("clock")
+@pytest.mark.parametrize(("purge_step", "kept"), [(None, 3), (0, 0), (99, 1), (100, 2), (150, 3)])
+def test_steps_after_the_checkpoint_are_hidden(tmp_path: Path, purge_step: int | None, kept: int) -> None:
+    first = open_events(tmp_path, None)
+    for step in (50, 100, 150):
+        first.add({"success": 0.25}, step)
+    second = open_events(tmp_path, purge_step)  # the first was killed, not closed
+    second.add({"success": 0.5}, 200)
+    expected = [(50, 0.25), (100, 0.25), (150, 0.25)][:kept]
+    assert curves(tmp_path) == {"success": [*expected, (200, 0.5)]}
+    first.close()
+    second.close()
+
+
+def test_without_tensorboard_a_run_goes_on_and_is_told_once(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.delitem(sys.modules, "torch.utils.tensorboard", raising=False)
+    monkeypatch.setitem(sys.modules, "tensorboard", None)  # as if it were not installed
+    with pytest.warns(UserWarning, match=r"pip install 'butfor\[tensorboard\]'") as told:
+        events = open_events(tmp_path, 5)
+    assert len(told) == 1
+    assert told[0].filename == __file__
+    with warnings.catch_warnings(action="error"):
+        events.add({"success": 0.5}, 1)
+        events.close()
+    assert os.listdir(tmp_path) == []

@@ -1,0 +1,161 @@
+"""Every study is made of configs that exist, and its claims are about its own arms."""
+
+import json
+from dataclasses import replace
+from pathlib import Path
+
+import numpy as np
+import pytest
+import torch
+from support.project import ROOT
+from support.small_training import ALL_USES, small
+
+from butfor.analysis.claims import claim_from
+from butfor.detection.settings import detection_preset
+from butfor.reporting.heatmap import write_heatmap
+from butfor.studies.claims import CLAIMS, HER
+from butfor.studies.study import STUDIES, Study, make_study, study_states, write_study
+from butfor.studies.units import unit_name
+from butfor.training.loop import resume, train
+from butfor.training.settings import Config, preset
+
+torch.set_num_threads(1)
+ISSUED = {
+    "table1", "detection-curves", "random-test-set", "random-training-data", "trajectories", "intrinsic", "bonus-sweep",
+    "active-sweep", "exploration", "replay-push", "replay-pick-and-place", "replay-rot-table", "combined",
+    "vime-variants", "disagreement-variants", "partial-rescoring", "heatmaps", "negative-results",
+}  # fmt: skip
+
+
+def configs(study: Study) -> dict[str, Config]:
+    return {arm.label: arm.config for arm in study.arms if isinstance(arm.config, Config)}
+
+
+def test_every_experiment_of_the_paper_is_there() -> None:
+    assert set(STUDIES) == ISSUED
+
+
+@pytest.mark.parametrize("name", STUDIES)
+@pytest.mark.parametrize("size", ["paper", "small"])
+def test_a_study_has_a_name_arms_and_claims_about_them(name: str, size: str) -> None:
+    study = make_study(name, size)  # type: ignore[arg-type]
+    assert study.name == name
+    labels = [arm.label for arm in study.arms]
+    assert len(set(labels)) == len(labels) > 0
+    folders = [unit_name(arm.config) for arm in study.arms]
+    assert set(CLAIMS) == set(STUDIES)
+    assert len(set(folders)) == len(folders)  # two arms that are the same run would be a mistake
+    assert study.claims
+    for claim in study.claims:
+        assert {claim.arm, claim.than} - {""} <= set(labels)
+
+
+@pytest.mark.parametrize("name", STUDIES)
+def test_the_papers_size_is_ten_seeds(name: str) -> None:
+    wanted = {"heatmaps": 1}.get(name, 10)
+    for config in configs(make_study(name)).values():
+        assert config.seeds == wanted
+
+
+def test_the_arms_are_what_their_labels_say() -> None:
+    combined = configs(make_study("combined"))
+    assert len(combined) == 8
+    assert combined[HER].influence == ()
+    assert combined["P + bonus + active"].influence == ("priority", "bonus", "active")
+    sweep = configs(make_study("bonus-sweep"))
+    assert {0.0 if not c.influence else c.bonus.weight for c in sweep.values()} == {0, 0.05, 0.1, 0.2, 0.5, 1}
+    active = configs(make_study("active-sweep"))
+    assert {0.0 if not c.influence else c.explore.active for c in active.values()} == {0, 0.25, 0.5, 0.75, 1}
+    rotating = configs(make_study("replay-rot-table"))
+    assert {c.world for c in rotating.values()} == {"rot-table"}
+    assert [rotating[label].priority.kind for label in (HER, "EBP", "PER")] == ["uniform", "ebp", "per"]
+    assert rotating["CAI-P"].influence == ("priority",)
+    assert rotating[HER].agent == preset("rot-table").agent
+    negative = configs(make_study("negative-results"))
+    assert negative["P, proportional"].priority.distribution == "proportional"
+    assert negative["P, goals by score"].replay.goals_by_score
+    assert negative["bonus, annealed"].bonus.anneal_episodes == negative["bonus"].episodes
+    assert negative["active, ranked"].explore.choice == "ranked"
+    assert configs(make_study("partial-rescoring"))["newest"].model.rescore == "newest"
+
+
+def test_studies_share_their_runs() -> None:
+    shared = unit_name(configs(make_study("combined"))[HER])
+    names = {name for name in STUDIES if shared in {unit_name(arm.config) for arm in make_study(name).arms}}
+    assert names == {"combined", "exploration", "bonus-sweep", "active-sweep", "replay-pick-and-place"}
+    assert "is trained once for five of them" in (ROOT / "docs" / "studies.md").read_text(encoding="utf-8")
+    detection = {unit_name(make_study(name).arms[-1].config) for name in ("table1", "trajectories", "random-test-set")}
+    assert detection == {unit_name(detection_preset("pick-and-place"))}
+
+
+def test_options_change_every_arm_and_nothing_else() -> None:
+    options = {"seeds": 3, "episodes": 3000, "worlds": 2, "evaluate_every": 400}
+    study = make_study("combined", **options, overlap=("updates",))  # type: ignore[arg-type]
+    for label, config in configs(study).items():
+        expected = replace(configs(make_study("combined"))[label], **options, overlap=("updates",))  # type: ignore[arg-type]
+        assert config == expected
+
+
+def test_a_bonus_is_annealed_over_the_whole_run_however_long() -> None:
+    for options in ({}, {"episodes": 3000}):
+        annealed = configs(make_study("negative-results", **options))["bonus, annealed"]  # type: ignore[arg-type]
+        assert annealed.bonus.anneal_episodes == annealed.episodes
+    assert configs(make_study("negative-results", "small"))["bonus, annealed"].bonus.anneal_episodes == 120
+
+
+def test_a_small_study_asks_its_own_questions_and_keeps_its_own_record(tmp_path: Path) -> None:
+    asked = {name: make_study(name, "small").arms[0].config for name in ("detection-curves", "random-training-data")}
+    assert [config.studies for config in asked.values()] == [("actions", "noise"), ("helps",)]  # type: ignore[union-attr]
+    whole = write_study(make_study("combined"), tmp_path, "paper")
+    assert write_study(make_study("combined", "small"), tmp_path, "small") != whole
+
+
+def test_what_there_is_not_is_refused_by_name() -> None:
+    with pytest.raises(ValueError, match="no study 'table2'; the studies are table1"):
+        make_study("table2")
+    with pytest.raises(ValueError, match="paper or small"):
+        make_study("table1", "large")  # type: ignore[arg-type]
+
+
+def test_a_study_leaves_a_record_of_its_arms_and_claims(tmp_path: Path) -> None:
+    study = make_study("replay-push")
+    record = json.loads(write_study(study, tmp_path, "paper").read_text())
+    assert record["schema"] == 1
+    assert [arm["folder"] for arm in record["arms"]] == [unit_name(arm.config) for arm in study.arms]
+    assert tuple(map(claim_from, record["claims"])) == study.claims
+    assert {state.state for state in study_states(study, tmp_path).values()} == {"absent"}
+    short = make_study("replay-push", seeds=3, episodes=3000)  # the record says what the paper's size asks all the same
+    record = json.loads(write_study(short, tmp_path, "paper").read_text())
+    assert [arm["folder"] for arm in record["arms"]] == [unit_name(arm.config) for arm in short.arms]
+    assert {(arm["seeds"], arm["episodes"]) for arm in record["arms"]} == {(10, 10_000)}
+
+
+# ------------------------------------------------------------------------------------------------ heat map
+
+
+def test_a_heat_map_is_of_what_the_memory_holds(tmp_path: Path) -> None:
+    """A ring of 6 holds the last 6 of 10 episodes; slide's labels are a function of the state."""
+    from butfor.envs import slide
+    from butfor.runs.checkpoints import latest_checkpoint
+
+    run = train(small(influence=ALL_USES, replay={"capacity": 6}), tmp_path / "run")
+    state = latest_checkpoint(run)
+    assert state is not None
+    with np.load(write_heatmap(run), allow_pickle=False) as file:
+        found = {name: file[name] for name in file.files}
+    assert found["episodes"].tolist() == [np.mean([4, 5, 6, 7, 8, 9])]
+    assert (int(found["seed"]), found["counts"].tolist(), found["labelled"].tolist()) == (0, [6], [4])
+    np.testing.assert_allclose(found["score"][:, 0], state["replay"]["score"][0].numpy().mean(0), rtol=1e-6)
+    order = np.arange(4, 10) % 6
+    states = state["replay"]["observation"][0].numpy()[order][[0, 1, 2, 3], :-1]  # the first four of six, one in one
+    np.testing.assert_allclose(found["label"][:, 0], slide.influence(states.reshape(-1, 4)).reshape(4, -1).mean(0))
+    before = (run / "heatmap.npz").stat().st_mtime_ns
+    assert write_heatmap(run).stat().st_mtime_ns == before  # once is enough
+    resume(run, episodes=12)
+    with np.load(write_heatmap(run), allow_pickle=False) as file:  # but not where the run has gone on
+        assert file["episodes"].tolist() == [np.mean([6, 7, 8, 9, 10, 11])]
+
+
+def test_runs_without_scores_have_no_heat_map(tmp_path: Path) -> None:
+    with pytest.raises(ValueError, match="without influence"):
+        write_heatmap(train(small(), tmp_path / "run"))

@@ -1,0 +1,68 @@
+"""Where the project is, what its modules import, and folders that cannot be written."""
+
+import ast
+import os
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).resolve().parents[2]
+PACKAGE = ROOT / "src" / "butfor"
+
+
+@dataclass(frozen=True)
+class Import:
+    """One import statement's target: `butfor.envs.slide` or `numpy`, as seen from a file of the library."""
+
+    file: str  # relative to the package: "envs/slide.py"
+    line: int
+    target: str
+    lazy: bool  # inside a function, so it runs only when that function does
+
+    def __str__(self) -> str:
+        return f"src/butfor/{self.file}:{self.line} imports {self.target}"
+
+
+def imports_of(path: Path) -> list[Import]:
+    """Every import of a file at any depth; `from package import module` counts as an import of the module."""
+    file = path.relative_to(PACKAGE)
+    package = ["butfor", *file.parent.parts]
+    found: list[Import] = []
+
+    def visit(node: ast.AST, lazy: bool) -> None:
+        if isinstance(node, ast.Import):
+            found.extend(Import(str(file), node.lineno, alias.name, lazy) for alias in node.names)
+        elif isinstance(node, ast.ImportFrom):
+            above = package[: len(package) - node.level + 1] if node.level else []
+            origin = ".".join([*above, *([node.module] if node.module else [])])
+            for alias in node.names:
+                found.append(Import(str(file), node.lineno, f"{origin}.{alias.name}", lazy))
+        inside = lazy or isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef | ast.Lambda)
+        for child in ast.iter_child_nodes(node):
+            visit(child, inside)
+
+    visit(ast.parse(path.read_text(encoding="utf-8")), lazy=False)
+    return found
+
+
+@contextmanager
+def protected(folder: Path) -> Iterator[None]:
+    """While in here, a folder can be read and not written; the superuser becomes somebody else meanwhile."""
+    os.chmod(folder, 0o555)
+    superuser = os.geteuid() == 0
+    if superuser:
+        try:
+            os.seteuid(65534)
+        except OSError:
+            pytest.skip("this system does not let the superuser become another user")
+    try:
+        if os.access(folder, os.W_OK, effective_ids=True):
+            pytest.skip("this system does not protect the folder")
+        yield
+    finally:
+        if superuser:
+            os.seteuid(0)
+        os.chmod(folder, 0o755)

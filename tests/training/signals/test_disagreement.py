@@ -1,0 +1,421 @@
+"""The ensemble: members that differ, disagreement by hand, that it shrinks with data, and plain loops."""
+
+import copy
+import dataclasses
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from gymnasium.spaces import Box
+from torch import Tensor
+from training.signals.test_cai import ENTITY, LAW, SCALE, STEPS, expected_shares, memory
+from training.signals.test_vime import world
+
+import butfor.training.signals.disagreement
+from butfor.models.fitting import Fitting
+from butfor.models.networks import make_generators
+from butfor.training.replay import Replay
+from butfor.training.signals.disagreement import Disagreement, Ensemble, EnsembleConfig, OnlineDisagreement
+from butfor.training.signals.transitions import BLOCK, Memory
+
+SIZES = (4, 2, 3)
+SMALL = EnsembleConfig(members=3, layers=2, width=8, batch_size=16, newest=2, newest_from=4)
+
+
+def normal(seed: int, *shape: int) -> Tensor:
+    return torch.randn(shape, generator=make_generators([seed])[0])
+
+
+def with_settings(**changes: Any) -> EnsembleConfig:
+    return dataclasses.replace(SMALL, **changes)
+
+
+def ensemble(seeds: list[int], config: EnsembleConfig = SMALL) -> Ensemble:
+    return Ensemble(SIZES, config, make_generators(seeds)).eval()
+
+
+# --- the ensemble ---------------------------------------------------------------------------------
+
+
+def test_members_differ_and_replicas_have_their_own() -> None:
+    model = ensemble([0, 1])
+    assert model.replicas == 6
+    weights = [*model.hidden.parameters(), model.head.weight]
+    for weight in weights:
+        if weight.any():  # biases start at zero
+            for first in range(6):
+                for second in range(first):
+                    assert not torch.equal(weight[first], weight[second])
+    alone = ensemble([1])
+    for name, value in alone.state_dict().items():
+        assert torch.equal(value, model.state_dict()[name][3:]), name
+
+
+def test_a_member_is_a_plain_network_and_its_loss_the_squared_error() -> None:
+    model = ensemble([0, 1])
+    inputs, target = normal(1, 6, 7, 6), normal(2, 6, 7, 3)
+    loss = model.loss(inputs, target)
+    for member in range(6):
+        x = inputs[member] / (1 + 1e-5) ** 0.5  # the running statistics are still 0 and 1
+        for index, layer in enumerate((*model.hidden, model.head)):
+            x = (torch.tanh(x) if index else x) @ layer.weight[member] + layer.bias[member]
+        expected = torch.nn.functional.mse_loss(x, target[member])
+        torch.testing.assert_close(loss[member], expected)
+
+
+def test_disagreement_by_hand() -> None:
+    """The mean over members and dimensions of the squared deviation from the ensemble's mean."""
+    model = ensemble([0, 1])
+    inputs = normal(1, 2, 5, 6)
+    found = model.disagreement(inputs, [[0, 1, 2], [2], [1, 0]])
+    assert found.shape == (2, 5, 3)
+    for replica in range(2):
+        predicted = model(inputs[replica].expand(6, -1, -1))[3 * replica : 3 * replica + 3].detach()  # [M, n, d]
+        for entity, dims in enumerate([[0, 1, 2], [2], [1, 0]]):
+            for row in range(5):
+                members = predicted[:, row, dims]
+                expected = ((members - members.mean(0)) ** 2).mean()
+                torch.testing.assert_close(found[replica, row, entity], expected)
+
+
+def test_equal_members_agree() -> None:
+    """Exactly, where there are as many as a sum can be divided by without rounding."""
+    model = ensemble([0, 1], with_settings(members=4))
+    state = {name: value.unflatten(0, (2, 4))[:, :1].expand(-1, 4, *value.shape[1:]).flatten(0, 1)
+             for name, value in model.state_dict().items()}  # fmt: skip
+    model.load_state_dict(state)
+    assert not model.disagreement(normal(1, 2, 5, 6), [[0, 1, 2]]).any()
+    with torch.no_grad():
+        model.head.bias[5] += 1  # the second member of the second replica
+    found = model.disagreement(normal(1, 2, 5, 6), [[0, 1, 2]])[..., 0]
+    assert not found[0].any()
+    torch.testing.assert_close(found[1], torch.full((5,), 3 / 16))  # the variance of 0, 1, 0, 0
+
+
+def test_parts_of_the_rows_at_a_time_give_the_same(monkeypatch: pytest.MonkeyPatch) -> None:
+    model, inputs = ensemble([0, 1]), normal(1, 2, 11, 6)
+    expected = model.disagreement(inputs, [[0, 1]])
+    for rows in (0, 3):
+        monkeypatch.setitem(butfor.training.signals.disagreement.AT_ONCE, "cpu", rows * 6 * SMALL.width)
+        torch.testing.assert_close(model.disagreement(inputs, [[0, 1]]), expected)
+
+
+def test_scoring_uses_the_running_statistics_and_changes_nothing() -> None:
+    """A row's score does not depend on those beside it."""
+    model = ensemble([0])
+    model.train()(normal(5, 3, 50, 6) * 3 + 1)
+    model.eval()
+    before = copy.deepcopy(model.state_dict())
+    inputs = normal(1, 1, 20, 6)
+    together = model.disagreement(inputs, [[0, 1, 2]])
+    torch.testing.assert_close(model.disagreement(inputs[:, :1], [[0, 1, 2]]), together[:, :1])
+    for name, value in model.state_dict().items():
+        assert torch.equal(value, before[name]), name
+
+
+def test_scoring_in_training_mode_is_refused() -> None:
+    with pytest.raises(RuntimeError, match=r"training mode; call .eval\(\)"):
+        ensemble([0]).train().disagreement(normal(1, 1, 20, 6), [[0]])
+
+
+# --- anyone's arrays ------------------------------------------------------------------------------
+
+ENTITIES = {"ball": [1], "cube": [0]}
+BOX = Box(-1, 1, (2,))
+CONFIG = EnsembleConfig(members=4, layers=2, width=32, batch_size=50, learning_rate=3e-3)
+QUICK: dict[str, Any] = {"action_space": BOX, "config": CONFIG, "epochs": 20}
+
+
+@pytest.fixture(scope="module")
+def fitted() -> Disagreement:
+    """Has seen the world only where the last column is negative."""
+    obs, action, next_obs = world(1200, 0)
+    obs[:, 3] -= 1 + obs[:, 3].max()
+    next_obs[:, 1] += 0.5 * obs[:, 3] * action[:, 1]  # the ball's push depends on it
+    return Disagreement.fit(obs, action, next_obs, ENTITIES, **QUICK)
+
+
+def test_disagreement_is_large_where_nothing_was_seen(fitted: Disagreement) -> None:
+    obs, action, _ = world(200, 5)
+    lowest, span = fitted.units.obs_center[3], fitted.units.obs_spread[3]
+    obs[:100, 3], obs[100:, 3] = lowest, lowest + 8 * span
+    score = fitted.score(obs, action)["ball"]
+    assert score.shape == (200,)
+    assert np.median(score[100:]) > 4 * np.median(score[:100])
+
+
+def test_disagreement_shrinks_with_data() -> None:
+    obs, action, _ = world(200, 5)
+    means = []
+    for rows in (120, 1200):
+        scores = Disagreement.fit(*world(rows, 0), ENTITIES, **QUICK).score(obs, action)
+        means.append({name: scores[name].mean() for name in ENTITIES})
+    for name in ENTITIES:
+        assert means[1][name] < 0.5 * means[0][name]
+
+
+def test_untrained_members_disagree_more_than_trained_ones(fitted: Disagreement) -> None:
+    untrained = copy.deepcopy(fitted)
+    first = Ensemble((4, 2, 2), CONFIG, make_generators([9]))
+    untrained.model = first.eval()
+    obs, action, _ = world(100, 5)
+    obs[:, 3] += fitted.units.obs_center[3]
+    for name in ENTITIES:
+        assert fitted.score(obs, action)[name].mean() < 0.2 * untrained.score(obs, action)[name].mean()
+
+
+def test_each_entity_has_the_score_of_its_own_columns(fitted: Disagreement) -> None:
+    """The predicted columns are in rising order, however the entities are named."""
+    assert fitted.units.dims == [[1], [0]]
+    obs, action, next_obs = world(10, 5)
+    inputs, _ = fitted.units.table(tuple(map(torch.from_numpy, (obs, action, next_obs))), "cpu")  # type: ignore
+    expected = fitted.model.disagreement(inputs[None], [[1], [0]])[0]
+    for index, name in enumerate(ENTITIES):
+        np.testing.assert_array_equal(fitted.score(obs, action, next_obs)[name], expected[:, index].numpy())
+
+
+def test_what_came_next_does_not_matter(fitted: Disagreement) -> None:
+    obs, action, next_obs = world(10, 5)
+    assert np.array_equal(fitted.score(obs, action)["cube"], fitted.score(obs, action, next_obs + 5)["cube"])
+    assert fitted.score(obs[:0], action[:0])["cube"].shape == (0,)
+    torches = fitted.score(torch.from_numpy(obs), torch.from_numpy(action))["cube"]
+    assert isinstance(torches, torch.Tensor)
+
+
+def test_progress_seeds_and_discrete_actions() -> None:
+    told: list[int] = []
+
+    def tell(fitting: Fitting) -> None:
+        told.append(fitting.epoch)
+
+    obs, _, next_obs = world(200, 0)
+    action = np.random.default_rng(0).integers(0, 3, 200)
+    brief: dict[str, Any] = {"config": SMALL, "epochs": 6}
+    models = [
+        Disagreement.fit(obs, action, next_obs, ENTITIES, seed=seed, progress=tell, **brief).model for seed in (0, 0, 1)
+    ]
+    assert told == [1, 5, 6] * 3
+    assert torch.equal(models[0].head.weight, models[1].head.weight)
+    assert not torch.equal(models[0].head.weight, models[2].head.weight)
+    assert len({tuple(weight.flatten().tolist()) for weight in models[0].head.weight}) == 3
+
+
+def test_a_saved_one_scores_the_same(fitted: Disagreement, tmp_path: Path) -> None:
+    fitted.save(tmp_path / "ensemble.safetensors")
+    loaded = Disagreement.load(tmp_path / "ensemble.safetensors")
+    assert loaded.model.config == CONFIG
+    obs, action, _ = world(30, 5)
+    for name, score in fitted.score(obs, action).items():
+        assert np.array_equal(loaded.score(obs, action)[name], score)
+
+
+def test_mistakes_are_named(fitted: Disagreement) -> None:
+    data = world(200, 0)
+    with pytest.raises(ValueError, match="epochs must be at least 1; got 0"):
+        Disagreement.fit(*data, ENTITIES, epochs=0)
+    with pytest.raises(ValueError, match=r"validation is 1.5; expected a share"):
+        Disagreement.fit(*data, ENTITIES, validation=1.5)
+    with pytest.raises(ValueError, match="50 transitions are too few to learn from"):
+        Disagreement.fit(data[0][:50], data[1][:50], data[2][:50], ENTITIES)
+    with pytest.raises(ValueError, match=r"obs has shape \[200, 3\]; expected \[N, 4\]"):
+        fitted.score(data[0][:, :3], data[1])
+    with pytest.raises(ValueError, match="200, 199 and 200 rows"):
+        fitted.score(data[0], data[1][1:])
+    with pytest.raises(ValueError, match=r"action has shape \[200, 1\], but the action space has 2"):
+        fitted.score(data[0], data[1][:, :1])
+
+
+# --- an agent's memory ----------------------------------------------------------------------------
+
+
+def make(replay: Replay, seeds: list[int], config: EnsembleConfig = SMALL) -> OnlineDisagreement:
+    return OnlineDisagreement(config, Memory(replay, LAW, {"object": ENTITY}, SCALE), make_generators(seeds))
+
+
+def plain_fit(replay: Replay, batches: int, seeds: tuple[int, int], replica: int) -> tuple[float, list[Any]]:
+    """The members of one replica as models of their own, batch by batch; mean over members of the summed loss."""
+    start = make(memory([replica], 1), [seeds[0]]).model
+    generator, total = make_generators([seeds[1]])[0], 0.0
+    lengths = replay.length[replica].tolist()
+    steps = [(slot, time) for slot, length in enumerate(lengths) for time in range(length)]
+    members, optimizers = [], []
+    for member in range(3):
+        one = Ensemble((4, 2, 2), with_settings(members=2), make_generators([0])).train()
+        state = {name: value[[member, member]] for name, value in start.state_dict().items()}  # twins
+        one.load_state_dict(state)
+        members.append(one)
+        optimizers.append(torch.optim.Adam(one.parameters(), lr=SMALL.learning_rate, betas=SMALL.betas))
+    for _ in range(batches):
+        for one, optimizer in zip(members, optimizers, strict=True):
+            rows = []
+            for first, second in torch.rand(SMALL.batch_size, 2, generator=generator).double().tolist():
+                slot, _ = steps[int(first * len(steps))]
+                rows.append((slot, int(second * lengths[slot])))
+            obs = torch.stack([replay.observation[replica, slot, time] for slot, time in rows])
+            then = torch.stack([replay.observation[replica, slot, time + 1] for slot, time in rows])
+            action = torch.stack([replay.action[replica, slot, time] for slot, time in rows])
+            target = (then - obs)[:, list(ENTITY)] * torch.tensor(SCALE)
+            predicted = one(torch.cat([obs, LAW.encode(action)], 1).expand(2, -1, -1))
+            loss = torch.nn.functional.mse_loss(predicted[0], target)
+            optimizer.zero_grad()
+            (loss + torch.nn.functional.mse_loss(predicted[1], target)).backward()
+            optimizer.step()
+            total += loss.item() / 3
+    return total, members
+
+
+@pytest.mark.parametrize("batches", [3, BLOCK + 4])
+def test_fitting_is_a_plain_loop_for_each_member(batches: int) -> None:
+    """Each with samples of its own."""
+    replay = memory([0, 1], 4)  # too few for the newest to count
+    model = make(replay, [5, 6])
+    model.choose_data()
+    losses = model.fit(batches, make_generators([8, 9]))
+    assert losses.shape == (2,)
+    assert not model.model.training
+    for replica in range(2):
+        loss, members = plain_fit(replay, batches, (5 + replica, 8 + replica), replica)
+        assert losses[replica].item() == pytest.approx(loss, rel=1e-4)
+        for member, plain in enumerate(members):
+            for name, value in plain.state_dict().items():
+                found = model.model.state_dict()[name][3 * replica + member]
+                torch.testing.assert_close(found, value[0], rtol=1e-3, atol=1e-4, msg=name)
+
+
+@pytest.mark.parametrize("parts", [[9, 36], [20, 25], [44, 1]])
+def test_a_fit_in_parts_is_a_fit_at_once(parts: list[int]) -> None:
+    states = []
+    for sizes in ([sum(parts)], parts):
+        model = make(memory([0, 1], 9), [5, 6])
+        model.choose_data()
+        generators = make_generators([8, 9])
+        total = torch.stack([model.fit(size, generators) for size in sizes]).sum(0)
+        states.append((model.state(), total))
+    (once, loss), (apart, losses) = states
+    torch.testing.assert_close(loss, losses)
+    for name, value in once["model"].items():
+        assert torch.equal(value, apart["model"][name]), name
+
+
+@pytest.mark.parametrize(
+    ("stored", "capacity", "share"), [(4, 50, None), (5, 50, 0.25), (9, 7, 0.25), (9, 2, None), (9, 3, 0.25)]
+)
+def test_a_quarter_of_the_samples_comes_from_the_newest_episodes(
+    stored: int, capacity: int, share: float | None
+) -> None:
+    replay = memory([0, 1], stored, capacity)
+    model = make(replay, [0, 1])
+    model.choose_data()
+    weight = model.weights.step.double()
+    expected = expected_shares(replay, 2, share, False)
+    torch.testing.assert_close(weight / weight.sum((1, 2), keepdim=True), expected, rtol=1e-5, atol=1e-7)
+
+
+def test_each_step_holds_the_disagreement_at_its_state_and_action() -> None:
+    replay = memory([0, 1], 9)
+    model = make(replay, [5, 6])
+    model.choose_data()
+    model.fit(30, make_generators([8, 9]))
+    before = copy.deepcopy(model.state())
+    slots = torch.tensor([6, 2, 3])
+    model.score(slots, make_generators([3, 4]))
+    for replica in range(2):
+        for slot in slots.tolist():
+            inputs = torch.cat([replay.observation[:, slot, :STEPS], LAW.encode(replay.action[:, slot])], -1)
+            expected = model.model.disagreement(inputs, [[0, 1]])[replica, :, 0]
+            length = int(replay.length[replica, slot])
+            torch.testing.assert_close(replay.score[replica, slot, :length], expected[:length])
+            assert (expected > 0).all()
+            assert not replay.score[replica, slot, length:].any()
+    others = torch.ones(50, dtype=torch.bool).index_fill(0, slots, False)
+    assert not replay.score[:, others].any()  # untouched
+    for name, value in before["model"].items():
+        assert torch.equal(value, model.model.state_dict()[name]), name
+
+
+def test_replicas_at_once_are_each_replica_alone() -> None:
+    together = make(memory([0, 1, 2], 9), [5, 6, 7])
+    together.choose_data()
+    together.fit(BLOCK + 3, make_generators([10, 11, 12]))
+    together.score(together.replay.slots(9))
+    for replica in range(3):
+        alone = make(memory([replica], 9), [5 + replica])
+        alone.choose_data()
+        alone.fit(BLOCK + 3, make_generators([10 + replica]))
+        alone.score(alone.replay.slots(9))
+        for name, value in alone.model.state_dict().items():
+            found = together.model.state_dict()[name][3 * replica : 3 * replica + 3]
+            torch.testing.assert_close(value, found, rtol=1e-3, atol=1e-4, msg=name)
+        torch.testing.assert_close(alone.replay.score[0], together.replay.score[replica], rtol=1e-2, atol=1e-4)
+
+
+def test_a_restored_one_goes_on_as_if_never_saved() -> None:
+    replay = memory([0, 1], 9)
+    model = make(replay, [5, 6])
+    model.choose_data()
+    model.fit(7, make_generators([8, 9]))
+    model.score(replay.slots(9))
+    saved = copy.deepcopy(model.state())
+    model.fit(5, make_generators([1, 2]))
+    other = make(replay, [70, 71], with_settings(rescore="once"))
+    other.choose_data()
+    other.restore(saved)
+    assert not len(other.slots_to_score())
+    other.fit(5, make_generators([1, 2]))
+    for name, value in model.model.state_dict().items():
+        assert torch.equal(value, other.model.state_dict()[name]), name
+
+
+def test_which_episodes_are_scored_after_a_round() -> None:
+    """All of them, or each once: those of the warm-up after the first round, later ones when they come."""
+    for rescore, expected in (("all", [[0, 1, 2, 3], [0, 1, 2, 3, 4]]), ("once", [[], [4]])):
+        replay = memory([0], 4)
+        model = make(replay, [5], with_settings(rescore=rescore))
+        assert model.slots_to_score().tolist() == [0, 1, 2, 3]
+        model.score(model.slots_to_score())
+        assert model.slots_to_score().tolist() == expected[0]
+        before = replay.score.clone()
+        model.score(model.slots_to_score())  # the same again, or nothing
+        assert torch.equal(replay.score, before)
+        replay.stored += 1
+        assert model.slots_to_score().tolist() == expected[1]
+
+
+def test_the_saved_networks_are_a_public_disagreement(tmp_path: Path) -> None:
+    replay = memory([0, 1], 9)
+    model = make(replay, [5, 6])
+    model.choose_data()
+    model.fit(30, make_generators([8, 9]))
+    model.save(tmp_path / "ensemble.safetensors", 3)
+    obs, action = replay.observation[0, 0, :STEPS], replay.action[0, 0]
+    inputs = torch.cat([obs, LAW.encode(action)], -1)
+    expected = model.model.disagreement(inputs.expand(2, -1, -1), [[0, 1]])[..., 0]
+    for replica in (None, 0, 1):
+        public = Disagreement.load(tmp_path / "ensemble.safetensors", replica=replica)
+        found = public.score(obs, action)["object"]
+        torch.testing.assert_close(found, expected.mean(0) if replica is None else expected[replica])
+
+
+# --- settings -------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("settings", "message"),
+    [
+        ({"members": 1}, "members must be at least 2, to disagree; got 1"),
+        ({"layers": 0}, "layers must be at least 1; got 0"),
+        ({"width": 0}, "width must be at least 1"),
+        ({"batch_size": 0}, "batch_size must be at least 1"),
+        ({"batch_size": 1}, "normalize_input needs batches of at least 2"),
+        ({"newest": 0}, "newest must be at least 1"),
+        ({"activation": "sine"}, "activation is 'sine'; it must be one of relu, tanh"),
+        ({"learning_rate": 0.0}, "learning_rate must be positive; got 0.0"),
+        ({"newest_share": 1.0}, r"newest_share must lie in \[0, 1\); got 1.0"),
+        ({"rescore": "never"}, "rescore is 'never'; it must be 'all' or 'once'"),
+    ],
+)
+def test_impossible_settings_are_refused(settings: dict[str, Any], message: str) -> None:
+    with pytest.raises(ValueError, match=message):
+        EnsembleConfig(**settings)

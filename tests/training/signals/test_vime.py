@@ -1,0 +1,433 @@
+"""VIME on anyone's arrays and on an agent's memory: what it scores, that scoring changes nothing, and plain loops."""
+
+import copy
+import dataclasses
+import warnings
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from gymnasium.spaces import Box
+from numpy.typing import NDArray
+from torch.distributions import Normal, kl_divergence
+from training.signals.test_cai import ENTITY, LAW, OBS, SCALE, STEPS, memory
+
+from butfor.models.bayesian import BayesianNetwork, VimeConfig, draw_noise, gain_of_steps
+from butfor.models.networks import make_generators
+from butfor.training.replay import Replay
+from butfor.training.signals.transitions import BLOCK, Memory
+from butfor.training.signals.vime import OnlineVime, RunningMedian, Vime
+
+SMALL = VimeConfig(layers=2, width=8, samples=3, batch_size=16, group=3, steps=2, kl_weight=1e-3)
+Numbers = NDArray[np.float64]
+
+
+# --- the running median ---------------------------------------------------------------------------
+
+
+def test_the_running_median_by_hand() -> None:
+    """The mean of the last three medians, each over the last two episodes, of real steps alone."""
+    median = RunningMedian(2, 3, episodes=2, medians=3)
+    real = torch.tensor([[True, True, True], [True, False, False]])
+    scores = [
+        [[1.0, 2.0, 6.0], [4.0, 99.0, 99.0]],
+        [[3.0, 5.0, 7.0], [6.0, 99.0, 99.0]],
+        [[0.0, 0.0, 0.0], [0.0, 99.0, 99.0]],
+        [[8.0, 8.0, 8.0], [1.0, 99.0, 99.0]],
+    ]
+    first = [2.0, 4.0, 1.5, 4.0]  # of 1 2 6; 1 2 3 5 6 7; 0 0 0 3 5 7; 0 0 0 8 8 8
+    second = [4.0, 5.0, 3.0, 0.5]  # of 4; 4 6; 0 6; 0 1
+    for time, score in enumerate(scores):
+        found = median.update(torch.tensor(score), real)
+        window = slice(max(0, time - 2), time + 1)
+        assert found.tolist() == pytest.approx([np.mean(first[window]), np.mean(second[window])])
+
+
+def test_the_windows_are_ten_episodes_and_a_hundred_medians() -> None:
+    random, median, episodes, medians = np.random.default_rng(0), RunningMedian(1, 4), [], []
+    for _ in range(130):
+        score = random.exponential(size=4).astype(np.float32)
+        episodes.append(score)
+        medians.append(np.median(episodes[-10:]))
+        found = median.update(torch.from_numpy(score)[None], torch.ones(1, 4, dtype=torch.bool))
+        assert found.item() == pytest.approx(np.mean(medians[-100:]), rel=1e-5)
+
+
+def test_scores_without_size_are_divided_by_one() -> None:
+    assert RunningMedian(1, 3).update(torch.zeros(1, 3), torch.ones(1, 3, dtype=torch.bool)).tolist() == [1.0]
+
+
+def test_a_restored_running_median_goes_on() -> None:
+    median, other = RunningMedian(1, 3), RunningMedian(1, 3)
+    real = torch.ones(1, 3, dtype=torch.bool)
+    median.update(torch.tensor([[1.0, 2.0, 3.0]]), real)
+    other.load_state_dict(copy.deepcopy(median.state_dict()))
+    new = torch.tensor([[5.0, 6.0, 7.0]])
+    assert torch.equal(median.update(new, real), other.update(new, real))
+
+
+# --- anyone's arrays ------------------------------------------------------------------------------
+
+
+def world(rows: int, seed: int) -> tuple[Numbers, Numbers, Numbers]:
+    """Columns: cube, ball, clock, and one that has nothing to do with them. Actions push the cube and the ball."""
+    random = np.random.default_rng(seed)
+    obs, action = random.uniform(-1, 1, (rows, 4)), random.uniform(-1, 1, (rows, 2))
+    next_obs = obs + 0.002 * random.normal(size=obs.shape)
+    next_obs[:, 0] += 0.05 * action[:, 0]
+    next_obs[:, 1] += 5.0 * action[:, 1]
+    next_obs[:, 2] += 1.0
+    return obs, action, next_obs
+
+
+ENTITIES = {"ball": [1], "cube": [0]}
+BOX = Box(-1, 1, (2,))
+QUICK: dict[str, Any] = {"action_space": BOX, "batches": 600}
+CONFIG = VimeConfig(width=16, learning_rate=0.01, kl_weight=1e-3, method="second_order")
+
+
+@pytest.fixture(scope="module")
+def fitted() -> Vime:
+    return Vime.fit(*world(2000, 0), ENTITIES, config=CONFIG, **QUICK)
+
+
+def brief_fit(**changes: Any) -> Vime:
+    names = ("obs", "action", "next_obs")
+    given: dict[str, Any] = dict(zip(names, world(200, 0), strict=True)) | {"entities": ENTITIES}
+    given |= {"config": SMALL, "batches": 3} | changes
+    with warnings.catch_warnings():
+        warnings.filterwarnings("ignore", "The network predicts no better")
+        return Vime.fit(**given)
+
+
+@pytest.mark.parametrize("method", ["iterated", "second_order"])
+def test_an_entity_that_surprises_teaches_more(fitted: Vime, method: Any) -> None:
+    """In its own score; the other's stays as it is."""
+    vime = copy.deepcopy(fitted)
+    vime.model.config = dataclasses.replace(CONFIG, method=method)
+    obs, action, next_obs = world(100, 5)
+    familiar = vime.score(obs, action, next_obs)
+    next_obs[50:, 0] += 0.2  # several times as far as the cube ever moved
+    surprising = vime.score(obs, action, next_obs)
+    assert surprising["cube"].shape == (100,)
+    assert np.array_equal(familiar["ball"], surprising["ball"])
+    assert np.array_equal(familiar["cube"][:50], surprising["cube"][:50])
+    assert (surprising["cube"][50:] > 2 * familiar["cube"][50:]).all()
+
+
+def test_each_group_of_rows_has_one_value(fitted: Vime) -> None:
+    score = fitted.score(*world(37, 5))["cube"]
+    assert len({*score.tolist()}) == 4
+    for start in range(0, 37, 10):
+        assert len({*score[start : start + 10].tolist()}) == 1
+    obs, action, next_obs = (part[30:] for part in world(37, 5))
+    alone = fitted.score(obs, action, next_obs)["cube"]  # the last group is shorter
+    np.testing.assert_allclose(alone, score[30:], rtol=1e-4)
+
+
+def test_scoring_is_repeatable_and_changes_nothing_to_the_bit(fitted: Vime) -> None:
+    before = copy.deepcopy(fitted.model.state_dict())
+    data = world(30, 5)
+    first, second = fitted.score(*data), fitted.score(*data)
+    assert all(np.array_equal(first[name], second[name]) for name in ENTITIES)
+    other = fitted.score(*data, generator=make_generators([77])[0])
+    assert not np.array_equal(first["cube"], other["cube"])
+    for name, value in fitted.model.state_dict().items():
+        assert torch.equal(value, before[name]), name
+
+
+def test_neither_units_nor_a_drift_matter(fitted: Vime) -> None:
+    factor, shift, drift = np.array([1e3, 1e-3, 1.0, 10.0]), np.array([1e4, 0.0, -5.0, 2.0]), np.array([50.0, 1, 1, 1])
+    obs, action, next_obs = world(2000, 0)
+    other = Vime.fit(obs * factor + shift, action, next_obs * factor + shift + drift, ENTITIES, config=CONFIG, **QUICK)
+    obs, action, next_obs = world(50, 5)
+    next_obs[20:30, 0] += 0.2
+    expected = fitted.score(obs, action, next_obs)
+    found = other.score(obs * factor + shift, action, next_obs * factor + shift + drift)
+    for name in ENTITIES:
+        np.testing.assert_allclose(found[name], expected[name], rtol=0.1)
+
+
+def test_without_settings_the_prior_weighs_as_one_data_set() -> None:
+    vime = brief_fit(config=None)
+    assert vime.model.config == VimeConfig(kl_weight=1 / 200, method="second_order")
+
+
+def test_a_prior_that_outweighs_the_data_is_told() -> None:
+    with pytest.warns(UserWarning, match="predicts no better than the mean change.*lower kl_weight, now 5"):
+        Vime.fit(*world(500, 0), ENTITIES, config=dataclasses.replace(CONFIG, kl_weight=5.0), **QUICK)
+
+
+def test_a_network_that_has_learned_draws_no_warning(fitted: Vime) -> None:
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        again = Vime.fit(*world(2000, 0), ENTITIES, config=CONFIG, **QUICK)
+    for name, value in again.model.state_dict().items():
+        assert torch.equal(value, fitted.model.state_dict()[name]), name  # the same seed, the same bits
+
+
+def test_another_seed_is_another_network() -> None:
+    assert not torch.equal(brief_fit().model.mean, brief_fit(seed=1).model.mean)
+
+
+def test_discrete_actions_torch_arrays_and_no_rows() -> None:
+    obs, _, next_obs = (torch.from_numpy(part) for part in world(200, 0))
+    action = torch.from_numpy(np.random.default_rng(0).integers(0, 3, 200))
+    vime = brief_fit(obs=obs, action=action, next_obs=next_obs)
+    scores = vime.score(obs[:10], action[:10], next_obs[:10])
+    assert isinstance(scores["cube"], torch.Tensor)
+    assert (scores["cube"] > 0).all()
+    assert vime.score(obs[:0], action[:0], next_obs[:0])["cube"].shape == (0,)
+
+
+def test_progress_is_told(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("butfor.training.signals.vime.REPORT", 40)
+    told: list[tuple[int, float]] = []
+    brief_fit(batches=90, progress=lambda done, loss: told.append((done, loss)))
+    assert [done for done, _ in told] == [40, 80, 90]
+    assert told[0][1] > told[2][1]
+
+
+@pytest.mark.parametrize(
+    ("changes", "message"),
+    [
+        ({"batches": 0}, "batches must be at least 1; got 0"),
+        ({"entities": {"cube": [4]}}, "names column 4, but observations have columns 0 to 3"),
+        ({"action": np.zeros((199, 2))}, "obs, action and next_obs have 200, 199 and 200 rows"),
+        ({"action": np.zeros((200, 3)), "action_space": BOX}, "the action space has 2 dimension"),
+    ],
+)
+@pytest.mark.filterwarnings("ignore:Action column")
+def test_mistakes_in_fitting_are_named(changes: dict[str, Any], message: str) -> None:
+    with pytest.raises(ValueError, match=message):
+        brief_fit(**changes)
+
+
+def test_a_loss_that_is_no_number_stops_the_fit() -> None:
+    with pytest.raises(FloatingPointError, match="loss of replica 0 became NaN or infinite"):
+        brief_fit(config=dataclasses.replace(SMALL, learning_rate=1e30), batches=40)
+
+
+def test_mistakes_in_scoring_are_named(fitted: Vime) -> None:
+    obs, action, next_obs = world(20, 0)
+    with pytest.raises(ValueError, match=r"obs has shape \[20, 3\]; expected \[N, 4\]"):
+        fitted.score(obs[:, :3], action, next_obs)
+    with pytest.raises(ValueError, match="next_obs holds NaN or infinity in 1 row"):
+        fitted.score(obs, action, np.where(np.arange(20)[:, None] == 3, np.nan, next_obs))
+    with pytest.raises(ValueError, match="20, 19 and 20 rows"):
+        fitted.score(obs, action[1:], next_obs)
+    with pytest.raises(TypeError, match=r"generator is 3; expected a torch.Generator on cpu"):
+        fitted.score(obs, action, next_obs, generator=3)  # type: ignore[arg-type]
+
+
+def test_a_saved_one_scores_the_same(fitted: Vime, tmp_path: Path) -> None:
+    fitted.save(tmp_path / "vime.safetensors")
+    loaded = Vime.load(tmp_path / "vime.safetensors")
+    assert loaded.model.config == CONFIG
+    data = world(30, 5)
+    for name, score in fitted.score(*data).items():
+        assert np.array_equal(loaded.score(*data)[name], score)
+
+
+# --- an agent's memory ----------------------------------------------------------------------------
+
+
+def make(replay: Replay, seeds: list[int], config: VimeConfig = SMALL) -> OnlineVime:
+    return OnlineVime(config, Memory(replay, LAW, {"object": ENTITY}, SCALE), make_generators(seeds))
+
+
+def plain_fit(model: BayesianNetwork, replay: Replay, batches: int, seed: int, replica: int) -> float:
+    """One replica, batch by batch, by torch.distributions and torch's own Adam; the summed loss."""
+    optimizer = torch.optim.Adam(model.parameters(), lr=SMALL.learning_rate)
+    generator = make_generators([seed])[0]
+    lengths = replay.length[replica].tolist()
+    steps = [(slot, time) for slot, length in enumerate(lengths) for time in range(length)]
+    model.train()
+    total = 0.0
+    for start in range(0, batches, BLOCK):
+        count = min(BLOCK, batches - start)
+        places = torch.rand(count * SMALL.batch_size, 2, generator=generator).double()
+        noise = torch.randn(count, SMALL.samples, model.size, generator=generator)
+        for batch, drawn in zip(places.split(SMALL.batch_size), noise, strict=True):
+            rows = []
+            for first, second in batch.tolist():
+                slot, _ = steps[int(first * len(steps))]
+                rows.append((slot, int(second * lengths[slot])))
+            obs = torch.stack([replay.observation[replica, slot, time] for slot, time in rows])
+            then = torch.stack([replay.observation[replica, slot, time + 1] for slot, time in rows])
+            action = torch.stack([replay.action[replica, slot, time] for slot, time in rows])
+            target = (then - obs)[:, list(ENTITY)] * torch.tensor(SCALE)
+            predicted = model(torch.cat([obs, LAW.encode(action)], 1)[None], drawn[None])[0]
+            likelihood = Normal(predicted, SMALL.likelihood_sigma).log_prob(target).sum(-1).mean()
+            divergence = kl_divergence(Normal(*model.posterior()), Normal(0.0, SMALL.prior_sigma)).sum()
+            loss = SMALL.kl_weight * divergence - likelihood
+            optimizer.zero_grad()
+            loss.backward()
+            optimizer.step()
+            total += loss.item()
+    return total
+
+
+@pytest.mark.parametrize("batches", [3, BLOCK + 4])
+def test_fitting_is_a_plain_loop_for_each_replica(batches: int) -> None:
+    replay = memory([0, 1], 9)
+    vime = make(replay, [5, 6])
+    vime.choose_data()
+    losses = vime.fit(batches, make_generators([8, 9]))
+    assert losses.shape == (2,)
+    assert not vime.model.training
+    for replica in range(2):
+        plain = make(memory([replica], 1), [5 + replica]).model
+        assert losses[replica].item() == pytest.approx(
+            plain_fit(plain, replay, batches, 8 + replica, replica), rel=1e-4
+        )
+        for name, value in plain.state_dict().items():
+            found = vime.model.state_dict()[name][replica]
+            torch.testing.assert_close(found, value[0], rtol=1e-3, atol=1e-4, msg=name)
+
+
+def test_every_number_learns_and_the_loss_falls() -> None:
+    table = Memory(memory([0, 1], 30), LAW, {"object": (1,)}, (2.0,))
+    vime = OnlineVime(SMALL, table, make_generators([5, 6]))
+    vime.choose_data()
+    before, generators = copy.deepcopy(vime.model.state_dict()), make_generators([8, 9])
+    first = vime.fit(20, generators)
+    vime.fit(100, generators)
+    assert (vime.fit(20, generators) < first).all()
+    for name, value in vime.model.state_dict().items():
+        if name != "offset":
+            assert (value != before[name]).float().mean() > 0.99, name
+
+
+def test_scores_are_gains_over_their_usual_size_episode_by_episode() -> None:
+    replay = memory([0, 1], 9)
+    vime = make(replay, [5, 6])
+    vime.choose_data()
+    vime.fit(30, make_generators([8, 9]))
+    median = RunningMedian(2, STEPS)
+    for slots in (torch.tensor([2, 3, 6]), torch.tensor([7])):
+        vime.score(slots, make_generators([3, 4]))
+        now, then = replay.observation[:, slots, :STEPS], replay.observation[:, slots, 1:]
+        inputs = torch.cat([now, LAW.encode(replay.action[:, slots])], -1)
+        target = (then - now)[..., list(ENTITY)] * torch.tensor(SCALE)
+        valid = replay.valid()[:, slots]
+        gain = gain_of_steps(vime.model, inputs, target, valid, make_generators([3, 4]), range(2))
+        for row, slot in enumerate(slots.tolist()):
+            usual = median.update(gain[:, row], valid[:, row])
+            for replica in range(2):
+                expected = gain[replica, row] / usual[replica]
+                torch.testing.assert_close(replay.score[replica, slot], expected)
+                length = int(replay.length[replica, slot])
+                assert (replay.score[replica, slot, :length] > 0).all()
+                assert not replay.score[replica, slot, length:].any()
+    others = torch.ones(50, dtype=torch.bool).index_fill(0, torch.tensor([2, 3, 6, 7]), False)
+    assert not replay.score[:, others].any()  # untouched
+
+
+@pytest.mark.parametrize("method", ["iterated", "second_order"])
+def test_scoring_a_memory_trains_nothing(method: Any) -> None:
+    """Neither weights nor moments nor statistics change, to the bit: a fit goes on as if nothing had been scored."""
+    states = []
+    for scores in (False, True):
+        replay = memory([0, 1], 9)
+        vime = make(replay, [5, 6], dataclasses.replace(SMALL, method=method))
+        vime.choose_data()
+        generators = make_generators([8, 9])
+        vime.fit(5, generators)
+        if scores:
+            vime.score(replay.slots(9), make_generators([3, 4]))
+        vime.fit(5, generators)
+        states.append(vime.state())
+    for name, value in states[0]["model"].items():
+        assert torch.equal(value, states[1]["model"][name]), name
+    for index, moments in states[0]["optimizer"]["state"].items():
+        for name, value in moments.items():
+            assert torch.equal(value, states[1]["optimizer"]["state"][index][name]), (index, name)
+
+
+def test_replicas_at_once_are_each_replica_alone() -> None:
+    together = make(memory([0, 1, 2], 9), [5, 6, 7])
+    together.choose_data()
+    together.fit(BLOCK + 3, make_generators([10, 11, 12]))
+    together.score(together.replay.slots(9), make_generators([20, 21, 22]))
+    for replica in range(3):
+        alone = make(memory([replica], 9), [5 + replica])
+        alone.choose_data()
+        alone.fit(BLOCK + 3, make_generators([10 + replica]))
+        alone.score(alone.replay.slots(9), make_generators([20 + replica]))
+        for name, value in alone.model.state_dict().items():
+            found = together.model.state_dict()[name][replica]
+            torch.testing.assert_close(value[0], found, rtol=1e-3, atol=1e-4, msg=name)
+        torch.testing.assert_close(alone.replay.score[0], together.replay.score[replica], rtol=1e-2, atol=1e-3)
+
+
+def test_a_restored_one_goes_on_as_if_never_saved() -> None:
+    def go_on(vime: OnlineVime) -> None:
+        vime.choose_data()
+        vime.fit(5, make_generators([1, 2]))
+        vime.score(vime.replay.slots(2), make_generators([3, 4]))
+
+    vime = make(memory([0, 1], 9), [5, 6])
+    vime.choose_data()
+    vime.fit(7, make_generators([8, 9]))
+    vime.score(vime.replay.slots(4), make_generators([1, 2]))
+    saved = copy.deepcopy(vime.state())
+    go_on(vime)
+    other = make(memory([0, 1], 9), [70, 71])
+    other.restore(saved)
+    assert not len(other.slots_to_score())
+    go_on(other)
+    for name, value in vime.model.state_dict().items():
+        assert torch.equal(value, other.model.state_dict()[name]), name
+    assert torch.equal(other.replay.score[:, other.replay.slots(2)], vime.replay.score[:, vime.replay.slots(2)])
+
+
+def test_each_episode_is_scored_once() -> None:
+    """Those of the warm-up after the first round, later ones when they come."""
+    replay = memory([0], 4)
+    vime = make(replay, [5])
+    assert vime.slots_to_score().tolist() == [0, 1, 2, 3]
+    vime.score(vime.slots_to_score(), make_generators([3]))
+    before = replay.score.clone()
+    assert not len(vime.slots_to_score())
+    vime.score(vime.slots_to_score(), make_generators([3]))  # nothing to do
+    assert torch.equal(replay.score, before)
+    replay.stored += 1
+    assert vime.slots_to_score().tolist() == [4]
+
+
+def test_all_steps_are_drawn_alike() -> None:
+    replay = memory([0, 1], 9)
+    vime = make(replay, [5, 6])
+    vime.choose_data()
+    assert torch.equal(vime.weights.step, replay.valid().float())
+
+
+def test_the_saved_networks_are_a_public_vime(tmp_path: Path) -> None:
+    """Whose gain, in the world's units, is that of the memory before it is divided; replicas are averaged."""
+    replay = memory([0, 1], 9)
+    vime = make(replay, [5, 6])
+    vime.choose_data()
+    vime.fit(30, make_generators([8, 9]))
+    vime.save(tmp_path / "vime.safetensors", 3)
+    now, then, action = replay.observation[0, 0, :STEPS], replay.observation[0, 0, 1:], replay.action[0, 0]
+    target = (then - now)[:, list(ENTITY)] * torch.tensor(SCALE)
+    inputs = torch.cat([now, LAW.encode(action)], -1)
+    valid = torch.ones(2, 1, STEPS, dtype=torch.bool)
+    inputs, target = (table.expand(2, 1, -1, -1) for table in (inputs, target))
+    gain = gain_of_steps(vime.model, inputs, target, valid, make_generators([3]), range(2))[:, 0]
+    for replica in (None, 0, 1):
+        public = Vime.load(tmp_path / "vime.safetensors", replica=replica)
+        assert public.units.entities == {"object": sorted(ENTITY)}
+        assert public.units.scale == list(SCALE)
+        found = public.score(now, action, then)["object"]
+        torch.testing.assert_close(found, gain.mean(0) if replica is None else gain[replica], rtol=1e-3, atol=1e-5)
+    assert public.model.obs_size == OBS
+
+
+def test_noise_of_each_replica_is_its_own() -> None:
+    noise = draw_noise(make_generators([1, 2]), 3)
+    assert torch.equal(noise[1:], draw_noise(make_generators([2]), 3))
+    assert not torch.equal(noise[0], noise[1])

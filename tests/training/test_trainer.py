@@ -1,0 +1,526 @@
+"""The verbs of training: episodes that do not depend on how they are played, replicas alone and together, overlap."""
+
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from support.small_training import ALL_USES, brief, copy_of, metrics, models, small
+from torch import Tensor
+
+from butfor.envs import make_worlds
+from butfor.models.networks import make_generators
+from butfor.rollouts.errors import WorldError
+from butfor.rollouts.play import episode_seed
+from butfor.runs.checkpoints import latest_checkpoint
+from butfor.training.exploration import draw_noise
+from butfor.training.goal_env import World, open_world
+from butfor.training.loop import train
+from butfor.training.replay import Replay
+from butfor.training.settings import Config, preset
+from butfor.training.signals.cai import OnlineInfluence
+from butfor.training.trainer import Trainer
+
+torch.set_num_threads(1)
+FIELDS = [name for name in Replay.FIELDS if name != "score"]
+
+
+@pytest.fixture(scope="module")
+def slide() -> World:
+    return open_world("slide", target_scale=1.0)
+
+
+@pytest.fixture
+def make(slide: World) -> Iterator[Callable[[Config], Trainer]]:
+    """Makes trainers on slide whose worlds are given back."""
+    made: list[Trainer] = []
+
+    def make(config: Config) -> Trainer:
+        made.append(Trainer(config, slide, "cpu"))
+        return made[-1]
+
+    yield make
+    for trainer in made:
+        trainer.close()
+
+
+Make = Callable[[Config], Trainer]
+
+
+def warm_up(trainer: Trainer, *counts: int) -> None:
+    for count in counts:
+        trainer.store(trainer.play_random(count))
+
+
+def trained(tmp_path: Path, config: Config, name: str = "run") -> dict[str, Any]:
+    """What the last checkpoint of a whole run holds."""
+    state = latest_checkpoint(train(config, tmp_path / name))
+    assert state is not None
+    return state
+
+
+# ----------------------------------------------------------------------------------------- episodes
+
+
+def test_random_episodes_do_not_depend_on_how_many_are_played_at_once(make: Make) -> None:
+    config = small(seeds=2, first_seed=3)
+    together, one_by_one, mixed = make(config), make(config), make(config)
+    warm_up(together, 4)
+    warm_up(one_by_one, 1, 1, 1, 1)
+    warm_up(mixed, 3, 1)
+    for name in FIELDS:
+        for other in (one_by_one, mixed):
+            assert torch.equal(getattr(together.replay, name), getattr(other.replay, name)), name
+    assert together.replay.sampled[:, :4].all()
+    numbers = [[g.get_state() for g in t.generators["actions"]] for t in (together, one_by_one, mixed)]
+    assert all(torch.equal(a, b) for other in numbers[1:] for a, b in zip(numbers[0], other, strict=True))
+
+
+def test_every_reset_is_seeded_by_seed_and_episode_alone(make: Make) -> None:
+    trainer = make(small(seeds=2, first_seed=5, episodes=8, worlds=2))
+    warm_up(trainer, 3, 1)
+    for _ in range(2):
+        trainer.store(trainer.play())
+    env = make_worlds("slide", 1)
+    for r, seed in enumerate((5, 6)):
+        for episode in range(8):
+            obs = env.reset(seed=[episode_seed(seed, 0, episode)])[0]  # type: ignore[arg-type]
+            assert np.array_equal(trainer.replay.observation[r, episode, 0].numpy(), obs["observation"][0])
+            assert np.array_equal(trainer.replay.desired_goal[r, episode, 0].numpy(), obs["desired_goal"][0])
+    env.close()
+
+
+def test_random_actions_are_uniform_within_the_bounds(make: Make) -> None:
+    trainer = make(small(seeds=2, episodes=200, warmup=200))
+    warm_up(trainer, 200)
+    action = trainer.replay.action.double()
+    low, high = (bound.item() for bound in trainer.bounds)
+    unit = ((action - low) / (high - low)).flatten(1)  # [R, N]
+    assert 0 <= unit.min() < 0.001
+    assert 0.999 < unit.max() <= 1
+    error = (1 / 12 / unit.shape[1]) ** 0.5
+    assert (unit.mean(1) - 0.5).abs().max() < 5 * error
+    assert (unit[0] != unit[1]).all()  # replicas have numbers of their own
+
+
+def test_worlds_of_a_replica_stand_side_by_side(make: Make) -> None:
+    """With two worlds a replica, episodes n and n + 1 are played at once, each with noise of its own."""
+    trainer = make(small(seeds=2, episodes=8, worlds=2))
+    warm_up(trainer, 4)
+    generators = [g.clone_state() for g in trainer.generators["actions"]]
+    trainer.store(trainer.play())
+    assert trainer.replay.stored == 6
+    steps, law = trainer.world.steps, trainer.world.law
+    expected = torch.stack([draw_noise(steps, 2, law, 0, g) for g in generators], 1)  # [T, R, W, n]
+    assert torch.equal(trainer.acting[0].noise, expected)
+    low, high = trainer.bounds
+    for r in range(2):
+        for w in range(2):
+            lot, uniform = expected[:, r, w, 0], expected[:, r, w, 2:3]
+            random = lot < 0.3
+            assert torch.equal(trainer.replay.sampled[r, 4 + w], random)
+            drawn = low + (high - low) * uniform
+            assert torch.allclose(trainer.replay.action[r, 4 + w][random], drawn[random])
+
+
+def test_what_is_stored_is_what_was_played(make: Make) -> None:
+    trainer = make(small(seeds=2, episodes=8, worlds=2))
+    warm_up(trainer, 4)
+    played = trainer.play()
+    trainer.store(played)
+    for name in ("observation", "action", "achieved_goal", "desired_goal", "sampled", "length"):
+        given = torch.as_tensor(getattr(played.episodes, name))  # [R x W, ...]
+        for r in range(2):
+            assert torch.equal(getattr(trainer.replay, name)[r, 4:6], given[2 * r : 2 * r + 2]), name
+
+
+# ------------------------------------------------------------------------------- alone and together
+
+
+@pytest.mark.parametrize("influence", [(), ALL_USES], ids=["HER", "all uses"])
+def test_a_replica_alone_follows_the_same_course_as_in_a_batch(tmp_path: Path, influence: tuple[Any, ...]) -> None:
+    config = small(seeds=3, first_seed=4, influence=influence)
+    together = trained(tmp_path, config, "together")
+    rows = metrics(tmp_path / "together")
+    for r in range(3):
+        alone = trained(tmp_path, small(first_seed=4 + r, influence=influence), f"alone {r}")
+        mine = {name: value[r : r + 1] for name, value in together["replay"].items() if name != "stored"}
+        for name in FIELDS:  # random episodes to the bit, whatever they hold
+            assert torch.equal(mine[name][:, :4], alone["replay"][name][:, :4]), name
+        assert torch.equal(mine["observation"][:, :, 0], alone["replay"]["observation"][:, :, 0])
+        assert torch.equal(mine["sampled"], alone["replay"]["sampled"])  # the same lots
+        drawn = mine["sampled"]
+        assert torch.equal(mine["action"][drawn], alone["replay"]["action"][drawn])
+        for name in ("action", "observation", "score"):
+            assert torch.allclose(mine[name], alone["replay"][name], rtol=1e-4, atol=1e-5), name
+        for name, streams in together["generators"].items():
+            assert torch.equal(streams[r], alone["generators"][name][0]), name
+        pairs = [(together["learner"]["agent"], alone["learner"]["agent"])]
+        pairs += [(together["model"]["model"], alone["model"]["model"])] if influence else []
+        for whole, single in pairs:
+            for name, value in single.items():
+                assert torch.allclose(whole[name][r : r + 1], value, rtol=1e-4, atol=1e-6), name
+        single_rows = metrics(tmp_path / f"alone {r}")
+        for row, other in zip([row for row in rows if row["seed"] == 4 + r], single_rows, strict=True):
+            assert row == pytest.approx(other, rel=1e-3, abs=1e-5)
+
+
+def test_replicas_differ_from_each_other(tmp_path: Path) -> None:
+    state = trained(tmp_path, small(seeds=2, influence=ALL_USES))
+    for name, value in [*state["learner"]["agent"].items(), *state["model"]["model"].items()]:
+        if name.endswith("weight"):
+            assert (value[0] != value[1]).any(), name
+
+
+# ---------------------------------------------------------------------------------------- evaluation
+
+
+def test_evaluation_counts_the_successes_of_the_bare_policy(make: Make) -> None:
+    """Against single worlds stepped one by one; the number of the evaluation decides which episodes are played."""
+    trainer = make(small(seeds=2, first_seed=2))
+    with torch.no_grad():  # policies that push to the right, more or less, hit a goal now and then
+        trainer.agent.policy.actor.layers[-1].bias.copy_(torch.tensor([[[0.5]], [[1.0]]]))  # type: ignore[operator]
+    for number in (0, 3):
+        got = trainer.evaluate(30, number)
+        expected = np.zeros(2)
+        env = make_worlds("slide", 1)
+        for r, seed in enumerate((2, 3)):
+            for episode in range(30):
+                obs = env.reset(seed=[episode_seed(seed, 1, 30 * number + episode)])[0]  # type: ignore[arg-type]
+                for _ in range(trainer.world.steps):
+                    inputs = torch.from_numpy(np.concatenate([obs["observation"], obs["desired_goal"]], 1)).float()
+                    with torch.no_grad():
+                        unit = trainer.agent.policy(inputs.expand(2, 1, -1))[r]
+                    low, high = trainer.bounds
+                    action = (low + high) / 2 + (high - low) / 2 * unit
+                    obs, _, _, _, info = env.step(action.numpy())
+                expected[r] += bool(info["is_success"][0])
+        env.close()
+        assert np.array_equal(got, expected / 30)
+        assert expected.any()
+
+
+def test_evaluation_leaves_no_trace_in_training(tmp_path: Path) -> None:
+    often = train(small(seeds=2, influence=ALL_USES, evaluate_every=1, evaluation_episodes=2), tmp_path / "often")
+    seldom = train(small(seeds=2, influence=ALL_USES, evaluate_every=9), tmp_path / "seldom")
+    assert models(often) == models(seldom)
+    assert len(metrics(often)) == 2 * 7  # from the end of the warm-up on
+    assert sorted({row["episode"] for row in metrics(seldom)}) == [9, 10]
+
+
+def test_more_evaluation_episodes_than_worlds_at_once(make: Make, slide: World) -> None:
+    trainer = make(small(seeds=2))
+    object.__setattr__(slide, "evaluation_worlds", 100)
+    whole = trainer.evaluate(10)
+    object.__setattr__(slide, "evaluation_worlds", 4)
+    try:
+        assert np.array_equal(trainer.evaluate(10), whole)
+    finally:
+        object.__setattr__(slide, "evaluation_worlds", 100)
+
+
+# ---------------------------------------------------------------------------------- every variant
+
+
+def parameters(trainer: Trainer) -> dict[str, Tensor]:
+    """Everything that is trained, a copy."""
+    modules = {"agent": trainer.agent, **({"model": trainer.model.model} if trainer.model is not None else {})}
+    return {
+        f"{name}.{inner}": value.detach().clone()
+        for name, module in modules.items()
+        for inner, value in module.named_parameters()
+    }
+
+
+@pytest.fixture
+def changes_seen(monkeypatch: pytest.MonkeyPatch) -> list[tuple[dict[str, Tensor], Trainer]]:
+    """The trainers made in a test, each with its parameters at the start."""
+    made: list[tuple[dict[str, Tensor], Trainer]] = []
+    original = Trainer.__init__
+
+    def remember(self: Trainer, *arguments: Any) -> None:
+        original(self, *arguments)
+        made.append((parameters(self), self))
+
+    monkeypatch.setattr(Trainer, "__init__", remember)
+    return made
+
+
+Seen = list[tuple[dict[str, Tensor], Trainer]]
+
+
+def assert_all_changed(seen: Seen) -> None:
+    """Every parameter of every replica moved, and is still a number."""
+    (before, trainer), *_ = seen
+    after = parameters(trainer)
+    for name, value in after.items():
+        assert torch.isfinite(value).all(), name
+        for r in range(len(value)):
+            assert not torch.equal(value[r], before[name][r]), f"{name} of replica {r} did not change"
+
+
+VARIANTS: dict[str, dict[str, Any]] = {
+    "HER": {},
+    "PER": {"priority": {"kind": "per"}},
+    "CAI-P": {"influence": ("priority",)},
+    "bonus": {"influence": ("bonus",)},
+    "active": {"influence": ("active",)},
+    "all uses": {"influence": ALL_USES},
+    "PER with bonus and active": {"influence": ("bonus", "active"), "priority": {"kind": "per"}},
+    "proportional": {"influence": ("priority",), "priority": {"distribution": "proportional"}},
+    "within episodes": {"influence": ("priority",), "priority": {"within_episode": True}},
+    "importance": {"influence": ("priority",), "priority": {"importance": 0.5}},
+    "power": {"influence": ("priority",), "priority": {"power": 0.5}},
+    "goals by score": {"influence": ("active",), "replay": {"goals_by_score": True}},
+    "ranked choice": {"influence": ("active",), "explore": {"choice": "ranked", "active": 0.5}},
+    "proportional choice": {"influence": ("active",), "explore": {"choice": "proportional"}},
+    "flat bonus": {"influence": ("bonus",), "bonus": {"kind": "flat"}},
+    "multiplicative bonus": {"influence": ("bonus",), "bonus": {"kind": "multiplicative"}},
+    "annealed bonus": {"influence": ("bonus",), "bonus": {"anneal_episodes": 6}},
+    "intrinsic": {"influence": ("intrinsic",), "agent": {"target_range": None}, "replay": {"hindsight": 0.0}},
+    "rescore the newest": {"influence": ("priority",), "model": {"rescore": "newest"}},
+    "only sampled actions": {"influence": ALL_USES, "model": {"only_sampled": True}},
+    "twin critics": {"agent": {"twin_critics": True}},
+    "layer norm": {"agent": {"critic_layer_norm": True}},
+    "two worlds": {"influence": ALL_USES, "worlds": 2},
+    "acting overlaps": {"influence": ALL_USES, "overlap": ("acting",)},
+    "updates overlap": {"influence": ALL_USES, "overlap": ("updates",)},
+    "the model overlaps": {"influence": ALL_USES, "overlap": ("model",)},
+    "everything overlaps": {"influence": ALL_USES, "overlap": ("acting", "updates", "model"), "worlds": 2},
+    "a small memory": {"influence": ALL_USES, "replay": {"capacity": 5}},
+    "sobol": {"influence": ALL_USES, "model": {"scoring": {"sampling": "sobol", "separate_mixture": True}}},
+    "no hindsight": {"replay": {"hindsight": 0.0}},
+}
+
+
+@pytest.mark.parametrize("name", VARIANTS)
+def test_every_variant_runs_and_trains_every_parameter(tmp_path: Path, changes_seen: Seen, name: str) -> None:
+    folder = train(small(seeds=3, **VARIANTS[name]), tmp_path)
+    assert_all_changed(changes_seen)
+    trainer = changes_seen[0][1]
+    assert trainer.replay.stored == 10
+    assert trainer.learner.count == 0  # reported
+    assert {row["episode"] for row in metrics(folder)} == ({6, 10, 4} if trainer.config.worlds == 2 else {6, 9, 10})
+
+
+@pytest.mark.parametrize(
+    ("world", "name"),
+    [
+        ("slide", "paper"), ("slide", "intrinsic"), ("push", "paper"), ("pick-and-place", "paper"),
+        ("pick-and-place", "intrinsic"), ("pick-and-place", "fast"), ("rot-table", "paper"),
+    ],
+)  # fmt: skip
+def test_every_preset_runs_and_trains_every_parameter(
+    tmp_path: Path, changes_seen: Seen, world: str, name: str
+) -> None:
+    """Networks, batches and scoring as they are, only fewer of everything."""
+    if world != "slide":
+        pytest.importorskip("mujoco")
+    config = preset(world, name)
+    train(brief(config, influence=config.influence or ALL_USES), tmp_path)
+    assert_all_changed(changes_seen)
+    replay = changes_seen[0][1].replay
+    assert (replay.score[:, : replay.stored].sum(-1) > 0).all()
+
+
+def test_energy_based_priority_runs_in_a_world_with_positions_as_goals(tmp_path: Path, changes_seen: Seen) -> None:
+    pytest.importorskip("mujoco")
+    train(small(world="push", seeds=2, warmup=2, episodes=5, priority={"kind": "ebp"}), tmp_path)
+    assert_all_changed(changes_seen)
+
+
+# ----------------------------------------------------------------------------------------- the memory
+
+
+def test_a_full_memory_goes_on_with_the_newest_episodes(make: Make) -> None:
+    trainer = make(small(seeds=2, replay={"capacity": 5}, influence=ALL_USES))
+    everything = make(small(seeds=2, influence=ALL_USES))
+    for one in (trainer, everything):
+        warm_up(one, 4)
+        for _ in range(4):
+            one.store(one.play())
+    assert trainer.replay.stored == 8
+    for episode in range(3, 8):
+        assert torch.equal(trainer.replay.action[:, episode % 5], everything.replay.action[:, episode])
+
+
+def test_new_episodes_are_scored_as_they_come_once_the_model_has_learned(make: Make) -> None:
+    trainer = make(small(seeds=2, influence=("bonus",)))
+    warm_up(trainer, 4)
+    assert not trainer.replay.score.any()  # the model has learned nothing yet
+    trainer.begin_round(0)
+    assert trainer.pending == 30
+    trainer.fit_model()
+    assert trainer.pending == 0
+    trainer.rescore()
+    before = trainer.replay.score.clone()
+    assert before[:, :4].any()
+    trainer.store(trainer.play())
+    assert trainer.replay.score[:, 4].any()
+    assert torch.equal(trainer.replay.score[:, :4], before[:, :4])
+
+
+def test_states_are_not_scored_where_only_actions_are_chosen(tmp_path: Path) -> None:
+    assert not trained(tmp_path, small(influence=("active",)))["replay"]["score"].any()
+
+
+# -------------------------------------------------------------------------------------------- overlap
+
+
+def test_acting_in_halves_gives_the_same_bits(tmp_path: Path) -> None:
+    for seeds, worlds in ((1, 1), (2, 2), (5, 1)):
+        config: dict[str, Any] = {"seeds": seeds, "worlds": worlds, "influence": ALL_USES}
+        whole = train(small(**config), tmp_path / f"{seeds} whole")
+        halves = train(small(**config, overlap=("acting",)), tmp_path / f"{seeds} halves")
+        assert models(whole) == models(halves)
+        assert metrics(whole) == metrics(halves)
+
+
+@pytest.fixture
+def policies(monkeypatch: pytest.MonkeyPatch) -> dict[str, dict[int, dict[str, Tensor]]]:
+    """By episode: the policy that played it, and the learner's before and after the updates that follow it."""
+    seen: dict[str, dict[int, dict[str, Tensor]]] = {"played by": {}, "before": {}, "after": {}}
+    play, update = Trainer.play, Trainer.update
+
+    def watched_play(self: Trainer) -> Any:
+        seen["played by"][self.replay.stored + 1] = copy_of(self.acting[0].policy)
+        return play(self)
+
+    def watched_update(self: Trainer) -> None:
+        seen["before"][self.replay.stored] = copy_of(self.agent.policy)
+        update(self)
+        seen["after"][self.replay.stored] = copy_of(self.agent.policy)
+
+    monkeypatch.setattr(Trainer, "play", watched_play)
+    monkeypatch.setattr(Trainer, "update", watched_update)
+    return seen
+
+
+def same(first: dict[str, Tensor], second: dict[str, Tensor]) -> bool:
+    return all(torch.equal(value, second[name]) for name, value in first.items())
+
+
+@pytest.mark.parametrize("overlap", [(), ("updates",)])
+def test_with_overlapping_updates_the_policy_that_plays_is_one_episode_old(
+    tmp_path: Path, policies: dict[str, dict[int, dict[str, Tensor]]], overlap: tuple[Any, ...]
+) -> None:
+    train(small(seeds=2, influence=ALL_USES, overlap=overlap), tmp_path)
+    assert sorted(policies["played by"]) == [5, 6, 7, 8, 9, 10]
+    for episode in range(5, 11):
+        before, after = policies["before"][episode - 1], policies["after"][episode - 1]
+        assert not same(before, after)
+        assert same(policies["played by"][episode], before if overlap else after)
+
+
+def test_a_spread_round_changes_scores_only_at_its_end(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Rounds begin after episodes 4 (at once), 7 and 10; one of 10 batches is spread as 4, 4, 2 over three episodes."""
+    fitted: list[tuple[int, int]] = []
+    scores: dict[int, Tensor] = {}
+    fit, update = OnlineInfluence.fit, Trainer.update
+
+    def watched_fit(self: Any, batches: int, *rest: Any) -> Any:
+        fitted.append((self.replay.stored, batches))
+        return fit(self, batches, *rest)
+
+    def watched_update(self: Trainer) -> None:
+        scores[self.replay.stored] = self.replay.score[:, :4].clone()
+        update(self)
+
+    monkeypatch.setattr(OnlineInfluence, "fit", watched_fit)
+    monkeypatch.setattr(Trainer, "update", watched_update)
+    train(small(seeds=2, influence=ALL_USES, overlap=("model",), episodes=13), tmp_path / "spread")
+    assert fitted == [(4, 30), (7, 4), (8, 4), (9, 2), (10, 4), (11, 4), (12, 2), (13, 4)]
+    new_at = [n for n in range(5, 14) if not torch.equal(scores[n], scores[n - 1])]
+    assert new_at == [9, 12]
+    fitted.clear()
+    scores.clear()
+    train(small(seeds=2, influence=ALL_USES, episodes=13), tmp_path / "at once")
+    assert fitted == [(4, 30), (7, 10), (10, 10), (13, 10)]
+    assert [n for n in range(5, 14) if not torch.equal(scores[n], scores[n - 1])] == [7, 10, 13]
+
+
+def test_a_spread_round_counts_episodes_not_plays(make: Make) -> None:
+    """With two worlds a play is two episodes: a round of 10 is spread over 6 episodes as three shares of 4, 4, 2."""
+    trainer = make(small(influence=ALL_USES, overlap=("model",), worlds=2, episodes=20, model={"every": 6}))
+    warm_up(trainer, 4)
+    trainer.begin_round(0)
+    trainer.fit_model()
+    shares = []
+    for _ in range(8):
+        before = trainer.replay.stored
+        trainer.store(trainer.play())
+        trainer.begin_round(before)
+        pending = trainer.pending
+        if pending:
+            trainer.fit_model()
+        shares.append((trainer.replay.stored, pending - trainer.pending))
+    assert shares == [(6, 0), (8, 0), (10, 4), (12, 4), (14, 2), (16, 4), (18, 4), (20, 2)]
+
+
+# ------------------------------------------------------------------------------- reports and errors
+
+
+def test_a_report_is_the_mean_since_the_last(make: Make) -> None:
+    trainer = make(small(seeds=2, influence=("bonus",)))
+    warm_up(trainer, 4)
+    trainer.begin_round(0)
+    trainer.fit_model()
+    trainer.rescore()
+    trainer.update()
+    total, loss = trainer.learner.statistics.clone(), trainer.model_loss.clone()
+    rows = trainer.report()
+    for r, row in enumerate(rows):
+        assert [row[name] for name in ("critic_loss", "actor_loss", "value")] == pytest.approx((total[r] / 2).tolist())
+        assert row["model_loss"] == pytest.approx(float(loss[r]) / 30)
+        assert row["score"] == pytest.approx(float(trainer.replay.score[r, :4].mean()))
+    assert trainer.report()[0] == {
+        "critic_loss": 0, "actor_loss": 0, "value": 0, "model_loss": 0, "score": rows[0]["score"],
+    }  # fmt: skip
+
+
+def test_reports_of_a_plain_agent_speak_of_no_model(make: Make) -> None:
+    assert list(make(small()).report()[0]) == ["critic_loss", "actor_loss", "value"]
+
+
+@pytest.mark.parametrize(("where", "what"), [("agent", "agent's loss"), ("model", "influence model's loss")])
+def test_a_loss_that_is_no_number_is_named_with_its_replica(make: Make, where: str, what: str) -> None:
+    trainer = make(small(seeds=3, influence=("bonus",)))
+    trainer.check()
+    broken = trainer.learner.statistics if where == "agent" else trainer.model_loss
+    broken[1] = float("nan")
+    with pytest.raises(FloatingPointError, match=f"The {what} of replica 1 became NaN or infinite"):
+        trainer.check()
+
+
+def test_a_world_that_fails_is_named_with_its_episode(make: Make, monkeypatch: pytest.MonkeyPatch) -> None:
+    trainer = make(small(seeds=2, first_seed=0))
+    warm_up(trainer, 4)
+    calls = 0
+
+    def fail(action: Any) -> Any:
+        nonlocal calls
+        calls += 1
+        raise ZeroDivisionError("the mass\nis zero")
+
+    monkeypatch.setattr(trainer.envs[0], "step", fail)
+    with pytest.raises(WorldError) as caught:
+        trainer.play()
+    assert str(caught.value) == "butfor/Slide-v0 raised ZeroDivisionError in episode 5: the mass is zero"
+    assert isinstance(caught.value.__cause__, ZeroDivisionError)
+    assert calls == 1
+
+
+def test_streams_of_a_seed_are_its_own() -> None:
+    """No two streams of eight seeds are alike, and they do not depend on what else is trained."""
+    slide = open_world("slide", target_scale=1.0)
+    states = []
+    for config in (small(seeds=8), small(seeds=2, first_seed=6)):
+        trainer = Trainer(config, slide, "cpu")
+        trainer.close()
+        states.append({name: [g.initial_seed() for g in streams] for name, streams in trainer.generators.items()})
+    assert {name: seeds[6:] for name, seeds in states[0].items()} == states[1]
+    everything = [seed for seeds in states[0].values() for seed in seeds]
+    assert len(set(everything)) == len(everything) == 4 * 8
+    assert make_generators(everything[:1])[0].initial_seed() == everything[0]
