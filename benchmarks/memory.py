@@ -10,7 +10,7 @@ from pathlib import Path
 
 from benchmarks._timing import describe
 from butfor.runs.checkpoints import save_checkpoint_in
-from butfor.training.goal_env import open_world
+from butfor.training.goal_env import open_goal_env
 from butfor.training.settings import preset
 from butfor.training.trainer import Trainer
 
@@ -23,7 +23,7 @@ def peak() -> float:
 def main() -> None:
     print(describe("cpu"))
     config = replace(preset("pick-and-place"), episodes=10_000, influence=("priority", "bonus", "active"))
-    trainer = Trainer(config, open_world(config.world, None, config.model.network.target_scale), "cpu")
+    trainer = Trainer(config, open_goal_env(config.env, None, config.model.network.target_scale), "cpu")
     replay, model = trainer.replay, trainer.model
     assert model is not None
     for name in ("observation", "action", "achieved_goal", "desired_goal", "score"):

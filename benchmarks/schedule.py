@@ -13,13 +13,13 @@ import torch
 from benchmarks._timing import describe
 from butfor.detection.collect import make_policy
 from butfor.detection.detectors import evaluate
-from butfor.envs import make_worlds
+from butfor.envs import make_vector_env
 from butfor.envs.truth import Forker, exact_label
 from butfor.influence.scoring import score_states
 from butfor.models.networks import make_generators
 from butfor.rollouts.episodes import Episodes, concatenate
 from butfor.rollouts.play import collect
-from butfor.training.goal_env import World, open_world
+from butfor.training.goal_env import GoalEnv, open_goal_env
 from butfor.training.replay import Replay
 from butfor.training.settings import preset
 from butfor.training.signals.cai import OnlineInfluence
@@ -30,7 +30,7 @@ WORLD = "pick-and-place"
 
 def episodes_of(policy: str, count: int, seed: int, labelled: bool) -> Episodes:
     """Episodes of a scripted policy, with the exact label where asked for."""
-    env = make_worlds(WORLD, min(count, 64))
+    env = make_vector_env(WORLD, min(count, 64))
     judge = None
     if labelled:
         worlds = env.unwrapped
@@ -44,7 +44,7 @@ def episodes_of(policy: str, count: int, seed: int, labelled: bool) -> Episodes:
     return part
 
 
-def memory(parts: list[Episodes], world: World, seeds: int, device: str) -> Replay:
+def memory(parts: list[Episodes], world: GoalEnv, seeds: int, device: str) -> Replay:
     """A memory that holds the same episodes for every seed."""
     whole = concatenate(parts)
     replay = Replay(seeds, len(whole), world.steps, world.sizes, device)
@@ -54,7 +54,7 @@ def memory(parts: list[Episodes], world: World, seeds: int, device: str) -> Repl
     return replay
 
 
-def curve(replay: Replay, world: World, test: Episodes, stops: list[int], decay: bool, device: str) -> list[str]:
+def curve(replay: Replay, world: GoalEnv, test: Episodes, stops: list[int], decay: bool, device: str) -> list[str]:
     """AUC and average precision (mean over seeds) after so many batches; `decay`: one run a stop, to a rate of zero."""
     config = preset(WORLD).model
     seeds = replay.replicas
@@ -86,7 +86,7 @@ def curve(replay: Replay, world: World, test: Episodes, stops: list[int], decay:
 
 def main(device: str, quick: bool) -> None:
     print(describe(device))
-    world = open_world(WORLD, None, 50.0)
+    world = open_goal_env(WORLD, None, 50.0)
     count, seeds, scale = (10, 1, 100) if quick else (100, 5, 1)
     test = concatenate([episodes_of(policy, count, 7, True) for policy in ("random", "noisy-expert")])
     share = test.label["exact"][test.valid].mean()

@@ -21,13 +21,13 @@ from stable_baselines3.common.noise import NormalActionNoise
 
 from benchmarks._timing import describe, medians
 from benchmarks.fetch_stepping import CORES, PEER
-from butfor.envs import WORLDS
-from butfor.training.goal_env import open_world
+from butfor.envs import ENVS
+from butfor.training.goal_env import open_goal_env
 from butfor.training.settings import Use, preset
 from butfor.training.trainer import Trainer
 
 CONFIG = preset("pick-and-place")
-OWN = WORLDS[CONFIG.world]
+OWN = ENVS[CONFIG.world]
 STEPS = 50  # of an episode
 WARMUP = 20  # random episodes before the first update, on both sides
 ROUNDS = 100  # batches of the model for an episode: 10,000 every 100 episodes
@@ -40,7 +40,7 @@ class Seeds:
 
     def __init__(self, replicas: int, influence: tuple[Use, ...], device: str, episodes: int) -> None:
         config = replace(CONFIG, influence=influence, seeds=replicas, warmup=WARMUP)
-        world = open_world(config.world, config.entity, config.model.network.target_scale)
+        world = open_goal_env(config.env, config.entity, config.model.network.target_scale)
         self.trainer, self.replicas, self.episodes = Trainer(config, world, device), replicas, episodes
         assert world.steps == STEPS
         self.threads, self.spent, self.played = CORES, 0.0, 0

@@ -54,7 +54,7 @@ def main(run: Path = Path("runs/kitchen"), **settings: Any) -> Path:
     """Trains in the kitchen with the settings for another world of a robot arm; `settings` change them."""
     entities = ("microwave=31", "kettle=32:39")  # joint positions stand from column 18 on
     config = replace(
-        preset("pick-and-place", "fast"), world="FlatKitchen-v1", entities=entities, combine="sum",
+        preset("pick-and-place", "fast"), env="FlatKitchen-v1", entities=entities, combine="sum",
         influence=("bonus", "active"),
     )  # fmt: skip
     return train(replace(config, **settings), run, overwrite=True)

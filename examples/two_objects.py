@@ -61,7 +61,7 @@ def main(run: Path = Path("runs/two-objects"), **settings: Any) -> dict[str, Any
     small = preset("slide")  # networks and rounds of the size that a small world needs
     model = replace(small.model, network=replace(small.model.network, target_scale=None))  # measured instead
     config = replace(
-        small, world="TwoPucks-v0", entities=("red=2:4", "blue=4:6"), combine="max",
+        small, env="TwoPucks-v0", entities=("red=2:4", "blue=4:6"), combine="max",
         influence=("priority", "bonus", "active"), model=model,
     )  # fmt: skip
     train(replace(config, **settings), run, overwrite=True)

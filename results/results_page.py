@@ -132,7 +132,7 @@ def played_words(arms: list[ReadArm]) -> str:
     """How the runs were played where the paper's were not: faster, and judged by fewer episodes."""
     settings = [arm.config["config"] for arm in arms]
     overlaps = {" and ".join(map(str, one.get("overlap") or ())) or "nothing" for one in settings}
-    worlds, evaluated = ({int(one.get(key) or 0) for one in settings} for key in ("worlds", "evaluation_episodes"))
+    worlds, evaluated = ({int(one.get(key) or 0) for one in settings} for key in ("num_envs", "evaluation_episodes"))
     counts, judged = (" or ".join(map(str, sorted(found - {0}))) for found in (worlds, evaluated))
     if not counts or not judged:
         return ""
@@ -251,9 +251,9 @@ def price(
 def common_options(studies: list[ReadStudy]) -> list[str]:
     """How most of the training runs on the page were played, as options of `butfor study run`."""
     settings = [arm.config["config"] for study in studies for arm in study.arms if arm.curve]
-    worlds = Counter(int(one.get("worlds") or 1) for one in settings).most_common(1)
+    worlds = Counter(int(one.get("num_envs") or 1) for one in settings).most_common(1)
     overlap = Counter(tuple(one.get("overlap") or ()) for one in settings if one.get("influence")).most_common(1)
-    options = ["--worlds", str(worlds[0][0])] if worlds and worlds[0][0] > 1 else []
+    options = ["--num-envs", str(worlds[0][0])] if worlds and worlds[0][0] > 1 else []
     return options + (["--overlap", *overlap[0][0]] if overlap and overlap[0][0] else [])
 
 

@@ -15,7 +15,7 @@ def summary(folder: Path, episodes: list[int], seeds: list[int], seconds: dict[s
     """A run folder whose success at episode e is e / 1000, with a deviation of 0.125."""
     success = {"mean": [episode / 1000 for episode in episodes], "std": [0.125] * len(episodes)}
     played = episodes[-1] if episodes else 7
-    content = {"world": "slide", "seeds": seeds, "played": played, "episodes": episodes, "success": success}
+    content = {"env": "slide", "seeds": seeds, "played": played, "episodes": episodes, "success": success}
     content["finished"] = True
     (folder / "summary.json").write_text(json.dumps(content | {"seconds": seconds or {}}))
     return folder
@@ -41,7 +41,7 @@ def test_the_table_shows_every_evaluation_of_a_short_run(tmp_path: Path, capsys:
 def test_what_was_found_out_about_a_world_is_one_whole_line(capsys: pytest.CaptureFixture[str]) -> None:
     words = f"object: columns [3], 4 of {'the observation ' * 20}"
     with live_progress() as progress:
-        progress("world", 1, 1, words)
+        progress("environment", 1, 1, words)
     assert capsys.readouterr().err == f"world: {words}\n"
 
 

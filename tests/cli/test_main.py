@@ -269,7 +269,7 @@ def test_arguments_that_cannot_be_read_are_named(
         (["slide", "--studies", "noise,reference"], ["reference study", "pick-and-place"]),
         (["slide", "--random-episodes", "-1"], ["random_episodes must be at least 0; got -1"]),
         (["slide", "--agent-episodes", "0"], ["agent_episodes must be at least 1; got 0"]),
-        (["slide", "--agent-worlds", "8"], ["agent_worlds 8; after 100 random episodes", "1900 must be a multiple"]),
+        (["slide", "--agent-envs", "8"], ["agent_envs 8; after 100 random episodes", "1900 must be a multiple"]),
         (["slide", "--train-episodes", "2001"], ["2001 train episodes", "agents that play 2000", "agent_episodes"]),
         (["pick-and-place", "--agent-episodes", "5000"], ["7500 test episodes", "agents that play 5000"]),
     ],
@@ -398,12 +398,12 @@ def test_data_and_studies_end_in_the_config(monkeypatch: pytest.MonkeyPatch, but
     config = asked_for(
         monkeypatch, butfor_command, "pick-and-place", "--data", "scripted", "--studies", "noise,helps",
         "--random-episodes", "11", "--agent-episodes", "206", "--validation-episodes", "13", "--max-epochs", "14",
-        "--agent-worlds", "3", "--decay",
+        "--agent-envs", "3", "--decay",
     )[0]  # fmt: skip
     paper = detection_preset("pick-and-place")
     expected = dataclasses.replace(
         paper, data="scripted", studies=("noise", "helps"), random_episodes=11, agent_episodes=206,
-        validation_episodes=13, agent_worlds=3, fitting=dataclasses.replace(paper.fitting, max_epochs=14, decay=True),
+        validation_episodes=13, agent_envs=3, fitting=dataclasses.replace(paper.fitting, max_epochs=14, decay=True),
         attention_fitting=dataclasses.replace(paper.attention_fitting, max_epochs=14),
     )  # fmt: skip
     assert config == expected
@@ -703,7 +703,7 @@ def test_a_preset_is_where_the_other_options_start_from(
 
 def test_every_part_of_the_settings_can_be_changed(monkeypatch: pytest.MonkeyPatch, butfor_command: Butfor) -> None:
     command = (
-        "slide --influence bonus --overlap acting model --entity 2 3 --worlds 2 --no-tf32 --agent.twin-critics "
+        "slide --influence bonus --overlap acting model --entity 2 3 --num-envs 2 --no-tf32 --agent.twin-critics "
         "--agent.target-range -20 0 --replay.hindsight 0.5 --explore.choice ranked --bonus.kind flat --bonus.ceiling "
         "None --model.schedule 50 7 100 5 --model.network.width 12 --model.scoring.form mean --model.only-sampled "
         "--run here --overwrite --time-limit 1.5 --keep-episodes kept.npz --device cpu"
@@ -716,7 +716,7 @@ def test_every_part_of_the_settings_can_be_changed(monkeypatch: pytest.MonkeyPat
         base.model, schedule=((50, 7), (100, 5)), network=network, scoring=scoring, only_sampled=True
     )
     expected = dataclasses.replace(
-        base, influence=("bonus",), overlap=("acting", "model"), entity=(2, 3), worlds=2, tf32=False, model=model,
+        base, influence=("bonus",), overlap=("acting", "model"), entity=(2, 3), num_envs=2, tf32=False, model=model,
         agent=dataclasses.replace(base.agent, twin_critics=True, target_range=(-20.0, 0.0)),
         replay=dataclasses.replace(base.replay, hindsight=0.5),
         explore=dataclasses.replace(base.explore, choice="ranked"),

@@ -262,7 +262,7 @@ def test_code_in_a_config_is_text(tmp_path: Path) -> None:
     code = CODE.format(str(trace))
     for changed in hostile_leaves(known, code):
         with suppress(ValueError):  # most are refused
-            assert config_from(Config, changed).world in (code, "slide")
+            assert config_from(Config, changed).env in (code, "slide")
     assert not trace.exists()
 
 
@@ -280,8 +280,8 @@ def test_a_module_that_a_run_names_is_not_imported_by_reading_it(
     tensors, header = load_tensors(run / "model.safetensors")
     save_file(tensors, run / "model.safetensors", {"butfor": json.dumps(header | {"world": "canary_world:Canary-v0"})})
 
-    assert config_from(Config, read_run(run)["config"]).world == "canary_world:Canary-v0"
-    assert load_policy(run).world == "canary_world:Canary-v0"
+    assert config_from(Config, read_run(run)["config"]).env == "canary_world:Canary-v0"
+    assert load_policy(run).env == "canary_world:Canary-v0"
     assert read_metrics(run)
     Influence.load(run / "influence.safetensors")
     write_training_report(run)

@@ -101,18 +101,18 @@ def test_a_file_that_names_no_world_has_a_page_without_pictures(tmp_path: Path) 
 def test_without_pictures_no_world_is_made(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     episodes = made()
     episodes.metadata = {"config": {"world": "push"}}
-    monkeypatch.setattr("butfor.detection.agreement.make_worlds", None)
+    monkeypatch.setattr("butfor.detection.agreement.make_vector_env", None)
     page = write_agreement(episodes, tmp_path / "a.npz", 0).read_text()
     assert "None are shown." in page
 
 
 def test_a_replayed_episode_comes_through_the_stored_states(tmp_path: Path) -> None:
     pytest.importorskip("mujoco")
-    from butfor.envs import make_worlds
+    from butfor.envs import make_vector_env
     from butfor.rollouts.play import replay
 
     episodes = collect_file(CollectConfig("push", "random", 2, seed=4), tmp_path / "a.npz")
-    env = make_worlds("push", 1)
+    env = make_vector_env("push", 1)
     obs = replay(env, episode_seed(4, 0, 1), episodes.action[1, :20])
     assert np.array_equal(obs["observation"][0].astype(np.float32), episodes.observation[1, 20])
     env.close()

@@ -12,7 +12,7 @@ from support.small_training import TRACK, small
 from butfor.datasets.files import read_data
 from butfor.detection import collect as library
 from butfor.detection.collect import CollectConfig, add_labels, collect_file, make_policy
-from butfor.envs import make_worlds, slide
+from butfor.envs import make_vector_env, slide
 from butfor.rollouts.episodes import Episodes
 from butfor.training.agents.ddpg import load_policy
 from butfor.training.loop import train
@@ -205,7 +205,7 @@ def test_labels_that_a_world_does_not_have_are_not_added(tmp_path: Path, labels:
 def test_the_expert_of_each_world_acts_within_bounds() -> None:
     pytest.importorskip("mujoco")
     for world in ("slide", "push", "pick-and-place", "rot-table"):
-        env = make_worlds(world, 2)
+        env = make_vector_env(world, 2)
         obs, _ = env.reset(seed=0)
         for name, always in (("random", True), ("expert", False), ("noisy-expert", None)):
             action, sampled = make_policy(world, env, name)(obs, np.random.default_rng(0))
@@ -262,7 +262,7 @@ def test_an_agent_that_cannot_act_there_is_refused(tmp_path: Path, run: Path) ->
 
 
 def test_an_agent_of_a_foreign_world_acts_in_it(tmp_path: Path) -> None:
-    run = train(small(world=TRACK), tmp_path / "run")
+    run = train(small(env=TRACK), tmp_path / "run")
     episodes = collect_file(CollectConfig(TRACK, str(run), 6), tmp_path / "a.npz")
     assert len(set(episodes.length.tolist())) > 1
     obs = {name: getattr(episodes, name)[:, 0] for name in ("observation", "desired_goal")}

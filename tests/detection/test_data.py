@@ -46,7 +46,7 @@ def stop_when(condition: Callable[[str, int], bool]) -> Progress:
 @pytest.fixture(autouse=True)
 def small_agents(monkeypatch: pytest.MonkeyPatch) -> None:
     """Agents of a few units, with a checkpoint after every episode."""
-    monkeypatch.setattr(detection_data, "preset", lambda world: small(world=world, checkpoint_seconds=0.0))
+    monkeypatch.setattr(detection_data, "preset", lambda world: small(env=world, checkpoint_seconds=0.0))
 
 
 def make(folder: Path, source: str = "agents", progress: Progress = silent) -> Data:
@@ -72,7 +72,7 @@ def unbroken(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, list[Call]
     """All three parts of small agents, made without a break, and the calls of their progress."""
     folder, calls = tmp_path_factory.mktemp("agents"), list[Call]()
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(detection_data, "preset", lambda world: small(world=world, checkpoint_seconds=0.0))
+        patch.setattr(detection_data, "preset", lambda world: small(env=world, checkpoint_seconds=0.0))
         all_of(make(folder, progress=lambda *call: calls.append(call)))
     return folder, calls
 

@@ -500,7 +500,7 @@ def test_numbers_below_one_are_refused_by_name(name: str, value: int) -> None:
 @pytest.mark.parametrize("world", ["push", "CartPole-v1", "", "Slide"])
 def test_a_world_without_labels_is_refused_with_those_that_have_them(world: str) -> None:
     with pytest.raises(ValueError, match=rf"'{world}' is not one of: slide"):
-        DetectionConfig(world=world)
+        DetectionConfig(env=world)
 
 
 def test_the_papers_settings_are_the_default() -> None:
@@ -590,9 +590,9 @@ def test_the_diagnosis_is_of_the_first_seed_on_data_that_nothing_was_chosen_by(f
 
 def test_agents_play_for_a_run_of_their_own_data(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """The whole way: agents learn, their episodes are judged, and a kill while they learn changes nothing."""
-    monkeypatch.setattr(detection_data, "preset", lambda world: small(world=world, checkpoint_seconds=0.0))
+    monkeypatch.setattr(detection_data, "preset", lambda world: small(env=world, checkpoint_seconds=0.0))
     config = replace(CONFIG, data="agents", agent_episodes=24, test_episodes=24, seeds=1, compare_forms=False)
-    config = replace(config, agent_worlds=4)
+    config = replace(config, agent_envs=4)
     calls: list[Call] = []
     whole = run_detection(config, tmp_path / "whole", progress=lambda *call: calls.append(call))
     assert "three agents that learned by DDPG with HER for 24 episodes" in read_json(whole / "summary.json")["notes"][0]
@@ -623,8 +623,8 @@ def test_the_time_of_a_process_that_was_cut_off_is_counted(tmp_path: Path, monke
 def test_agents_may_play_several_episodes_at_once(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, worlds: int, overlap: list[str]
 ) -> None:
-    monkeypatch.setattr(detection_data, "preset", lambda world: small(world=world))
-    data = detection_data.Data("slide", tmp_path, "agents", 24, lambda *call: None, agent_worlds=worlds)
+    monkeypatch.setattr(detection_data, "preset", lambda world: small(env=world))
+    data = detection_data.Data("slide", tmp_path, "agents", 24, lambda *call: None, agent_envs=worlds)
     assert len(data.episodes("train", 24)) == 24
     config = read_json(tmp_path / "agents" / "config.json")["config"]
     assert (config["worlds"], config["overlap"], config["episodes"], config["seeds"]) == (worlds, overlap, 24, 3)

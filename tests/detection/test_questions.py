@@ -532,7 +532,7 @@ def test_each_variant_has_its_own_data_and_model(monkeypatch: pytest.MonkeyPatch
 # ------------------------------------------------------------------------------------- a whole run in miniature
 
 CONFIG = DetectionConfig(
-    world="pick-and-place",
+    env="pick-and-place",
     data="scripted",
     seeds=2,
     train_episodes=8,

@@ -10,7 +10,7 @@ from butfor.models.attention import AttentionConfig
 from butfor.models.fitting import FitConfig
 from butfor.runs.record import config_from, plain
 
-WORLDS = ["slide", "pick-and-place"]
+ENVS = ["slide", "pick-and-place"]
 PRESETS = ["paper", "reduced", "demo"]
 
 
@@ -47,24 +47,24 @@ def test_the_papers_sizes_of_slide() -> None:
 
 def test_the_smaller_presets_are_smaller_and_ask_the_same() -> None:
     counts = ["train_episodes", "validation_episodes", "test_episodes", "random_episodes", "seeds"]
-    for world in WORLDS:
+    for world in ENVS:
         paper, reduced, demo = (detection_preset(world, name) for name in PRESETS)
         for name in counts:
             assert getattr(demo, name) <= getattr(reduced, name) <= getattr(paper, name), name
         assert demo.fitting.max_epochs <= reduced.fitting.max_epochs <= paper.fitting.max_epochs
         assert (reduced.model, reduced.scoring, reduced.studies) == (paper.model, paper.scoring, paper.studies)
         assert demo.data == "scripted"  # minutes on two cores leave no time to train agents
-        assert {one.world for one in (paper, reduced, demo)} == {world}
+        assert {one.env for one in (paper, reduced, demo)} == {world}
 
 
 @pytest.mark.parametrize("name", PRESETS)
-@pytest.mark.parametrize("world", WORLDS)
+@pytest.mark.parametrize("world", ENVS)
 def test_a_preset_survives_its_file(world: str, name: str) -> None:
     config = detection_preset(world, name)
     assert config_from(DetectionConfig, plain(config)) == config
 
 
-@pytest.mark.parametrize("world", WORLDS)
+@pytest.mark.parametrize("world", ENVS)
 def test_the_papers_numbers_are_shares_with_the_best_for_cai(world: str) -> None:
     rows = PAPER[world]
     assert list(rows) == ["cai", "entropy", "attention", "contact"]
@@ -108,7 +108,7 @@ def test_unknown_words_are_refused_with_the_known_ones() -> None:
         "no study 'speed'; the studies are actions, decisions, ensembles, helps, noise, reference", studies=("speed",)
     )
     refused("agent_episodes must be at least 1; got 0", agent_episodes=0)
-    refused("agent_worlds must be at least 1; got 0", agent_worlds=0)
+    refused("agent_envs must be at least 1; got 0", agent_envs=0)
     with pytest.raises(ValueError, match="no preset 'tiny'; the presets are paper, reduced, demo"):
         detection_preset("slide", "tiny")
     with pytest.raises(ValueError, match="'push' is not one of: slide, pick-and-place"):
@@ -118,7 +118,7 @@ def test_unknown_words_are_refused_with_the_known_ones() -> None:
 def test_slide_has_no_reference_study_and_no_parts_of_its_agent() -> None:
     refused("reference study forks a simulator", studies=("reference",))
     refused("split_agent is for pick-and-place", split_agent=True)
-    assert DetectionConfig(world="pick-and-place", studies=("reference",), split_agent=True, test_episodes=10).seeds
+    assert DetectionConfig(env="pick-and-place", studies=("reference",), split_agent=True, test_episodes=10).seeds
 
 
 @pytest.mark.parametrize("name", ["train", "validation", "test"])

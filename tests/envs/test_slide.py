@@ -16,7 +16,7 @@ from gymnasium.utils.env_checker import check_env
 from gymnasium.vector import AutoresetMode, SyncVectorEnv
 
 import butfor.envs
-from butfor.envs import WORLDS, make_worlds, world_id
+from butfor.envs import ENVS, env_id, make_vector_env
 from butfor.envs.slide import (
     SlideEnv,
     SlideVectorEnv,
@@ -524,16 +524,16 @@ def test_vector_worlds_refuse_misuse() -> None:
 
 def test_world_id() -> None:
     """Short names and Gymnasium ids resolve; mistakes are answered with what exists."""
-    assert WORLDS["slide"] == world_id("slide") == world_id("butfor/Slide-v0") == "butfor/Slide-v0"
-    assert world_id("CartPole-v1") == "CartPole-v1"
-    assert world_id("butfor.envs:butfor/Slide-v0") == "butfor/Slide-v0"
+    assert ENVS["slide"] == env_id("slide") == env_id("butfor/Slide-v0") == "butfor/Slide-v0"
+    assert env_id("CartPole-v1") == "CartPole-v1"
+    assert env_id("butfor.envs:butfor/Slide-v0") == "butfor/Slide-v0"
     with pytest.raises(ValueError, match=r"built-in worlds are .*slide.*any registered Gymnasium id.*'slide'"):
-        world_id("Slyde")
+        env_id("Slyde")
     with pytest.raises(ValueError, match="CartPole-v1"):
-        world_id("cartpole-v1")
+        env_id("cartpole-v1")
     for name in ("", "no such thing", "butfor.envs:World-v0"):
         with pytest.raises(ValueError, match="built-in worlds"):
-            world_id(name)
+            env_id(name)
 
 
 @pytest.mark.parametrize(
@@ -556,26 +556,26 @@ def test_a_module_of_worlds_that_fails_says_why(
     if text is not None:
         (tmp_path / f"{name.partition(':')[0]}.py").write_text(text)
     with pytest.raises(ValueError, match=expected) as caught:
-        world_id(name)
+        env_id(name)
     assert ("There is no world named" in str(caught.value)) == name.startswith("empty")
 
 
 def test_make_worlds_disables_autoreset() -> None:
     """Native where the native class can do it, Gymnasium's SyncVectorEnv otherwise."""
-    native = make_worlds("slide", 4, max_episode_steps=7)
+    native = make_vector_env("slide", 4, max_episode_steps=7)
     assert isinstance(native, SlideVectorEnv)
     assert native.max_episode_steps == 7
-    limited = make_worlds("slide", 1)
+    limited = make_vector_env("slide", 1)
     assert isinstance(limited, SlideVectorEnv)
     assert limited.max_episode_steps == 30
     for name in ("CartPole-v1", "Pendulum-v1"):  # a native class without the mode; no native class
-        worlds = make_worlds(name, 2)
+        worlds = make_vector_env(name, 2)
         assert isinstance(worlds, SyncVectorEnv)
         assert worlds.metadata["autoreset_mode"] is AutoresetMode.DISABLED
         assert worlds.num_envs == 2
     assert native.metadata["autoreset_mode"] is AutoresetMode.DISABLED
     with pytest.raises(ValueError, match="num_envs is 0"):
-        make_worlds("slide", 0)
+        make_vector_env("slide", 0)
 
 
 @pytest.mark.parametrize("kind", [RuntimeError, KeyError, AttributeError, AssertionError, OSError, ValueError])
@@ -587,7 +587,7 @@ def test_a_world_that_cannot_be_made_is_told_with_its_name(
 
     monkeypatch.setitem(gymnasium.registry, "tests/Fails-v0", EnvSpec("tests/Fails-v0", fail))
     with pytest.raises(ValueError, match=rf"^tests/Fails-v0 raised {kind.__name__} when it was made: '?no port"):
-        make_worlds("tests/Fails-v0", 1)
+        make_vector_env("tests/Fails-v0", 1)
 
 
 def test_a_world_that_needs_arguments_or_has_no_class_says_what_to_do(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -598,21 +598,21 @@ def test_a_world_that_needs_arguments_or_has_no_class_says_what_to_do(monkeypatc
     with pytest.raises(
         ValueError, match=r"TypeError when .*'table' .*\. .* register it with kwargs=.* or give make_env="
     ):
-        make_worlds("tests/Needs-v0", 1)
+        make_vector_env("tests/Needs-v0", 1)
     monkeypatch.setitem(gymnasium.registry, "tests/Typo-v0", EnvSpec("tests/Typo-v0", "butfor.envs.slide:SlydeEnv"))
     with pytest.raises(ValueError, match=r"Typo-v0 \(entry point 'butfor.envs.slide:SlydeEnv'\) raised AttributeError"):
-        make_worlds("tests/Typo-v0", 1)
+        make_vector_env("tests/Typo-v0", 1)
     with pytest.raises(TypeError, match="colour"):  # ours have sentences of their own
-        make_worlds("slide", 1, colour="red")
+        make_vector_env("slide", 1, colour="red")
 
 
 def test_without_gymnasium_robotics_its_worlds_say_how_to_get_it(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(sys.modules, "gymnasium_robotics", None)
     monkeypatch.delitem(gymnasium.registry, "FetchPush-v4", raising=False)
     with pytest.raises(ValueError, match=r"no world named 'FetchPush-v4'.*pip install 'butfor\[fetch\]'"):
-        world_id("FetchPush-v4")
+        env_id("FetchPush-v4")
     with pytest.raises(ValueError, match="There is no world named") as caught:
-        world_id("butfor.envs:Slied-v0")
+        env_id("butfor.envs:Slied-v0")
     assert "pip" not in str(caught.value)
 
 

@@ -27,7 +27,7 @@ from stable_baselines3.common.vec_env import DummyVecEnv, SubprocVecEnv, VecEnv,
 from stable_baselines3.her import HerReplayBuffer
 from support.project import ROOT
 
-from butfor.envs import make_worlds, slide
+from butfor.envs import make_vector_env, slide
 from butfor.influence.influence import Influence
 from butfor.integrations.sb3 import ActiveExploration, InfluenceCallback, InfluenceReplayBuffer
 from butfor.models.dynamics import ModelConfig
@@ -669,7 +669,7 @@ def test_slide_is_learned_with_influence_and_without(capsys: pytest.CaptureFixtu
     """
     runs = {arm: [load_example().main(influence=arm, seed=seed) for seed in range(2)] for arm in (True, False)}
     success = {arm: float(np.mean([share for share, _ in found])) for arm, found in runs.items()}
-    env = make_worlds("slide", 50)
+    env = make_vector_env("slide", 50)
     obs = collect(env, random_policy(env), 300, 0).observation[:, :-1].reshape(-1, 4)
     env.close()
     areas = [roc_auc_score(slide.influence(obs), learned.score(obs)["puck"]) for _, learned in runs[True]]

@@ -29,7 +29,7 @@ from gymnasium.wrappers.vector import RecordEpisodeStatistics as VectorRecordEpi
 from sklearn.metrics import roc_auc_score
 
 from butfor import FitConfig, Influence, ModelConfig, ScoreConfig
-from butfor.envs import make_worlds
+from butfor.envs import make_vector_env
 from butfor.influence.learner import InfluenceLearner
 from butfor.integrations.wrappers import InfluenceWrapper, VectorInfluenceWrapper
 
@@ -354,7 +354,7 @@ def test_a_world_that_is_a_vector_of_its_own(mode: AutoresetMode) -> None:
 
 
 def test_make_vec_takes_the_wrapper() -> None:
-    slide = make_worlds("slide", 1)
+    slide = make_vector_env("slide", 1)
     obs, _ = slide.reset(seed=0)
     settings: dict[str, Any] = {"entities": ("object=observation:2",), "seed": 1}
     makers = [functools.partial(InfluenceWrapper, **settings)]

@@ -14,7 +14,7 @@ from imageio.v3 import imread
 
 import butfor.reporting.pictures as module
 from butfor.detection.collect import CollectConfig, collect_file
-from butfor.envs import make_worlds
+from butfor.envs import make_vector_env
 from butfor.envs.drawing import RING_COLOUR, open_context
 from butfor.envs.truth import Forker, exact_label
 from butfor.influence.influence import Influence
@@ -67,7 +67,7 @@ def played(tmp_path_factory: pytest.TempPathFactory) -> Episodes:
 
 def make_run(folder: Path, episodes: Episodes, world: str = "pick-and-place") -> Path:
     """A finished detection run, as far as pictures need it; its two seeds have scores that count the states."""
-    config = {"schema": 1, "kind": "detection", "label": f"detection-{world}", "config": {"world": world}}
+    config = {"schema": 1, "kind": "detection", "label": f"detection-{world}", "config": {"env": world}}
     folder.mkdir(parents=True, exist_ok=True)
     write_json(folder / "config.json", config)
     episodes.save(folder / "data" / "test.npz")
@@ -149,7 +149,7 @@ def test_failures_are_the_worst_of_both_kinds_one_an_episode() -> None:
 
 
 def test_episodes_played_again_come_through_their_states(played: Episodes) -> None:
-    env: Any = make_worlds("pick-and-place", 2)
+    env: Any = make_vector_env("pick-and-place", 2)
     seen: list[NDArray[Any]] = []
     play_again(env, played, [3, 1], lambda time: seen.append(env.unwrapped.physics.observation.copy()))
     env.close()
@@ -158,7 +158,7 @@ def test_episodes_played_again_come_through_their_states(played: Episodes) -> No
 
 
 def test_another_course_than_the_stored_one_is_refused(played: Episodes) -> None:
-    env = make_worlds("pick-and-place", 1)
+    env = make_vector_env("pick-and-place", 1)
     action = played.action.copy()
     action[2, 1] = [1, 1, 1, 0]
     with pytest.raises(ValueError, match=r"Episode 2 played again is 0\.\d* m off its stored course at step [2-4];"):
@@ -173,7 +173,7 @@ def test_the_gripper_stands_where_it_is_sent_and_reports_whom_it_touched() -> No
     # The object is 5 cm wide, a finger 2.7 cm along x and 1.4 cm along y, with 10 cm between the open fingers: the
     # gripper fits around the object, a finger comes down on it at y = 5.7 cm, and edges it aside at 8.9 cm.
     offsets = np.array([[0, 0], [0, 0.057], [0, -0.089], [0.045, 0], [-0.045, 0], [0.12, -0.12]])
-    env: Any = make_worlds("pick-and-place", len(offsets) + 1)
+    env: Any = make_vector_env("pick-and-place", len(offsets) + 1)
     states, placed = place_gripper(env, 1, offsets)
     assert placed.tolist() == [True, False, False, True, True, True]
     layout = env.unwrapped.layout
@@ -265,7 +265,7 @@ def test_a_frame_shows_the_state_that_it_is_named_after(run: Path, played: Episo
     timeline = read_json(run / "pictures" / "index.json")["timelines"][0]
     number, assigned = timeline["episode"], played.reset_seed
     assert assigned is not None
-    env: Any = make_worlds("pick-and-place", 1, render_mode="rgb_array", width=SIZE, height=SIZE)
+    env: Any = make_vector_env("pick-and-place", 1, render_mode="rgb_array", width=SIZE, height=SIZE)
     for time in (0, STEPS - 1):
         replay(env, int(assigned[number]), played.action[number, :time])
         shown, other = (imread(run / "pictures" / timeline["frames"][t]) for t in (time, STEPS - 1 - time))
@@ -276,7 +276,7 @@ def test_a_frame_shows_the_state_that_it_is_named_after(run: Path, played: Episo
 
 def test_the_picture_of_a_failure_is_cut_around_gripper_and_object(run: Path, played: Episodes) -> None:
     assert played.reset_seed is not None
-    env: Any = make_worlds("pick-and-place", 1, render_mode="rgb_array", width=2 * SIZE, height=2 * SIZE)
+    env: Any = make_vector_env("pick-and-place", 1, render_mode="rgb_array", width=2 * SIZE, height=2 * SIZE)
     for failure in read_json(run / "pictures" / "index.json")["failures"]:
         number, time = failure["episode"], failure["time"]
         seen = replay(env, int(played.reset_seed[number]), played.action[number, :time])["observation"][0]
@@ -286,7 +286,7 @@ def test_the_picture_of_a_failure_is_cut_around_gripper_and_object(run: Path, pl
 
 
 def test_a_close_up_has_its_point_in_the_middle(run: Path) -> None:
-    env: Any = make_worlds("pick-and-place", 2, render_mode="rgb_array", width=3 * SIZE, height=3 * SIZE)
+    env: Any = make_vector_env("pick-and-place", 2, render_mode="rgb_array", width=3 * SIZE, height=3 * SIZE)
     goal = env.reset(seed=[1, 2])[0]["desired_goal"]
     for place in range(2):
         frame = close_up(env, place, goal[place])

@@ -98,14 +98,14 @@ def write_run(run: Path, episodes: int = 60, hostile: str = "", world: str = "sl
         }
         paper = {key: [value, 0.01] for key, value in zip(METRICS, PAPER.get(name, ()), strict=False)} or None
         detectors.append({"name": name, "title": TITLES[name], "seeds": len(values), **numbers, "paper": paper})
-    config = {"world": world, "seeds": 5, "model": {"layers": [64, 64], "learning_rate": 3e-4, "note": hostile}}
+    config = {"env": world, "seeds": 5, "model": {"layers": [64, 64], "learning_rate": 3e-4, "note": hostile}}
     versions = {
         "butfor": "0.1.0", "python": "3.11.7", "torch": "2.13", "numpy": "2.4", "commit": None, "platform": "Linux",
         "processor": "x86_64", "device": "cpu", "threads": 2, "command": f"butfor detect {world} {hostile}",
         "started": "2025-01-31T12:00:00+00:00", "seconds": 512.3,
     }  # fmt: skip
     summary = {
-        "schema": 1, "world": world, "label": "exact", "states": int(label.size),
+        "schema": 1, "env": world, "label": "exact", "states": int(label.size),
         "positive_share": float(label.mean()), "detectors": detectors, "notes": ["A note. " + hostile],
     }  # fmt: skip
     (run / "data").mkdir(parents=True)
@@ -325,7 +325,7 @@ BROKEN: dict[str, tuple[Callable[[Path], Any], type[Exception], str]] = {
     "cut metrics": (cut("metrics.jsonl"), ValueError, r"metrics\.jsonl cannot be read"),
     "cut scores": (cut("scores.npz"), ValueError, r"scores\.npz cannot be read"),
     "no zip": (lambda run: (run / "scores.npz").write_bytes(b"hello"), ValueError, r"scores\.npz cannot be read"),
-    "no world": (change_json("summary.json", world=None), ValueError, "'world' is missing"),
+    "no world": (change_json("summary.json", env=None), ValueError, "'env' is missing"),
     "no detectors": (change_json("summary.json", detectors=[]), ValueError, "names no detector"),
     "other states": (change_json("summary.json", states=7), ValueError, "count different states"),
     "text for settings": (change_json("config.json", config="text"), ValueError, "unexpected form"),

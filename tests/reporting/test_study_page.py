@@ -32,7 +32,7 @@ EVALUATIONS = (100, 200, 300, 400, 500)
 RAMP = [0.2, 0.4, 0.6, 0.8, 1.0]  # 30 % at 200, 60 % at 300, 90 % and 95 % at 500 episodes; its mean height is 0.6
 FLAT = [0.1] * 5
 FITS = "document.documentElement.scrollWidth <= window.innerWidth"
-SETTINGS = {"world": "push", "influence": ["priority"], "priority": {"kind": "uniform"}, "curiosity": "none"}
+SETTINGS = {"env": "push", "influence": ["priority"], "priority": {"kind": "uniform"}, "curiosity": "none"}
 
 
 def write_training(
@@ -62,7 +62,7 @@ def write_detection(folder: Path, note: str = "") -> None:
     folder.mkdir()
     numbers = {metric: {"mean": 0.9, "std": 0.01} for metric in ("auc", "ap", "f1")}
     detectors = [{"name": "cai", "title": "CAI" + note, "seeds": 5, **numbers, "paper": {"auc": [0.95, 0.01]}}]
-    summary = {"schema": 1, "world": "slide", "label": "exact", "states": 1234, "detectors": detectors}
+    summary = {"schema": 1, "env": "slide", "label": "exact", "states": 1234, "detectors": detectors}
     (folder / "summary.json").write_text(json.dumps(summary))
     document = {"schema": 1, "kind": "detection", "label": "detection-slide", "config": {"seeds": 5}}
     (folder / "config.json").write_text(json.dumps(document))

@@ -18,7 +18,7 @@ from PIL import Image
 from support.small_training import small
 
 import butfor.reporting.watch as module
-from butfor.envs import make_worlds
+from butfor.envs import make_vector_env
 from butfor.influence.influence import Influence
 from butfor.models.dynamics import GaussianDynamics
 from butfor.models.networks import make_generators
@@ -26,7 +26,7 @@ from butfor.reporting.watch import AREA, PALE_GREEN, Course, draw_strip, watch
 from butfor.rollouts.play import episode_seed
 from butfor.spaces.actions import ActionLaw
 from butfor.training.agents.ddpg import Agent, AgentConfig, load_policy, save_agent
-from butfor.training.goal_env import open_world
+from butfor.training.goal_env import open_goal_env
 from butfor.training.loop import train
 from butfor.training.settings import preset
 
@@ -58,7 +58,7 @@ def read(path: Path) -> Frames:
 
 def states_of(run: Path, seed: int, episode: int) -> tuple[NDArray[Any], float]:
     """The states [T + 1, 4] and the goal of one evaluation episode, played by hand."""
-    policy, env = load_policy(run, seed), make_worlds("slide", 1)
+    policy, env = load_policy(run, seed), make_vector_env("slide", 1)
     obs = env.reset(seed=[episode_seed(seed, 1, episode)])[0]  # type: ignore[arg-type]
     states, goal = [obs["observation"][0]], float(obs["desired_goal"][0, 0])
     for _ in range(STEPS):
@@ -351,7 +351,9 @@ def test_a_fetch_world_is_drawn_around_its_table(
         open_context(8, 8).free()
     except RuntimeError as error:
         pytest.skip(str(error))
-    monkeypatch.setattr(module, "open_world", lambda *args, **kwargs: replace(open_world(*args, **kwargs), steps=2))
+    monkeypatch.setattr(
+        module, "open_goal_env", lambda *args, **kwargs: replace(open_goal_env(*args, **kwargs), steps=2)
+    )
     untrained(tmp_path, "pick-and-place", (25, 4, 3))
     law, config = ActionLaw((-1.0,) * 4, (1.0,) * 4), preset("pick-and-place").model.network
     model = GaussianDynamics(25, 4, 3, config, make_generators([0]))
@@ -359,7 +361,7 @@ def test_a_fetch_world_is_drawn_around_its_table(
     with Image.open(watch(tmp_path, tmp_path / "a.gif", size=240)) as video:
         assert (video.n_frames, video.size) == (3, (240, 240 + 60))  # type: ignore[attr-defined]
         picture = np.asarray(video.convert("RGB"))[:240]
-    env: Any = make_worlds("pick-and-place", 1, render_mode="rgb_array", width=360, height=360)
+    env: Any = make_vector_env("pick-and-place", 1, render_mode="rgb_array", width=360, height=360)
     env.reset(seed=[episode_seed(0, 1, 0)])
     whole = env.render()[0]
     env.close()

@@ -10,9 +10,9 @@ from gymnasium import spaces
 from gymnasium.vector import AutoresetMode
 from numpy.typing import NDArray
 
-from butfor.envs import make_worlds, slide
+from butfor.envs import make_vector_env, slide
 from butfor.rollouts.episodes import Episodes
-from butfor.rollouts.errors import WorldError
+from butfor.rollouts.errors import EnvError
 from butfor.rollouts.play import Observation, Played, Policy, collect, episode_seed, random_policy
 from butfor.rollouts.play import play as play_together
 
@@ -70,7 +70,7 @@ def countdown() -> Iterator[None]:
 
 
 def play(world: str, worlds: int, episodes: int, seed: int = 0, policy: Policy | None = None) -> Episodes:
-    env = make_worlds(world, worlds)
+    env = make_vector_env(world, worlds)
     try:
         return collect(env, policy or random_policy(env), episodes, seed)
     finally:
@@ -123,7 +123,7 @@ def test_the_same_seed_gives_the_same_bits_and_another_seed_others(world: str) -
 
 
 def test_worlds_that_were_used_before_start_anew() -> None:
-    env = make_worlds("tests/Countdown-v0", 3)
+    env = make_vector_env("tests/Countdown-v0", 3)
     first = collect(env, random_policy(env), 7, 0)
     collect(env, random_policy(env), 4, 9)
     assert_identical(collect(env, random_policy(env), 7, 0), first)
@@ -226,7 +226,7 @@ def test_flags_of_a_foreign_world_are_stored_where_it_reports_them() -> None:
 
 
 def test_metadata_and_progress() -> None:
-    env = make_worlds("tests/Countdown-v0", 4)
+    env = make_vector_env("tests/Countdown-v0", 4)
     calls: list[int] = []
     episodes = collect(env, random_policy(env), 9, 0, {"policy": "random"}, calls.append)
     env.close()
@@ -245,7 +245,7 @@ def test_worlds_that_reset_themselves_are_refused(mode: AutoresetMode) -> None:
         gymnasium.make_vec("tests/Countdown-v0", 2, "sync", {"autoreset_mode": mode}),
     ]
     for env in worlds:
-        with pytest.raises(ValueError, match=r"DISABLED; make them with envs\.make_worlds"):
+        with pytest.raises(ValueError, match=r"DISABLED; make them with envs\.make_vector_env"):
             collect(env, random_policy(env), 1, 0)
         env.close()
 
@@ -271,7 +271,7 @@ def test_a_world_without_goals_is_refused_with_a_sentence() -> None:
 
 @pytest.mark.parametrize("steps", [7, 50])
 def test_a_time_limit_given_when_making_the_worlds_counts(steps: int) -> None:
-    env = make_worlds("slide", 2, max_episode_steps=steps)
+    env = make_vector_env("slide", 2, max_episode_steps=steps)
     episodes = collect(env, random_policy(env), 3, 0)
     env.close()
     assert episodes.length.tolist() == [steps] * 3
@@ -331,23 +331,23 @@ def test_numbers_that_are_none_end_with_their_place(
 ) -> None:
     faulty.setattr(Faulty, "place", place)
     start = "tests/Faulty-v0 " + said
-    with pytest.raises(WorldError, match=f"^{start} episode 1 .reset with seed {episode_seed(5, 0, 1)}.; expected"):
+    with pytest.raises(EnvError, match=f"^{start} episode 1 .reset with seed {episode_seed(5, 0, 1)}.; expected"):
         play("tests/Faulty-v0", 1, 9, seed=5)  # the second episode
     faulty.setattr(Faulty, "resets", 0)
-    env = make_worlds("tests/Faulty-v0", 3)
+    env = make_vector_env("tests/Faulty-v0", 3)
     policy, generator = random_policy(env), np.random.default_rng(0)
-    with pytest.raises(WorldError, match=f"^{start} episode 7 .world 2 of 3, reset with seed 22.; expected finite"):
+    with pytest.raises(EnvError, match=f"^{start} episode 7 .world 2 of 3, reset with seed 22.; expected finite"):
         play_together([env], lambda group, time, obs: policy(obs, generator), [11, 22, 33], what="episode 7")
 
 
 def test_a_world_that_gave_nan_before_it_raised_is_told_of_the_nan(faulty: pytest.MonkeyPatch) -> None:
     faulty.setattr(Faulty, "raises", True)
-    env = make_worlds("tests/Faulty-v0", 3)
+    env = make_vector_env("tests/Faulty-v0", 3)
     policy, generator = random_policy(env), np.random.default_rng(0)
-    with pytest.raises(WorldError, match="gave nan in column 1 of observation after step 2"):
+    with pytest.raises(EnvError, match="gave nan in column 1 of observation after step 2"):
         play_together([env], lambda group, time, obs: policy(obs, generator), [1, 2, 3])
     faulty.setattr(Faulty, "resets", 0)
-    with pytest.raises(WorldError, match="gave nan in column 1 of observation after step 2 of episode 1 "):
+    with pytest.raises(EnvError, match="gave nan in column 1 of observation after step 2 of episode 1 "):
         play("tests/Faulty-v0", 3, 9)
 
 
@@ -357,7 +357,7 @@ def test_an_error_of_a_world_while_collecting_is_told_with_its_episodes(
 ) -> None:
     faulty.setattr(Faulty, "resets", -100)  # gives no NaN
     faulty.setattr(Faulty, "raises", True)
-    with pytest.raises(WorldError, match=f"^tests/Faulty-v0 raised ZeroDivisionError in {what}: of no int") as caught:
+    with pytest.raises(EnvError, match=f"^tests/Faulty-v0 raised ZeroDivisionError in {what}: of no int") as caught:
         play("tests/Faulty-v0", worlds, 9)
     assert isinstance(caught.value.__cause__, ZeroDivisionError)
 
@@ -372,7 +372,7 @@ def test_an_error_at_the_start_of_an_episode_is_told(resets: int, faulty: pytest
 
     faulty.setattr(Faulty, "reset", reset)
     faulty.setattr(Faulty, "faulty", False, raising=False)
-    with pytest.raises(WorldError, match=r"^tests/Faulty-v0 raised OSError in episode \d: no more is said\.$"):
+    with pytest.raises(EnvError, match=r"^tests/Faulty-v0 raised OSError in episode \d: no more is said\.$"):
         play("tests/Faulty-v0", 1, 9)
 
 
@@ -391,7 +391,7 @@ def test_what_is_no_error_of_the_world_passes_through_collecting(
 def test_nan_that_follows_from_an_action_is_not_the_fault_of_the_world(faulty: pytest.MonkeyPatch) -> None:
     """The agent has diverged, which training tells by its loss."""
     faulty.setattr(Faulty, "resets", -100)
-    env = make_worlds("tests/Faulty-v0", 2)
+    env = make_vector_env("tests/Faulty-v0", 2)
 
     def act(group: int, time: int, obs: Observation) -> tuple[NDArray[Any], NDArray[np.bool_]]:
         return np.full((2, 2), np.nan if time == 1 else 3.0, np.float32).clip(LOW, HIGH), np.zeros(2, bool)
@@ -452,7 +452,7 @@ def test_random_actions_of_a_discrete_space_are_refused() -> None:
 
 def test_a_step_in_which_the_physics_blew_up_does_not_count() -> None:
     pytest.importorskip("mujoco")
-    env: Any = make_worlds("push", 2)
+    env: Any = make_vector_env("push", 2)
     calls = 0
 
     def policy(obs: Any, generator: np.random.Generator) -> tuple[Any, Any]:
@@ -598,7 +598,7 @@ def test_a_world_starts_from_its_seed_however_it_was_used_before() -> None:
 
 @pytest.mark.parametrize("world", ["slide", "tests/Countdown-v0"])
 def test_without_a_given_number_of_steps_the_time_limit_counts(world: str) -> None:
-    env = make_worlds(world, 30)
+    env = make_vector_env(world, 30)
     policy, generator = random_policy(env), np.random.default_rng(0)
     result = play_together([env], lambda group, time, obs: policy(obs, generator), list(range(30)))
     env.close()
@@ -618,7 +618,7 @@ def test_success_is_that_of_slides_last_state() -> None:
         generator = np.random.default_rng(time)
         return slide.scripted_action(obs, generator, noise=0.2, random_share=0.2)
 
-    env = make_worlds("slide", 40)
+    env = make_vector_env("slide", 40)
     result = play_together([env], policy, list(range(40)), 30)
     env.close()
     distance = np.abs(result.episodes.achieved_goal[:, -1, 0] - result.episodes.desired_goal[:, -1, 0])
@@ -723,7 +723,7 @@ def test_a_label_that_only_one_group_reports_is_kept() -> None:
 @pytest.mark.parametrize("worlds", [1, 3])
 @pytest.mark.parametrize(("first", "stream"), [(0, 0), (5, 4)])
 def test_collected_episodes_hold_the_seeds_of_their_resets(worlds: int, first: int, stream: int) -> None:
-    env = make_worlds("slide", worlds)
+    env = make_vector_env("slide", worlds)
     episodes = collect(env, random_policy(env), 4, 3, first=first, stream=stream)
     env.close()
     assert episodes.reset_seed is not None
@@ -745,7 +745,7 @@ def test_played_episodes_hold_the_seeds_that_they_were_given(groups: list[int]) 
 
 def test_seeds_and_actions_give_the_same_episodes_again() -> None:
     """That is what the seeds are for."""
-    env = make_worlds("slide", 3)
+    env = make_vector_env("slide", 3)
     episodes = collect(env, random_policy(env), 3, 11)
 
     def repeat(group: int, time: int, obs: Observation) -> tuple[NDArray[Any], NDArray[np.bool_]]:

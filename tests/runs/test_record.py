@@ -52,7 +52,7 @@ class Inner:
 
 @dataclass(frozen=True)
 class Outer:
-    world: str = "slide"
+    env: str = "slide"
     seeds: int = 5
     model: Inner = Inner(width=64)  # not the type's own default
     fitting: Inner = field(default_factory=Inner)
@@ -388,7 +388,7 @@ def test_one_of_several_dataclasses_is_refused_not_guessed() -> None:
     ("config", "label"),
     [
         (Outer(), "detection-slide"),
-        (Outer(world="push"), "detection-push"),
+        (Outer(env="push"), "detection-push"),
         (Outer(seeds=2, form="mean"), "detection-slide-seeds=2-form=mean"),
         (Outer(model=Inner(width=64)), "detection-slide"),
         (Outer(model=Inner()), "detection-slide-model.width=128"),

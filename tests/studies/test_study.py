@@ -67,7 +67,7 @@ def test_the_arms_are_what_their_labels_say() -> None:
     active = configs(make_study("active-sweep"))
     assert {0.0 if not c.influence else c.explore.active for c in active.values()} == {0, 0.25, 0.5, 0.75, 1}
     rotating = configs(make_study("replay-rot-table"))
-    assert {c.world for c in rotating.values()} == {"rot-table"}
+    assert {c.env for c in rotating.values()} == {"rot-table"}
     assert [rotating[label].priority.kind for label in (HER, "EBP", "PER")] == ["uniform", "ebp", "per"]
     assert rotating["CAI-P"].influence == ("priority",)
     assert rotating[HER].agent == preset("rot-table").agent
@@ -89,7 +89,7 @@ def test_studies_share_their_runs() -> None:
 
 
 def test_options_change_every_arm_and_nothing_else() -> None:
-    options = {"seeds": 3, "episodes": 3000, "worlds": 2, "evaluate_every": 400}
+    options = {"seeds": 3, "episodes": 3000, "num_envs": 2, "evaluate_every": 400}
     study = make_study("combined", **options, overlap=("updates",))  # type: ignore[arg-type]
     for label, config in configs(study).items():
         expected = replace(configs(make_study("combined"))[label], **options, overlap=("updates",))  # type: ignore[arg-type]

@@ -20,7 +20,7 @@ from butfor.training.signals.cai import OnlineConfig
 
 ALL_USES: tuple[Use, ...] = ("priority", "bonus", "active")
 SMALL = Config(
-    world="slide",
+    env="slide",
     episodes=10,
     warmup=4,
     evaluate_every=3,

@@ -10,7 +10,7 @@ import pytest
 import torch
 from support.small_training import TRACK, small
 
-from butfor.envs import make_worlds
+from butfor.envs import make_vector_env
 from butfor.models.networks import make_generators
 from butfor.rollouts.play import episode_seed
 from butfor.spaces.actions import ActionLaw
@@ -36,7 +36,7 @@ def slide_run(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 def one_by_one(run: Path, world: str, episodes: int) -> dict[int, list[bool]]:
     """Whether each episode ends in success, from one world that is stepped in a plain loop."""
-    env = make_worlds(world, 1)
+    env = make_vector_env(world, 1)
     outcomes: dict[int, list[bool]] = {seed: [] for seed in SEEDS}
     for seed in SEEDS:
         policy = load_policy(run, seed)
@@ -59,7 +59,7 @@ def test_successes_are_those_of_single_worlds(slide_run: Path) -> None:
 
 def test_more_episodes_than_worlds_and_episodes_of_unequal_lengths(tmp_path: Path) -> None:
     """Foreign worlds are played four at a time: of the last round, only what was asked for counts."""
-    run = train(small(world=TRACK, seeds=2, first_seed=3), tmp_path / "run")
+    run = train(small(env=TRACK, seeds=2, first_seed=3), tmp_path / "run")
     outcomes = one_by_one(run, TRACK, 20)
     assert {episode % 4 for each in outcomes.values() for episode in range(20) if each[episode]} & {1, 2, 3}
     for episodes in (1, 2, 3, 5, 6, 7, 9, 10, 11, 18, 19, 20):

@@ -19,7 +19,7 @@ from butfor.influence.influence import Influence
 from butfor.reporting.heatmap import write_heatmap
 from butfor.runs.checkpoints import latest_checkpoint
 from butfor.training.agents.ddpg import load_policy
-from butfor.training.goal_env import open_world
+from butfor.training.goal_env import open_goal_env
 from butfor.training.loop import resume, train
 from butfor.training.settings import Config, preset
 
@@ -103,14 +103,14 @@ def test_in_a_point_maze_the_agent_itself_is_the_entity(tmp_path: Path) -> None:
 def test_an_ant_does_not_see_where_it_is() -> None:
     """So its columns have to be named: the torso's height and orientation, say."""
     with pytest.raises(ValueError, match=r"achieved goal of AntMaze_UMaze-v5 is not part of its observation"):
-        open_world("AntMaze_UMaze-v5")
+        open_goal_env("AntMaze_UMaze-v5")
 
 
 @pytest.mark.long
 @pytest.mark.usefixtures("robotics")
 def test_the_kitchen_is_trained_in_once_its_goals_are_flat(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     with pytest.raises(ValueError, match=r"FrankaKitchen-v1 has dictionaries as achieved_goal and desired_goal"):
-        open_world("FrankaKitchen-v1")
+        open_goal_env("FrankaKitchen-v1")
     kitchen = example("franka_kitchen", monkeypatch)
     settings = briefly("FlatKitchen-v1")
     run = kitchen.main(tmp_path / "run", **{name: getattr(settings, name) for name in SHORT})
@@ -151,7 +151,7 @@ def test_one_entity_by_name_is_trained_as_ever(tmp_path: Path, combine: str) -> 
 
 
 def test_several_entities_are_trained_and_resumed_to_the_bit(tmp_path: Path) -> None:
-    several = small(world=TRACK, seeds=2, entities=("clock=0", "place=1"), combine="max", influence=ALL_USES)
+    several = small(env=TRACK, seeds=2, entities=("clock=0", "place=1"), combine="max", influence=ALL_USES)
     whole = train(several, tmp_path / "whole")
     broken = train(changed(several, episodes=7), tmp_path / "broken")
     assert models(resume(broken, episodes=several.episodes)) == models(whole)

@@ -12,11 +12,11 @@ from gymnasium import spaces
 from gymnasium.vector import AutoresetMode
 from numpy.typing import NDArray
 
-from butfor.envs import WORLDS, is_fetch_world, make_worlds
-from butfor.rollouts.errors import WorldError
+from butfor.envs import ENVS, is_fetch_world, make_vector_env
+from butfor.rollouts.errors import EnvError
 from butfor.rollouts.play import play, random_policy
 from butfor.spaces.actions import ActionLaw
-from butfor.training.goal_env import behaviour, found_out, found_words, make_watched, open_world, unmoved
+from butfor.training.goal_env import behaviour, found_out, found_words, make_evaluation_env, open_goal_env, unmoved
 
 LIMIT, RADIUS = 40, 0.3
 LOW, HIGH = np.array([-2.0, -1.0], np.float32), np.array([2.0, 3.0], np.float32)
@@ -227,7 +227,7 @@ def test_a_built_in_world_shows_its_achieved_goal_in_the_columns_of_its_entity(
 ) -> None:
     if sizes[2] == 3:
         pytest.importorskip("mujoco")
-    world = open_world(name, target_scale=50.0)
+    world = open_goal_env(name, target_scale=50.0)
     assert (world.name, world.steps, world.sizes, world.capturable) == (name, steps, sizes, True)
     assert world.law == ActionLaw((-1.0,) * sizes[1], (1.0,) * sizes[1])
     assert world.scale == (50.0,) * sizes[2]
@@ -244,7 +244,7 @@ def test_a_built_in_world_shows_its_achieved_goal_in_the_columns_of_its_entity(
 def test_a_built_in_reward_takes_tensors_of_any_shape(name: str, size: int, radius: float) -> None:
     if name == "push":
         pytest.importorskip("mujoco")
-    world = open_world(name, target_scale=1.0)
+    world = open_goal_env(name, target_scale=1.0)
     desired = torch.randn(2, 7, size, generator=torch.Generator().manual_seed(0))
     offset = radius * torch.linspace(0.1, 1.9, 14).view(2, 7, 1) / size**0.5
     reward = world.reward(desired + offset, desired)
@@ -256,11 +256,11 @@ def test_a_built_in_reward_takes_tensors_of_any_shape(name: str, size: int, radi
 
 @pytest.mark.parametrize("name", ["push", "pick-and-place", "rot-table"])
 def test_an_object_at_rest_is_neither_moved_nor_lifted_and_one_in_the_air_is(name: str) -> None:
-    env = make_watched(open_world(name, target_scale=1.0), 8)
+    env = make_evaluation_env(open_goal_env(name, target_scale=1.0), 8)
     away = np.tile(np.array([0, 0, 1, 0], np.float32), (8, 1))  # the gripper goes up and leaves the object alone
     played = play([env], lambda group, time, obs: (away, np.ones(8, dtype=bool)), range(8), 20)
     env.close()
-    world, episodes = open_world(name, target_scale=1.0), played.episodes
+    world, episodes = open_goal_env(name, target_scale=1.0), played.episodes
     assert episodes.contact is not None
     still = behaviour(world, played)
     assert still["lifted"].tolist() == still["held"].tolist() == [0.0] * 8
@@ -274,7 +274,7 @@ def test_an_object_at_rest_is_neither_moved_nor_lifted_and_one_in_the_air_is(nam
 
 def test_the_scale_of_a_column_that_only_trembles_is_one() -> None:
     pytest.importorskip("mujoco")
-    scale = open_world("rot-table").scale
+    scale = open_goal_env("rot-table").scale
     assert max(scale) < 1e6
 
 
@@ -286,7 +286,7 @@ def test_a_foreign_world_is_looked_at(by: str) -> None:
     def make_env() -> Any:
         return gymnasium.make("tests/Point-v0")
 
-    world = open_world("tests/Point-v0") if by == "name" else open_world("my point", make_env=make_env)
+    world = open_goal_env("tests/Point-v0") if by == "name" else open_goal_env("my point", make_env=make_env)
     assert world.name == ("tests/Point-v0" if by == "name" else "my point")
     assert (world.steps, world.sizes, world.capturable) == (LIMIT, (5, 2, 2), False)
     assert world.entities == {"object": (1, 3)}  # y and x, in rising order
@@ -304,15 +304,15 @@ def test_a_foreign_world_is_looked_at(by: str) -> None:
 
 
 def test_the_same_world_is_seen_the_same_again() -> None:
-    first, again = open_world("tests/Point-v0"), open_world("tests/Point-v0")
+    first, again = open_goal_env("tests/Point-v0"), open_goal_env("tests/Point-v0")
     assert (first.entities, first.scale) == (again.entities, again.scale)
 
 
 def test_columns_and_scale_may_be_given() -> None:
-    world = open_world("tests/Hidden-v0", entity=(4, 0), target_scale=7.0)
+    world = open_goal_env("tests/Hidden-v0", entity=(4, 0), target_scale=7.0)
     assert world.entities == {"object": (0, 4)}
     assert world.scale == (7.0, 7.0)
-    constant = open_world("tests/Point-v0", entity=(2, 3))
+    constant = open_goal_env("tests/Point-v0", entity=(2, 3))
     assert constant.scale[0] == 1.0  # that column never changes
     assert constant.scale[1] == pytest.approx(12**0.5 / 0.4, rel=0.2)
 
@@ -320,7 +320,7 @@ def test_columns_and_scale_may_be_given() -> None:
 @pytest.mark.parametrize("name", ["Point", "MinusOne", "OneAtATime", "WholeSum", "FirstAxis"])
 @pytest.mark.parametrize("shape", [(500,), (3, 40), (1,), (1, 1), (2, 1, 6)])
 def test_a_reached_goal_gives_zero_and_any_other_less(name: str, shape: tuple[int, ...]) -> None:
-    world = open_world(f"tests/{name}-v0", target_scale=1.0)
+    world = open_goal_env(f"tests/{name}-v0", target_scale=1.0)
     achieved, desired = goals(*shape)
     reward = world.reward(achieved, desired)
     assert reward.shape == shape
@@ -333,7 +333,7 @@ def test_a_reached_goal_gives_zero_and_any_other_less(name: str, shape: tuple[in
 
 def test_a_dense_reward_is_shifted_only() -> None:
     achieved, desired = goals(50)
-    reward = open_world("tests/Dense-v0", target_scale=1.0).reward(achieved, desired)
+    reward = open_goal_env("tests/Dense-v0", target_scale=1.0).reward(achieved, desired)
     np.testing.assert_allclose(reward, -np.linalg.norm(achieved - desired, axis=-1), rtol=1e-5, atol=1e-6)
 
 
@@ -348,7 +348,7 @@ def test_the_reward_is_asked_with_the_achieved_goal_first() -> None:
         return env
 
     achieved, desired = goals(20)
-    reward = open_world("asymmetric", target_scale=1.0, make_env=make_env).reward(achieved, desired)
+    reward = open_goal_env("asymmetric", target_scale=1.0, make_env=make_env).reward(achieved, desired)
     expected = achieved[:, 0] - 3 * desired[:, 1]  # up to the shift by the reward of a goal that is reached
     np.testing.assert_allclose(reward - reward[0], expected - expected[0], rtol=1e-5, atol=1e-5)
 
@@ -365,7 +365,7 @@ def test_the_shift_is_found_from_goals_that_exist() -> None:
         return env
 
     assert compute_reward(np.zeros(2), np.zeros(2), {}) == 0
-    world = open_world("direction", target_scale=1.0, make_env=make_env)
+    world = open_goal_env("direction", target_scale=1.0, make_env=make_env)
     goal = torch.tensor([[0.6, 0.8]])
     assert world.reward(goal, goal).tolist() == [0]
     assert world.reward(-goal, goal).tolist() == [-1]
@@ -373,30 +373,30 @@ def test_the_shift_is_found_from_goals_that_exist() -> None:
 
 def test_a_reward_for_single_goals_is_not_asked_for_as_many_as_a_goal_has_numbers() -> None:
     achieved, desired = torch.tensor([[0.0, 9.0], [0.0, 0.0]]), torch.zeros(2, 2)
-    reward = open_world("tests/FirstAxis-v0", target_scale=1.0).reward(achieved, desired)
+    reward = open_goal_env("tests/FirstAxis-v0", target_scale=1.0).reward(achieved, desired)
     assert reward.tolist() == [-1.0, 0.0]
 
 
 def test_coordinates_that_never_change_are_each_found_in_a_column_of_their_own() -> None:
-    assert open_world("tests/Flat-v0").entities == {"object": (0, 1, 2)}
+    assert open_goal_env("tests/Flat-v0").entities == {"object": (0, 1, 2)}
 
 
 def test_the_entity_is_found_in_small_units() -> None:
-    assert open_world("tests/Micro-v0").entities == {"object": (2, 3)}
+    assert open_goal_env("tests/Micro-v0").entities == {"object": (2, 3)}
 
 
 def test_several_entities_have_names_and_columns_in_rising_order() -> None:
-    world = open_world("tests/Point-v0", entities=("both=3,1", "sum=4", "clock=observation:0:1"))
+    world = open_goal_env("tests/Point-v0", entities=("both=3,1", "sum=4", "clock=observation:0:1"))
     assert world.entities == {"both": (1, 3), "sum": (4,), "clock": (0,)}
     assert len(world.scale) == 4  # of columns 0, 1, 3 and 4
     assert world.scale[0] == 1  # the clock's change is always the same
-    assert world.scale[1:3] == open_world("tests/Point-v0").scale
-    given = open_world("slide", entities=("agent=0", "object=2"), target_scale=3.0)
+    assert world.scale[1:3] == open_goal_env("tests/Point-v0").scale
+    given = open_goal_env("slide", entities=("agent=0", "object=2"), target_scale=3.0)
     assert (given.entities, given.scale) == ({"agent": (0,), "object": (2,)}, (3.0, 3.0))
 
 
 def test_entities_that_random_actions_do_not_move_are_named() -> None:
-    world = open_world("tests/Point-v0", entities=("still=2", "half=2:4", "clock=0", "place=1,3"))
+    world = open_goal_env("tests/Point-v0", entities=("still=2", "half=2:4", "clock=0", "place=1,3"))
     assert unmoved(world) == ["still", "clock"]
 
 
@@ -407,7 +407,7 @@ def test_the_reward_of_a_wrapper_counts() -> None:
         def compute_reward(self, achieved_goal: Goal, desired_goal: Goal, info: Any) -> Any:
             return -(np.linalg.norm(achieved_goal - desired_goal, axis=-1) >= 2 * RADIUS).astype(np.float32)
 
-    world = open_world("farther", target_scale=1.0, make_env=lambda: Farther(gymnasium.make("tests/Point-v0")))
+    world = open_goal_env("farther", target_scale=1.0, make_env=lambda: Farther(gymnasium.make("tests/Point-v0")))
     achieved = torch.tensor([[RADIUS * 1.5, 0.0], [RADIUS * 2.5, 0.0]])
     assert world.reward(achieved, torch.zeros(2, 2)).tolist() == [0.0, -1.0]
 
@@ -416,7 +416,7 @@ def test_the_reward_of_a_wrapper_counts() -> None:
 def test_a_world_of_gymnasium_robotics_is_taken_as_it_is(name: str) -> None:
     robotics = pytest.importorskip("gymnasium_robotics")
     gymnasium.register_envs(robotics)
-    world = open_world(name, target_scale=50.0)
+    world = open_goal_env(name, target_scale=50.0)
     entity, size = ((0, 1, 2), 10) if name == "FetchReach-v4" else ((3, 4, 5), 25)
     assert (world.entities, world.steps, world.sizes) == ({"object": entity}, 50, (size, 4, 3))
     assert world.law == ActionLaw((-1.0,) * 4, (1.0,) * 4)
@@ -453,7 +453,7 @@ def test_a_world_of_gymnasium_robotics_is_taken_as_it_is(name: str) -> None:
 )
 def test_a_world_that_cannot_be_trained_in_is_refused_with_a_sentence(name: str, message: str) -> None:
     with pytest.raises(ValueError, match=message):
-        open_world(name if "-v" in name else f"tests/{name}-v0")
+        open_goal_env(name if "-v" in name else f"tests/{name}-v0")
 
 
 def test_a_reward_that_is_no_number_is_told_with_its_goals() -> None:
@@ -462,9 +462,9 @@ def test_a_reward_that_is_no_number_is_told_with_its_goals() -> None:
             far = np.abs(desired_goal[..., 0]) > 9
             return np.where(far, np.nan, super().compute_reward(achieved_goal, desired_goal, info))
 
-    world = open_world("rooted", make_env=lambda: gymnasium.wrappers.TimeLimit(Rooted(), 5))
+    world = open_goal_env("rooted", make_env=lambda: gymnasium.wrappers.TimeLimit(Rooted(), 5))
     goals = torch.zeros(2, 2), torch.tensor([[0.0, 0.0], [10.0, 0.0]])
-    with pytest.raises(WorldError, match=r"rooted gave nan in compute_reward for the goal \[10\. +0\.\] and \[0"):
+    with pytest.raises(EnvError, match=r"rooted gave nan in compute_reward for the goal \[10\. +0\.\] and \[0"):
         world.reward(*goals)
 
 
@@ -473,12 +473,12 @@ def test_a_reward_that_needs_an_info_is_told_in_a_sentence() -> None:
         def compute_reward(self, achieved_goal: Goal, desired_goal: Goal, info: Any) -> Any:
             return info["weight"] * super().compute_reward(achieved_goal, desired_goal, info)
 
-    with pytest.raises(WorldError, match=r"weighted raised KeyError in compute_reward: 'weight' .*with an empty info"):
-        open_world("weighted", make_env=lambda: gymnasium.wrappers.TimeLimit(Weighted(), 5))
+    with pytest.raises(EnvError, match=r"weighted raised KeyError in compute_reward: 'weight' .*with an empty info"):
+        open_goal_env("weighted", make_env=lambda: gymnasium.wrappers.TimeLimit(Weighted(), 5))
 
 
 def test_what_was_found_out_names_every_entity_and_the_reward() -> None:
-    world = open_world("tests/Point-v0", target_scale=2.0, entities=("cube=3:5", "hand=4,0"))
+    world = open_goal_env("tests/Point-v0", target_scale=2.0, entities=("cube=3:5", "hand=4,0"))
     assert found_out(world) == {
         "entities": {
             "cube": {"columns": [3, 4], "scale": [2.0, 2.0]},
@@ -493,34 +493,34 @@ def test_what_was_found_out_names_every_entity_and_the_reward() -> None:
 @pytest.mark.parametrize("entity", [(0, 5), (-1,), (1, 1)])
 def test_columns_that_are_not_there_are_refused(entity: tuple[int, ...]) -> None:
     with pytest.raises(ValueError, match=r"entity is .*expected different columns from 0 to 4"):
-        open_world("tests/Point-v0", entity=entity)
+        open_goal_env("tests/Point-v0", entity=entity)
     with pytest.raises(ValueError, match=r"expected different columns from 0 to 3"):
-        open_world("slide", entity=(*entity, 9))
+        open_goal_env("slide", entity=(*entity, 9))
 
 
 def test_entities_that_cannot_be_read_are_refused() -> None:
     with pytest.raises(ValueError, match=r"'cube=3:9' names columns 3 to 8; 'observation' has 0 to 4"):
-        open_world("tests/Point-v0", entities=("cube=3:9",))
+        open_goal_env("tests/Point-v0", entities=("cube=3:9",))
 
 
 @pytest.mark.parametrize("name", ["Point", "Hidden", "Endless"])
 def test_worlds_made_to_look_at_are_closed_also_after_an_error(name: str) -> None:
     before = Unrewarded.closed
     try:
-        open_world(f"tests/{name}-v0")
+        open_goal_env(f"tests/{name}-v0")
     except ValueError:
         assert name != "Point"
     assert Unrewarded.closed == before + 4  # as many as were made
 
 
 def test_the_time_limit_of_a_world_that_was_never_registered_is_found() -> None:
-    world = open_world("my point", make_env=lambda: gymnasium.wrappers.TimeLimit(Point(), 11))
+    world = open_goal_env("my point", make_env=lambda: gymnasium.wrappers.TimeLimit(Point(), 11))
     assert world.steps == 11
 
 
 def test_worlds_by_name_and_by_function_are_the_same() -> None:
-    named = make_worlds("tests/Point-v0", 2)
-    made = open_world("point", target_scale=1.0, make_env=lambda: gymnasium.make("tests/Point-v0")).make(2)
+    named = make_vector_env("tests/Point-v0", 2)
+    made = open_goal_env("point", target_scale=1.0, make_env=lambda: gymnasium.make("tests/Point-v0")).make(2)
     for env in (named, made):
         env.reset(seed=[3, 4])  # type: ignore[arg-type]
     action = np.array([[1.0, 1.0], [-1.0, 2.0]], np.float32)
@@ -533,16 +533,16 @@ def test_worlds_by_name_and_by_function_are_the_same() -> None:
 
 
 def test_fetch_worlds_are_known_by_both_names() -> None:
-    assert [name for name, id in WORLDS.items() if is_fetch_world(name) and is_fetch_world(id)] == [
+    assert [name for name, id in ENVS.items() if is_fetch_world(name) and is_fetch_world(id)] == [
         "push", "pick-and-place", "rot-table",
     ]  # fmt: skip
-    for name in ("slide", WORLDS["slide"], "FetchPush-v4", "nowhere:Push-v0", ""):
+    for name in ("slide", ENVS["slide"], "FetchPush-v4", "nowhere:Push-v0", ""):
         assert not is_fetch_world(name)
 
 
 def test_a_world_that_a_function_makes_is_no_fetch_world_whatever_its_name() -> None:
-    made = open_world("push", target_scale=1.0, make_env=lambda: gymnasium.make("butfor/Slide-v0"))
+    made = open_goal_env("push", target_scale=1.0, make_env=lambda: gymnasium.make("butfor/Slide-v0"))
     assert not made.is_fetch
-    assert not open_world("slide", target_scale=1.0).is_fetch
+    assert not open_goal_env("slide", target_scale=1.0).is_fetch
     assert replace(made, capturable=True).is_fetch
-    assert replace(made, capturable=True, name=WORLDS["push"]).is_fetch
+    assert replace(made, capturable=True, name=ENVS["push"]).is_fetch

@@ -14,7 +14,7 @@ from butfor.models.networks import make_generators
 from butfor.spaces.actions import ActionLaw
 from butfor.training.agents.ddpg import AgentConfig
 from butfor.training.exploration import BonusConfig
-from butfor.training.goal_env import World
+from butfor.training.goal_env import GoalEnv
 from butfor.training.learner import Learner
 from butfor.training.priorities import PriorityConfig
 from butfor.training.replay import Batch, Replay, ReplayConfig
@@ -36,7 +36,7 @@ def reward(achieved: Tensor, desired: Tensor) -> Tensor:
 
 def make_learner(goal: int = 2, **changes: Any) -> Learner:
     """Two seeds with six random episodes of unequal lengths each, all scored."""
-    config: Config = changed(Config(world="toy", seeds=SEEDS, agent=AGENT), **changes)
+    config: Config = changed(Config(env="toy", seeds=SEEDS, agent=AGENT), **changes)
     replay = Replay(SEEDS, CAPACITY, STEPS, (OBS, ACTION, goal), "cpu")
     generator = np.random.default_rng(0)
     count = len(LENGTHS)
@@ -54,7 +54,7 @@ def make_learner(goal: int = 2, **changes: Any) -> Learner:
     replay.score[:, :count] = torch.from_numpy(generator.uniform(0, 3, (SEEDS, count, STEPS)))
     replay.score.masked_fill_(~replay.valid(), 0)
     sizes = (OBS, ACTION, goal)
-    world = World("toy", lambda count: None, STEPS, sizes, LAW, reward, True, {}, (), 1)  # type: ignore[arg-type, return-value]
+    world = GoalEnv("toy", lambda count: None, STEPS, sizes, LAW, reward, True, {}, (), 1)  # type: ignore[arg-type, return-value]
     learner = Learner(config, world, replay, make_generators([0, 1]), torch.device("cpu"))
     learner.welcome(torch.arange(count))
     return learner
@@ -379,7 +379,7 @@ def test_the_normaliser_sees_its_batches_once_and_then_every_update(monkeypatch:
 
 
 def test_statistics_are_means_since_they_were_asked_for(monkeypatch: pytest.MonkeyPatch) -> None:
-    learner = make_learner(worlds=3, episodes=203)
+    learner = make_learner(num_envs=3, episodes=203)
     assert len(watched(learner, monkeypatch)) == 3 * UPDATES  # updates grow with the worlds
     watched(learner, monkeypatch)
     assert torch.equal(learner.statistics, torch.full((SEEDS, 3), 6.0 * UPDATES))

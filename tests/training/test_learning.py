@@ -11,7 +11,7 @@ import pytest
 from gymnasium import spaces
 from gymnasium.wrappers import TimeLimit
 
-from butfor.envs import make_worlds
+from butfor.envs import make_vector_env
 from butfor.rollouts.play import collect, random_policy
 from butfor.training.agents.ddpg import AgentConfig
 from butfor.training.loop import train
@@ -55,7 +55,7 @@ def last_success(folder: Path, evaluations: int) -> float:
 def test_a_point_finds_its_goal_with_hindsight_and_not_without(tmp_path: Path, hindsight: float, learned: bool) -> None:
     """The untrained policy's first evaluation is what chance gives."""
     config = Config(
-        world="point",
+        env="point",
         seeds=2,
         episodes=80,
         warmup=20,
@@ -84,7 +84,7 @@ def test_slide_is_learned_in_a_minute(tmp_path: Path, influence: Any, capsys: py
 
 
 def test_a_random_policy_does_not_pass_for_learned() -> None:
-    env = make_worlds("slide", 100)
+    env = make_vector_env("slide", 100)
     episodes = collect(env, random_policy(env), 400, 0)
     env.close()
     rows, ends = np.arange(len(episodes)), episodes.length

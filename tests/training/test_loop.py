@@ -27,7 +27,7 @@ from support.training_server import Server
 from butfor.detection.settings import DetectionConfig
 from butfor.influence.influence import Influence
 from butfor.rollouts.episodes import Episodes
-from butfor.rollouts.errors import WorldError
+from butfor.rollouts.errors import EnvError
 from butfor.runs import checkpoints, locks
 from butfor.runs.checkpoints import latest_checkpoint
 from butfor.runs.files import read_json, save_checkpoint, write_json
@@ -36,7 +36,7 @@ from butfor.training import loop as train_library
 from butfor.training import trainer as trainer_library
 from butfor.training.agents.ddpg import load_policy
 from butfor.training.evaluation import evaluate_run
-from butfor.training.goal_env import World, open_world
+from butfor.training.goal_env import GoalEnv, open_goal_env
 from butfor.training.learner import Learner
 from butfor.training.loop import resume, train
 from butfor.training.settings import Config
@@ -117,7 +117,7 @@ def test_the_folder_says_what_was_asked_by_which_versions_and_what_came_out(unbr
     assert config_from(Config, record["config"]) == CONFIG
     assert read_json(unbroken / "versions.json")["torch"] == torch.__version__
     summary, rows = read_json(unbroken / "summary.json"), metrics(unbroken)
-    assert (summary["world"], summary["seeds"], summary["played"], summary["finished"]) == ("slide", [3, 4], 10, True)
+    assert (summary["env"], summary["seeds"], summary["played"], summary["finished"]) == ("slide", [3, 4], 10, True)
     assert summary["episodes"] == EVALUATED
     for i, episode in enumerate(EVALUATED):
         values = [row["success"] for row in rows if row["episode"] == episode]
@@ -167,7 +167,7 @@ def test_kept_episodes_are_all_that_were_played_in_order(unbroken: Path) -> None
     episodes, replay = Episodes.load(unbroken.parent / "episodes.npz"), latest_checkpoint(unbroken)["replay"]  # type: ignore[index]
     assert len(episodes) == 20
     assert episodes.metadata["seeds"] == [3, 4]
-    assert (episodes.metadata["world"], episodes.metadata["played"]) == ("slide", 10)
+    assert (episodes.metadata["env"], episodes.metadata["played"]) == ("slide", 10)
     assert (episodes.metadata["action_low"], episodes.metadata["action_high"]) == ([-1], [1])
     for name in ARRAYS:
         kept = getattr(episodes, name)
@@ -188,7 +188,7 @@ def test_the_run_has_a_name_of_its_own_where_none_is_given(tmp_path: Path, monke
     for folder in (first, second):  # a shell reads it as one word, a file system as one name
         assert re.fullmatch(r"[\w.=+-]{1,200}", folder.name)
         assert folder.name.startswith("training-slide-episodes=4-warmup=4")
-        assert load_policy(folder).world == "slide"
+        assert load_policy(folder).env == "slide"
     with pytest.raises(FileExistsError, match="holds a run already"):
         train(small(episodes=4))
 
@@ -227,7 +227,7 @@ def test_an_end_between_two_evaluations_adds_one_and_changes_nothing_else(tmp_pa
         {"priority": {"kind": "per"}},
         {"influence": ("intrinsic",), "agent": {"target_range": None}},
         {"influence": ALL_USES, "replay": {"capacity": 5}},
-        {"influence": ALL_USES, "overlap": ("acting", "updates", "model"), "worlds": 2},
+        {"influence": ALL_USES, "overlap": ("acting", "updates", "model"), "num_envs": 2},
         {"influence": ALL_USES, "model": {"rescore": "newest", "scoring": {"sampling": "sobol"}}},
         {"agent": {"twin_critics": True, "critic_layer_norm": True}},
     ],
@@ -433,11 +433,11 @@ def test_stopped_in_the_warm_up(tmp_path: Path, monkeypatch: pytest.MonkeyPatch)
     """Before the first update there is a policy, too, and nothing to show of it."""
     config = small(seeds=2, warmup=8, episodes=9)
 
-    def few(*arguments: Any) -> World:
-        return replace(open_world(*arguments), evaluation_worlds=3)  # random episodes that are played at once
+    def few(*arguments: Any) -> GoalEnv:
+        return replace(open_goal_env(*arguments), evaluation_envs=3)  # random episodes that are played at once
 
     whole = train(config, tmp_path / "whole")
-    monkeypatch.setattr(train_library, "open_world", few)
+    monkeypatch.setattr(train_library, "open_goal_env", few)
     folder = train(config, tmp_path / "run", time_limit=0.0)
     assert read_json(folder / "summary.json")["played"] == 3
     assert read_json(folder / "summary.json")["episodes"] == []
@@ -693,7 +693,7 @@ def test_a_full_disk_leaves_the_last_checkpoint_as_it_was(
 # -------------------------------------------------------------------------------------- foreign worlds
 
 
-FOREIGN = small(world=TRACK, seeds=2, influence=ALL_USES, model={"network": {"target_scale": None}})
+FOREIGN = small(env=TRACK, seeds=2, influence=ALL_USES, model={"network": {"target_scale": None}})
 
 
 @pytest.fixture
@@ -710,7 +710,7 @@ def test_a_foreign_world_trains_with_episodes_of_unequal_lengths(tmp_path: Path,
         return gymnasium.wrappers.TimeLimit(Track(), 10)
 
     made = {"make_env": make_env} if by == "function" else {}
-    config = FOREIGN if by == "id" else small(**{"world": "my own", "seeds": 2, "influence": ALL_USES})
+    config = FOREIGN if by == "id" else small(**{"env": "my own", "seeds": 2, "influence": ALL_USES})
     folder = train(config, tmp_path / "run", keep_episodes=tmp_path / "kept.npz", **made)  # type: ignore[arg-type]
     replay = latest_checkpoint(folder)["replay"]  # type: ignore[index]
     lengths = replay["length"]
@@ -739,38 +739,38 @@ def test_what_was_found_out_about_a_foreign_world_is_told(tmp_path: Path) -> Non
     assert found["entities"]["object"]["columns"] == [1]
     assert found["entities"]["object"]["scale"] == [pytest.approx(3**0.5 / 0.3, rel=0.3)]  # of a few random episodes
     assert (found["reward_of_a_reached_goal"], found["longest_episode"]) == (0, 10)
-    assert [stage for stage, _ in told].count("world") == 1
+    assert [stage for stage, _ in told].count("environment") == 1
     assert told[0][1].startswith("object: columns 1 of the observation, their changes times ")
     assert told[0][1].endswith("; reward of a reached goal: 0; episodes of at most 10 steps")
     told.clear()
     train(small(), tmp_path / "slide", progress=lambda stage, done, total, text: told.append((stage, text)))
-    assert "world" not in dict(told)  # of a built-in world it is known
+    assert "environment" not in dict(told)  # of a built-in world it is known
 
 
 def test_the_entity_of_a_foreign_world_is_the_achieved_goal_unless_named(tmp_path: Path) -> None:
     first = Influence.load(train(FOREIGN, tmp_path / "goal") / "influence.safetensors")
     assert first.entities == {"object": [1]}
-    named = small(world=TRACK, entity=(0, 1), influence=("active",))
+    named = small(env=TRACK, entity=(0, 1), influence=("active",))
     second = Influence.load(train(named, tmp_path / "named") / "influence.safetensors")
     assert second.entities == {"object": [0, 1]}
 
 
 def test_fetch_reach_trains_by_its_id(tmp_path: Path) -> None:
     pytest.importorskip("gymnasium_robotics")
-    config = small(world="gymnasium_robotics:FetchReach-v4", warmup=1, episodes=2, influence=ALL_USES)
+    config = small(env="gymnasium_robotics:FetchReach-v4", warmup=1, episodes=2, influence=ALL_USES)
     folder = train(config, tmp_path / "run")
     assert metrics(folder)[0]["episode"] == 2
     assert np.abs(load_policy(folder)({"observation": np.zeros(10), "desired_goal": np.zeros(3)})).max() <= 1
 
 
 def test_a_world_that_fails_leaves_the_last_checkpoint_as_it_was(tmp_path: Path, track: type[Track]) -> None:
-    config = small(world=TRACK, seeds=2, influence=ALL_USES, checkpoint_seconds=0.0)
+    config = small(env=TRACK, seeds=2, influence=ALL_USES, checkpoint_seconds=0.0)
     whole = train(config, tmp_path / "whole")
     counted, track.steps = track.steps, 0
     track.breaks_at = counted - 25  # in the last episodes or their evaluation
     folder = tmp_path / "run"
     sentence = r"^butfor-test/Track-v0 raised ZeroDivisionError in .*episode (8|9|10): the track has no length$"
-    with pytest.raises(WorldError, match=sentence) as caught:
+    with pytest.raises(EnvError, match=sentence) as caught:
         train(config, folder)
     assert isinstance(caught.value.__cause__, ZeroDivisionError)
     saved = stored(folder)[-1]
@@ -782,7 +782,7 @@ def test_a_world_that_fails_leaves_the_last_checkpoint_as_it_was(tmp_path: Path,
 
 def test_a_world_that_fails_at_once_leaves_no_folder_behind(tmp_path: Path, track: type[Track]) -> None:
     track.breaks_at = 2
-    with pytest.raises(WorldError, match="Track-v0 raised ZeroDivisionError"):
+    with pytest.raises(EnvError, match="Track-v0 raised ZeroDivisionError"):
         train(FOREIGN, tmp_path / "run")
     assert list(tmp_path.iterdir()) == []
 
@@ -838,8 +838,8 @@ def test_who_holds_the_lock_of_a_folder_may_train_and_go_on_in_it(
 @pytest.mark.parametrize(
     ("config", "words"),
     [
-        (small(world="nowhere"), "There is no world named 'nowhere'"),
-        (small(world="CartPole-v1"), "CartPole-v1 is no goal world"),
+        (small(env="nowhere"), "There is no world named 'nowhere'"),
+        (small(env="CartPole-v1"), "CartPole-v1 is no goal world"),
         (small(entity=(7,)), r"entity is \(7,\); expected different columns from 0 to 3"),
         (
             small(priority={"kind": "ebp"}),
@@ -939,7 +939,7 @@ def test_episodes_that_cannot_be_kept_are_told_before_a_run_goes_on(
     folder = tmp_path / "run"
     shutil.copytree(unbroken, folder)
     write_json(folder / "episodes.json", {"file": "/proc/x/y.npz"})
-    monkeypatch.setattr(train_library, "open_world", None)
+    monkeypatch.setattr(train_library, "open_goal_env", None)
     with pytest.raises(OSError, match=r"^/proc/x/y\.npz cannot be written: /proc takes no files"):
         resume(folder, episodes=12)
     assert read_json(folder / "config.json") == read_json(unbroken / "config.json")
@@ -967,7 +967,7 @@ def test_a_world_that_has_changed_is_not_gone_on_in(tmp_path: Path, changes: dic
     def make(steps: int = 10, **given: int) -> Any:
         return lambda: gymnasium.wrappers.TimeLimit(Changed(**given), steps)
 
-    folder = train(replace(FOREIGN, world="changing"), tmp_path / "run", make_env=make())
+    folder = train(replace(FOREIGN, env="changing"), tmp_path / "run", make_env=make())
     before = {path: path.read_bytes() for path in folder.rglob("*.*")}
     with pytest.raises(ValueError, match=words):
         resume(folder, episodes=12, make_env=make(**changes))

@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 from support.small_training import TRACK, Track, small
 
-from butfor.training.goal_env import open_world
+from butfor.training.goal_env import open_goal_env
 from butfor.training.loop import train
 from butfor.training.remarks import reward_remarks, unit_remarks
 
@@ -59,14 +59,14 @@ def test_a_users_world_tells_of_its_rewards_before_it_is_trained_in(tmp_path: Pa
             return 100 * super().compute_reward(achieved_goal, desired_goal, info)
 
     told: list[str] = []
-    config = small(world="dear", episodes=4)
+    config = small(env="dear", episodes=4)
     train(
         config, tmp_path / "run", make_env=lambda: gymnasium.wrappers.TimeLimit(Dear(), 10),
-        progress=lambda stage, done, total, text: told.append(text) if stage == "world" else None,
+        progress=lambda stage, done, total, text: told.append(text) if stage == "environment" else None,
     )  # fmt: skip
     assert len(told) == 2
     assert told[1].startswith("rewards of random episodes, less that of a reached goal, lie between -100 and 0;")
-    assert open_world(TRACK).rewards == (-1.0, 0.0)
+    assert open_goal_env(TRACK).rewards == (-1.0, 0.0)
 
 
 def test_a_users_world_tells_of_its_units_before_it_is_trained_in(tmp_path: Path) -> None:
@@ -76,10 +76,10 @@ def test_a_users_world_tells_of_its_units_before_it_is_trained_in(tmp_path: Path
 
     told: list[str] = []
     train(
-        small(world="milli", episodes=4), tmp_path / "run",
+        small(env="milli", episodes=4), tmp_path / "run",
         make_env=lambda: gymnasium.wrappers.TimeLimit(Milli(), 10),
-        progress=lambda stage, done, total, text: told.append(text) if stage == "world" else None,
+        progress=lambda stage, done, total, text: told.append(text) if stage == "environment" else None,
     )  # fmt: skip
     assert len(told) == 2
     assert told[1].startswith("columns 0, 1 of the observation vary by less than 0.01")
-    assert open_world(TRACK).remarks == open_world("slide").remarks == ()
+    assert open_goal_env(TRACK).remarks == open_goal_env("slide").remarks == ()

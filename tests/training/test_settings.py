@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from butfor.envs import WORLDS
+from butfor.envs import ENVS
 from butfor.runs.record import config_from, plain, run_label
 from butfor.training.agents.ddpg import AgentConfig
 from butfor.training.exploration import BonusConfig, ExploreConfig
@@ -25,7 +25,7 @@ NO_RANGE = AgentConfig(target_range=None)
     [
         *[
             ({name: value}, f"{name} must be at least 1; got {value}.")
-            for name in ("seeds", "episodes", "warmup", "worlds", "evaluate_every", "evaluation_episodes")
+            for name in ("seeds", "episodes", "warmup", "num_envs", "evaluate_every", "evaluation_episodes")
             for value in (0, -3)
         ],
         ({"first_seed": -1}, "first_seed must be at least 0; got -1."),
@@ -82,15 +82,15 @@ NO_RANGE = AgentConfig(target_range=None)
             "episodes is 100, less than the 101 random episodes of the warm-up.",
         ),
         (  # the plainer reason comes first
-            {"episodes": 100, "warmup": 103, "worlds": 2},
+            {"episodes": 100, "warmup": 103, "num_envs": 2},
             "episodes is 100, less than the 103 random episodes of the warm-up.",
         ),
         (
-            {"episodes": 1000, "warmup": 201, "worlds": 2},
+            {"episodes": 1000, "warmup": 201, "num_envs": 2},
             "episodes - warmup is 799; it must be a multiple of worlds, 2.",
         ),
         (
-            {"worlds": 4, "replay": ReplayConfig(capacity=3)},
+            {"num_envs": 4, "replay": ReplayConfig(capacity=3)},
             "replay.capacity 3 is less than the 4 worlds of a seed.",
         ),
     ],
@@ -139,7 +139,7 @@ def test_values_that_make_no_sense_are_refused_where_they_belong(
 def test_what_is_possible_is_not_refused() -> None:
     """The borders of the rules above."""
     Config(episodes=200, warmup=200)
-    Config(episodes=204, warmup=200, worlds=4, replay=ReplayConfig(capacity=4))
+    Config(episodes=204, warmup=200, num_envs=4, replay=ReplayConfig(capacity=4))
     Config(influence=("priority", "bonus", "active"), overlap=("acting", "updates", "model"))
     Config(influence=("intrinsic", "priority", "active"), agent=NO_RANGE)
     Config(influence=("active",), replay=ReplayConfig(goals_by_score=True))
@@ -232,7 +232,7 @@ def test_the_intrinsic_experiment_has_settings_of_its_own() -> None:
     assert config.model.network == base.model.network
 
 
-@pytest.mark.parametrize("world", WORLDS)
+@pytest.mark.parametrize("world", ENVS)
 def test_the_fast_preset_differs_in_nothing_but_shorter_rounds(world: str) -> None:
     paper, fast = preset(world), preset(world, "fast")
     same = dataclasses.replace(fast, model=dataclasses.replace(fast.model, schedule=paper.model.schedule))
@@ -253,14 +253,14 @@ def test_slide_has_a_schedule_that_takes_minutes_not_hours() -> None:
 
 
 def test_either_name_of_a_world_has_its_preset() -> None:
-    for name, id in WORLDS.items():
+    for name, id in ENVS.items():
         assert preset(id) == preset(name)
-        assert preset(id).world == name
+        assert preset(id).env == name
 
 
 def test_a_foreign_world_has_the_papers_settings_and_a_measured_scale() -> None:
     config = preset("MountainCarContinuous-v0")
-    assert config.world == "MountainCarContinuous-v0"
+    assert config.env == "MountainCarContinuous-v0"
     assert config.model.network.target_scale is None
     assert config.agent == AgentConfig()
 
@@ -281,13 +281,13 @@ def test_a_rival_that_needs_to_know_the_agent_says_which_one_does_not(name: str,
 
 def test_a_world_made_in_python_has_the_settings_of_a_foreign_one() -> None:
     config = preset("my-world")
-    assert (config.world, config.model.network.target_scale) == ("my-world", None)
+    assert (config.env, config.model.network.target_scale) == ("my-world", None)
 
 
 # ---------------------------------------------------------------------------------------- records
 
 
-@pytest.mark.parametrize("world", WORLDS)
+@pytest.mark.parametrize("world", ENVS)
 @pytest.mark.parametrize("name", ["paper", "intrinsic", "fast"])
 def test_settings_come_back_from_json_as_they_were(world: str, name: str) -> None:
     config = dataclasses.replace(preset(world, name), entity=(1, 2), overlap=("acting", "model"), seeds=3)

@@ -10,13 +10,13 @@ import torch
 from support.small_training import ALL_USES, brief, copy_of, metrics, models, small
 from torch import Tensor
 
-from butfor.envs import make_worlds
+from butfor.envs import make_vector_env
 from butfor.models.networks import make_generators
-from butfor.rollouts.errors import WorldError
+from butfor.rollouts.errors import EnvError
 from butfor.rollouts.play import episode_seed
 from butfor.runs.checkpoints import latest_checkpoint
 from butfor.training.exploration import draw_noise
-from butfor.training.goal_env import World, open_world
+from butfor.training.goal_env import GoalEnv, open_goal_env
 from butfor.training.loop import train
 from butfor.training.replay import Replay
 from butfor.training.settings import Config, preset
@@ -28,12 +28,12 @@ FIELDS = [name for name in Replay.FIELDS if name != "score"]
 
 
 @pytest.fixture(scope="module")
-def slide() -> World:
-    return open_world("slide", target_scale=1.0)
+def slide() -> GoalEnv:
+    return open_goal_env("slide", target_scale=1.0)
 
 
 @pytest.fixture
-def make(slide: World) -> Iterator[Callable[[Config], Trainer]]:
+def make(slide: GoalEnv) -> Iterator[Callable[[Config], Trainer]]:
     """Makes trainers on slide whose worlds are given back."""
     made: list[Trainer] = []
 
@@ -79,11 +79,11 @@ def test_random_episodes_do_not_depend_on_how_many_are_played_at_once(make: Make
 
 
 def test_every_reset_is_seeded_by_seed_and_episode_alone(make: Make) -> None:
-    trainer = make(small(seeds=2, first_seed=5, episodes=8, worlds=2))
+    trainer = make(small(seeds=2, first_seed=5, episodes=8, num_envs=2))
     warm_up(trainer, 3, 1)
     for _ in range(2):
         trainer.store(trainer.play())
-    env = make_worlds("slide", 1)
+    env = make_vector_env("slide", 1)
     for r, seed in enumerate((5, 6)):
         for episode in range(8):
             obs = env.reset(seed=[episode_seed(seed, 0, episode)])[0]  # type: ignore[arg-type]
@@ -107,7 +107,7 @@ def test_random_actions_are_uniform_within_the_bounds(make: Make) -> None:
 
 def test_worlds_of_a_replica_stand_side_by_side(make: Make) -> None:
     """With two worlds a replica, episodes n and n + 1 are played at once, each with noise of its own."""
-    trainer = make(small(seeds=2, episodes=8, worlds=2))
+    trainer = make(small(seeds=2, episodes=8, num_envs=2))
     warm_up(trainer, 4)
     generators = [g.clone_state() for g in trainer.generators["actions"]]
     trainer.store(trainer.play())
@@ -126,7 +126,7 @@ def test_worlds_of_a_replica_stand_side_by_side(make: Make) -> None:
 
 
 def test_what_is_stored_is_what_was_played(make: Make) -> None:
-    trainer = make(small(seeds=2, episodes=8, worlds=2))
+    trainer = make(small(seeds=2, episodes=8, num_envs=2))
     warm_up(trainer, 4)
     played = trainer.play()
     trainer.store(played)
@@ -185,7 +185,7 @@ def test_evaluation_counts_the_successes_of_the_bare_policy(make: Make) -> None:
     for number in (0, 3):
         got = trainer.evaluate(30, number)
         expected = np.zeros(2)
-        env = make_worlds("slide", 1)
+        env = make_vector_env("slide", 1)
         for r, seed in enumerate((2, 3)):
             for episode in range(30):
                 obs = env.reset(seed=[episode_seed(seed, 1, 30 * number + episode)])[0]  # type: ignore[arg-type]
@@ -210,15 +210,15 @@ def test_evaluation_leaves_no_trace_in_training(tmp_path: Path) -> None:
     assert sorted({row["episode"] for row in metrics(seldom)}) == [9, 10]
 
 
-def test_more_evaluation_episodes_than_worlds_at_once(make: Make, slide: World) -> None:
+def test_more_evaluation_episodes_than_worlds_at_once(make: Make, slide: GoalEnv) -> None:
     trainer = make(small(seeds=2))
-    object.__setattr__(slide, "evaluation_worlds", 100)
+    object.__setattr__(slide, "evaluation_envs", 100)
     whole = trainer.evaluate(10)
-    object.__setattr__(slide, "evaluation_worlds", 4)
+    object.__setattr__(slide, "evaluation_envs", 4)
     try:
         assert np.array_equal(trainer.evaluate(10), whole)
     finally:
-        object.__setattr__(slide, "evaluation_worlds", 100)
+        object.__setattr__(slide, "evaluation_envs", 100)
 
 
 # ---------------------------------------------------------------------------------- every variant
@@ -284,11 +284,11 @@ VARIANTS: dict[str, dict[str, Any]] = {
     "only sampled actions": {"influence": ALL_USES, "model": {"only_sampled": True}},
     "twin critics": {"agent": {"twin_critics": True}},
     "layer norm": {"agent": {"critic_layer_norm": True}},
-    "two worlds": {"influence": ALL_USES, "worlds": 2},
+    "two worlds": {"influence": ALL_USES, "num_envs": 2},
     "acting overlaps": {"influence": ALL_USES, "overlap": ("acting",)},
     "updates overlap": {"influence": ALL_USES, "overlap": ("updates",)},
     "the model overlaps": {"influence": ALL_USES, "overlap": ("model",)},
-    "everything overlaps": {"influence": ALL_USES, "overlap": ("acting", "updates", "model"), "worlds": 2},
+    "everything overlaps": {"influence": ALL_USES, "overlap": ("acting", "updates", "model"), "num_envs": 2},
     "a small memory": {"influence": ALL_USES, "replay": {"capacity": 5}},
     "sobol": {"influence": ALL_USES, "model": {"scoring": {"sampling": "sobol", "separate_mixture": True}}},
     "no hindsight": {"replay": {"hindsight": 0.0}},
@@ -302,7 +302,7 @@ def test_every_variant_runs_and_trains_every_parameter(tmp_path: Path, changes_s
     trainer = changes_seen[0][1]
     assert trainer.replay.stored == 10
     assert trainer.learner.count == 0  # reported
-    assert {row["episode"] for row in metrics(folder)} == ({6, 10, 4} if trainer.config.worlds == 2 else {6, 9, 10})
+    assert {row["episode"] for row in metrics(folder)} == ({6, 10, 4} if trainer.config.num_envs == 2 else {6, 9, 10})
 
 
 @pytest.mark.parametrize(
@@ -327,7 +327,7 @@ def test_every_preset_runs_and_trains_every_parameter(
 
 def test_energy_based_priority_runs_in_a_world_with_positions_as_goals(tmp_path: Path, changes_seen: Seen) -> None:
     pytest.importorskip("mujoco")
-    train(small(world="push", seeds=2, warmup=2, episodes=5, priority={"kind": "ebp"}), tmp_path)
+    train(small(env="push", seeds=2, warmup=2, episodes=5, priority={"kind": "ebp"}), tmp_path)
     assert_all_changed(changes_seen)
 
 
@@ -371,7 +371,7 @@ def test_states_are_not_scored_where_only_actions_are_chosen(tmp_path: Path) -> 
 
 def test_acting_in_halves_gives_the_same_bits(tmp_path: Path) -> None:
     for seeds, worlds in ((1, 1), (2, 2), (5, 1)):
-        config: dict[str, Any] = {"seeds": seeds, "worlds": worlds, "influence": ALL_USES}
+        config: dict[str, Any] = {"seeds": seeds, "num_envs": worlds, "influence": ALL_USES}
         whole = train(small(**config), tmp_path / f"{seeds} whole")
         halves = train(small(**config, overlap=("acting",)), tmp_path / f"{seeds} halves")
         assert models(whole) == models(halves)
@@ -443,7 +443,7 @@ def test_a_spread_round_changes_scores_only_at_its_end(tmp_path: Path, monkeypat
 
 def test_a_spread_round_counts_episodes_not_plays(make: Make) -> None:
     """With two worlds a play is two episodes: a round of 10 is spread over 6 episodes as three shares of 4, 4, 2."""
-    trainer = make(small(influence=ALL_USES, overlap=("model",), worlds=2, episodes=20, model={"every": 6}))
+    trainer = make(small(influence=ALL_USES, overlap=("model",), num_envs=2, episodes=20, model={"every": 6}))
     warm_up(trainer, 4)
     trainer.begin_round(0)
     trainer.fit_model()
@@ -505,7 +505,7 @@ def test_a_world_that_fails_is_named_with_its_episode(make: Make, monkeypatch: p
         raise ZeroDivisionError("the mass\nis zero")
 
     monkeypatch.setattr(trainer.envs[0], "step", fail)
-    with pytest.raises(WorldError) as caught:
+    with pytest.raises(EnvError) as caught:
         trainer.play()
     assert str(caught.value) == "butfor/Slide-v0 raised ZeroDivisionError in episode 5: the mass is zero"
     assert isinstance(caught.value.__cause__, ZeroDivisionError)
@@ -514,7 +514,7 @@ def test_a_world_that_fails_is_named_with_its_episode(make: Make, monkeypatch: p
 
 def test_streams_of_a_seed_are_its_own() -> None:
     """No two streams of eight seeds are alike, and they do not depend on what else is trained."""
-    slide = open_world("slide", target_scale=1.0)
+    slide = open_goal_env("slide", target_scale=1.0)
     states = []
     for config in (small(seeds=8), small(seeds=2, first_seed=6)):
         trainer = Trainer(config, slide, "cpu")

@@ -154,7 +154,7 @@ def read_run_folder(folder: Path, label: str = "") -> ReadArm:
     if kind != "training":
         begun = ("finished", "") if summary else ("begun", "has begun and has no results yet")
         with expected_form(folder / "summary.json", RUN_AGAIN):
-            _ = summary and (detector_rows(summary["detectors"], {}), int(summary["states"]), summary["world"])
+            _ = summary and (detector_rows(summary["detectors"], {}), int(summary["states"]), summary["env"])
         return ReadArm(label or folder.name, folder, kind, *begun, **common)
     with expected_form(folder / "config.json", RUN_AGAIN):
         asked = int(settings["episodes"])

@@ -12,6 +12,7 @@ from typing import Any
 import numpy as np
 
 from butfor.reporting.charts import GREEN, ORANGE, PURPLE, Array, Row, Track, look
+from butfor.runs.reading import with_new_names
 
 METRICS = ("auc", "ap", "f1")
 AGAIN = "Run `butfor detect` again."
@@ -43,7 +44,7 @@ def read(path: Path, again: str = AGAIN) -> Any:
         values = [json.loads(part) for part in (text.splitlines() if path.suffix == ".jsonl" else [text])]
         if not all(isinstance(value, dict) for value in values):
             raise ValueError("a JSON object was expected")
-        return values if path.suffix == ".jsonl" else values[0]
+        return values if path.suffix == ".jsonl" else with_new_names(values[0])
     except FileNotFoundError:
         raise FileNotFoundError(f"{path} is missing; a report needs the whole run folder. {again}") from None
     except (OSError, ValueError, EOFError, AttributeError, zipfile.BadZipFile, zlib.error) as error:

@@ -48,7 +48,7 @@ def detect(
     test_episodes: Count = None,
     random_episodes: Count = None,
     agent_episodes: Count = None,
-    agent_worlds: Count = None,
+    agent_envs: Count = None,
     extra_episodes: Count = None,
     split_agent: Annotated[bool, tyro.conf.FlagCreatePairsOff] = False,
     max_epochs: Count = None,
@@ -78,7 +78,7 @@ def detect(
         test_episodes: episodes to judge
         random_episodes: episodes of a random policy to judge besides
         agent_episodes: how long the agents learn that play (with data agents)
-        agent_worlds: episodes that each of these agents plays at once; more than one is faster
+        agent_envs: episodes that each of these agents plays at once; more than one is faster
         extra_episodes: episodes of each further policy whose states the study of decisions judges
         split_agent: two tokens for the agent in the Transformer of pick-and-place, as in the authors' release
         max_epochs: of the influence models, and at most of the Transformer; training ends earlier for a seed whose
@@ -93,11 +93,11 @@ def detect(
     """
     from butfor.detection.experiment import run_detection
     from butfor.detection.settings import detection_preset
-    from butfor.envs import WORLDS, short_name
+    from butfor.envs import ENVS, short_name
     from butfor.reporting.illustrate import illustrate
     from butfor.runs.record import run_name
 
-    base = detection_preset(short_name(world) if world in WORLDS.values() else world, preset)
+    base = detection_preset(short_name(world) if world in ENVS.values() else world, preset)
     names = None if studies is None else tuple(name for name in re.split("[ ,]+", studies) if name not in ("", "none"))
     config = _changed(
         base,
@@ -109,7 +109,7 @@ def detect(
         test_episodes=test_episodes,
         random_episodes=random_episodes,
         agent_episodes=agent_episodes,
-        agent_worlds=agent_worlds,
+        agent_envs=agent_envs,
         extra_episodes=extra_episodes,
         split_agent=split_agent or None,
         attention_fitting=_changed(
@@ -123,7 +123,7 @@ def detect(
         run_detection(config, folder, choose_device(device), overwrite, progress)
     print_detection(folder)
     with live_progress() as progress:
-        page, lacking = illustrate(folder, pictures and config.world != "slide", progress)
+        page, lacking = illustrate(folder, pictures and config.env != "slide", progress)
     for sentence in lacking:
         print(sentence, file=sys.stderr)
     print(f"\nReport: {page}" if page else f"\nRun: {folder}")
@@ -329,7 +329,7 @@ def main() -> None:
         sys.exit(f"Error: {error}")
     except RuntimeError as error:
         # of torch, rollout and units, which are slow to import
-        if type(error).__name__ in ("OutOfMemoryError", "WorldError", "StudyError"):
+        if type(error).__name__ in ("OutOfMemoryError", "EnvError", "StudyError"):
             from butfor.studies.units import FEWER, LESS, words_of
 
             advice = FEWER if arguments[:1] in (["detect"], ["train"], ["study"]) else LESS

@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from butfor.runs.files import read_json
+from butfor.runs.reading import with_new_names
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -33,8 +34,8 @@ def live_progress() -> "Iterator[Progress]":
     spoken: dict[str, float] = {}
 
     def show(stage: str, done: int, total: int, text: str) -> None:
-        if stage == "world":  # what was found out about it: a line that stays, and no progress
-            return console.print(f"world: {text}", soft_wrap=True, markup=False, highlight=False)
+        if stage == "environment":  # what was found out about it: a line that stays, and no progress
+            return console.print(f"environment: {text}", soft_wrap=True, markup=False, highlight=False)
         if stage not in tasks:
             tasks[stage] = bars.add_task(stage, total=total, text=text)
             began[stage] = time.monotonic(), done
@@ -54,9 +55,9 @@ def live_progress() -> "Iterator[Progress]":
 
 def print_detection(folder: Path) -> None:
     """The tables of detectors beside the paper's numbers, and CAI by form of the KL where that was asked for."""
-    summary = read_json(folder / "summary.json")
+    summary = with_new_names(read_json(folder / "summary.json"))
     share = f"{summary['positive_share']:.1%} of {summary['states']:,} states are influenced"
-    _print_detectors(f"Influence detection on {summary['world']}: {share}", summary["detectors"])
+    _print_detectors(f"Influence detection on {summary['env']}: {share}", summary["detectors"])
     for other in summary.get("others", []):
         _print_detectors(f"{other['title']}: {other['positive_share']:.1%} of {other['states']:,}", other["detectors"])
     _print_detectors("CAI by form of the KL", summary["forms"])
@@ -124,9 +125,9 @@ def print_training(folder: Path) -> bool:
     from rich.console import Console
     from rich.table import Table
 
-    summary = read_json(folder / "summary.json")
+    summary = with_new_names(read_json(folder / "summary.json"))
     seeds = len(summary["seeds"])
-    title = f"Success on {summary['world']}, {seeds} seed{'s' if seeds > 1 else ''}, after {summary['played']} episodes"
+    title = f"Success on {summary['env']}, {seeds} seed{'s' if seeds > 1 else ''}, after {summary['played']} episodes"
     Console().print(title, style="bold", highlight=False)  # a title of the table would be folded to its width
     table = Table("episode", box=SIMPLE, padding=(0, 1, 0, 0))
     table.add_column("mean", justify="right")

@@ -96,7 +96,7 @@ def study(
         return
     if not names:
         raise ValueError(f"Which study? butfor study {action} NAME, where NAME is one of {', '.join(STUDIES)}.")
-    options = {"seeds": seeds, "episodes": episodes, "worlds": worlds, "evaluate_every": evaluate_every}
+    options = {"seeds": seeds, "episodes": episodes, "num_envs": worlds, "evaluate_every": evaluate_every}
     chosen = [make_study(name, size, **options, overlap=overlap or None) for name in names]
     _check_arms(arms, chosen)
     problems: list[str] = []

@@ -54,7 +54,7 @@ class ResumeOptions:
 
 def train_command(arguments: list[str], description: str) -> None:
     """Parses and runs `butfor train`: its defaults depend on the world and the preset."""
-    from butfor.envs import WORLDS
+    from butfor.envs import ENVS
     from butfor.rollouts.episodes import check_episode_file
     from butfor.training.loop import resume as resume_run
     from butfor.training.loop import train as train_run
@@ -93,12 +93,12 @@ def train_command(arguments: list[str], description: str) -> None:
         ) -> tuple[Config, RunOptions]:
             return config, options
 
-        worlds = f"{', '.join(WORLDS)}, or the id of any Gymnasium goal world"
+        worlds = f"{', '.join(ENVS)}, or the id of any Gymnasium goal world"
         text = f"{description}\n\nWORLD is {worlds}; the defaults below are those of {world}."
         given, prog = (arguments[1:], f"butfor train {world}") if named else (arguments, "butfor train WORLD")
         config, options = tyro.cli(command, args=given, prog=prog, description=text)
-        if config.world != base.world:
-            raise ValueError(f"Which world, {world} or {config.world}? Name it once: butfor train WORLD.")
+        if config.env != base.env:
+            raise ValueError(f"Which world, {world} or {config.env}? Name it once: butfor train WORLD.")
         if not named:
             raise ValueError(f"Which world? Say butfor train WORLD, where WORLD is {worlds}.")
         if config.curiosity != "none":

@@ -9,7 +9,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from butfor.detection.collect import LABELS
-from butfor.envs import WORLDS, is_fetch_world, make_worlds
+from butfor.envs import ENVS, is_fetch_world, make_vector_env
 from butfor.rollouts.episodes import Episodes
 from butfor.rollouts.play import episode_seed, replay
 from butfor.runs.files import written
@@ -61,15 +61,15 @@ def disagreements(episodes: Episodes, first: str, second: str, count: int) -> li
 
 def undrawn(episodes: Episodes) -> str:
     """Why the states of these episodes cannot be drawn, in a sentence; empty where they can."""
-    drawn = ", ".join(filter(is_fetch_world, WORLDS))
-    world = episodes.metadata.get("config", {}).get("world", "a world that the file does not name")
+    drawn = ", ".join(filter(is_fetch_world, ENVS))
+    world = episodes.metadata.get("config", {}).get("env", "a world that the file does not name")
     return "" if is_fetch_world(world) else f"States of {world} are not drawn, only those of {drawn}."
 
 
 def pictures(episodes: Episodes, states: list[tuple[int, int]]) -> list[NDArray[np.uint8]]:
     """The worlds in these states: each episode is played again from its seed, with its stored actions."""
     config = episodes.metadata["config"]
-    env: Any = make_worlds(config["world"], 1, render_mode="rgb_array", width=720, height=720)
+    env: Any = make_vector_env(config["env"], 1, render_mode="rgb_array", width=720, height=720)
     frames = []
     for episode, time in states:
         resets = episodes.reset_seed  # files of earlier versions do not hold them

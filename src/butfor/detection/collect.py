@@ -9,7 +9,7 @@ import numpy as np
 from gymnasium.vector import VectorEnv
 from numpy.typing import NDArray
 
-from butfor.envs import WORLDS, is_fetch_world, make_worlds, short_name, slide
+from butfor.envs import ENVS, is_fetch_world, make_vector_env, short_name, slide
 from butfor.rollouts.episodes import Episodes, check_episode_file, concatenate
 from butfor.rollouts.play import Judge, Observation, Policy, collect, play, random_policy
 from butfor.runs.files import said
@@ -33,7 +33,7 @@ REPLAY_TOLERANCE = 1e-3  # another processor may round otherwise, and contact ma
 class CollectConfig:
     """What an episode file holds."""
 
-    world: str
+    env: str
     policy: str = "random"
     episodes: int = 1000
     labels: tuple[str, ...] = ()
@@ -52,11 +52,11 @@ class CollectConfig:
             raise ValueError(f"episodes must be at least 1; got {self.episodes}.")
         if self.seed < 0:
             raise ValueError(f"seed must be at least 0; got {self.seed}.")
-        built_in = self.world in WORLDS or self.world in WORLDS.values()
+        built_in = self.env in ENVS or self.env in ENVS.values()
         scripted = self.policy in POLICIES and self.policy != "random"
         if not built_in and (scripted or self.labels):
-            raise ValueError(f"{self.world} is not a built-in world: it has neither experts nor labels.")
-        if "heuristic" in self.labels and not is_fetch_world(self.world):
+            raise ValueError(f"{self.env} is not a built-in world: it has neither experts nor labels.")
+        if "heuristic" in self.labels and not is_fetch_world(self.env):
             raise ValueError("The heuristic label is for the Fetch worlds; slide has the exact label and contact.")
 
 
@@ -66,8 +66,8 @@ def make_policy(world: str, env: VectorEnv[Any, Any, Any], name: str, agent_seed
         return random_policy(env)
     if name not in POLICIES:
         trained = load_policy(name, agent_seed)
-        if short_name(trained.world) != world:
-            raise ValueError(f"The agent of {name} was trained on {trained.world}; it cannot act in {world}.")
+        if short_name(trained.env) != world:
+            raise ValueError(f"The agent of {name} was trained on {trained.env}; it cannot act in {world}.")
         return lambda obs, generator: (trained(obs), np.zeros(len(obs["observation"]), dtype=bool))
     noise, share = (0.2, 0.2) if name == "noisy-expert" else (0.0, 0.0)
 
@@ -86,8 +86,8 @@ def collect_file(
     config: CollectConfig, path: Path | str, progress: Callable[[int], None] = lambda done: None
 ) -> Episodes:
     """Plays and labels episodes into one file, saved whole after every part; called again, it goes on from there."""
-    path, world = Path(path), short_name(config.world)
-    wanted = {"config": asdict(config) | {"world": world, "labels": list(config.labels)}}
+    path, world = Path(path), short_name(config.env)
+    wanted = {"config": asdict(config) | {"env": world, "labels": list(config.labels)}}
     parts: list[Episodes] = []
     check_episode_file(path)
     if path.is_file():
@@ -97,7 +97,7 @@ def collect_file(
             raise FileExistsError(f"{path} holds other episodes ({found}); give another name.")
     is_fetch = is_fetch_world(world)
     options = {"contacts": True} if is_fetch and {"contact", "heuristic"} & set(config.labels) else {}
-    env = make_worlds(config.world, min(WORLDS_AT_ONCE, config.episodes), **options)
+    env = make_vector_env(config.env, min(WORLDS_AT_ONCE, config.episodes), **options)
     judge = _exact_judge(env) if is_fetch and "exact" in config.labels else None
     stream = 0 if config.policy in POLICIES else 4  # an agent is not to be tried on the starts it has trained with
     policy = make_policy(world, env, config.policy, config.agent_seed)
@@ -128,7 +128,7 @@ def add_labels(
 
     Episodes that do not come out as they are stored, but for rounding, were not played in this world; they are refused.
     """
-    world = short_name(CollectConfig(world, labels=tuple(labels)).world)  # unknown labels are refused here
+    world = short_name(CollectConfig(world, labels=tuple(labels)).env)  # unknown labels are refused here
     if episodes.reset_seed is None:
         raise ValueError("These episodes do not hold the seeds of their resets, so they cannot be played again.")
     parts: list[Episodes] = []
@@ -144,7 +144,7 @@ def add_labels(
 def _labelled(episodes: Episodes, world: str, labels: Sequence[str]) -> Episodes:
     """Some episodes, played again all at once, with labels."""
     is_fetch = is_fetch_world(world)
-    env = make_worlds(world, len(episodes), **({"contacts": True} if is_fetch else {}))
+    env = make_vector_env(world, len(episodes), **({"contacts": True} if is_fetch else {}))
     spaces: Any = (env.single_observation_space["observation"], env.single_action_space)  # type: ignore[index]
     given, own = (episodes.observation.shape[2], episodes.action.shape[2]), tuple(space.shape[0] for space in spaces)
     if given != own:

@@ -34,11 +34,11 @@ def agents_config(world: str, episodes: int, worlds: int) -> Config:
     rest = episodes - config.warmup
     if rest < 0 or rest % worlds:
         raise ValueError(
-            f"agent_episodes is {episodes} and agent_worlds {worlds}; after {config.warmup} random episodes the agents "
-            f"play agent_worlds episodes at a time, so {rest} must be a multiple of it, and not negative."
+            f"agent_episodes is {episodes} and agent_envs {worlds}; after {config.warmup} random episodes the agents "
+            f"play agent_envs episodes at a time, so {rest} must be a multiple of it, and not negative."
         )
     config = replace(config, seeds=len(RUNS), episodes=episodes, evaluate_every=max(1, episodes // 10))
-    return replace(config, worlds=worlds, overlap=("updates",)) if worlds > 1 else config
+    return replace(config, num_envs=worlds, overlap=("updates",)) if worlds > 1 else config
 
 
 class Data:
@@ -52,11 +52,11 @@ class Data:
         agent_episodes: int,
         progress: Progress,
         device: torch.device | str = "cpu",
-        agent_worlds: int = 1,
+        agent_envs: int = 1,
     ) -> None:
         """`source`: "scripted" (half random, half the noisy expert) or "agents" (while they learn, DDPG with HER)."""
         self.world, self.folder, self.source, self.agent_episodes = world, folder, source, agent_episodes
-        self.progress, self.device, self.agent_worlds = progress, device, agent_worlds
+        self.progress, self.device, self.agent_envs = progress, device, agent_envs
 
     @property
     def labels(self) -> tuple[str, ...]:
@@ -90,7 +90,7 @@ class Data:
             parts = [self._from_agents(name, count)]
         episodes = concatenate(parts) if len(parts) > 1 else parts[0]
         episodes.metadata = {
-            "world": self.world,
+            "env": self.world,
             "parts": [part.metadata.get("config", part.metadata) for part in parts],
         }
         episodes.save(path)
@@ -141,7 +141,7 @@ class Data:
         """All episodes of the training runs, which are trained first where they are not yet."""
         kept, run = self.folder / "agents.npz", self.folder / "agents"
         if not kept.is_file():
-            config = agents_config(self.world, self.agent_episodes, self.agent_worlds)
+            config = agents_config(self.world, self.agent_episodes, self.agent_envs)
             begun = (run / "config.json").is_file()
             try:
                 if begun:
@@ -179,7 +179,7 @@ def fork_states(
 ) -> tuple[NDArray[np.float32], NDArray[np.float64]]:
     """One state of each of `count` episodes, half of them influenced, and where the object goes from it under others'
     actions: obs [count, D], positions [count, M, 3]."""
-    from butfor.envs import make_worlds
+    from butfor.envs import make_vector_env
     from butfor.envs.truth import Forker
 
     generator = np.random.default_rng(0)
@@ -188,7 +188,7 @@ def fork_states(
     forker: Forker | None = None
     for first in range(0, len(chosen), 64):
         rows = chosen[first : first + 64]
-        env = make_worlds(world, len(rows))
+        env = make_vector_env(world, len(rows))
         inner: Any = env.unwrapped
         forker = forker or Forker(inner)
         states = np.zeros((len(rows), forker.layout.size))

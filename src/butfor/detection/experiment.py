@@ -64,7 +64,7 @@ def run_detection(
     A folder of the same config goes on where it was cut off: data, and training up to its last checkpoint, are kept.
     """
     if config.data == "agents":
-        agents_config(config.world, config.agent_episodes, config.agent_worlds)  # refused before anything is written
+        agents_config(config.env, config.agent_episodes, config.agent_envs)  # refused before anything is written
     folder = open_run(folder, "detection", config, overwrite)
     if (folder / "summary.json").is_file():
         return folder
@@ -84,7 +84,7 @@ def run_detection(
             note_time()
             noted = time.perf_counter()
 
-    data = Data(config.world, folder / "data", config.data, config.agent_episodes, show, device, config.agent_worlds)
+    data = Data(config.env, folder / "data", config.data, config.agent_episodes, show, device, config.agent_envs)
     sets = {"test": data.episodes("test", config.test_episodes)}
     if config.random_episodes:
         sets["random"] = data.episodes("random", config.random_episodes)
@@ -99,7 +99,7 @@ def run_detection(
     validation = data.episodes("validation", config.validation_episodes)
 
     law = ActionLaw((-1.0,) * train.action.shape[2], (1.0,) * train.action.shape[2])  # that of every built-in world
-    entities = {"object": list(ENTITY.get(config.world, FETCH_ENTITY))}
+    entities = {"object": list(ENTITY.get(config.env, FETCH_ENTITY))}
 
     def fit(
         name: str,
@@ -120,7 +120,7 @@ def run_detection(
     influence.save(folder / "model.safetensors")
     tables, scale = _tables((train, validation), law, entities, config.model, 0.0, device)
     tables = [(world_frame(inputs), target) for inputs, target in tables]
-    tokens = TOKENS[f"{config.world}, four tokens" if config.split_agent else config.world]
+    tokens = TOKENS[f"{config.env}, four tokens" if config.split_agent else config.env]
     generators = make_generators(range(config.seeds))
     transformer = AttentionModel(tokens, len(scale), config.attention, generators).to(device)
     _fit("Attention", transformer, tables, config.attention_fitting, generators, folder, show)
@@ -249,14 +249,14 @@ def _write_results(
     who = (
         f"Training, validation and test episodes are of three agents that learned by DDPG with HER for "
         f"{config.agent_episodes:,} episodes, an equal share of every thousand"
-        f"{'; half of the test episodes are random' if config.world == 'slide' else ''}."
+        f"{'; half of the test episodes are random' if config.env == 'slide' else ''}."
         if config.data == "agents"
         else "The paper collected its data with learned agents; here half of the episodes are random and half are by a "
         "scripted policy, so the rows compare methods, not data sets."
     )
     summary = {
         "schema": 1,
-        "world": config.world,
+        "env": config.env,
         **{name: main[name] for name in ("label", "states", "positive_share")},
         "detectors": [row for row in main["detectors"] if row["name"] in detect.TITLES],
         "forms": [row for row in main["detectors"] if row["name"] not in detect.TITLES],
@@ -274,7 +274,7 @@ def _table(
     config: DetectionConfig, name: str, label: str, share: float, states: int, rows: list[dict[str, Any]]
 ) -> dict[str, Any]:
     """One table of all detectors on one set against one label, beside the paper's numbers where it has any."""
-    paper = PAPER[config.world] if name == "test" and label == PAPER_LABEL[config.world] else {}
+    paper = PAPER[config.env] if name == "test" and label == PAPER_LABEL[config.env] else {}
     kinds = list(dict.fromkeys(row["detector"] for row in rows))
     parts = {kind: [row for row in rows if row["detector"] == kind] for kind in kinds}
     where = {"test": "the test set", "random": "states of a random policy"}[name]

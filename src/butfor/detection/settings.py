@@ -41,13 +41,13 @@ SideStudy = Literal["actions", "decisions", "ensembles", "helps", "noise", "refe
 class DetectionConfig:
     """Influence detection on one world (the paper's section 5). Defaults are the paper's settings for 1DSlide."""
 
-    world: str = "slide"
+    env: str = "slide"
     seeds: int = 5
     data: Literal["scripted", "agents"] = "agents"
     """who plays: half a random and half a scripted policy with noise, or agents while they learn (DDPG with HER)"""
     agent_episodes: int = 2_000
     """how long those agents learn, each in a run of its own for training, validation and test episodes"""
-    agent_worlds: int = 1
+    agent_envs: int = 1
     """episodes that each of them plays at once; with more than one, updates run while it plays the next (faster)"""
     train_episodes: int = 1000
     validation_episodes: int = 1000
@@ -73,11 +73,11 @@ class DetectionConfig:
     """of the decision study: episodes of each further policy"""
 
     def __post_init__(self) -> None:
-        if self.world not in PAPER:
+        if self.env not in PAPER:
             worlds = ", ".join(PAPER)
-            raise ValueError(f"Detection needs a world with influence labels; {self.world!r} is not one of: {worlds}.")
+            raise ValueError(f"Detection needs a world with influence labels; {self.env!r} is not one of: {worlds}.")
         sets = ("train_episodes", "validation_episodes", "test_episodes")
-        for name in ("seeds", "agent_episodes", "agent_worlds", *sets):
+        for name in ("seeds", "agent_episodes", "agent_envs", *sets):
             if getattr(self, name) < 1:
                 raise ValueError(f"{name} must be at least 1; got {getattr(self, name)}.")
         for name in ("random_episodes", "extra_episodes"):
@@ -86,15 +86,15 @@ class DetectionConfig:
         if self.data not in ("scripted", "agents"):
             raise ValueError(f"data is {self.data!r}; it must be 'scripted' or 'agents'.")
         played = {name: getattr(self, f"{name}_episodes") for name in ("train", "validation", "test")}
-        played["test"] //= 2 if self.world == "slide" else 1  # the other half is random
+        played["test"] //= 2 if self.env == "slide" else 1  # the other half is random
         for name, count in played.items() if self.data == "agents" else ():
             if count > self.agent_episodes:
                 raise ValueError(
                     f"{count} {name} episodes are to be of agents that play {self.agent_episodes}; give "
                     "a larger agent_episodes, or ask for fewer."
                 )
-        if self.split_agent and f"{self.world}, four tokens" not in TOKENS:
-            raise ValueError(f"split_agent is for pick-and-place; the agent of {self.world} has no parts.")
+        if self.split_agent and f"{self.env}, four tokens" not in TOKENS:
+            raise ValueError(f"split_agent is for pick-and-place; the agent of {self.env} has no parts.")
         if not self.target_noise > 0 or not all(level >= 0 for level in self.noise_levels):
             raise ValueError(
                 f"target_noise is {self.target_noise} and noise_levels are {self.noise_levels}; expected a positive "
@@ -103,7 +103,7 @@ class DetectionConfig:
         unknown = [name for name in self.studies if name not in get_args(SideStudy)]
         if unknown:
             raise ValueError(f"There is no study {unknown[0]!r}; the studies are {', '.join(get_args(SideStudy))}.")
-        if self.world == "slide" and "reference" in self.studies:
+        if self.env == "slide" and "reference" in self.studies:
             raise ValueError("The reference study forks a simulator; it is for pick-and-place, not for slide.")
 
 
@@ -120,7 +120,7 @@ def detection_preset(world: str, name: str = "paper") -> DetectionConfig:
         return {"paper": DetectionConfig(), "reduced": DetectionConfig(data="scripted"), "demo": demo}[name]
     fitting = FitConfig(batch_size=500, learning_rate=8e-4, max_epochs=2000)
     paper = DetectionConfig(
-        world=world,
+        env=world,
         data="agents",
         agent_episodes=30_000,
         train_episodes=5_000,

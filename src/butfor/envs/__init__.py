@@ -13,12 +13,12 @@ from gymnasium.vector import AutoresetMode, VectorEnv
 from butfor.envs.mujoco_mending import mend_when_imported
 
 # Short name -> Gymnasium id.
-WORLDS: dict[str, str] = {}
+ENVS: dict[str, str] = {}
 
 
 def _add_world(name: str, id: str, env: str, vector_env: str, steps: int, **kwargs: Any) -> None:
     """Give a world a short name and register it with Gymnasium unless it already is."""
-    WORLDS[name] = id
+    ENVS[name] = id
     if id not in gymnasium.registry:
         gymnasium.register(id, entry_point=env, vector_entry_point=vector_env, max_episode_steps=steps, kwargs=kwargs)
 
@@ -32,10 +32,10 @@ _add_world("rot-table", "butfor/FetchRotTable-v0", f"{_rot_table}:RotTableEnv", 
 mend_when_imported()
 
 
-def world_id(name: str) -> str:
+def env_id(name: str) -> str:
     """Resolve a short name of a built-in world, or any registered Gymnasium id, to the Gymnasium id."""
-    if name in WORLDS:
-        return WORLDS[name]
+    if name in ENVS:
+        return ENVS[name]
     if name in gymnasium.registry:
         return name
     (module, _, id), lacking = str(name).rpartition(":"), ""
@@ -49,12 +49,12 @@ def world_id(name: str) -> str:
     try:
         return gymnasium.spec(id).id
     except (gymnasium.error.Error, ImportError, TypeError) as error:
-        candidates = {known.lower(): known for known in [*gymnasium.registry, *WORLDS]}
+        candidates = {known.lower(): known for known in [*gymnasium.registry, *ENVS]}
         close = difflib.get_close_matches(id.lower(), candidates, n=3)
         hint = f" Did you mean {' or '.join(repr(candidates[match]) for match in close)}?" if close else ""
         found = f"The module {module!r} was imported, but does not register it. " if module else ""
         raise ValueError(
-            f"There is no world named {name!r}; the built-in worlds are {', '.join(WORLDS)}, and any "
+            f"There is no world named {name!r}; the built-in worlds are {', '.join(ENVS)}, and any "
             f"registered Gymnasium id works too ('module:Name-v0' imports the module that registers it; "
             f"in Python, make_env=... gives train, resume, evaluate_run and watch one without an id). "
             f"{lacking}{found}{hint.lstrip()}".rstrip()
@@ -79,19 +79,19 @@ def _import_worlds(name: str, module: str) -> None:
 
 def short_name(world: str) -> str:
     """The short name of a built-in world given by either name; other Gymnasium ids as they are."""
-    return {id: name for name, id in WORLDS.items()}.get(world_id(world), world)
+    return {id: name for name, id in ENVS.items()}.get(env_id(world), world)
 
 
 def is_fetch_world(world: str) -> bool:
     """Whether this is the short name or the Gymnasium id of one of the built-in Fetch worlds: all but slide."""
-    return any(world in names for names in WORLDS.items() if names[0] != "slide")
+    return any(world in names for names in ENVS.items() if names[0] != "slide")
 
 
-def make_worlds(name: str, num_envs: int, **kwargs: Any) -> VectorEnv[Any, Any, Any]:
+def make_vector_env(name: str, num_envs: int, **kwargs: Any) -> VectorEnv[Any, Any, Any]:
     """Make worlds that reset only when told to, by reset(options={"reset_mask": mask})."""
     if isinstance(num_envs, bool) or not isinstance(num_envs, int) or num_envs < 1:
         raise ValueError(f"num_envs is {num_envs!r}; expected a whole number of worlds, 1 or more.")
-    id = world_id(name)
+    id = env_id(name)
     try:
         if _can_disable_autoreset(gymnasium.spec(id)):
             mode = VectorizeMode.VECTOR_ENTRY_POINT
@@ -103,7 +103,7 @@ def make_worlds(name: str, num_envs: int, **kwargs: Any) -> VectorEnv[Any, Any, 
         raise
     except Exception as error:  # whatever a user's constructor raises
         refused = bool(kwargs) and isinstance(error, TypeError | gymnasium.error.Error)  # as of a render_mode
-        if refused or id in WORLDS.values():
+        if refused or id in ENVS.values():
             raise
         raise _not_made(id, error) from error
     if worlds.metadata.get("autoreset_mode") is not AutoresetMode.DISABLED:

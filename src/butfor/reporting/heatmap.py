@@ -5,13 +5,13 @@ from pathlib import Path
 import numpy as np
 
 from butfor.detection.collect import add_labels
-from butfor.envs import WORLDS, short_name
+from butfor.envs import ENVS, short_name
 from butfor.rollouts.episodes import Episodes
 from butfor.rollouts.play import Played, Progress, episode_seed
 from butfor.runs.checkpoints import latest_checkpoint
 from butfor.runs.files import written
 from butfor.runs.record import config_from, read_run
-from butfor.training.goal_env import behaviour, open_world
+from butfor.training.goal_env import behaviour, open_goal_env
 from butfor.training.settings import Config
 
 GROUP = 100  # episodes that are averaged
@@ -58,8 +58,8 @@ def write_heatmap(run: Path | str, progress: Progress = lambda stage, done, tota
         "episodes": np.array([number[group].mean() for group in groups]),
         "score": np.stack([_mean(episodes.take(group)) for group in groups], 1),  # [T, groups]
     }
-    world = short_name(config.world)
-    if world in WORLDS:
+    world = short_name(config.env)
+    if world in ENVS:
         chosen = [group[:: max(1, len(group) // LABELLED)][:LABELLED] for group in groups]
         some = episodes.take(np.concatenate(chosen))
         names = ("exact",) if world == "slide" else ("exact", "contact")
@@ -68,7 +68,7 @@ def write_heatmap(run: Path | str, progress: Progress = lambda stage, done, tota
         arrays["labelled"] = np.array([len(group) for group in chosen])
         arrays["label"] = np.stack([some.label["exact"][part].mean(0) for part in parts], 1)
         nobody = np.zeros(len(some), dtype=bool)
-        shares = behaviour(open_world(world, target_scale=1.0), Played(some, nobody, nobody))
+        shares = behaviour(open_goal_env(world, target_scale=1.0), Played(some, nobody, nobody))
         arrays |= {name: np.array([share[part].mean() for part in parts]) for name, share in shares.items()}
     with written(target) as temporary, temporary.open("wb") as file:
         np.savez_compressed(file, allow_pickle=False, **arrays)

@@ -10,7 +10,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from butfor.envs import is_fetch_world, make_worlds, short_name
+from butfor.envs import is_fetch_world, make_vector_env, short_name
 from butfor.influence.influence import Influence
 from butfor.rollouts.episodes import Episodes
 from butfor.rollouts.play import Observation, Progress, play, play_again, reset_seeds
@@ -135,7 +135,7 @@ def influence_map(
     line = np.linspace(-reach, reach, grid)
     offsets = np.stack(np.meshgrid(line, line), -1).reshape(-1, 2)  # [y, x, 2] -> [y * x, 2]
     progress("influence map", 0, 2, "placing the gripper")
-    env: Any = make_worlds(world, len(offsets) + 1)
+    env: Any = make_vector_env(world, len(offsets) + 1)
     with closing(env):
         states, placed = place_gripper(env, seed, offsets)
         forker, model = Forker(env), env.unwrapped.physics.model.mj
@@ -277,7 +277,7 @@ def _failures(folder: Path, world: str, episodes: Episodes, scores: Floats, prog
 
 def _open_drawn(world: str, count: int, size: int) -> Any:
     """Worlds whose pictures are squares of this many pixels."""
-    return make_worlds(world, count, render_mode="rgb_array", width=size, height=size)
+    return make_vector_env(world, count, render_mode="rgb_array", width=size, height=size)
 
 
 def _save(path: Path, frame: Frame) -> None:
@@ -291,7 +291,7 @@ def _save(path: Path, frame: Frame) -> None:
 def _read(run: Path) -> tuple[str, Episodes, Floats]:
     """The world, the test episodes and CAI [S, E, T] of a detection run; refuses what pictures cannot be made of."""
     held = read_run(run)
-    world = short_name(held["config"].get("world", "")) if held["kind"] == "detection" else ""
+    world = short_name(held["config"].get("env", "")) if held["kind"] == "detection" else ""
     if not is_fetch_world(world):
         what = f"a {held['kind']} run" + (f" on {world}" if world else "")
         raise ValueError(f"{run} holds {what}; pictures are made of detection runs on the Fetch worlds.")

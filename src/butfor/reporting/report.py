@@ -99,7 +99,7 @@ def read_run(run: Path) -> Run:
         paths = [data[key] for key in PATHS]
         # Used to see that they can be: what fails here is of an unexpected form.
         _ = [float(row[key]) for row in metrics for key in ("seed", *METRICS)], label & True, config["config"].items()
-        _ = summary["world"] + summary["label"] + config["label"], json.loads(str(data.get("metadata", "{}"))).items()
+        _ = summary["env"] + summary["label"] + config["label"], json.loads(str(data.get("metadata", "{}"))).items()
         checks = {
             "summary.json and data/test.npz count different states": summary["states"] == len(time),
             "scores.npz and data/test.npz hold different states": np.array_equal(arrays["episode"], episode)
@@ -141,7 +141,7 @@ def choose_episodes(label: Array, contact: Array, score: Array, threshold: float
 def timeline(run: Run) -> dict[str, Any]:
     """Episodes that a reader can scrub through, with the layout of the world where its drawing is known."""
     data, threshold = run.data, float(np.mean(run.thresholds))
-    known = run.summary["world"] == "slide" and data["observation"].shape[2] == 4
+    known = run.summary["env"] == "slide" and data["observation"].shape[2] == 4
     scores = np.full((len(run.scores[run.main["name"]]), *run.valid.shape), np.nan)
     scores[:, run.valid] = run.scores[run.main["name"]]  # [S, N] -> [S, E, T]
     label, contact = np.zeros_like(run.valid), data.get("contact", ~run.valid).astype(bool) & run.valid

@@ -66,7 +66,7 @@ def detection_part(study: str, arm: ReadArm, place: int) -> tuple[Row, Figures]:
     part["studies"] = dict.fromkeys(("helps", "noise", "actions"))
     with expected_form(arm.folder / "summary.json"):
         chosen = study_tables(study, arm.summary)
-        part["tables"] = [_table(one, str(arm.summary["world"])) for one in chosen]
+        part["tables"] = [_table(one, str(arm.summary["env"])) for one in chosen]
     if not chosen:
         lacking.append(f"This run judged no states of the {shown.states} set.")
     for wanted, add in ((shown.curves, _add_curves), (shown.asked, _add_questions), (shown.episodes, _add_films)):
@@ -100,7 +100,7 @@ def _add_curves(folder: Path, part: Row, shown: Shown) -> Figures:
                 figures[plot] = curve_figure(found["rows"], found["scores"], found["label"], kind)
             table |= {"rows": found["rows"], "plots": plots}
             continue
-        end = "" if "world" in table["held"] else f"-{found['name']}"  # the main one has no name
+        end = "" if "env" in table["held"] else f"-{found['name']}"  # the main one has no name
         table["drawn"] = drawn_before(folder, f"roc{end}.png") + drawn_before(folder, f"precision-recall{end}.png")
     if not all(table["plots"] or table["drawn"] for table in part["tables"]):
         part["lacking"].append(

@@ -68,7 +68,7 @@ def write_rliable(root: Path, name: str) -> Path | None:
     if not len(shared):
         return None
     curves = {
-        arm.label: {str(arm.config["config"]["world"]): (shared, curve.success[:, np.isin(curve.episodes, shared)])}
+        arm.label: {str(arm.config["config"]["env"]): (shared, curve.success[:, np.isin(curve.episodes, shared)])}
         for arm, curve in arms
     }
     target = Path(root) / "reports" / f"{name}-rliable.npz"

@@ -15,15 +15,15 @@ import torch
 from gymnasium.vector import VectorEnv
 from numpy.typing import NDArray
 
-from butfor.envs import make_worlds
+from butfor.envs import make_vector_env
 from butfor.influence.influence import Influence
 from butfor.influence.scoring import combine_scores
-from butfor.rollouts.errors import WorldError
+from butfor.rollouts.errors import EnvError
 from butfor.rollouts.play import Observation, Played, episode_seed, play
 from butfor.runs.files import check_place, written
 from butfor.runs.record import config_from, read_run
 from butfor.training.agents.ddpg import TrainedPolicy, load_policy
-from butfor.training.goal_env import MakeEnv, World, check_sizes, open_world
+from butfor.training.goal_env import GoalEnv, MakeEnv, check_sizes, open_goal_env
 from butfor.training.settings import Config
 
 _INSTALL = "install it with: pip install 'butfor[video]'"
@@ -71,7 +71,7 @@ class Stage:
     """A world that can be drawn, and one seed's agent to act in it."""
 
     env: VectorEnv[Any, Any, Any]
-    world: World
+    world: GoalEnv
     policy: TrainedPolicy
     influence: Influence | None
     combine: str
@@ -123,8 +123,8 @@ def open_stage(
     influence = _load_influence(folder, policy)
     several = influence is not None and len(influence.entities) > 1
     combine = config_from(Config, read_run(folder)["config"]).combine if several else "sum"
-    # the entity and its scale, which open_world looks for otherwise, do not matter here
-    world = open_world(policy.world, entity=(0,), target_scale=1.0, make_env=make_env)
+    # the entity and its scale, which open_goal_env looks for otherwise, do not matter here
+    world = open_goal_env(policy.env, entity=(0,), target_scale=1.0, make_env=make_env)
     check_sizes(world, run, policy.sizes)
     with closing(_open_drawn(world, size, make_env is not None)) as env:
         yield Stage(env, world, policy, influence, combine, size)
@@ -213,14 +213,14 @@ def _load_influence(folder: Path, policy: TrainedPolicy) -> Influence | None:
     return Influence.load(path, replica=policy.seeds.index(policy.seed))
 
 
-def _open_drawn(world: World, size: int, made: bool) -> VectorEnv[Any, Any, Any]:
+def _open_drawn(world: GoalEnv, size: int, made: bool) -> VectorEnv[Any, Any, Any]:
     """One world that can be drawn; the Fetch worlds draw larger than needed, so that they can be cut.
 
     One that a function of the user's has `made` draws as that says.
     """
     name, options = world.name, {"width": size * 3 // 2, "height": size * 3 // 2} if world.is_fetch else {}
     try:
-        env = world.make(1) if made else make_worlds(name, 1, render_mode="rgb_array", **options)
+        env = world.make(1) if made else make_vector_env(name, 1, render_mode="rgb_array", **options)
     except (TypeError, gymnasium.error.Error) as error:
         raise ValueError(f"{name} cannot be drawn: it takes no render_mode='rgb_array' ({error}).") from error
     modes = env.metadata.get("render_modes") or []
@@ -234,14 +234,14 @@ def _open_drawn(world: World, size: int, made: bool) -> VectorEnv[Any, Any, Any]
     return env
 
 
-def _picture(env: VectorEnv[Any, Any, Any], world: World, size: int) -> Image.Image:
+def _picture(env: VectorEnv[Any, Any, Any], world: GoalEnv, size: int) -> Image.Image:
     """The world now, `size` pixels wide and an even number high; of the Fetch worlds, what is around the table."""
     name = world.name
     try:
         drawn: Any = env.render()
     except Exception as error:  # each world fails in its own way
         hint = "" if world.is_fetch else " Where there is no screen, worlds of MuJoCo need MUJOCO_GL=egl."
-        raise WorldError(f"{name} cannot be drawn ({error}).{hint}") from error
+        raise EnvError(f"{name} cannot be drawn ({error}).{hint}") from error
     array = _colours(np.asarray(None if drawn is None else drawn[0]), name)
     if world.is_fetch:
         top, left = size * 4 // 15, size // 4
@@ -293,7 +293,7 @@ def _frames(scene: Scene, size: int) -> Iterator[Image.Image]:
         yield frame
 
 
-def _course(played: Played, world: World, influence: Influence | None, combine: str, title: str) -> Course:
+def _course(played: Played, world: GoalEnv, influence: Influence | None, combine: str, title: str) -> Course:
     """CAI of each state, or its reward where there is no influence model; the goal is reached where the reward is 0.
 
     Of several entities, the CAI is what the agent was trained with: their sum or maximum, or that of one by name.

@@ -9,20 +9,20 @@ from gymnasium.vector import VectorEnv
 from numpy.typing import NDArray
 
 
-class WorldError(RuntimeError):
+class EnvError(RuntimeError):
     """A world failed; the sentence names the world, what was played, and the error."""
 
 
-def world_name(env: VectorEnv[Any, Any, Any]) -> str:
+def env_name(env: VectorEnv[Any, Any, Any]) -> str:
     """The id of the worlds, or else the name of their class."""
     inner: Any = getattr(env, "envs", [env])[0].unwrapped
     return str(inner.spec.id if inner.spec is not None else type(inner).__name__)
 
 
-def raised(env: VectorEnv[Any, Any, Any], error: Exception, what: str) -> WorldError:
+def raised(env: VectorEnv[Any, Any, Any], error: Exception, what: str) -> EnvError:
     """An error of a world's own as a sentence that says in what it happened."""
     text = " ".join(str(error).split()) or "no more is said."
-    return WorldError(f"{world_name(env)} raised {type(error).__name__} in {what}: {text}")
+    return EnvError(f"{env_name(env)} raised {type(error).__name__} in {what}: {text}")
 
 
 def all_finite(reward: NDArray[Any]) -> bool:
@@ -56,7 +56,7 @@ def check_numbers(
                 column = int(bad[row, time].argmax())
                 what = "as its reward" if name == "reward" else f"in column {column} of {name}"
                 when = f"after step {time}" if time else "at the start"
-                raise WorldError(
-                    f"{world_name(env)} gave {numbers[row, time, column]} {what} {when} of {episode(row)}; expected "
+                raise EnvError(
+                    f"{env_name(env)} gave {numbers[row, time, column]} {what} {when} of {episode(row)}; expected "
                     "finite numbers: nothing can be learned from others, so mend the world."
                 )

@@ -74,7 +74,7 @@ def collect(
             f"collect needs a goal world with {needed}; its observations are {env.single_observation_space}."
         )
     if env.metadata.get("autoreset_mode") is not AutoresetMode.DISABLED:
-        raise ValueError("collect needs worlds made with AutoresetMode.DISABLED; make them with envs.make_worlds.")
+        raise ValueError("collect needs worlds made with AutoresetMode.DISABLED; make them with envs.make_vector_env.")
     steps = episode_steps(env)
     generator = np.random.default_rng(np.random.SeedSequence((seed, 1, first)))
     worlds = env.num_envs

@@ -23,6 +23,7 @@ import torch
 
 from butfor import __version__
 from butfor.runs.files import check_place, read_json, write_json, written
+from butfor.runs.reading import with_new_names
 
 SCHEMA_VERSION = 1
 LONGEST_NAME = 180  # file systems allow 255 bytes
@@ -54,7 +55,7 @@ def open_run(folder: Path | str, kind: str, config: Any, overwrite: bool = False
 def _held_run(folder: Path) -> dict[str, Any] | None:
     """The record of the run that a folder holds; None where it holds none."""
     try:
-        held = read_json(folder / "config.json")
+        held = with_new_names(read_json(folder / "config.json"))
     except OSError:
         return None
     return held if isinstance(held, dict) and held.keys() == {"schema", "kind", "label", "config"} else None
@@ -86,8 +87,8 @@ def read_run(folder: Path | str) -> dict[str, Any]:
 
 def run_label(kind: str, config: Any) -> str:
     """A name computed from how the config differs from its type's defaults: `detection-slide-seeds=2`."""
-    parts = [kind] + ([config.world] if hasattr(config, "world") else [])
-    return "-".join([*parts, *(f"{name}={value}" for name, value in differences(config) if name != "world")])
+    parts = [kind] + ([config.env] if hasattr(config, "env") else [])
+    return "-".join([*parts, *(f"{name}={value}" for name, value in differences(config) if name != "env")])
 
 
 def run_name(kind: str, config: Any) -> str:

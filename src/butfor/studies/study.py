@@ -249,7 +249,7 @@ def make_study(
     if size not in ("paper", "small"):
         raise ValueError(f"size is {size!r}; it must be paper or small.")
     study = STUDIES[name]()
-    training = {"episodes": episodes, "worlds": worlds, "evaluate_every": evaluate_every}
+    training = {"episodes": episodes, "num_envs": worlds, "evaluate_every": evaluate_every}
     training["overlap"] = None if overlap is None else tuple(overlap)  # type: ignore[assignment]
     arms = []
     for arm in study.arms:
@@ -267,7 +267,7 @@ def _small(config: AnyConfig, name: str) -> AnyConfig:
     """The same experiment in minutes on two cores: too short to learn anything."""
     if not isinstance(config, Config):
         asked: dict[str, Any] = {"detection-curves": ("actions", "noise"), "random-training-data": ("helps",)}
-        demo = detection_preset(config.world, "demo")
+        demo = detection_preset(config.env, "demo")
         return replace(demo, studies=asked.get(name, demo.studies), noise_levels=(0.0, 0.2))
     schedule = ((60, 200), (10**9, 50))
     return replace(

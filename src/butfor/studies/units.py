@@ -137,13 +137,13 @@ def run_unit(
 
 def _is_shown(config: AnyConfig, folder: Path) -> bool:
     """Whether nothing is left to draw: of training, films and pages are made by commands of their own."""
-    return isinstance(config, Config) or is_illustrated(folder, config.world != "slide")
+    return isinstance(config, Config) or is_illustrated(folder, config.env != "slide")
 
 
 def _show(config: DetectionConfig, folder: Path, progress: Progress) -> Path:
     """Pictures and the report of a finished detection run; what cannot be made is said and makes no unit fail."""
     try:
-        _, lacking = illustrate(folder, config.world != "slide", progress)
+        _, lacking = illustrate(folder, config.env != "slide", progress)
     except (ValueError, OSError) as error:  # of the report: somebody has taken files of the run away
         lacking = [str(error)]
     progress("report", 1, 1, "; ".join(lacking) or "done")

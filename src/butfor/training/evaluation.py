@@ -7,7 +7,7 @@ import torch
 
 from butfor.rollouts.play import Act, Progress, episode_seed, play
 from butfor.training.agents.ddpg import TrainedPolicy, load_policy
-from butfor.training.goal_env import MakeEnv, check_sizes, open_world, succeeded
+from butfor.training.goal_env import MakeEnv, check_sizes, open_goal_env, succeeded
 
 
 def evaluate_run(
@@ -25,9 +25,9 @@ def evaluate_run(
     if episodes < 1:
         raise ValueError(f"episodes must be at least 1; got {episodes}.")
     first = load_policy(run)
-    world = open_world(first.world, entity=(0,), target_scale=1.0, make_env=make_env)  # which are of no interest here
+    world = open_goal_env(first.env, entity=(0,), target_scale=1.0, make_env=make_env)  # which are of no interest here
     check_sizes(world, run, first.sizes)
-    worlds = min(episodes, world.evaluation_worlds)
+    worlds = min(episodes, world.evaluation_envs)
     env = world.make(worlds)
     success: dict[int, float] = {}
     for seed in first.seeds:

@@ -13,10 +13,10 @@ from gymnasium.vector import AutoresetMode, SyncVectorEnv, VectorEnv
 from numpy.typing import NDArray
 from torch import Tensor
 
-from butfor.envs import WORLDS, is_fetch_world, make_worlds, short_name
+from butfor.envs import ENVS, is_fetch_world, make_vector_env, short_name
 from butfor.models.dynamics import ModelConfig, target_columns
 from butfor.models.dynamics import target_scale as scale_of
-from butfor.rollouts.errors import WorldError
+from butfor.rollouts.errors import EnvError
 from butfor.rollouts.play import PARTS, Observation, Played, episode_seed, episode_steps, play, random_policy
 from butfor.spaces.actions import ActionLaw
 from butfor.spaces.entities import parse_entities
@@ -29,7 +29,7 @@ FETCH_ENTITY = (3, 4, 5)
 
 
 @dataclass(frozen=True)
-class World:
+class GoalEnv:
     """What training needs to know of a world."""
 
     name: str
@@ -41,7 +41,7 @@ class World:
     capturable: bool  # whether the reward is made of tensor operations alone
     entities: Mapping[str, tuple[int, ...]]  # by name, columns of the observation whose change a model predicts
     scale: tuple[float, ...]  # of the change of each of these columns, in rising order
-    evaluation_worlds: int  # how many to play at once, of each replica
+    evaluation_envs: int  # how many to play at once, of each replica
     reached: float = 0.0  # the world's own reward of a reached goal, which is subtracted from all its rewards
     remarks: tuple[str, ...] = ()  # what its user should know of the units of its observations
     rewards: tuple[float, float] = (-1.0, 0.0)  # the lowest and the highest of random episodes, less `reached`
@@ -52,24 +52,24 @@ class World:
         return self.capturable and is_fetch_world(short_name(self.name))
 
 
-def open_world(
+def open_goal_env(
     name: str,
     entity: tuple[int, ...] | None = None,
     target_scale: float | None = None,
     make_env: MakeEnv | None = None,
     entities: Sequence[str] = (),
-) -> World:
+) -> GoalEnv:
     """Looks at a world by name, or at what `make_env` makes, and finds out what training needs to know.
 
     `entity` are columns of the observation, by default those that show the achieved goal; `entities` are several
     instead, in words such as "cube=3:6". `target_scale` is the factor on their change, by default 1 / its standard
     deviation under random actions.
     """
-    built_in = make_env is None and short_name(name) in WORLDS
+    built_in = make_env is None and short_name(name) in ENVS
 
     def make(count: int) -> VectorEnv[Any, Any, Any]:
         if make_env is None:
-            return make_worlds(name, count)
+            return make_vector_env(name, count)
         return SyncVectorEnv([make_env] * count, autoreset_mode=AutoresetMode.DISABLED)
 
     probe = make(1 if built_in else 4)
@@ -121,13 +121,13 @@ def open_world(
     finally:
         probe.close()
     law = ActionLaw.of(actions)
-    return World(
+    return GoalEnv(
         name, make, limit, sizes, law, reward, built_in, watched, scale, 100 if built_in else 4, reached,
         remarks, rewards,
     )  # fmt: skip
 
 
-def check_sizes(world: World, run: Path | str, sizes: Sequence[int]) -> None:
+def check_sizes(world: GoalEnv, run: Path | str, sizes: Sequence[int]) -> None:
     """Refuses a world whose observations, actions and goals do not have the sizes that a run's agent knows."""
     if tuple(sizes) != world.sizes:
         raise ValueError(
@@ -136,7 +136,7 @@ def check_sizes(world: World, run: Path | str, sizes: Sequence[int]) -> None:
         )
 
 
-def check_unchanged(world: World, run: Path | str, memory: Mapping[str, Any], law: Mapping[str, Any] | None) -> None:
+def check_unchanged(world: GoalEnv, run: Path | str, memory: Mapping[str, Any], law: Mapping[str, Any] | None) -> None:
     """Refuses to go on in another world than the one that a run's memory, and its law of actions, come from."""
     parts = ("observation", "action", "achieved_goal")
     check_sizes(world, run, [memory[part].shape[-1] for part in parts])
@@ -153,13 +153,13 @@ def check_unchanged(world: World, run: Path | str, memory: Mapping[str, Any], la
         )
 
 
-def unmoved(world: World) -> list[str]:
+def unmoved(world: GoalEnv) -> list[str]:
     """The entities that random actions did not move, so that the size of their moves is not known."""
     moved = {column for column, scale in zip(target_columns(world.entities), world.scale, strict=True) if scale != 1}
     return [name for name, columns in world.entities.items() if not moved & set(columns)]
 
 
-def found_out(world: World) -> dict[str, Any]:
+def found_out(world: GoalEnv) -> dict[str, Any]:
     """What was found out about a world, ready for JSON: each entity's columns and their scale, and the reward."""
     scale = dict(zip(target_columns(world.entities), world.scale, strict=True))
     entities = {
@@ -169,7 +169,7 @@ def found_out(world: World) -> dict[str, Any]:
     return {"entities": entities, "reward_of_a_reached_goal": world.reached, "longest_episode": world.steps}
 
 
-def found_words(world: World) -> str:
+def found_words(world: GoalEnv) -> str:
     """The same in words, for a line."""
     parts = [
         f"{name}: columns {', '.join(map(str, one['columns']))} of the observation, their changes times "
@@ -180,7 +180,7 @@ def found_words(world: World) -> str:
     return "; ".join([*parts, f"episodes of at most {world.steps} steps"])
 
 
-def succeeded(world: World, played: Played) -> NDArray[np.bool_]:
+def succeeded(world: GoalEnv, played: Played) -> NDArray[np.bool_]:
     """Which episodes ended in success [N]: as the world says, or where the reward is that of a reached goal."""
     if played.told:
         return played.success
@@ -189,12 +189,12 @@ def succeeded(world: World, played: Played) -> NDArray[np.bool_]:
     return np.asarray(world.reward(*map(torch.from_numpy, goals)).numpy() >= 0)
 
 
-def make_watched(world: World, count: int) -> VectorEnv[Any, Any, Any]:
+def make_evaluation_env(world: GoalEnv, count: int) -> VectorEnv[Any, Any, Any]:
     """Worlds that tell more than training needs: the built-in robot worlds tell of contacts, too."""
-    return make_worlds(world.name, count, contacts=True) if world.is_fetch else world.make(count)
+    return make_vector_env(world.name, count, contacts=True) if world.is_fetch else world.make(count)
 
 
-def behaviour(world: World, played: Played) -> dict[str, NDArray[np.float64]]:
+def behaviour(world: GoalEnv, played: Played) -> dict[str, NDArray[np.float64]]:
     """What agents do to the object, as shares of the steps of each episode [N]; nothing for worlds without a robot.
 
     moved: by more than 0.1 mm in the step. lifted: 5 mm above where it rests on the table, or beside the table and off
@@ -252,7 +252,7 @@ def _shifted(name: str, compute: Any, played: Played) -> tuple[Reward, float]:
         except Exception as error:
             hint = " (hindsight asks with an empty info: compute_reward must do without it)"
             said = f"{error}{hint if isinstance(error, KeyError) else ''}"
-            raise WorldError(f"{name} raised {type(error).__name__} in compute_reward: {said}") from error
+            raise EnvError(f"{name} raised {type(error).__name__} in compute_reward: {said}") from error
 
     best = float(asked(goals, goals).max())
 
@@ -262,7 +262,7 @@ def _shifted(name: str, compute: Any, played: Played) -> tuple[Reward, float]:
         values = asked(*flat) - np.float32(best)
         if not np.isfinite(values).all():
             row = int(np.isfinite(values).argmin())
-            raise WorldError(
+            raise EnvError(
                 f"{name} gave {values[row]} in compute_reward for the goal {flat[1][row]} and {flat[0][row]} achieved; "
                 "expected finite numbers: mend compute_reward."
             )

@@ -12,7 +12,7 @@ from butfor.spaces.actions import to_unit
 from butfor.training import priorities as priority
 from butfor.training.agents.ddpg import Agent
 from butfor.training.exploration import add_bonus, bonus_weight
-from butfor.training.goal_env import World
+from butfor.training.goal_env import GoalEnv
 from butfor.training.replay import NOISE, Batch, Replay, Weights, sample
 from butfor.training.settings import Config
 
@@ -23,7 +23,7 @@ class Learner:
     def __init__(
         self,
         config: Config,
-        world: World,
+        world: GoalEnv,
         replay: Replay,
         generators: Sequence[torch.Generator],
         device: torch.device,
@@ -72,7 +72,7 @@ class Learner:
     def update(self, generators: Sequence[torch.Generator]) -> None:
         """The updates that follow the episodes just stored."""
         config = self.config
-        batches = config.agent.updates * config.worlds
+        batches = config.agent.updates * config.num_envs
         self.weigh()
         if not self.normalized:
             for _ in range(config.agent.normalizer_batches):
@@ -85,7 +85,7 @@ class Learner:
         """`_updates`, on a GPU as a graph that is recorded once, unless the world's reward needs the host."""
         if self._recorded is None and self.world.capturable:
             config = self.config
-            rows = config.agent.updates * config.worlds * config.agent.batch_size
+            rows = config.agent.updates * config.num_envs * config.agent.batch_size
             changes: list[Any] = [self.agent, *self.optimizers, self.error, self.largest_error]
             changes += [self.weights.step, self.weights.running]
             with matrix_precision("high" if config.tf32 else "highest"):

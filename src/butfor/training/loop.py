@@ -11,7 +11,7 @@ from typing import Any
 import numpy as np
 import torch
 
-from butfor.envs import WORLDS
+from butfor.envs import ENVS
 from butfor.models.capture import deterministic
 from butfor.rollouts.episodes import EpisodeStream
 from butfor.rollouts.play import Progress
@@ -34,7 +34,7 @@ from butfor.runs.record import (
 )
 from butfor.runs.stopping import check_time_limit, stopping
 from butfor.training.agents.ddpg import save_agent
-from butfor.training.goal_env import MakeEnv, World, check_unchanged, found_out, found_words, open_world, unmoved
+from butfor.training.goal_env import GoalEnv, MakeEnv, check_unchanged, found_out, found_words, open_goal_env, unmoved
 from butfor.training.remarks import reward_remarks
 from butfor.training.settings import Config
 from butfor.training.trainer import Trainer
@@ -53,7 +53,7 @@ def train(
 ) -> Path:
     """Trains all seeds of a config and fills a run folder (default: runs/ and a name made from the settings).
 
-    `make_env` makes one world where `config.world` is not to be made by name. After `time_limit` seconds, or at Ctrl-C
+    `make_env` makes one world where `config.env` is not to be made by name. After `time_limit` seconds, or at Ctrl-C
     or SIGTERM, the episode is finished and a checkpoint written; `resume` goes on from there.
     """
     check_time_limit(time_limit)
@@ -147,14 +147,14 @@ def _exactness(config: Config, device: torch.device | str) -> AbstractContextMan
     return deterministic(config.deterministic and torch.device(device).type == "cuda")
 
 
-def _world(config: Config, make_env: MakeEnv | None) -> World:
-    if make_env is not None and config.world in (*WORLDS, *WORLDS.values()):
+def _world(config: Config, make_env: MakeEnv | None) -> GoalEnv:
+    if make_env is not None and config.env in (*ENVS, *ENVS.values()):
         raise ValueError(
-            f"config.world is {config.world!r}, a built-in world, but make_env makes another; give it a name of its "
+            f"config.env is {config.env!r}, a built-in world, but make_env makes another; give it a name of its "
             "own, as in preset('my-world')."
         )
     scale = config.model.network.target_scale
-    world = open_world(config.world, config.entity, scale, make_env, config.entities)
+    world = open_goal_env(config.env, config.entity, scale, make_env, config.entities)
     if config.needs_model and scale is None and (still := unmoved(world)):
         warnings.warn(
             f"A few random episodes of {world.name} did not move the {' and the '.join(still)}, so the size of its "
@@ -172,7 +172,7 @@ def _world(config: Config, make_env: MakeEnv | None) -> World:
 
 def _run(
     config: Config,
-    world: World,
+    world: GoalEnv,
     folder: Path,
     device: torch.device,
     state: dict[str, Any] | None,
@@ -186,7 +186,7 @@ def _run(
     if not world.capturable:  # it is not built in: its user does not know what random episodes have shown
         clipped = reward_remarks(world.rewards, config.agent.target_range, config.agent.discount)
         for words in (found_words(world), *world.remarks, *clipped):
-            progress("world", 1, 1, words)
+            progress("environment", 1, 1, words)
     trainer = Trainer(config, world, device)
     if state is not None:
         trainer.restore(state)
@@ -215,7 +215,7 @@ def _run(
             if not trainer.interrupted:
                 before = replay.stored
                 if before < config.warmup:
-                    played = trainer.play_random(min(config.warmup - before, world.evaluation_worlds, replay.capacity))
+                    played = trainer.play_random(min(config.warmup - before, world.evaluation_envs, replay.capacity))
                 else:
                     played = trainer.play()
                 trainer.store(played)
@@ -243,7 +243,7 @@ def _run(
                 trainer.update()
                 if "updates" not in config.overlap:
                     trainer.refresh_acting()
-                if replay.stored % config.evaluate_every < config.worlds or replay.stored >= config.episodes:
+                if replay.stored % config.evaluate_every < config.num_envs or replay.stored >= config.episodes:
                     note_time()
                     text = _evaluate(trainer, folder, events)
 
@@ -259,7 +259,7 @@ def _run(
         _finish(trainer, folder)
         if kept is not None and replay.stored >= config.episodes:
             kept.join(
-                {"world": config.world, "seeds": trainer.seeds, "order": "episode by episode, the seeds in turn"}
+                {"env": config.env, "seeds": trainer.seeds, "order": "episode by episode, the seeds in turn"}
                 | {"action_low": list(world.law.low), "action_high": list(world.law.high)}
             )
         if stop.signalled and (replay.stored < config.episodes or trainer.interrupted):
@@ -293,7 +293,7 @@ def _evaluate(trainer: Trainer, folder: Path, events: Any) -> str:
 def _finish(trainer: Trainer, folder: Path) -> None:
     """The models, and a summary of the run so far."""
     config, world = trainer.config, trainer.world
-    save_agent(folder / "model.safetensors", trainer.agent, world.law, world.sizes, config.world, trainer.seeds)
+    save_agent(folder / "model.safetensors", trainer.agent, world.law, world.sizes, config.env, trainer.seeds)
     if trainer.model is not None:
         name = "influence" if config.curiosity == "none" else config.curiosity
         trainer.model.save(folder / f"{name}.safetensors", config.first_seed)
@@ -308,7 +308,7 @@ def _summarize(trainer: Trainer, folder: Path, finished: bool) -> None:
     curve = [[row["success"] for row in rows if row["episode"] == episode] for episode in episodes]
     summary = {
         "schema": 1,
-        "world": config.world,
+        "env": config.env,
         "label": run_label("training", config),
         "seeds": trainer.seeds,
         "found": found_out(trainer.world),

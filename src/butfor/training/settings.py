@@ -3,7 +3,7 @@
 from dataclasses import dataclass, replace
 from typing import Any, Literal, get_args
 
-from butfor.envs import WORLDS, short_name
+from butfor.envs import ENVS, short_name
 from butfor.influence.scoring import ScoreConfig
 from butfor.models.bayesian import VimeConfig
 from butfor.models.dynamics import ModelConfig
@@ -22,7 +22,7 @@ Overlap = Literal["acting", "updates", "model"]
 class Config:
     """One training run of several seeds. Defaults are the paper's for FetchPickAndPlace."""
 
-    world: str = "pick-and-place"
+    env: str = "pick-and-place"
     influence: tuple[Use, ...] = ()
     """how influence is used: replay by it, add it to the reward, explore by it; intrinsic: it is the only reward"""
     seeds: int = 1
@@ -33,7 +33,7 @@ class Config:
     """of each seed, the warm-up included"""
     warmup: int = 200
     """random episodes before learning begins"""
-    worlds: int = 1
+    num_envs: int = 1
     """episodes that a seed plays at once; the updates grow in proportion"""
     evaluate_every: int = 200
     evaluation_episodes: int = 100
@@ -66,7 +66,7 @@ class Config:
     ensemble: EnsembleConfig = EnsembleConfig()
 
     def __post_init__(self) -> None:
-        for name in ("seeds", "episodes", "warmup", "worlds", "evaluate_every", "evaluation_episodes"):
+        for name in ("seeds", "episodes", "warmup", "num_envs", "evaluate_every", "evaluation_episodes"):
             if getattr(self, name) < 1:
                 raise ValueError(f"{name} must be at least 1; got {getattr(self, name)}.")
         if self.first_seed < 0:
@@ -100,12 +100,12 @@ class Config:
             raise ValueError(
                 f"episodes is {self.episodes}, less than the {self.warmup} random episodes of the warm-up."
             )
-        if (self.episodes - self.warmup) % self.worlds:
+        if (self.episodes - self.warmup) % self.num_envs:
             raise ValueError(
-                f"episodes - warmup is {self.episodes - self.warmup}; it must be a multiple of worlds, {self.worlds}."
+                f"episodes - warmup is {self.episodes - self.warmup}; it must be a multiple of worlds, {self.num_envs}."
             )
-        if self.replay.capacity < self.worlds:
-            raise ValueError(f"replay.capacity {self.replay.capacity} is less than the {self.worlds} worlds of a seed.")
+        if self.replay.capacity < self.num_envs:
+            raise ValueError(f"replay.capacity {self.replay.capacity} is less than the {self.num_envs} environments.")
 
     def _check_entities(self) -> None:
         """Names and their combination; the columns are looked at together with the world."""
@@ -167,7 +167,7 @@ def preset(world: str, name: str = "paper") -> Config:
         short = short_name(world)
     except ValueError:  # the name of a world that is made in Python
         short = world
-    config = Config(world=short)
+    config = Config(env=short)
     if short == "rot-table":
         config = replace(
             config,
@@ -188,7 +188,7 @@ def preset(world: str, name: str = "paper") -> Config:
                 network, ScoreConfig(actions=16), 250, every=50, schedule=((100, 1000), (10_000, 250)), newest_from=300
             ),
         )
-    elif short not in WORLDS:
+    elif short not in ENVS:
         # ours: with measured units, spectral norm tells far better when the action matters (see docs/training.md)
         config = replace(config, model=replace(config.model, network=ModelConfig(target_scale=None)))
     if name == "intrinsic":

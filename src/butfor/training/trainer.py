@@ -18,7 +18,7 @@ from butfor.rollouts.play import Observation, Played, episode_seed, play
 from butfor.spaces.actions import from_unit
 from butfor.training.acting import Acting, stack_inputs
 from butfor.training.exploration import random_actions
-from butfor.training.goal_env import World, behaviour, make_watched, succeeded
+from butfor.training.goal_env import GoalEnv, behaviour, make_evaluation_env, succeeded
 from butfor.training.learner import Learner
 from butfor.training.replay import Replay
 from butfor.training.settings import Config
@@ -34,7 +34,7 @@ CHUNK = 500  # batches of the model between two looks at whether to stop
 class Trainer:
     """R agents with their memory, influence models and worlds; everything that a checkpoint must hold is in `state`."""
 
-    def __init__(self, config: Config, world: World, device: torch.device | str) -> None:
+    def __init__(self, config: Config, world: GoalEnv, device: torch.device | str) -> None:
         self.config, self.world, self.device = config, world, torch.device(device)
         self.seeds = [config.first_seed + replica for replica in range(config.seeds)]
         streams = {name: [_stream_seed(seed, index) for seed in self.seeds] for index, name in enumerate(STREAMS)}
@@ -65,7 +65,7 @@ class Trainer:
         compare = explorer.compare if isinstance(explorer, OnlineInfluence) else kl_to_mixture
         edges = [0, (config.seeds + 1) // 2, config.seeds] if "acting" in config.overlap else [0, config.seeds]
         self.acting = [
-            Acting(self.agent.policy, active, slice(*edge), config.worlds, world.law, config.explore, compare)
+            Acting(self.agent.policy, active, slice(*edge), config.num_envs, world.law, config.explore, compare)
             for edge in pairwise(edges)
             if edge[0] < edge[1]
         ]
@@ -93,7 +93,7 @@ class Trainer:
         """One episode in each world by the exploring agents."""
         for part in self.acting:
             part.begin(self.world.steps, self.generators["actions"])
-        seeds, what = self._resets(self.config.worlds), f"episode {self.replay.stored + 1}"
+        seeds, what = self._resets(self.config.num_envs), f"episode {self.replay.stored + 1}"
         with self.clock("simulation"), single_thread():
             return play(self.envs, lambda group, at, obs: self.acting[group](at, obs), seeds, self.world.steps, what)
 
@@ -127,7 +127,7 @@ class Trainer:
             self.pending += due
             self.round = self.pending
             spread = "model" in config.overlap and self.replay.stored > config.warmup
-            self.quota = -(-due * config.worlds // config.model.every) if spread else 0
+            self.quota = -(-due * config.num_envs // config.model.every) if spread else 0
 
     def fit_model(self) -> None:
         """A chunk of the round, or an episode's share of a spread one."""
@@ -182,13 +182,13 @@ class Trainer:
         played, shares = 0, []
         with self.clock("evaluation"):
             while played < episodes:
-                count = min(self.world.evaluation_worlds, episodes - played)
+                count = min(self.world.evaluation_envs, episodes - played)
                 first = number * episodes + played
                 seeds = [episode_seed(seed, 1, first + index) for seed in self.seeds for index in range(count)]
                 if self._judge is None or self._judge.num_envs != len(seeds):
                     if self._judge is not None:
                         self._judge.close()
-                    self._judge = make_watched(self.world, len(seeds))
+                    self._judge = make_evaluation_env(self.world, len(seeds))
                 what = f"the evaluation after episode {self.replay.stored}"
                 result = play([self._judge], lambda group, at, obs: self._best(obs), seeds, self.world.steps, what)
                 wins += succeeded(self.world, result).reshape(self.config.seeds, count).sum(1)

@@ -387,7 +387,7 @@ def test_a_saved_agent_acts_as_it_did(tmp_path: Path, seed: int | None, replica:
             one = policy({name: value[row] for name, value in obs.items()})
             assert one.shape == (ACTION,)
             np.testing.assert_allclose(one, expected[row], rtol=1e-5, atol=1e-6)
-    assert (policy.world, policy.seed, policy.sizes) == ("some/World-v0", [7, 3][replica], (OBS, ACTION, GOAL))
+    assert (policy.env, policy.seed, policy.sizes) == ("some/World-v0", [7, 3][replica], (OBS, ACTION, GOAL))
 
 
 def test_a_loaded_policy_is_not_trained_any_further(tmp_path: Path) -> None:
@@ -441,7 +441,7 @@ def test_files_that_are_not_such_an_agent_are_refused(tmp_path: Path, changes: d
 def test_a_header_without_the_world_is_refused(tmp_path: Path) -> None:
     _, path = trained(tmp_path)
     with pytest.raises(ValueError, match=r"model\.safetensors"):
-        load_policy(rewritten(path, world=None))
+        load_policy(rewritten(path, env=None))
 
 
 def test_a_file_cut_off_is_refused(tmp_path: Path) -> None:
@@ -456,7 +456,7 @@ def test_the_header_is_readable_without_butfor(tmp_path: Path) -> None:
     raw = path.read_bytes()
     metadata = json.loads(raw[8 : 8 + int.from_bytes(raw[:8], "little")])["__metadata__"]
     header = json.loads(metadata["butfor"])
-    assert (header["kind"], header["world"], header["seeds"]) == ("agent", "some/World-v0", [7, 3])
+    assert (header["kind"], header["env"], header["seeds"]) == ("agent", "some/World-v0", [7, 3])
     assert header["agent"]["width"] == SMALL.width
 
 

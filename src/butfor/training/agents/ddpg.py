@@ -180,7 +180,7 @@ class TrainedPolicy:
         self, policy: Policy, law: ActionLaw, sizes: Sequence[int], world: str, seed: int, seeds: Sequence[int]
     ) -> None:
         """`seed` is the one that acts, `seeds` are all that its file holds."""
-        self.policy, self.law, self.sizes, self.world = policy, law, tuple(sizes), world
+        self.policy, self.law, self.sizes, self.env = policy, law, tuple(sizes), world
         self.seed, self.seeds = seed, tuple(seeds)
 
     @torch.no_grad()
@@ -216,7 +216,7 @@ def save_agent(
     header = {
         "kind": "agent",
         "format": FORMAT_VERSION,
-        "world": world,
+        "env": world,
         "sizes": list(sizes),
         "law": dataclasses.asdict(law),
         "agent": dataclasses.asdict(agent.config),
@@ -238,7 +238,7 @@ def load_policy(run: Path | str, seed: int | None = None, device: torch.device |
         raise ValueError(f"{path} has format {header.get('format')}; this version reads format {FORMAT_VERSION}.")
     try:
         seeds, sizes, settings = header["seeds"], header["sizes"], dict(header["agent"])
-        world = str(header["world"])
+        world = str(header["env"] if "env" in header else header["world"])  # as it was called before
         law = ActionLaw.from_plain(header["law"])
         if seed is not None and seed not in seeds:
             raise ValueError(f"{path} holds the seeds {seeds}; there is no seed {seed}.")
