@@ -19,8 +19,8 @@ from typing import Any
 from urllib.parse import unquote, urlsplit
 
 import pytest
-from contracts.test_architecture import fenced_blocks, shell_commands
 from results_page import anchor
+from support.markdown import fenced_blocks, shell_commands
 from support.project import ROOT
 
 import butfor

@@ -24,7 +24,6 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
-from detection.test_agreement import made
 from playwright.sync_api import Dialog
 from reporting.test_detection_questions import write_full_run
 from reporting.test_report import chromium, page_data
@@ -32,6 +31,7 @@ from reporting.test_study_page import write_root
 from results_page import write_results_page
 from safetensors.torch import save_file
 from support.project import PACKAGE, ROOT
+from support.small_detection import made
 from support.small_training import small
 
 from butfor import Influence, load_policy

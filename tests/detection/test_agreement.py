@@ -5,22 +5,11 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+from support.small_detection import made
 
 from butfor.detection.agreement import compare, disagreements, pictures, write_agreement
 from butfor.detection.collect import CollectConfig, collect_file
-from butfor.rollouts.episodes import Episodes
 from butfor.rollouts.play import episode_seed
-
-
-def made() -> Episodes:
-    exact = np.array([[1, 1, 0, 0], [0, 0, 1, 0]], bool)
-    contact = np.array([[1, 0, 1, 0], [0, 0, 0, 1]], bool)
-    shape = (2, 5, 3)
-    goals, length = np.zeros(shape, np.float32), np.array([4, 3])
-    return Episodes(
-        np.zeros((2, 5, 25), np.float32), np.zeros((2, 4, 4), np.float32), goals, goals, length, exact, contact,
-        {"exact": exact},
-    )  # fmt: skip
 
 
 def test_shares_count_real_steps_alone() -> None:

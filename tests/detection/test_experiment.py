@@ -18,6 +18,7 @@ import torch
 from numpy.typing import NDArray
 from safetensors import safe_open
 from support.project import ROOT
+from support.small_detection import CONFIG
 from support.small_training import small
 
 import butfor
@@ -29,30 +30,12 @@ from butfor.detection.settings import DetectionConfig, detection_preset
 from butfor.envs import slide
 from butfor.influence.gaussian import KL_FORMS
 from butfor.influence.influence import Influence
-from butfor.influence.scoring import ScoreConfig
 from butfor.models import capture
-from butfor.models.attention import AttentionConfig
-from butfor.models.dynamics import ModelConfig
-from butfor.models.fitting import FitConfig
 from butfor.rollouts.episodes import Episodes
 from butfor.runs.record import read_metrics
 
 torch.set_num_threads(1)  # the promise of equal bits is for an equal number of threads
 
-CONFIG = DetectionConfig(
-    data="scripted",
-    studies=(),
-    seeds=2,
-    train_episodes=11,
-    validation_episodes=6,
-    test_episodes=10,
-    model=ModelConfig(layers=1, width=8, normalize_input=False, target_scale=1.0),
-    # so fast that errors rise, too, and the last weights are not the best
-    fitting=FitConfig(batch_size=100, learning_rate=0.03, max_epochs=5, validate_every=1),
-    scoring=ScoreConfig(actions=4),
-    attention=AttentionConfig(embedding=4, feedforward=4, layers=1),
-    attention_fitting=FitConfig(batch_size=100, learning_rate=0.03, max_epochs=5, validate_every=1),
-)
 STATES = 10 * 30  # no slide episode ends early
 STAGES = ["test data", "train data", "validation data", "fit CAI", "fit Attention", "scoring"]
 LEARNED, RULES = ["cai", "entropy", "attention"], ["contact", "moved"]

@@ -16,7 +16,11 @@ import numpy as np
 import pytest
 import torch
 from gymnasium.spaces import Box, Discrete
-from influence.test_scoring import (
+from numpy.typing import NDArray
+from safetensors import safe_open
+from safetensors.torch import load_file, save_file
+from sklearn.metrics import roc_auc_score
+from support.linear_models import (
     BOX,
     UNIT,
     Array,
@@ -27,10 +31,6 @@ from influence.test_scoring import (
     normal,
     random_model,
 )
-from numpy.typing import NDArray
-from safetensors import safe_open
-from safetensors.torch import load_file, save_file
-from sklearn.metrics import roc_auc_score
 from torch import Tensor
 
 import butfor

@@ -5,7 +5,7 @@ from typing import Any
 
 import pytest
 import torch
-from torch import Tensor
+from support.small_networks import CONFIGS, SEEDS, network, normal
 from torch.distributions import Normal
 
 from butfor.models.dynamics import (
@@ -20,18 +20,7 @@ from butfor.models.fitting import FitConfig, make_optimizer, train_step
 from butfor.models.networks import Linear, make_generators
 from butfor.spaces.actions import ActionLaw
 
-SEEDS = (3, 1, 4)
 UNIT = ActionLaw((-1.0,), (1.0,))
-
-
-def normal(*shape: int, seed: int = 0, dtype: torch.dtype = torch.float64) -> Tensor:
-    return torch.randn(shape, generator=torch.Generator().manual_seed(seed), dtype=torch.float64).to(dtype)
-
-
-def network(seeds: tuple[int, ...] = SEEDS, dtype: torch.dtype = torch.float64, **config: Any) -> GaussianDynamics:
-    """Three observations, two actions, two targets."""
-    settings = ModelConfig(**{"layers": 2, "width": 6} | config)
-    return GaussianDynamics(3, 2, 2, settings, make_generators(seeds)).to(dtype)
 
 
 def used_network(**config: Any) -> GaussianDynamics:
@@ -43,15 +32,6 @@ def used_network(**config: Any) -> GaussianDynamics:
     return model.eval()
 
 
-CONFIGS: dict[str, dict[str, Any]] = {
-    "defaults": {},
-    "tanh": {"activation": "tanh", "layers": 3},
-    "one layer": {"layers": 1},
-    "no input norm": {"normalize_input": False},
-    "no spectral norm": {"spectral_norm_hidden": False, "spectral_norm_variance": False},
-    "variance head only": {"spectral_norm_hidden": False},
-    "beta": {"beta": 0.5},
-}
 each_config = pytest.mark.parametrize("config", CONFIGS.values(), ids=CONFIGS)
 
 

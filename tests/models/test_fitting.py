@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 import torch
-from models.test_dynamics import CONFIGS, SEEDS, network, normal
+from support.small_networks import CONFIGS, SEEDS, network, normal
 from torch import Tensor, nn
 
 from butfor.models.dynamics import GaussianDynamics, ModelConfig

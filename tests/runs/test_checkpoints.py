@@ -16,7 +16,7 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
-from runs.test_files import Malicious, full_disk
+from support.files import Malicious, full_disk
 
 from butfor.runs import checkpoints
 from butfor.runs.checkpoints import latest_checkpoint, save_checkpoint_in

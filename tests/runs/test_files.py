@@ -2,19 +2,16 @@
 
 import os
 import pickle
-import resource
 import stat
 import tempfile
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 import pytest
 import torch
 from safetensors.torch import save_file
-from support.project import protected
+from support.files import Malicious, full_disk, protected
 
 from butfor.rollouts.episodes import Episodes
 from butfor.runs.files import (
@@ -45,17 +42,6 @@ WRITERS: dict[str, Writer] = {
     "episodes": lambda path, size: episodes_of(size).save(path),
 }
 each_writer = pytest.mark.parametrize("write", WRITERS.values(), ids=WRITERS.keys())
-
-
-@contextmanager
-def full_disk(limit: int) -> Iterator[None]:
-    """Lets no file grow past `limit` bytes: the system's own OSError, in the middle of a write."""
-    before = resource.getrlimit(resource.RLIMIT_FSIZE)
-    resource.setrlimit(resource.RLIMIT_FSIZE, (limit, before[1]))
-    try:
-        yield
-    finally:
-        resource.setrlimit(resource.RLIMIT_FSIZE, before)
 
 
 @pytest.fixture
@@ -257,16 +243,6 @@ def test_missing_tensors_are_named(tmp_path: Path) -> None:
 
 
 # ------------------------------------------------------------------------------------------- checkpoints
-
-
-class Malicious:
-    """Whoever unpickles it creates a file."""
-
-    def __init__(self, path: Path) -> None:
-        self.path = path
-
-    def __reduce__(self) -> tuple[Any, ...]:
-        return open, (str(self.path), "w")
 
 
 def test_a_checkpoint_comes_back_bit_for_bit(tmp_path: Path) -> None:

@@ -15,8 +15,8 @@ from typing import Any
 
 import pytest
 import torch
-from detection.test_experiment import CONFIG
 from support.project import ROOT
+from support.small_detection import CONFIG
 from support.small_training import models, results, small
 
 from butfor.detection.settings import DetectionConfig, detection_preset

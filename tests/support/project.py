@@ -1,13 +1,8 @@
 """Where the project is, what its modules import, and folders that cannot be written."""
 
 import ast
-import os
-from collections.abc import Iterator
-from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
-
-import pytest
 
 ROOT = Path(__file__).resolve().parents[2]
 PACKAGE = ROOT / "src" / "butfor"
@@ -46,23 +41,3 @@ def imports_of(path: Path) -> list[Import]:
 
     visit(ast.parse(path.read_text(encoding="utf-8")), lazy=False)
     return found
-
-
-@contextmanager
-def protected(folder: Path) -> Iterator[None]:
-    """While in here, a folder can be read and not written; the superuser becomes somebody else meanwhile."""
-    os.chmod(folder, 0o555)
-    superuser = os.geteuid() == 0
-    if superuser:
-        try:
-            os.seteuid(65534)
-        except OSError:
-            pytest.skip("this system does not let the superuser become another user")
-    try:
-        if os.access(folder, os.W_OK, effective_ids=True):
-            pytest.skip("this system does not protect the folder")
-        yield
-    finally:
-        if superuser:
-            os.seteuid(0)
-        os.chmod(folder, 0o755)

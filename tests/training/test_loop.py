@@ -20,7 +20,7 @@ import gymnasium
 import numpy as np
 import pytest
 import torch
-from support.project import protected
+from support.files import protected
 from support.small_training import ALL_USES, TRACK, Track, metrics, models, results, small
 from support.training_server import Server
 

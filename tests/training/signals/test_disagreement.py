@@ -9,9 +9,8 @@ import numpy as np
 import pytest
 import torch
 from gymnasium.spaces import Box
+from support.replay_buffers import ENTITY, LAW, SCALE, STEPS, expected_shares, memory, world
 from torch import Tensor
-from training.signals.test_cai import ENTITY, LAW, SCALE, STEPS, expected_shares, memory
-from training.signals.test_vime import world
 
 import butfor.training.signals.disagreement
 from butfor.models.fitting import Fitting

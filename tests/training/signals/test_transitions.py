@@ -8,10 +8,9 @@ import numpy as np
 import pytest
 import torch
 from safetensors.torch import load_file, save_file
-from training.signals.test_cai import ENTITY, LAW, SCALE, STEPS, memory
-from training.signals.test_vime import SMALL, world
+from support.replay_buffers import ENTITY, LAW, SCALE, STEPS, memory, world
 
-from butfor.models.bayesian import BayesianNetwork
+from butfor.models.bayesian import BayesianNetwork, VimeConfig
 from butfor.models.dynamics import target_columns
 from butfor.models.networks import make_generators
 from butfor.training.signals.transitions import Memory, Units
@@ -65,7 +64,7 @@ def test_a_memory_as_a_table() -> None:
 @pytest.fixture
 def saved(tmp_path: Path) -> Path:
     units = Units.of(TENSORS, {"ball": [1], "cube": [0]}, None)
-    model = BayesianNetwork((4, 2, 2), SMALL, make_generators([0, 1]))
+    model = BayesianNetwork((4, 2, 2), VimeConfig(layers=2, width=8), make_generators([0, 1]))
     Vime(model, units, seed=5).save(tmp_path / "model.safetensors")
     return tmp_path / "model.safetensors"
 

@@ -10,9 +10,8 @@ import numpy as np
 import pytest
 import torch
 from gymnasium.spaces import Box
-from numpy.typing import NDArray
+from support.replay_buffers import ENTITY, LAW, OBS, SCALE, STEPS, memory, world
 from torch.distributions import Normal, kl_divergence
-from training.signals.test_cai import ENTITY, LAW, OBS, SCALE, STEPS, memory
 
 from butfor.models.bayesian import BayesianNetwork, VimeConfig, draw_noise, gain_of_steps
 from butfor.models.networks import make_generators
@@ -21,7 +20,6 @@ from butfor.training.signals.transitions import BLOCK, Memory
 from butfor.training.signals.vime import OnlineVime, RunningMedian, Vime
 
 SMALL = VimeConfig(layers=2, width=8, samples=3, batch_size=16, group=3, steps=2, kl_weight=1e-3)
-Numbers = NDArray[np.float64]
 
 
 # --- the running median ---------------------------------------------------------------------------
@@ -69,17 +67,6 @@ def test_a_restored_running_median_goes_on() -> None:
 
 
 # --- anyone's arrays ------------------------------------------------------------------------------
-
-
-def world(rows: int, seed: int) -> tuple[Numbers, Numbers, Numbers]:
-    """Columns: cube, ball, clock, and one that has nothing to do with them. Actions push the cube and the ball."""
-    random = np.random.default_rng(seed)
-    obs, action = random.uniform(-1, 1, (rows, 4)), random.uniform(-1, 1, (rows, 2))
-    next_obs = obs + 0.002 * random.normal(size=obs.shape)
-    next_obs[:, 0] += 0.05 * action[:, 0]
-    next_obs[:, 1] += 5.0 * action[:, 1]
-    next_obs[:, 2] += 1.0
-    return obs, action, next_obs
 
 
 ENTITIES = {"ball": [1], "cube": [0]}
