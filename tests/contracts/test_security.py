@@ -25,14 +25,15 @@ import numpy as np
 import pytest
 import torch
 from playwright.sync_api import Dialog
-from reporting.test_detection_questions import write_full_run
-from reporting.test_report import chromium, page_data
-from reporting.test_study_page import write_root
 from results_page import write_results_page
 from safetensors.torch import save_file
+from support.browser import chromium
+from support.detection_runs import write_full_run
+from support.pages import page_data
 from support.project import PACKAGE, ROOT
 from support.small_detection import made
 from support.small_training import small
+from support.study_runs import write_root
 
 from butfor import Influence, load_policy
 from butfor.datasets.files import read_data, read_npz, write_minari

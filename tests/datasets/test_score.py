@@ -14,8 +14,9 @@ import pytest
 import torch
 from gymnasium import spaces
 from minari.data_collector.episode_buffer import EpisodeBuffer
-from reporting.test_report import BREAKOUT, Tags, chromium, page_data
 from sklearn.metrics import roc_auc_score
+from support.browser import chromium
+from support.pages import BREAKOUT, Tags, page_data
 
 from butfor import Influence, cli
 from butfor.datasets import score as score_data

@@ -4,8 +4,6 @@ import base64
 import json
 import re
 import shutil
-import struct
-import zlib
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
@@ -13,158 +11,14 @@ from typing import Any
 import numpy as np
 import pytest
 from playwright.sync_api import Browser, Page
-from reporting.test_report import (
-    BREAKOUT,
-    HOSTILE,
-    METRICS,
-    Tags,
-    change_json,
-    chromium,
-    page_data,
-    watched_pages,
-    write_run,
-)
+from support.browser import chromium, watched_pages
+from support.detection_runs import FILM_STEPS, METRICS, change_deep, change_json, write_full_run, write_run
+from support.pages import BREAKOUT, FITS, HOSTILE, Tags, page_data
 
 from butfor.reporting import detection_page as report_detection
 from butfor.reporting import report
 
-FILM_STEPS = 20
 SECTIONS = ("others", "films", "map", "failures", "studies", "diagnosis")
-FITS = "document.documentElement.scrollWidth <= window.innerWidth"
-
-
-def png(pixels: Any) -> bytes:
-    """The pixels [height, width, 3] as a PNG file."""
-    height, width, _ = pixels.shape
-    rows = b"".join(b"\0" + row.tobytes() for row in pixels.astype(np.uint8))
-
-    def chunk(kind: bytes, content: bytes) -> bytes:
-        return struct.pack(">I", len(content)) + kind + content + struct.pack(">I", zlib.crc32(kind + content))
-
-    header = struct.pack(">IIBBBBB", width, height, 8, 2, 0, 0, 0)
-    return b"\x89PNG\r\n\x1a\n" + chunk(b"IHDR", header) + chunk(b"IDAT", zlib.compress(rows)) + chunk(b"IEND", b"")
-
-
-def draw_world(gripper: float, thing: float, size: int = 90) -> bytes:
-    """A table with an object and a gripper, so that frames of different steps differ."""
-    pixels = np.full((size, size, 3), (205, 214, 222), np.uint8)
-    pixels[size * 2 // 3 :] = (120, 96, 72)
-    for place, height, colour in ((thing, 12, (213, 94, 0)), (gripper, 40, (40, 40, 40))):
-        left = int(place * (size - 12))
-        pixels[size * 2 // 3 - height : size * 2 // 3, left : left + 12] = colour
-    return png(pixels)
-
-
-def spread(mean: float, std: float = 0.01) -> dict[str, float]:
-    return {"mean": mean, "std": std}
-
-
-def metrics(base: float) -> dict[str, Any]:
-    return {"auc": spread(base), "ap": spread(base - 0.1), "f1": spread(base - 0.15)}
-
-
-def make_studies(hostile: str = "") -> dict[str, Any]:
-    generator = np.random.default_rng(1)
-    levels = [0.0, 0.01, 0.05, 0.1, 0.2, 0.5]
-
-    def fall(steepness: float) -> dict[str, Any]:
-        mean = 0.95 - steepness * np.sqrt(levels)[:, None]
-        return {key: (mean - 0.05 * place + generator.uniform(-0.02, 0.02, (6, 5))).tolist()
-                for place, key in enumerate(METRICS)}  # fmt: skip
-
-    truth = generator.gamma(0.6, 0.6, 150)
-    reference, actions = [], []
-    for count in (8, 64):
-        for form in ("mean", "mean_clip_product"):
-            estimate = truth * (1 - 1 / count) + generator.normal(0, 0.3 / np.sqrt(count), 150)
-            numbers = {"bias": float((estimate - truth).mean()), "rank_correlation": 0.9 + count / 1000}
-            scatter = np.stack([truth, estimate], 1).tolist()
-            reference.append({"actions": count, "form": form, **numbers, "scatter": scatter})
-        for sampling in ("independent", "sobol"):
-            row = {"actions": count, "sampling": sampling, "form": "mean_clip_product"}
-            actions.append(row | metrics(0.9 + count / 1000))
-    rows = [
-        {"set": chosen, "method": method, "target": target, "realised": target * factor, "realised_std": target / 4,
-         "found": 0.4 + 3 * target, "rejected": 1234.4, "seeds": 5}
-        for chosen, method, factor in (("test", "free states", 0.8), ("test", "ranks", 0.5), ("random", "ranks", 1.3))
-        for target in (0.01, 0.05, 0.1)
-    ]  # fmt: skip
-    titles = ["As in the paper", "beta-NLL instead of the likelihood", "Five members averaged " + hostile]
-    helps = [{"name": f"v{n}", "title": title, **metrics(0.93 + 0.01 * n)} for n, title in enumerate(titles)]
-    return {
-        "noise": {"levels": levels, "train_only": fall(0.3), "train_and_test": fall(0.5)}, "actions": actions,
-        "helps": helps, "reference": reference, "decisions": {"targets": [0.01, 0.05, 0.1], "rows": rows},
-    }  # fmt: skip
-
-
-def make_diagnosis(hostile: str = "") -> dict[str, Any]:
-    levels = np.arange(0.05, 0.96, 0.05)
-    gain = {"score": np.geomspace(1e-3, 1.5, 10).tolist(), "gain": np.geomspace(0.01, 1.2, 10).tolist()}
-    words = ["The model predicts held-out changes better than a guess without a model (1.21 against 2.07).",
-             "A problem: the predicted variance is too small; give it more data. " + hostile]  # fmt: skip
-    return {"object": {
-        "words": words, "trusted": False, "gain_by_score": gain | {"error": [0.05] * 10},
-        "reliability": {"levels": levels.tolist(), "realised": (levels**1.3).tolist()},
-    }}  # fmt: skip
-
-
-def write_pictures(folder: Path, hostile: str = "") -> None:
-    """Two films, six cards and the map, of made-up numbers."""
-    folder.mkdir()
-    generator, films, steps = np.random.default_rng(2), [], np.arange(FILM_STEPS)
-    for number, title in enumerate(("No contact", "A brief touch " + hostile)):
-        label = (abs(steps - 12) < 4) & bool(number)
-        frames = [f"step-{number}-{step}.png" for step in steps]
-        for step, name in enumerate(frames):
-            (folder / name).write_bytes(draw_world((step + number) / 40, 0.7))
-        score = np.where(label, 0.8, 0.03) + generator.uniform(0, 0.2, (3, FILM_STEPS)) * (0.2 + label)
-        films.append({
-            "title": title, "episode": 7 + number, "frames": frames, "score": score.tolist(),
-            "label": label.astype(int).tolist(), "contact": (label & (steps % 2 == 0)).tolist(),
-            "heuristic": (abs(steps - 12) < 6).tolist(),
-        })  # fmt: skip
-    failures = []
-    for number in range(6):
-        kind = "missed" if number < 3 else "false alarm"
-        (folder / f"state-{number}.jpg").write_bytes(draw_world(0.5 + 0.05 * number, 0.7))
-        failures.append({
-            "image": f"state-{number}.jpg", "episode": 3 * number, "time": 11, "score": 0.123, "spread": 0.045,
-            "exact": number < 3, "effect": 0.0042 if number else None, "contact": False, "distance": 0.071,
-            "kind": kind,
-        })  # fmt: skip
-    line = np.linspace(-12, 12, 13)
-    distance = np.hypot(line[:, None] - 1, line)  # not the same along x and y
-    cai = np.where(distance > 3, np.exp(-distance / 5), np.nan)
-    np.savez(folder / "map.npz", x=line, y=line, cai=cai, effect=0.03 * cai**2, half=[2.5, 2.0])
-    index = {"timelines": films, "failures": failures, "map": {"file": "map.npz"}}
-    (folder / "index.json").write_text(json.dumps(index))
-
-
-def write_full_run(run: Path, episodes: int = 12, hostile: str = "") -> Path:
-    """A detection folder with everything that a report can show."""
-    write_run(run, episodes, hostile, world="pick-and-place")
-    with np.load(run / "scores.npz") as file:
-        arrays = {key: file[key] for key in file.files}
-    label = arrays["label"]
-    wider = label | np.roll(label, 3)
-    np.savez(run / "scores.npz", **arrays, label_heuristic=wider)
-    half = len(label) // 2
-    np.savez(run / "scores-random.npz", **{key: value[..., :half] for key, value in arrays.items() if value.ndim})
-    summary = json.loads((run / "summary.json").read_text())
-    summary["others"] = [
-        {"set": chosen, "title": title + hostile, "label": kind, "states": len(truth), "paper_share": share,
-         "positive_share": float(truth.mean()), "detectors": summary["detectors"]}
-        for chosen, title, kind, truth, share in (
-            ("test", "Against the paper’s heuristic label", "heuristic", wider, 0.412),
-            ("random", "On random-policy states, exact label", "exact", label[:half], None),
-            ("lost", "On states whose scores are not here", "exact", label, None),
-        )
-    ]  # fmt: skip
-    (run / "summary.json").write_text(json.dumps(summary))
-    (run / "studies.json").write_text(json.dumps(make_studies(hostile)))
-    (run / "diagnosis.json").write_text(json.dumps(make_diagnosis(hostile)))
-    write_pictures(run / "pictures", hostile)
-    return run
 
 
 @pytest.fixture(scope="module")
@@ -313,20 +167,6 @@ def test_pictures_are_inside_the_page(run: Path, page: str) -> None:
     assert shown == pytest.approx(100 * arrays["effect"], abs=1e-5, nan_ok=True)
     box = data["figures"]["map-cai"]["layout"]["shapes"][0]
     assert [box[key] for key in ("x0", "x1", "y0", "y1")] == [-2.5, 2.5, -2.0, 2.0]
-
-
-def change_deep(name: str, *keys: Any, value: Any) -> Callable[[Path], None]:
-    """Put a value somewhere inside a JSON file of the run."""
-
-    def change(run: Path) -> None:
-        content = json.loads((run / name).read_text())
-        inner = content
-        for key in keys[:-1]:
-            inner = inner[key]
-        inner[keys[-1]] = value
-        (run / name).write_text(json.dumps(content))
-
-    return change
 
 
 def write(name: str, content: bytes) -> Callable[[Path], Any]:

@@ -16,8 +16,7 @@ from matplotlib.axes import Axes
 from matplotlib.colors import to_hex
 from matplotlib.figure import Figure
 from matplotlib.image import imread
-from reporting.test_detection_questions import FILM_STEPS, write_full_run
-from reporting.test_report import change_json, write_run
+from support.detection_runs import FILM_STEPS, change_json, write_full_run, write_run
 from support.project import Import
 
 from butfor import cli

@@ -17,10 +17,10 @@ import torch
 pytest.importorskip("imageio_ffmpeg", reason="videos need the extra 'video'")
 
 from PIL import Image
-from reporting.test_report import HOSTILE, Tags
-from reporting.test_study_page import write_training
 from reporting.test_watch import Blind, register, untrained
+from support.pages import HOSTILE, Tags
 from support.small_training import small
+from support.study_runs import write_training
 
 from butfor.analysis.arms import ReadArm
 from butfor.analysis.claims import Curve

@@ -6,135 +6,19 @@ import shutil
 import subprocess
 import sys
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
-from html.parser import HTMLParser
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pytest
-from playwright.sync_api import Browser, Dialog, Page, sync_playwright
-from sklearn.metrics import average_precision_score, precision_recall_curve, roc_auc_score
+from playwright.sync_api import Browser, Page
+from support.browser import chromium, watched_pages
+from support.detection_runs import METRICS, STEPS, change_arrays, change_json, cut, write_run
+from support.pages import BREAKOUT, HOSTILE, Tags, page_data
 
 from butfor.reporting import charts as report_figures
 from butfor.reporting import page as report_page
 from butfor.reporting import report
-
-STEPS, WIDTH = 30, 0.2
-HOSTILE = "<script>alert(1)</script>"
-BREAKOUT = "</script><img src=x onerror=alert(2)>"
-METRICS = ("auc", "ap", "f1")
-PAPER = {"cai": (1.00, 0.98, 0.95), "entropy": (0.96, 0.47, 0.50), "attention": (0.42, 0.13, 0.18)}
-TITLES = {
-    "cai": "CAI",
-    "entropy": "Entropy",
-    "attention": "Attention",
-    "contact": "Contact",
-    "moved": "The object moved",
-}
-
-
-def slide_episodes(count: int, generator: np.random.Generator) -> dict[str, Any]:
-    """Episodes of a one-dimensional world: an agent that may push an object which then slides to a halt."""
-    observation = np.zeros((count, STEPS + 1, 4), np.float32)
-    action = generator.uniform(-1, 1, (count, STEPS, 1)).astype(np.float32)
-    action += np.where(np.arange(count) % 3 == 0, 0.6, 0.0)[:, None, None]  # every third agent goes for the object
-    contact, label = np.zeros((count, STEPS), bool), np.zeros((count, STEPS), bool)
-    for number in range(count):
-        agent, speed, velocity = generator.uniform(-4.9, -2.9), 0.0, 0.0
-        thing = agent + generator.uniform(1.0, 2.0)
-        for time in range(STEPS):
-            observation[number, time] = agent, speed, thing, velocity
-            reach = agent + 0.1 * (speed + 0.5)  # where full thrust would bring the agent
-            label[number, time] = reach + WIDTH >= thing
-            speed = speed + 0.5 * float(np.clip(action[number, time, 0], -1, 1))
-            agent = agent + 0.1 * speed
-            if agent + WIDTH >= thing:
-                contact[number, time] = True
-                agent, velocity, speed = thing - WIDTH, velocity + 2 * speed, 0.0
-            velocity = max(velocity - 0.147, 0.0)
-            thing = min(thing + 0.1 * velocity, 5.0)
-            agent = float(np.clip(agent, -5.0, -0.5))
-        observation[number, STEPS] = agent, speed, thing, velocity
-    goal = np.repeat(generator.uniform(0.5, 4.5, (count, 1, 1)), STEPS + 1, axis=1).astype(np.float32)
-    return {
-        "observation": observation, "action": action, "achieved_goal": observation[..., 2:3], "desired_goal": goal,
-        "length": np.full(count, STEPS), "sampled": np.ones((count, STEPS), bool), "contact": contact,
-        "label_exact": label,
-    }  # fmt: skip
-
-
-def measure(label: Any, score: Any) -> dict[str, float]:
-    """Area under ROC, average precision, best F1 and its threshold."""
-    precision, recall, thresholds = precision_recall_curve(label, score)
-    f1 = 2 * precision * recall / np.maximum(precision + recall, 1e-12)
-    best = int(np.argmax(f1[:-1]))
-    area, average = roc_auc_score(label, score), average_precision_score(label, score)
-    return {"auc": float(area), "ap": float(average), "f1": float(f1[best]), "threshold": float(thresholds[best])}
-
-
-def write_run(run: Path, episodes: int = 60, hostile: str = "", world: str = "slide") -> Path:
-    """Write a detection folder with five seeds of made-up scores; hostile is put wherever text is free."""
-    generator = np.random.default_rng(0)
-    data = slide_episodes(episodes, generator)
-    label = data["label_exact"].reshape(-1)
-    moved = np.abs(np.diff(data["observation"][..., 2], axis=1)) > 1e-6
-    shape = (5, label.size)
-    scores = {
-        "cai": np.where(label, generator.gamma(6.0, 0.3, shape), generator.exponential(0.06, shape)),
-        "entropy": 0.8 * label + generator.normal(0.0, 0.5, shape),
-        "attention": generator.uniform(0, 1, shape) ** (1 + np.arange(5))[:, None],
-        "contact": data["contact"].reshape(1, -1),
-        "moved": moved.reshape(1, -1),
-    }
-    detectors, rows = [], []
-    for name, values in scores.items():
-        measured = [measure(label, score) for score in values]
-        rows += [{"detector": name, "seed": seed, **row} for seed, row in enumerate(measured)]
-        numbers = {
-            key: {"mean": float(np.mean(column)), "std": float(np.std(column))}
-            for key in METRICS
-            for column in [[row[key] for row in measured]]
-        }
-        paper = {key: [value, 0.01] for key, value in zip(METRICS, PAPER.get(name, ()), strict=False)} or None
-        detectors.append({"name": name, "title": TITLES[name], "seeds": len(values), **numbers, "paper": paper})
-    config = {"env": world, "seeds": 5, "model": {"layers": [64, 64], "learning_rate": 3e-4, "note": hostile}}
-    versions = {
-        "butfor": "0.1.0", "python": "3.11.7", "torch": "2.13", "numpy": "2.4", "commit": None, "platform": "Linux",
-        "processor": "x86_64", "device": "cpu", "threads": 2, "command": f"butfor detect {world} {hostile}",
-        "started": "2025-01-31T12:00:00+00:00", "seconds": 512.3,
-    }  # fmt: skip
-    summary = {
-        "schema": 1, "env": world, "label": "exact", "states": int(label.size),
-        "positive_share": float(label.mean()), "detectors": detectors, "notes": ["A note. " + hostile],
-    }  # fmt: skip
-    (run / "data").mkdir(parents=True)
-    document = {"schema": 1, "kind": "detection", "label": f"{world}-default {hostile}", "config": config}
-    (run / "config.json").write_text(json.dumps(document))
-    (run / "versions.json").write_text(json.dumps(versions))
-    (run / "summary.json").write_text(json.dumps(summary))
-    (run / "metrics.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows))
-    episode, time = (axis.reshape(-1).astype(np.int32) for axis in np.indices((episodes, STEPS)))
-    floats: dict[str, Any] = {name: values.astype(np.float32) for name, values in scores.items()}
-    np.savez(run / "scores.npz", label=label, episode=episode, time=time, score_form=np.array("new"), **floats)
-    metadata = json.dumps({"world": world, "policy": f"random {hostile}"})
-    np.savez(run / "data" / "test.npz", metadata=np.array(metadata), **data)
-    return run
-
-
-class Tags(HTMLParser):
-    """Every start tag of a page with its attributes; what stands inside scripts and styles is no tag."""
-
-    def __init__(self, page: str) -> None:
-        super().__init__()
-        self.found: list[tuple[str, dict[str, str | None]]] = []
-        self.feed(page)
-
-    def handle_starttag(self, tag: str, attrs: list[tuple[str, str | None]]) -> None:
-        self.found.append((tag, dict(attrs)))
-
-    def named(self, tag: str) -> list[dict[str, str | None]]:
-        return [attributes for name, attributes in self.found if name == tag]
 
 
 @pytest.fixture(scope="module")
@@ -148,13 +32,6 @@ def run(tmp_path_factory: pytest.TempPathFactory) -> Path:
 @pytest.fixture(scope="module")
 def page(run: Path) -> str:
     return (run / "report.html").read_text(encoding="utf-8")
-
-
-def page_data(page: str) -> dict[str, Any]:
-    """The JSON that the page carries for its charts."""
-    found = re.search(r'<script type="application/json" id="page-data">(.*?)</script>', page, re.DOTALL)
-    assert found
-    return dict(json.loads(found[1]))
 
 
 def test_the_page_is_one_file_that_fetches_nothing(run: Path, page: str) -> None:
@@ -266,7 +143,7 @@ def test_settings_and_provenance_are_shown(page: str) -> None:
 
 
 def test_hostile_text_stays_text(tmp_path: Path, page: str) -> None:
-    run = write_run(tmp_path / "run", episodes=12, hostile=HOSTILE + BREAKOUT, world=BREAKOUT)
+    run = write_run(tmp_path / "run", episodes=12, hostile=HOSTILE + BREAKOUT, env=BREAKOUT)
     hostile = report.write_report(run).read_text(encoding="utf-8")
     ours, theirs = Tags(page), Tags(hostile)
     assert HOSTILE not in hostile
@@ -275,37 +152,6 @@ def test_hostile_text_stays_text(tmp_path: Path, page: str) -> None:
     assert len(theirs.named("script")) == len(ours.named("script"))
     assert not theirs.named("img")
     assert page_data(hostile)["timeline"]["layout"] is None
-
-
-def change_json(name: str, **values: Any) -> Callable[[Path], None]:
-    """Set or remove (None) keys of a JSON file of the run."""
-
-    def change(run: Path) -> None:
-        content = json.loads((run / name).read_text()) | values
-        (run / name).write_text(json.dumps({key: value for key, value in content.items() if value is not None}))
-
-    return change
-
-
-def change_arrays(name: str, **values: Any) -> Callable[[Path], None]:
-    """Replace arrays of an .npz of the run by a function of what they were."""
-
-    def change(run: Path) -> None:
-        with np.load(run / name) as file:
-            arrays = {key: file[key] for key in file.files}
-        np.savez(run / name, **{key: values.get(key, lambda array: array)(array) for key, array in arrays.items()})
-
-    return change
-
-
-def cut(name: str) -> Callable[[Path], None]:
-    """Keep the first half of a file, as a crash would."""
-
-    def change(run: Path) -> None:
-        content = (run / name).read_bytes()
-        (run / name).write_bytes(content[: len(content) // 2])
-
-    return change
 
 
 BROKEN: dict[str, tuple[Callable[[Path], Any], type[Exception], str]] = {
@@ -376,54 +222,10 @@ def test_the_report_never_loads_torch() -> None:
     assert subprocess.run([sys.executable, "-c", code], env=environment, timeout=120).returncode == 0
 
 
-@contextmanager
-def chromium() -> Iterator[Browser]:
-    """Headless Chromium, where it is installed."""
-    names = ("chromium", "chromium-browser", "google-chrome")
-    path = next((found for name in names if (found := shutil.which(name))), None)
-    if path is None:
-        pytest.skip(f"no browser to open the report with: none of {', '.join(names)} is installed")
-    arguments = ["--no-sandbox", "--disable-gpu", "--disable-background-networking", "--disable-component-update"]
-    with sync_playwright() as playwright:
-        browser = playwright.chromium.launch(executable_path=path, args=[*arguments, "--disable-sync"])
-        yield browser
-        browser.close()
-
-
 @pytest.fixture(scope="module")
 def browser() -> Iterator[Browser]:
     with chromium() as found:
         yield found
-
-
-@contextmanager
-def watched_pages(browser: Browser) -> Iterator[Callable[..., Page]]:
-    """Opens a report; afterwards nothing may have gone wrong in it and nothing may have been fetched."""
-    opened: list[Page] = []
-    wrong: list[str] = []
-    fetched: set[str] = set()
-
-    def refuse(dialog: Dialog) -> None:
-        wrong.append(dialog.message)
-        dialog.dismiss()
-
-    def open_page(run: Path, width: int = 1280, **options: Any) -> Page:
-        view = browser.new_page(viewport={"width": width, "height": 900}, **options)
-        opened.append(view)
-        view.on("console", lambda message: wrong.append(message.text) if message.type in ("error", "warning") else None)
-        view.on("pageerror", lambda error: wrong.append(str(error)))
-        view.on("dialog", refuse)
-        view.on("request", lambda request: fetched.add(request.url))
-        view.goto((run / "report.html").as_uri())
-        view.wait_for_selector("#plot-timeline .main-svg")
-        return view
-
-    yield open_page
-    addresses = {view.url for view in opened}
-    for view in opened:
-        view.close()
-    assert wrong == []
-    assert fetched == addresses
 
 
 @pytest.fixture
@@ -540,7 +342,7 @@ def test_charts_follow_the_colour_scheme(run: Path, view: Callable[..., Page]) -
 
 
 def test_other_worlds_have_no_drawing(tmp_path: Path, view: Callable[..., Page]) -> None:
-    run = write_run(tmp_path / "run", episodes=12, world="push")
+    run = write_run(tmp_path / "run", episodes=12, env="push")
     report.write_report(run)
     page = view(run)
     assert page.locator("#world").count() == 0

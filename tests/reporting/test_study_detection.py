@@ -10,10 +10,11 @@ from typing import Any
 
 import numpy as np
 import pytest
-from reporting.test_detection_questions import FILM_STEPS, write_full_run
-from reporting.test_report import HOSTILE, Tags, chromium, page_data
-from reporting.test_study_page import FITS, grey_png, section, words
 from results_page import write_results_page
+from support.browser import chromium
+from support.detection_runs import FILM_STEPS, write_full_run
+from support.pages import FITS, HOSTILE, Tags, page_data, section, words
+from support.study_runs import grey_png
 
 from butfor import cli
 from butfor.reporting.study_detection import FRAMES, study_tables

@@ -1,12 +1,9 @@
 """Pages of studies and of training runs: the numbers, what is missing, the verdicts; alive in a browser."""
 
-import html
 import json
 import re
 import shutil
-import struct
 import sys
-import zlib
 from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
@@ -15,8 +12,10 @@ from typing import Any
 import numpy as np
 import pytest
 from playwright.sync_api import Page
-from reporting.test_report import BREAKOUT, HOSTILE, Tags, chromium, page_data
 from results_page import write_results_page
+from support.browser import chromium
+from support.pages import BREAKOUT, FITS, HOSTILE, Tags, page_data, section, words
+from support.study_runs import RAMP, change_study, grey_png, write_root, write_training
 
 from butfor import cli
 from butfor.analysis import arms as report_arms
@@ -27,82 +26,6 @@ from butfor.reporting import study_figures as figures_study
 from butfor.reporting import study_page as report_study
 from butfor.reporting.study_figures import write_study_figures
 from butfor.reporting.study_page import write_study_index, write_study_report
-
-EVALUATIONS = (100, 200, 300, 400, 500)
-RAMP = [0.2, 0.4, 0.6, 0.8, 1.0]  # 30 % at 200, 60 % at 300, 90 % and 95 % at 500 episodes; its mean height is 0.6
-FLAT = [0.1] * 5
-FITS = "document.documentElement.scrollWidth <= window.innerWidth"
-SETTINGS = {"env": "push", "influence": ["priority"], "priority": {"kind": "uniform"}, "curiosity": "none"}
-
-
-def write_training(
-    folder: Path, curves: list[list[float]], asked: int = 500, played: int | None = None, note: str = ""
-) -> Path:
-    """A folder of a training run whose seeds succeed as told, evaluated every 100 episodes."""
-    folder.mkdir(parents=True)
-    label = f"training-push-influence=('priority',)-seeds={len(curves)}-agent.learning_rate=1e-05{note}"
-    config = SETTINGS | {"seeds": len(curves), "episodes": asked, "note": note}
-    document = {"schema": 1, "kind": "training", "label": label, "config": config}
-    (folder / "config.json").write_text(json.dumps(document))
-    versions = {"butfor": "0.1.0", "commit": "abc123" + note, "device": "cpu", "cores": 2, "command": "butfor train"}
-    (folder / "versions.json").write_text(json.dumps(versions))
-    rows = [
-        {"episode": episode, "seed": seed, "success": curve[place]}
-        for place, episode in enumerate(EVALUATIONS[: len(curves[0])])
-        for seed, curve in enumerate(curves)
-    ]
-    (folder / "metrics.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows))
-    played = asked if played is None else played
-    summary = {"schema": 1, "finished": played == asked, "played": played, "seconds": {"total": 100.0}}
-    (folder / "summary.json").write_text(json.dumps(summary))
-    return folder
-
-
-def write_detection(folder: Path, note: str = "") -> None:
-    folder.mkdir()
-    numbers = {metric: {"mean": 0.9, "std": 0.01} for metric in ("auc", "ap", "f1")}
-    detectors = [{"name": "cai", "title": "CAI" + note, "seeds": 5, **numbers, "paper": {"auc": [0.95, 0.01]}}]
-    summary = {"schema": 1, "env": "slide", "label": "exact", "states": 1234, "detectors": detectors}
-    (folder / "summary.json").write_text(json.dumps(summary))
-    document = {"schema": 1, "kind": "detection", "label": "detection-slide", "config": {"seeds": 5}}
-    (folder / "config.json").write_text(json.dumps(document))
-    (folder / "report.html").write_text("its own page")
-
-
-def claim(words: str, kind: str, arm: str, **others: Any) -> dict[str, Any]:
-    return {"words": words, "kind": kind, "arm": arm} | others
-
-
-def write_root(root: Path, note: str = "") -> Path:
-    """A folder with a study whose arms are in every state that there is."""
-    write_training(root / "slow", [FLAT] * 5)
-    write_training(root / "fast", [RAMP] * 5, note=note)
-    write_training(root / "cut", [RAMP[:3]] * 5, played=330)
-    write_training(root / "few", [[level] * 5 for level in (0.2, 0.4, 0.6)])
-    write_training(root / "begun", [FLAT])
-    for name in ("metrics.jsonl", "summary.json"):
-        (root / "begun" / name).unlink()
-    write_training(root / "broken", [FLAT])
-    (root / "broken" / "metrics.jsonl").write_text('{"episode": 1\n{}\n')
-    write_detection(root / "detection", note)
-    names = ("slow", "fast", "cut", "few", "begun", "broken", "absent", "detection")
-    arms = [
-        {"label": f"{name} arm{note}", "folder": name, "kind": "detection" if name == "detection" else "training"}
-        for name in names
-    ]
-    fast, slow = f"fast arm{note}", f"slow arm{note}"
-    claims = [
-        claim("Fast gets there. " + note, "reaches", fast, level=0.95, within=500),
-        claim("Fast is twice as fast.", "faster", fast, than=slow, factor=2.0),
-        claim("Slow is on par.", "on par", slow, than=fast),
-        claim("What is absent is fast.", "faster", f"absent arm{note}", than=slow, factor=2.0),
-        claim("Few are on par.", "on par", f"few arm{note}", than=slow),
-    ]
-    study = {"schema": 1, "name": "try", "title": "A try" + note, "about": "What it is about." + note, "size": "paper"}
-    study |= {"command": "butfor study try" + note, "arms": arms, "claims": claims}
-    (root / "studies").mkdir()
-    (root / "studies" / "try.json").write_text(json.dumps(study))
-    return root
 
 
 @pytest.fixture(scope="module")
@@ -116,28 +39,6 @@ def root(tmp_path_factory: pytest.TempPathFactory) -> Path:
 @pytest.fixture(scope="module")
 def page(root: Path) -> str:
     return (root / "reports" / "try.html").read_text(encoding="utf-8")
-
-
-def grey_png(width: int, height: int) -> bytes:
-    """A picture of one colour, by the rules of PNG: a header, compressed rows, an end, each with its checksum."""
-    parts = {
-        b"IHDR": struct.pack(">IIBBBBB", width, height, 8, 0, 0, 0, 0),
-        b"IDAT": zlib.compress(bytes([0, *[128] * width]) * height),
-        b"IEND": b"",
-    }
-    chunks = [struct.pack(">I", len(v)) + k + v + struct.pack(">I", zlib.crc32(k + v)) for k, v in parts.items()]
-    return report_study.PNG + b"".join(chunks)
-
-
-def words(markup: str) -> str:
-    """Text without tags, with single spaces."""
-    return " ".join(html.unescape(re.sub(r"<[^>]*>", " ", markup)).split())
-
-
-def section(page: str, name: str) -> str:
-    found = re.search(rf'<section aria-labelledby="{name}".*?</section>', page, re.DOTALL)
-    assert found, name
-    return found[0]
 
 
 def row_of(page: str, label: str) -> str:
@@ -308,11 +209,6 @@ def test_runs_that_are_shorter_than_the_study_asks_say_so(root: Path, tmp_path: 
     assert f"2 of 3 arms finished, 1 not run; size paper, but {short}" in index
     page, _ = told("fast", "cut", seeds=5, episodes=500)
     assert "1 of 2 arms finished, 1 unfinished; 330 to 500 of the paper's 500 episodes" in page  # what was played
-
-
-def change_study(root: Path, **values: Any) -> None:
-    path = root / "studies" / "try.json"
-    path.write_text(json.dumps(json.loads(path.read_text()) | values))
 
 
 ARM = {"label": "a", "folder": "fast", "kind": "training"}
