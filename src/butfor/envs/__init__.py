@@ -1,152 +1,26 @@
-"""The built-in worlds by name, and how to make many of any Gymnasium world at once."""
+"""Simulated environments and the ground truth about influence in them.
 
-import difflib
-import importlib
-import inspect
-import os
-from typing import Any
+`import butfor.envs` registers the built-in environments with Gymnasium: a line (`slide`) and three tasks of the Fetch
+robot, which load mujoco when the first one is made. Read `facts.py` first: one record per environment with what the
+rest of the library knows about it. `truth.py` forks saved states to find out whether the action matters.
+"""
 
-import gymnasium
-from gymnasium.envs.registration import EnvSpec, VectorizeMode, load_env_creator
-from gymnasium.vector import AutoresetMode, VectorEnv
-
+from butfor.envs.facts import EnvFacts, facts_of
 from butfor.envs.mujoco_mending import mend_when_imported
+from butfor.envs.registry import ENVS, env_id, is_fetch_world, make_vector_env, register_built_in, short_name
+from butfor.envs.vector import default_threads, processors
 
-# Short name -> Gymnasium id.
-ENVS: dict[str, str] = {}
-
-
-def _add_world(name: str, id: str, env: str, vector_env: str, steps: int, **kwargs: Any) -> None:
-    """Give a world a short name and register it with Gymnasium unless it already is."""
-    ENVS[name] = id
-    if id not in gymnasium.registry:
-        gymnasium.register(id, entry_point=env, vector_entry_point=vector_env, max_episode_steps=steps, kwargs=kwargs)
-
-
-_slide, _fetch, _rot_table = (f"{__name__}.{module}" for module in ("slide", "fetch", "rot_table"))
-_fetch_classes = (f"{_fetch}:FetchEnv", f"{_fetch}:FetchVectorEnv")
-_add_world("slide", "butfor/Slide-v0", f"{_slide}:SlideEnv", f"{_slide}:SlideVectorEnv", 30)
-_add_world("push", "butfor/FetchPush-v0", *_fetch_classes, 50, task="push")
-_add_world("pick-and-place", "butfor/FetchPickAndPlace-v0", *_fetch_classes, 50, task="pick_and_place")
-_add_world("rot-table", "butfor/FetchRotTable-v0", f"{_rot_table}:RotTableEnv", f"{_rot_table}:RotTableVectorEnv", 50)
+register_built_in()
 mend_when_imported()
 
-
-def env_id(name: str) -> str:
-    """Resolve a short name of a built-in world, or any registered Gymnasium id, to the Gymnasium id."""
-    if name in ENVS:
-        return ENVS[name]
-    if name in gymnasium.registry:
-        return name
-    (module, _, id), lacking = str(name).rpartition(":"), ""
-    if module:
-        _import_worlds(name, module)
-    else:  # the worlds that robotics people know by name
-        try:
-            gymnasium.register_envs(importlib.import_module("gymnasium_robotics"))
-        except ImportError:
-            lacking = "If it is one of gymnasium-robotics, install that: pip install 'butfor[fetch]'. "
-    try:
-        return gymnasium.spec(id).id
-    except (gymnasium.error.Error, ImportError, TypeError) as error:
-        candidates = {known.lower(): known for known in [*gymnasium.registry, *ENVS]}
-        close = difflib.get_close_matches(id.lower(), candidates, n=3)
-        hint = f" Did you mean {' or '.join(repr(candidates[match]) for match in close)}?" if close else ""
-        found = f"The module {module!r} was imported, but does not register it. " if module else ""
-        raise ValueError(
-            f"There is no world named {name!r}; the built-in worlds are {', '.join(ENVS)}, and any "
-            f"registered Gymnasium id works too ('module:Name-v0' imports the module that registers it; "
-            f"in Python, make_env=... gives train, resume, evaluate_run and watch one without an id). "
-            f"{lacking}{found}{hint.lstrip()}".rstrip()
-        ) from error
-
-
-def _import_worlds(name: str, module: str) -> None:
-    """Imports the module that registers a world; where that fails, the sentence says why."""
-    try:
-        importlib.import_module(module)
-    except Exception as error:  # whatever a user's module raises
-        if isinstance(error, ModuleNotFoundError) and f"{module}.".startswith(f"{error.name}."):
-            raise ValueError(
-                f"The world {name!r} needs the module {module!r}, but there is no {error.name!r} in this folder or "
-                "among the installed packages; go to the folder that holds it, or add that to PYTHONPATH."
-            ) from error
-        text = " ".join(str(error).split()) or "no more is said."
-        raise ValueError(
-            f"The module {module!r} of the world {name!r} cannot be imported; it raised {type(error).__name__}: {text}"
-        ) from error
-
-
-def short_name(world: str) -> str:
-    """The short name of a built-in world given by either name; other Gymnasium ids as they are."""
-    return {id: name for name, id in ENVS.items()}.get(env_id(world), world)
-
-
-def is_fetch_world(world: str) -> bool:
-    """Whether this is the short name or the Gymnasium id of one of the built-in Fetch worlds: all but slide."""
-    return any(world in names for names in ENVS.items() if names[0] != "slide")
-
-
-def make_vector_env(name: str, num_envs: int, **kwargs: Any) -> VectorEnv[Any, Any, Any]:
-    """Make worlds that reset only when told to, by reset(options={"reset_mask": mask})."""
-    if isinstance(num_envs, bool) or not isinstance(num_envs, int) or num_envs < 1:
-        raise ValueError(f"num_envs is {num_envs!r}; expected a whole number of worlds, 1 or more.")
-    id = env_id(name)
-    try:
-        if _can_disable_autoreset(gymnasium.spec(id)):
-            mode = VectorizeMode.VECTOR_ENTRY_POINT
-            worlds = gymnasium.make_vec(id, num_envs, mode, autoreset_mode=AutoresetMode.DISABLED, **kwargs)
-        else:
-            vector_kwargs = {"autoreset_mode": AutoresetMode.DISABLED}
-            worlds = gymnasium.make_vec(id, num_envs, VectorizeMode.SYNC, vector_kwargs, **kwargs)
-    except MemoryError:
-        raise
-    except Exception as error:  # whatever a user's constructor raises
-        refused = bool(kwargs) and isinstance(error, TypeError | gymnasium.error.Error)  # as of a render_mode
-        if refused or id in ENVS.values():
-            raise
-        raise _not_made(id, error) from error
-    if worlds.metadata.get("autoreset_mode") is not AutoresetMode.DISABLED:
-        worlds.close()
-        raise ValueError(
-            f"The vector environment of {id} did not disable its automatic reset (its mode is "
-            f"{worlds.metadata.get('autoreset_mode')}); its metadata must show AutoresetMode.DISABLED."
-        )
-    return worlds
-
-
-def _not_made(id: str, error: Exception) -> ValueError:
-    """An error of a world's constructor, or of its entry point, as a sentence that says what to do."""
-    text = " ".join(str(error).split()) or "no more is said."
-    hint = (
-        ". Where its constructor needs arguments, register it with kwargs={...}, or give make_env=... in Python."
-        if isinstance(error, TypeError)
-        else ""
-    )
-    entry = gymnasium.spec(id).entry_point
-    made = f" (entry point {entry!r})" if isinstance(entry, str) else ""
-    return ValueError(f"{id}{made} raised {type(error).__name__} when it was made: {text}{hint}")
-
-
-def _can_disable_autoreset(spec: EnvSpec) -> bool:
-    """Whether the world has a native vector environment with an autoreset_mode (CartPole's has none)."""
-    if spec.vector_entry_point is None:
-        return False
-    entry_point = spec.vector_entry_point
-    creator = load_env_creator(entry_point) if isinstance(entry_point, str) else entry_point
-    return "autoreset_mode" in inspect.signature(creator).parameters
-
-
-def processors() -> int:
-    """How many of the machine's processors this process may use."""
-    return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
-
-
-def default_threads() -> int:
-    """BUTFOR_THREADS where it is set, as for processes side by side; else all processors."""
-    given = os.environ.get("BUTFOR_THREADS", "")
-    if not given:
-        return processors()
-    if not given.isdecimal() or int(given) < 1:
-        raise ValueError(f"BUTFOR_THREADS is {given!r}; give a whole number of at least 1, or leave it unset.")
-    return int(given)
+__all__ = [
+    "ENVS",
+    "EnvFacts",
+    "default_threads",
+    "env_id",
+    "facts_of",
+    "is_fetch_world",
+    "make_vector_env",
+    "processors",
+    "short_name",
+]

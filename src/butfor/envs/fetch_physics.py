@@ -6,7 +6,6 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from butfor.envs import default_threads
 from butfor.envs.fetch_model import (
     CLEARANCE,
     CONTACT_POINTS,
@@ -18,6 +17,7 @@ from butfor.envs.fetch_model import (
     Task,
     build,
 )
+from butfor.envs.vector import default_threads
 
 Flags = npt.NDArray[np.bool_]
 Worlds = npt.NDArray[np.int64] | None  # ascending indices; None means all

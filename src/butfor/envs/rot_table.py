@@ -11,14 +11,14 @@ from typing import Any
 import numpy as np
 from gymnasium.vector import AutoresetMode
 
+from butfor.envs.facts import ROUND_TABLE_CENTRE, ROUND_TABLE_RADIUS, ROUND_TABLE_TOP
 from butfor.envs.fetch import MAX_EPISODE_STEPS, FetchEnv, FetchVectorEnv
 from butfor.envs.fetch_model import Floats, Task, mujoco
 from butfor.envs.fetch_physics import TIME_STEP, FetchPhysics
 
 TURN = np.pi / 4  # the angle of one period
 TIMINGS = {"paper": (25, 5), "release": (20, 5)}  # steps of moving and of pausing
-TABLE_CENTRE, TABLE_SIZE = (1.37, 0.75, 0.21), (0.38, 0.2, 0.0)  # radius and half height
-TABLE_TOP = 0.41
+TABLE_SIZE = (ROUND_TABLE_RADIUS, 0.2, 0.0)  # radius and half height
 TABLE_MASS, HINGE_DAMPING, SERVO_STIFFNESS = 1.0, 6.0, 300.0
 ROBOT, THING, TABLE, GUARD = 0b101, 0b011, 0b010, 0b100  # what shares a bit collides
 STANDING_LINKS = ("base_link", "torso_lift_link", "torso_fixed_link", "laser_link", "estop_link")
@@ -43,7 +43,7 @@ def replace_table(spec: Any) -> None:
                     geom.contype = geom.conaffinity = ROBOT
     spec.geom("object0").contype = spec.geom("object0").conaffinity = THING
     table = spec.body("table0")
-    table.pos = TABLE_CENTRE
+    table.pos = ROUND_TABLE_CENTRE
     top = table.geoms[0]
     top.type, top.size, top.mass = mujoco.mjtGeom.mjGEOM_CYLINDER, TABLE_SIZE, TABLE_MASS
     top.contype = top.conaffinity = TABLE
@@ -55,7 +55,7 @@ def replace_table(spec: Any) -> None:
     # A position servo whose set-point moves steadily: one that jumps each step jerks the table from under the object.
     servo.set_to_intvelocity(kp=SERVO_STIFFNESS)
     servo.actlimited = False
-    guard = spec.worldbody.add_body(name="guard0", pos=[*TABLE_CENTRE[:2], TABLE_TOP])
+    guard = spec.worldbody.add_body(name="guard0", pos=[*ROUND_TABLE_CENTRE[:2], ROUND_TABLE_TOP])
     plane = guard.add_geom(name="guard0", type=mujoco.mjtGeom.mjGEOM_PLANE, size=[0.38, 0.38, 1.0])
     plane.rgba, plane.contype, plane.conaffinity = [0, 0, 0, 0], GUARD, GUARD
     for link in STANDING_LINKS:  # MuJoCo's planes are endless: these stand through it and would be lifted by it
@@ -67,7 +67,7 @@ TASK = Task(
     blocked=False,
     extra_height=0.2,
     air_share=0.9,
-    object_height=TABLE_TOP,
+    object_height=ROUND_TABLE_TOP,
     edit=replace_table,
 )
 

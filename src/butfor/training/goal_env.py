@@ -206,10 +206,10 @@ def behaviour(world: GoalEnv, played: Played) -> dict[str, NDArray[np.float64]]:
     place, before = episodes.achieved_goal[:, 1:], episodes.achieved_goal[:, :-1]  # [N, T, 3]
     x, y, z = np.moveaxis(place, -1, 0)
     if short_name(world.name) == "rot-table":
-        from butfor.envs.rot_table import TABLE_CENTRE, TABLE_SIZE, TABLE_TOP
+        from butfor.envs.facts import ROUND_TABLE_CENTRE, ROUND_TABLE_RADIUS, ROUND_TABLE_TOP
 
-        beside = np.hypot(x - TABLE_CENTRE[0], y - TABLE_CENTRE[1]) >= TABLE_SIZE[0]
-        rest = TABLE_TOP + 0.025  # half of the object's height
+        beside = np.hypot(x - ROUND_TABLE_CENTRE[0], y - ROUND_TABLE_CENTRE[1]) >= ROUND_TABLE_RADIUS
+        rest = ROUND_TABLE_TOP + 0.025  # half of the object's height
     else:
         beside, rest = (x <= 1.19) | (x >= 1.5) | (y <= 0.59) | (y >= 0.9), 0.425
     lifted = (z > rest + 0.005) | (beside & (z > 0.03) & (z < rest - 0.005))

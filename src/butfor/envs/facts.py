@@ -1,0 +1,202 @@
+"""One record of facts per built-in environment: what the library knows beyond the Gymnasium interface.
+
+Ask `facts_of(env)` instead of testing for a name or counting columns. To add an environment, add a record to
+`BUILT_IN` and its entry points to `registry.py`.
+"""
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from typing import Any, Literal, Protocol
+
+import numpy as np
+import numpy.typing as npt
+
+from butfor.envs import fetch_expert, slide
+
+Flags = npt.NDArray[np.bool_]
+Columns = tuple[int, ...]
+Expert = Callable[[Mapping[str, Any], np.random.Generator, float, float], tuple[npt.NDArray[np.float32], Flags]]
+"""(observation, generator, noise, random share) -> actions [N, A] and which of them are uniform draws [N]."""
+
+MOVED = 1e-4  # metres in one step, from which on an object counts as moved
+LIFTED = 5e-3  # metres above its resting height, from which on an object counts as lifted
+FLOOR = 0.03  # metres; the centre of an object on the floor lies below
+OBJECT_HALF_SIZE = 0.025
+ROUND_TABLE_CENTRE = (1.37, 0.75, 0.21)
+ROUND_TABLE_RADIUS = 0.38
+ROUND_TABLE_TOP = 0.41
+
+
+class PlayedEpisodes(Protocol):
+    """The part of `butfor.rollouts.episodes.Episodes` that `EnvFacts.behaviour` reads."""
+
+    @property
+    def achieved_goal(self) -> npt.NDArray[np.float32]: ...  # [E, T + 1, 3]
+    @property
+    def contact(self) -> Flags | None: ...  # [E, T]
+    @property
+    def valid(self) -> Flags: ...  # [E, T]
+
+
+@dataclass(frozen=True)
+class Table:
+    """The table of a robot environment."""
+
+    resting_height: float  # of the centre of an object on the table
+    is_beside: Callable[[Any, Any], Flags]  # (x, y) -> whether that place is not above the table
+
+
+@dataclass(frozen=True)
+class EnvFacts:
+    """What the library knows about a built-in environment."""
+
+    name: str
+    """short name, as on the command line"""
+    id: str
+    """Gymnasium id"""
+    agent_position: Columns
+    """columns of the observation: position of the agent (of the robots: of the gripper)"""
+    object_position: Columns
+    agent_velocity: Columns
+    object_velocity: Columns
+    full_state: Columns
+    """columns of the observation without those that follow from others"""
+    expert: Expert
+    """the scripted policy"""
+    labels: tuple[str, ...]
+    """influence labels that `make_vector_env(labels=...)` or `heuristic_label` can add to a step"""
+    drawing: Literal["line", "robot"]
+    """how a state is drawn: on a line, or by MuJoCo's camera"""
+    object_offset: Columns = ()
+    """columns that repeat object_position - agent_position"""
+    relative_velocity: bool = False
+    """whether object_velocity is relative to agent_velocity"""
+    forks: bool = False
+    """whether saved states can be forked, see `make_forker`"""
+    table: Table | None = None
+    tensor_reward: bool = True
+    """whether compute_reward works on torch tensors, so that it can be captured in a CUDA graph"""
+
+    @property
+    def positions(self) -> Columns:
+        """Columns of the positions of agent and object."""
+        return self.agent_position + self.object_position
+
+    @property
+    def entity(self) -> Columns:
+        """Columns that an influence model predicts by default: the object's position."""
+        return self.object_position
+
+    def make_forker(self, **options: Any) -> Any:
+        """Make a `butfor.envs.truth.Forker` of this environment; `options` are its arguments."""
+        if not self.forks:
+            raise ValueError(f"States of {self.name} cannot be forked; expected {' or '.join(named(forks=True))}.")
+        from butfor.envs.truth import Forker
+
+        return Forker(self.name, **options)
+
+    def behaviour(self, episodes: PlayedEpisodes) -> dict[str, npt.NDArray[np.float64]]:
+        """Share of the steps of each episode [E] in which the object was moved, lifted and held.
+
+        Held means lifted and touched by a finger. The result is empty without a table or without contacts.
+        """
+        if self.table is None or episodes.contact is None:
+            return {}
+        place = episodes.achieved_goal[:, 1:]  # [E, T, 3]
+        before = episodes.achieved_goal[:, :-1]
+        x, y, z = np.moveaxis(place, -1, 0)
+        rest = self.table.resting_height
+        beside = self.table.is_beside(x, y)
+        lifted = (z > rest + LIFTED) | (beside & (z > FLOOR) & (z < rest - LIFTED))
+        moved = np.linalg.norm(place - before, axis=-1) > MOVED
+        steps = {"moved": moved, "lifted": lifted, "held": lifted & episodes.contact}
+        return {name: (value & episodes.valid).sum(1) / episodes.valid.sum(1) for name, value in steps.items()}
+
+
+def facts_of(env: str) -> EnvFacts | None:
+    """Look up a built-in environment.
+
+    Args:
+        env: short name or Gymnasium id, also as "module:id".
+
+    Returns:
+        Its facts, or None for an environment that is not built in.
+    """
+    if env in BUILT_IN:
+        return BUILT_IN[env]
+    id = env.rpartition(":")[2]
+    return next((facts for facts in BUILT_IN.values() if facts.id == id), None)
+
+
+def named(**wanted: Any) -> list[str]:
+    """Short names of the built-in environments whose facts have these values."""
+    return [name for name, facts in BUILT_IN.items() if all(getattr(facts, key) == wanted[key] for key in wanted)]
+
+
+def _slide_expert(
+    obs: Mapping[str, Any], generator: np.random.Generator, noise: float, random_share: float
+) -> tuple[npt.NDArray[np.float32], Flags]:
+    return slide.scripted_action(obs, generator, noise=noise, random_share=random_share)
+
+
+def _fetch_expert(task: str) -> Expert:
+    def act(
+        obs: Mapping[str, Any], generator: np.random.Generator, noise: float, random_share: float
+    ) -> tuple[npt.NDArray[np.float32], Flags]:
+        return fetch_expert.scripted_action(
+            task, obs["observation"], obs["desired_goal"], generator, noise, random_share
+        )
+
+    return act
+
+
+def _beside_square(x: Any, y: Any) -> Flags:
+    return np.asarray((x <= 1.19) | (x >= 1.5) | (y <= 0.59) | (y >= 0.9))
+
+
+def _beside_disc(x: Any, y: Any) -> Flags:
+    return np.asarray(np.hypot(x - ROUND_TABLE_CENTRE[0], y - ROUND_TABLE_CENTRE[1]) >= ROUND_TABLE_RADIUS)
+
+
+def _fetch(name: str, id: str, table: Table) -> EnvFacts:
+    """The facts that all Fetch environments share; the columns are gymnasium-robotics'."""
+    return EnvFacts(
+        name=name,
+        id=id,
+        agent_position=(0, 1, 2),
+        object_position=(3, 4, 5),
+        agent_velocity=(20, 21, 22),
+        object_velocity=(14, 15, 16),
+        full_state=(*range(6), *range(9, 25)),
+        expert=_fetch_expert(name.replace("-", "_")),
+        labels=("exact", "heuristic", "contact"),
+        drawing="robot",
+        object_offset=(6, 7, 8),
+        relative_velocity=True,
+        forks=True,
+        table=table,
+    )
+
+
+_SQUARE_TABLE = Table(0.425, _beside_square)
+_ROUND_TABLE = Table(ROUND_TABLE_TOP + OBJECT_HALF_SIZE, _beside_disc)
+BUILT_IN = {
+    facts.name: facts
+    for facts in (
+        EnvFacts(
+            name="slide",
+            id="butfor/Slide-v0",
+            agent_position=(0,),
+            object_position=(2,),
+            agent_velocity=(1,),
+            object_velocity=(3,),
+            full_state=(0, 1, 2, 3),
+            expert=_slide_expert,
+            labels=("exact",),  # contact is in every info without a request
+            drawing="line",
+        ),
+        _fetch("push", "butfor/FetchPush-v0", _SQUARE_TABLE),
+        _fetch("pick-and-place", "butfor/FetchPickAndPlace-v0", _SQUARE_TABLE),
+        _fetch("rot-table", "butfor/FetchRotTable-v0", _ROUND_TABLE),
+    )
+}
