@@ -111,7 +111,7 @@ def test_the_parts_of_a_dictionary_stand_in_the_order_of_their_names() -> None:
     found = read_arrays(obs, np.zeros((3, 1)))
     assert found.sizes == {"b": 2, "cube": 1, "robot/arm": 3, "robot/hand": 2}
     assert found.observation[2].tolist() == [1, 1, 2, 3, 3, 3, 4, 4]
-    assert found.entities(["cube=cube", "hand=robot/hand:1"]) == {"cube": (2,), "hand": (7,)}
+    assert found.entities(["cube=cube", "hand=robot/hand:1"]) == {"cube": [2], "hand": [7]}
     assert read_arrays(obs, np.zeros((3, 1)), ignore=["b", "robot/arm"]).sizes == {"cube": 1, "robot/hand": 2}
 
 

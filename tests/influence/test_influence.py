@@ -92,6 +92,12 @@ def brief_fit(**changes: Any) -> Influence:
     return Influence.fit(**given)
 
 
+def test_entities_are_given_as_a_mapping_or_as_text() -> None:
+    for words in (["object=1", "bystander=2"], ["object=observation:1:2", "bystander=2:"]):
+        assert brief_fit(entities=words).entities == ENTITIES
+    assert brief_fit(entities="object=1").entities == {"object": [1]}
+
+
 def test_influenced_states_are_told_from_free_ones_and_the_ablation_cannot(fitted: Influence) -> None:
     obs, _, _ = gate_world(600, 5)
     obs = obs[np.abs(obs[:, 0]) > 0.1]  # next to the edge of the gate a smooth model must err
@@ -402,7 +408,7 @@ def test_without_a_space_actions_are_tried_within_the_data() -> None:
         ({"obs": np.where(OBS[:200] == OBS[7, 1], np.nan, OBS[:200])}, "obs holds NaN.*row 7, column 1"),
         ({"action": np.where(ACTION[:200] == ACTION[9, 0], np.inf, ACTION[:200])}, "action holds.*row 9, column 0"),
         ({"entities": {}}, "entities is empty"),
-        ({"entities": {"cube": [3]}}, "'cube' names column 3, but observations have columns 0 to 2"),
+        ({"entities": {"cube": [3]}}, "'cube'.* 3;.*0 to 2"),
         ({"action_space": Box(-np.inf, 1, (2,))}, "infinite bounds"),
         ({"action_space": Box(-1, 1, (3,))}, r"(?i)action.*\b2\b.*\b3\b|action.*\b3\b.*\b2\b"),
         ({"action_space": Box(-1, 1, (1,))}, r"(?i)action.*\b2\b.*\b1\b|action.*\b1\b.*\b2\b"),

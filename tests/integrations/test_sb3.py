@@ -524,7 +524,7 @@ def test_the_model_waits_for_an_entity_that_has_not_moved() -> None:
         agent(env=Corridor(still=True, discrete=False), replay_buffer_kwargs={"entity": [0]}),
         quick_callback(),
     )
-    with pytest.warns(UserWarning, match=r"\{'entity': \(0,\)\} has not moved yet"):
+    with pytest.warns(UserWarning, match=r"\{'entity': \[0\]\} has not moved yet"):
         model.learn(160, callback=callback)
     assert callback.influence is None
     assert np.isnan(model.replay_buffer.scores).all()
@@ -561,7 +561,7 @@ def test_learning_on_without_the_callback_is_warned_of(every: int) -> None:
     [([3, 1], (3, 1)), (np.array([2]), (2,)), ("1:3", (1, 2)), ("observation:2", (2,)), ("a=observation:1,3", (1, 3))],
 )
 def test_entities_are_columns_or_words(entity: Any, columns: tuple[int, ...]) -> None:
-    assert list(make_buffer(InfluenceReplayBuffer, entity=entity).entities.values()) == [columns]
+    assert list(make_buffer(InfluenceReplayBuffer, entity=entity).entities.values()) == [list(columns)]
 
 
 def test_mistakes_are_answered_with_a_sentence() -> None:
@@ -574,12 +574,12 @@ def test_mistakes_are_answered_with_a_sentence() -> None:
         InfluenceReplayBuffer(10, image, actions, env, entity=[0])
     with pytest.raises(ValueError, match="optimize_memory_usage=True does not work"):
         agent(optimize_memory_usage=True)
-    with pytest.raises(ValueError, match="names columns 4 to 4; 'observation' has 0 to 3"):
+    with pytest.raises(ValueError, match=r"4 to 4.*observation.*0 to 3"):
         make_buffer(InfluenceReplayBuffer, entity=[2, 4])
     for entity in (["A=observation:1:2", "B=observation:2:3"], 2, [0.5], None):
         with pytest.raises(ValueError, match=r"expected one entity: columns .*\[3, 4, 5\], or words such as 'cube="):
             make_buffer(InfluenceReplayBuffer, entity=entity)
-    with pytest.raises(ValueError, match="'cube=state:1:2' is in 'state'"):
+    with pytest.raises(ValueError, match=r"'cube=state:1:2'.*'state'"):
         make_buffer(InfluenceReplayBuffer, entity="cube=state:1:2")
     with pytest.raises(ValueError, match=r"bonus.weight must be at least 0"):
         make_buffer(InfluenceReplayBuffer, **HAND, bonus=-1.0)

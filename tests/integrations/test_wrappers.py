@@ -469,7 +469,7 @@ def test_one_world_learns_with_discrete_actions() -> None:
     [
         ({}, ValueError, "either a saved Influence"),
         ({"influence": True, "entities": ["cube=1"]}, ValueError, "and not both"),
-        ({"entities": ["cube=3"]}, ValueError, "the observation has 0 to 2"),
+        ({"entities": ["cube=3"]}, ValueError, "columns 0 to 2"),
         ({"entities": {"cube": [3]}}, ValueError, "columns 0 to 2"),
         ({"entities": ["cube=1"], "learn_every": 0}, ValueError, "learn_every"),
         ({"entities": ["cube=1"], "memory": 99}, ValueError, "memory is 99"),
@@ -479,7 +479,7 @@ def test_one_world_learns_with_discrete_actions() -> None:
         ({"influence": True, "env": "discrete"}, ValueError, "other actions, from .* the world's, 3 discrete ones"),
         ({"influence": True, "env": "rescaled"}, ValueError, r"\[-1\] to \[1\], .* \[0\] to \[1\].*=env.action_space"),
         ({"influence": True, "env": "slide"}, ValueError, "fitted on states of 3 columns; the world has achieved_goal"),
-        ({"entities": ["goal=desired_goal:0"], "env": "slide"}, ValueError, "only where parts= names them"),
+        ({"entities": ["goal=desired_goal:0"], "env": "slide"}, ValueError, "desired_goal"),
         ({"entities": ["cube=cube:0"], "env": "nested"}, TypeError, "not images; the part 'camera'"),
         ({"entities": ["cube=0"], "env": "tuple"}, TypeError, "FlattenObservation"),
         ({"entities": ["sum=1"], "bonus": 0.2}, ValueError, "names other than sum and max"),

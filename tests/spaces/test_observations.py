@@ -7,7 +7,7 @@ import pytest
 from gymnasium import spaces
 
 from butfor.datasets.recording import flat_table
-from butfor.spaces.observations import choose_parts, entity_columns, flatten_parts, parts_of
+from butfor.spaces.observations import choose_parts, flatten_parts, parts_of
 
 GOAL: Any = spaces.Dict({name: spaces.Box(-1, 1, (size,)) for name, size in (
     ("observation", 4), ("achieved_goal", 1), ("desired_goal", 1))})  # fmt: skip
@@ -89,13 +89,3 @@ def test_rows_of_numbers_are_no_images() -> None:
     assert choose_parts(spaces.Box(-1, 1, (5, 6))) == {"": 30}
     with pytest.raises(TypeError, match="numbers; the observation is Discrete"):
         choose_parts(spaces.Discrete(3))
-
-
-def test_entities_are_named_in_the_parts_that_are_seen() -> None:
-    sizes = choose_parts(GOAL, ["desired_goal", "observation"])
-    assert entity_columns("cube=observation:1:3", sizes, GOAL) == {"cube": (2, 3)}
-    with pytest.raises(ValueError, match="sees achieved_goal, desired_goal only where parts="):
-        entity_columns(["goal=desired_goal:0"], choose_parts(GOAL), GOAL)
-    wrong: Any = [3, 4]
-    with pytest.raises(TypeError, match=r"entities is \[3, 4\]; expected"):
-        entity_columns(wrong, sizes, GOAL)

@@ -15,7 +15,7 @@ from numpy.typing import NDArray
 
 from butfor.rollouts.episodes import Bool
 from butfor.spaces.action_checks import MOST_ACTIONS
-from butfor.spaces.entities import parse_entities
+from butfor.spaces.entities import Entities, entity_columns
 from butfor.spaces.observations import is_image
 
 Table = NDArray[Any]
@@ -62,9 +62,9 @@ class Recording:
         rows = np.arange(len(before)) if chosen is None else np.flatnonzero(chosen)
         return self.observation[before[rows]], self.action[rows], self.observation[before[rows] + 1]
 
-    def entities(self, texts: Sequence[str]) -> dict[str, tuple[int, ...]]:
+    def entities(self, entities: Entities) -> dict[str, list[int]]:
         """Columns of entities that are named in words, such as ["cube=3:6"] or ["cube=observation:3:6"]."""
-        return parse_entities(texts, self.sizes)
+        return entity_columns(entities, self.sizes)
 
 
 def read_arrays(

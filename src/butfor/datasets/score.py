@@ -131,7 +131,7 @@ def score_file(
     return summary
 
 
-def named_entities(recording: Recording, texts: Sequence[str]) -> dict[str, tuple[int, ...]]:
+def named_entities(recording: Recording, texts: Sequence[str]) -> dict[str, list[int]]:
     """The columns of the entities that the texts name; at least one is needed."""
     if not texts:
         parts = ", ".join(f"{path or 'the observation'} ({size} columns)" for path, size in recording.sizes.items())
@@ -325,8 +325,8 @@ def _check_model(influence: Influence, path: str, recording: Recording, texts: S
         raise ValueError(f"{path} is of {law_is}; the data have {has}.")
     if discrete and recording.action.max() >= law.count:
         raise ValueError(f"{path} is of {law_is}; the data have an action {recording.action.max()}.")
-    given = {name: list(columns) for name, columns in recording.entities(texts).items()}
-    if texts and given != influence.entities:
+    given = recording.entities(texts) if texts else influence.entities
+    if given != influence.entities:
         raise ValueError(f"{path} has the entities {influence.entities}, not {given}; leave --entity out, or --model.")
 
 

@@ -46,6 +46,7 @@ from butfor.spaces.arrays import (
     like,
     to_tensor,
 )
+from butfor.spaces.entities import Entities
 
 FORMAT_VERSION = 2
 
@@ -82,7 +83,7 @@ class Influence:
         obs: Array,
         action: Array,
         next_obs: Array,
-        entities: Mapping[str, Sequence[int]],
+        entities: Entities,
         *,
         action_space: gymnasium.Space[Any] | None = None,
         validation: Sequence[Array] | float = 0.1,
@@ -106,21 +107,21 @@ class Influence:
         if members < 1:
             raise ValueError(f"members must be at least 1; got {members}.")
         transitions = check_transitions(obs, action, next_obs)
-        entities = check_entities(entities, *transitions[::2])
+        columns = check_entities(entities, *transitions[::2])
         law = check_count(ActionLaw.from_data(transitions[1]) if action_space is None else ActionLaw.of(action_space))
         law.check("action", transitions[1])
         warn_untried(law, transitions[1])
-        scale = target_scale(transitions, entities, model or ModelConfig())
+        scale = target_scale(transitions, columns, model or ModelConfig())
         center, spread = obs_range(transitions[0])
-        table = training_table(transitions, law, entities, scale, device, center, spread)
+        table = training_table(transitions, law, columns, scale, device, center, spread)
         if isinstance(validation, float | int):
             train, held_out = split_table(table, validation, seed)
         else:
             what, units = "validation must be a share or", (scale, center, spread)
-            train, held_out = table, checked_table(what, validation, law, entities, device, units)
+            train, held_out = table, checked_table(what, validation, law, columns, device, units)
         seeds = [seed * 1000 + member for member in range(members)]
-        network = fit_network(train, held_out, len(center), entity_dims(entities), model, fitting, seeds, progress)
-        return cls(network, law, entities, scale.tolist(), scoring, seed, center.tolist(), spread.tolist())
+        network = fit_network(train, held_out, len(center), entity_dims(columns), model, fitting, seeds, progress)
+        return cls(network, law, columns, scale.tolist(), scoring, seed, center.tolist(), spread.tolist())
 
     def score(self, obs: Array, generator: torch.Generator | None = None) -> dict[str, Any]:
         """CAI of each state, one array [N] an entity, in nats, at most log K.

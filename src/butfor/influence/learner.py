@@ -1,6 +1,6 @@
 """An `Influence` that learns along with an agent: a ring of transitions, and rounds of training that go on."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from typing import Any
 
 import gymnasium
@@ -14,7 +14,8 @@ from butfor.models.fitting import FOR_ANY_DATA, FitConfig, check_finite, make_op
 from butfor.models.networks import make_generators
 from butfor.spaces.action_checks import check_count, warn_untried
 from butfor.spaces.actions import ActionLaw
-from butfor.spaces.arrays import FEWEST_TRANSITIONS, Array, check_entities, check_table, check_transitions
+from butfor.spaces.arrays import FEWEST_TRANSITIONS, Array, check_table, check_transitions
+from butfor.spaces.entities import Entities, entity_columns
 
 FACTOR = 3.0  # by which the spread of the changes may differ from the units of the network before it starts anew
 
@@ -37,7 +38,7 @@ class InfluenceLearner:
         self,
         obs_size: int,
         action_space: gymnasium.Space[Any],
-        entities: Mapping[str, Sequence[int]],
+        entities: Entities,
         *,
         memory: int = 100_000,
         model: ModelConfig = ModelConfig(),
@@ -51,8 +52,7 @@ class InfluenceLearner:
             raise ValueError(f"memory is {memory}; expected room for at least {FEWEST_TRANSITIONS} transitions.")
         if fitting.batch_size < 2:
             raise ValueError(f"fitting.batch_size is {fitting.batch_size}; learning along needs at least 2.")
-        rows = torch.arange(2.0)[:, None]  # two rows that differ in every column: only the names are checked here
-        self.entities = check_entities(entities, rows.expand(2, obs_size), 2 * rows.expand(2, obs_size))
+        self.entities = entity_columns(entities, obs_size)
         self.law, self.obs_size, self.memory = check_count(ActionLaw.of(action_space)), obs_size, memory
         self.model, self.fitting, self.scoring, self.seed, self.device = model, fitting, scoring, seed, device
         self.added = 0

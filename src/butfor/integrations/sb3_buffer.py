@@ -18,7 +18,7 @@ from butfor.influence.influence import Influence
 from butfor.models.dynamics import Transitions
 from butfor.spaces.action_checks import other_actions
 from butfor.spaces.actions import ActionLaw, from_unit
-from butfor.spaces.entities import parse_entities
+from butfor.spaces.entities import entity_columns
 from butfor.spaces.observations import GOAL_PARTS
 from butfor.training.exploration import BonusConfig, add_bonus
 from butfor.training.priorities import PriorityConfig, by_influence
@@ -72,7 +72,7 @@ class InfluenceReplayBuffer(HerReplayBuffer):
                 f"entity is {entity!r}; expected one entity: columns of 'observation' such as [3, 4, 5], or words such "
                 "as 'cube=observation:3:6'."
             ) from error
-        self.entities = parse_entities([words if "=" in words else f"entity={words}"], {"observation": shape[0]})
+        self.entities = entity_columns(words if "=" in words else f"entity={words}", {"observation": shape[0]})
         self.law = ActionLaw.of(action_space)
         self.bonus = BonusConfig(weight=bonus, cap=cap, ceiling=ceiling)
         super().__init__(buffer_size, observation_space, action_space, env, **her)

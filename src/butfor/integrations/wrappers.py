@@ -22,7 +22,8 @@ from butfor.models.fitting import FOR_ANY_DATA, FitConfig
 from butfor.spaces.action_checks import other_actions
 from butfor.spaces.actions import ActionLaw
 from butfor.spaces.arrays import FEWEST_TRANSITIONS
-from butfor.spaces.observations import choose_parts, entity_columns, flatten_parts
+from butfor.spaces.entities import Entities, entity_columns
+from butfor.spaces.observations import choose_parts, flatten_parts
 from butfor.training.exploration import BonusConfig, add_bonus
 
 Table = NDArray[Any]
@@ -35,7 +36,7 @@ _IMPORTED_BY = os.getpid()
 class Settings(TypedDict, total=False):
     """What both wrappers take beside the world and the `Influence`; defaults are in brackets."""
 
-    entities: Mapping[str, Sequence[int]] | Sequence[str]
+    entities: Entities
     """instead of a saved `Influence`: what to learn about, as {"cube": [3, 4, 5]} or ["cube=observation:3:6"]"""
     parts: Sequence[str]
     """which parts of a dictionary the model sees, side by side in this order [`observation` of a goal world; else all,
@@ -75,7 +76,7 @@ class StepInfluence:
         action_space: spaces.Space[Any],
         influence: Influence | Path | str | None = None,
         *,
-        entities: Mapping[str, Sequence[int]] | Sequence[str] | None = None,
+        entities: Entities | None = None,
         parts: Sequence[str] | None = None,
         bonus: float | None = None,
         cap: float = 2.0,
@@ -110,11 +111,9 @@ class StepInfluence:
         """the parts that the model sees and how many numbers each has"""
         self.learner: InfluenceLearner | None = None
         if entities is not None:
-            if not isinstance(entities, Mapping):
-                entities = entity_columns(entities, self.sizes, observation_space)
             self.learner = InfluenceLearner(
-                sum(self.sizes.values()), action_space, entities, memory=memory, model=model, fitting=fitting,
-                scoring=scoring, seed=seed, device=device,
+                sum(self.sizes.values()), action_space, entity_columns(entities, self.sizes), memory=memory,
+                model=model, fitting=fitting, scoring=scoring, seed=seed, device=device,
             )  # fmt: skip
             self.names = list(self.learner.entities)
         elif self._saved is not None:

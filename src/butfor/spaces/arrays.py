@@ -1,13 +1,13 @@
 """Arrays from outside: numpy or torch, checked with sentences that name the offending row or column."""
 
-import operator
 import warnings
-from collections.abc import Mapping, Sequence
 from typing import Any
 
 import numpy as np
 import torch
 from torch import Tensor
+
+from butfor.spaces.entities import Entities, entity_columns
 
 Array = np.ndarray[Any, Any] | Tensor
 FEWEST_TRANSITIONS = 100
@@ -61,36 +61,20 @@ def change_rounding(obs: Tensor, next_obs: Tensor) -> Tensor:
     return 4 * epsilon * torch.maximum(obs.abs(), next_obs.abs()).amax(0)
 
 
-def check_entities(entities: Mapping[str, Sequence[int]], obs: Tensor, next_obs: Tensor) -> dict[str, list[int]]:
-    """Entities as lists of columns within range; warns of columns in which nothing can be learned."""
-    if not isinstance(entities, Mapping):
-        raise TypeError(f'entities is {entities!r}; expected names with columns, such as {{"cube": [3, 4, 5]}}.')
-    if not entities:
-        raise ValueError('entities is empty; name at least one, such as {"cube": [3, 4, 5]}.')
-    checked = {}
-    for name, members in entities.items():
-        try:
-            columns = [operator.index(column) for column in members]
-            if any(isinstance(column, bool | np.bool_) for column in members):
-                raise TypeError("true and false are no columns")
-        except TypeError as error:
-            raise TypeError(f"Entity {name!r} has columns {members!r}; expected a list of whole numbers.") from error
-        if not columns or len(set(columns)) != len(columns):
-            raise ValueError(f"Entity {name!r} has columns {columns}; expected at least one, each once.")
-        for column in columns:
-            if not 0 <= column < obs.shape[1]:
-                last = obs.shape[1] - 1
-                raise ValueError(f"Entity {name!r} names column {column}, but observations have columns 0 to {last}.")
+def check_entities(entities: Entities, obs: Tensor, next_obs: Tensor) -> dict[str, list[int]]:
+    """Read the entities' columns by `entity_columns`; warn of columns whose change never varies in the data [N, D]."""
+    found = entity_columns(entities, obs.shape[1])
+    for name, columns in found.items():
         change = next_obs[:, columns] - obs[:, columns]
         fixed = change.amax(0) - change.amin(0) <= change_rounding(obs[:, columns], next_obs[:, columns])
-        constant = [column for column, still in zip(columns, fixed, strict=True) if still]
+        constant = [column for column, is_fixed in zip(columns, fixed, strict=True) if is_fixed]
         if constant:
-            text = (
-                f"Column(s) {constant} of entity {name!r} always change by the same amount: no influence will be found."
+            warnings.warn(
+                f"Column(s) {constant} of entity {name!r} change by the same amount in every transition, so no "
+                "influence on them can be found.",
+                stacklevel=3,
             )
-            warnings.warn(text, stacklevel=3)
-        checked[name] = columns
-    return checked
+    return found
 
 
 def check_transitions(

@@ -8,8 +8,6 @@ import numpy as np
 from gymnasium import spaces
 from numpy.typing import NDArray
 
-from butfor.spaces.entities import parse_entities
-
 GOAL_PARTS = {"observation", "achieved_goal", "desired_goal"}
 IMAGE = 32 * 32  # numbers in a step: from here on a matrix, or a row of bytes, is taken for an image
 
@@ -67,21 +65,6 @@ def choose_parts(
         f"The Influence was fitted on states of {columns} columns; the world has {shown}. Name the parts that it was "
         "fitted on by parts=, or fit one on this world's states."
     )
-
-
-def entity_columns(
-    texts: Sequence[str] | str, sizes: Mapping[str, int], space: spaces.Space[Any]
-) -> dict[str, tuple[int, ...]]:
-    """Columns of entities in words, such as "cube=observation:3:6", in the parts that the model sees."""
-    texts = [texts] if isinstance(texts, str) else texts
-    if not all(isinstance(text, str) for text in texts):
-        raise TypeError(f'entities is {texts!r}; expected {{"cube": [3, 4, 5]}}, or words such as ["cube=3:6"].')
-    try:
-        return parse_entities(texts, sizes)
-    except ValueError as error:
-        unseen = [part for part in parts_of(space) if part not in sizes]
-        hint = f" The model sees {', '.join(unseen)} only where parts= names them." if unseen else ""
-        raise ValueError(f"{error}{hint}") from error
 
 
 def flatten_parts(obs: Any, parts: Mapping[str, int], rows: int) -> NDArray[Any]:

@@ -19,7 +19,7 @@ from butfor.models.dynamics import target_scale as scale_of
 from butfor.rollouts.errors import EnvError
 from butfor.rollouts.play import PARTS, Observation, Played, episode_seed, episode_steps, play, random_policy
 from butfor.spaces.actions import ActionLaw
-from butfor.spaces.entities import parse_entities
+from butfor.spaces.entities import entity_columns
 from butfor.training.remarks import unit_remarks
 from butfor.training.replay import Reward
 
@@ -321,7 +321,7 @@ def _goal_columns(name: str, played: Played) -> tuple[int, ...]:
 def _named(entity: tuple[int, ...] | None, entities: Sequence[str], size: int) -> dict[str, tuple[int, ...]]:
     """The entities that were named, each with its columns in rising order; none where the world is to be asked."""
     if entity is None:
-        parsed = parse_entities(entities, {"observation": size})
+        parsed = entity_columns(entities, size) if entities else {}
         return {name: tuple(sorted(columns)) for name, columns in parsed.items()}
     if not entity or len(set(entity)) < len(entity) or not all(0 <= column < size for column in entity):
         raise ValueError(f"entity is {entity}; expected different columns from 0 to {size - 1} of the observation.")

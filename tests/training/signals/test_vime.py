@@ -181,7 +181,7 @@ def test_progress_is_told(monkeypatch: pytest.MonkeyPatch) -> None:
     ("changes", "message"),
     [
         ({"batches": 0}, "batches must be at least 1; got 0"),
-        ({"entities": {"cube": [4]}}, "names column 4, but observations have columns 0 to 3"),
+        ({"entities": {"cube": [4]}}, "'cube'.* 4;.*0 to 3"),
         ({"action": np.zeros((199, 2))}, "obs, action and next_obs have 200, 199 and 200 rows"),
         ({"action": np.zeros((200, 3)), "action_space": BOX}, "the action space has 2 dimension"),
     ],

@@ -1,6 +1,6 @@
 """Ensemble disagreement (Pathak et al., 2019): curiosity as the spread of M networks' predictions, for R replicas."""
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from itertools import pairwise
 from pathlib import Path
@@ -16,6 +16,7 @@ from butfor.models.fitting import FitConfig, Fitting, make_optimizer, train_step
 from butfor.models.networks import ACTIVATIONS, Activation, InputNorm, Linear, draw_uniform, make_generators
 from butfor.spaces.action_checks import GUESSED, warn_untried
 from butfor.spaces.arrays import Array, check_entities, check_table, check_transitions, like
+from butfor.spaces.entities import Entities
 from butfor.training.replay import Weights
 from butfor.training.signals.transitions import Memory, Rounds, Units, load_model, save_model
 
@@ -142,7 +143,7 @@ class Disagreement:
         obs: Array,
         action: Array,
         next_obs: Array,
-        entities: Mapping[str, Sequence[int]],
+        entities: Entities,
         *,
         action_space: gymnasium.Space[Any] | None = None,
         validation: float = 0.1,

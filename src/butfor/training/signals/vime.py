@@ -1,7 +1,7 @@
 """VIME (Houthooft et al., 2016): curiosity as information gain about the dynamics, for anyone's arrays and online."""
 
 import warnings
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -15,6 +15,7 @@ from butfor.models.fitting import FitConfig, check_finite, make_optimizer
 from butfor.models.networks import draw_uniform, make_generators
 from butfor.spaces.action_checks import GUESSED, warn_untried
 from butfor.spaces.arrays import Array, check_entities, check_table, check_transitions, like
+from butfor.spaces.entities import Entities
 from butfor.training.replay import Weights
 from butfor.training.signals.transitions import BLOCK, Memory, Rounds, Units, load_model, save_model
 
@@ -36,7 +37,7 @@ class Vime:
         obs: Array,
         action: Array,
         next_obs: Array,
-        entities: Mapping[str, Sequence[int]],
+        entities: Entities,
         *,
         action_space: gymnasium.Space[Any] | None = None,
         config: VimeConfig | None = None,
