@@ -882,7 +882,7 @@ def test_labels_of_a_world_that_is_not_drawn(butfor_command: Butfor, monkeypatch
 
 
 def test_watch_hands_its_options_on(butfor_command: Butfor, monkeypatch: pytest.MonkeyPatch) -> None:
-    watch = pytest.importorskip("butfor.reporting.watch")
+    watch = pytest.importorskip("butfor.reporting.video")
     monkeypatch.setattr(watch, "watch", lambda *values: values)
     code, out, _ = butfor_command("watch", "run", "--out", "a.gif", "--seed", "3", "--episodes", "2", "--first", "5")
     assert code == 0

@@ -15,11 +15,11 @@ from gymnasium.envs.classic_control import PendulumEnv
 from support.project import ROOT
 
 EXAMPLES = sorted((ROOT / "examples").glob("*.py"))
-RUN_BY = {  # file of tests that calls its main
-    "cleanrl_ddpg": "test_examples",
-    "franka_kitchen": "test_foreign_worlds",
-    "sb3_her": "test_sb3",
-    "two_objects": "test_foreign_worlds",
+RUN_BY = {  # the test file that calls its main
+    "cleanrl_ddpg": "contracts/test_examples.py",
+    "franka_kitchen": "training/test_foreign_envs.py",
+    "sb3_her": "integrations/test_sb3.py",
+    "two_objects": "training/test_foreign_envs.py",
 }
 
 
@@ -38,7 +38,7 @@ def test_every_example_has_a_main_that_a_test_calls(path: Path) -> None:
     tree = ast.parse(path.read_text(encoding="utf-8"))
     assert "main" in {node.name for node in tree.body if isinstance(node, ast.FunctionDef)}
     assert f"python examples/{path.name}" in (ast.get_docstring(tree) or ""), "say at the top how it is started"
-    tests = (ROOT / "tests" / f"{RUN_BY[path.stem]}.py").read_text(encoding="utf-8")
+    tests = (ROOT / "tests" / RUN_BY[path.stem]).read_text(encoding="utf-8")
     assert re.search(rf"\b{path.stem}\b", tests)
     assert ".main(" in tests
 

@@ -276,10 +276,10 @@ def test_a_module_that_a_run_names_is_not_imported_by_reading_it(
     monkeypatch.syspath_prepend(str(tmp_path))
     run = Path(shutil.copytree(trained, tmp_path / "run"))
     record = json.loads((run / "config.json").read_text())
-    record["config"]["world"] = "canary_world:Canary-v0"
+    record["config"]["env"] = "canary_world:Canary-v0"
     (run / "config.json").write_text(json.dumps(record))
     tensors, header = load_tensors(run / "model.safetensors")
-    save_file(tensors, run / "model.safetensors", {"butfor": json.dumps(header | {"world": "canary_world:Canary-v0"})})
+    save_file(tensors, run / "model.safetensors", {"butfor": json.dumps(header | {"env": "canary_world:Canary-v0"})})
 
     assert config_from(Config, read_run(run)["config"]).env == "canary_world:Canary-v0"
     assert load_policy(run).env == "canary_world:Canary-v0"

@@ -224,7 +224,7 @@ def watch(
         episodes: how many episodes, one after the other
         first: the number of the first episode
     """
-    from butfor.reporting.watch import watch as render
+    from butfor.reporting.video import watch as render
 
     print(f"Video: {render(run, out, seed, episodes, first)}")
 

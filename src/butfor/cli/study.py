@@ -268,14 +268,14 @@ def _rliable(root: Path, name: str) -> str:
 
 def _film(root: Path, name: str) -> None:
     """The films of a study, and a line for each of its training runs."""
-    from butfor.reporting.films import film_study
+    from butfor.reporting.video import film_study
 
     with live_progress() as progress:
         films = film_study(root, name, progress)
     print(f"Films of {name}:" if films else f"Films of {name}: none, for it trains no agents.")
     for film in films:
         files = ", ".join(path.name for path in film.files)
-        print(f"  {film.label:<24}{f'{files}; ' if files else ''}{film.words}")
+        print(f"  {film.label:<24}{f'{files}; ' if files else ''}{film.note}")
 
 
 def _devices(name: str) -> list[str]:

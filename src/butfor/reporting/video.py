@@ -1,0 +1,537 @@
+"""Videos of trained agents, and film strips for the page of a study.
+
+`watch` writes a video of one run: the environment, and below it a panel with the influence of the actions up to now.
+`film_study` writes a film strip and such a video for every trained arm of a study.
+"""
+
+import warnings
+from collections.abc import Iterable, Iterator, Sequence
+from contextlib import closing, contextmanager
+from dataclasses import dataclass
+from importlib.util import find_spec
+from io import BytesIO
+from itertools import chain
+from pathlib import Path
+from typing import Any
+
+import gymnasium
+import numpy as np
+import torch
+from gymnasium.vector import VectorEnv
+from numpy.typing import NDArray
+
+from butfor.analysis.arms import ReadArm, read_study
+from butfor.envs import make_vector_env
+from butfor.envs.facts import facts_of
+from butfor.influence.influence import Influence
+from butfor.influence.scoring import combine_scores
+from butfor.rollouts.errors import EnvError
+from butfor.rollouts.play import Observation, Played, Progress, episode_seed, play
+from butfor.runs.files import check_place, written
+from butfor.runs.locks import locked
+from butfor.runs.record import config_from, read_run
+from butfor.training.agents.ddpg import TrainedPolicy, load_policy
+from butfor.training.goal_env import GoalEnv, MakeEnv, check_sizes, open_goal_env
+from butfor.training.settings import Config
+
+INSTALL = "install it with: pip install 'butfor[video]'"
+try:
+    from PIL import Image, ImageDraw, ImageFont
+    from PIL.PngImagePlugin import PngInfo
+except ImportError as error:
+    raise ImportError(f"Videos need pillow; {INSTALL}.") from error
+
+MIN_WIDTH = 240  # pixels of a video; the text of a narrower one could not be read
+OVERSAMPLING = 3  # plots are drawn this many times as large and reduced, which makes their lines smooth
+MIN_SCALE = 0.01  # nats; smaller values are not stretched to the height of the plot
+WHITE = (255, 255, 255)
+BLACK = (30, 30, 30)
+GREY = (110, 110, 110)
+LIGHT_GREY = (214, 214, 214)
+BLUE = (28, 92, 171)
+LIGHT_BLUE = (170, 200, 235)
+GREEN = (20, 125, 60)
+LIGHT_GREEN = (212, 240, 218)
+
+STRIP_FILE = "strip.png"
+VIDEO_FILE = "watch.mp4"
+MAX_STRIP_BYTES = 150_000
+TRIED_EPISODES = 10  # among which a successful one is chosen
+STRIP_FRAMES = 8
+# pixels of a film strip
+FRAME_WIDTH = 160
+MAX_FRAME_HEIGHT = 200
+GAP = 6
+LABEL_HEIGHT = 30
+PLOT_HEIGHT = 120
+TITLE_HEIGHT = 30
+FONT_SIZE = 20  # half of it, on a phone, can still be read
+WIDE = 2  # images at least this many times as wide as high are drawn larger, in two rows
+
+
+@dataclass(frozen=True)
+class EpisodePlot:
+    """What is plotted of an episode: a value, and whether the goal is reached, in each of its T + 1 states."""
+
+    quantity: str
+    unit: str
+    values: NDArray[np.float64]  # [T + 1]
+    reached: NDArray[np.bool_]  # [T + 1]
+    title: str
+
+    def texts(self, step: int) -> tuple[str, str, str]:
+        """The texts above the plot at a step: ("step 17", "CAI 0.83 nats", "goal reached")."""
+        value = f"{self.quantity} {self.format(self.values[step])} {self.unit}".rstrip()
+        return f"step {step}", value, "goal reached" if self.reached[step] else ""
+
+    def format(self, value: float) -> str:
+        """A number with two decimals, or three where the whole scale is below 0.1."""
+        low, high = self.scale()
+        return f"{value:.{2 if high - low >= 0.1 else 3}f}"
+
+    def scale(self) -> tuple[float, float]:
+        """The ends of the value axis, the same for all steps of the episode."""
+        low = min(0.0, float(self.values.min()))
+        high = max(0.0, float(self.values.max()))
+        return low, max(high, low + MIN_SCALE)
+
+    def outcome(self) -> str:
+        """How the episode ends, in words."""
+        if not self.reached[-1]:
+            return "the goal is not reached at the end"
+        return f"the goal is reached from step {max(np.flatnonzero(~self.reached), default=-1) + 1} on"
+
+
+@dataclass(frozen=True)
+class RecordedEpisode:
+    """Images of the T + 1 states of an episode, if they were rendered, and the plot that belongs to them."""
+
+    images: list[Image.Image]
+    plot: EpisodePlot
+
+
+@dataclass(frozen=True)
+class Recorder:
+    """Plays and renders evaluation episodes of one seed of a run."""
+
+    env: VectorEnv[Any, Any, Any]
+    goal_env: GoalEnv
+    policy: TrainedPolicy
+    influence: Influence | None
+    combine: str
+    width: int  # pixels of an image
+    crop: bool  # to the table of a robot
+
+    def record(self, number: int, render: bool = True) -> RecordedEpisode:
+        """Play the episode with this number as in the run's evaluation."""
+        images: list[Image.Image] = []
+
+        def act(group: int, time: int, obs: Observation) -> tuple[NDArray[Any], NDArray[np.bool_]]:
+            if render:
+                images.append(self._render())
+            return self.policy(obs), np.zeros(1, dtype=bool)
+
+        played = play([self.env], act, [episode_seed(self.policy.seed, 1, number)], self.goal_env.steps)
+        if render:
+            images.append(self._render())  # play does not reset a finished environment
+        plot = self._plot(played, f"{self.goal_env.name}, seed {self.policy.seed}, episode {number}")
+        return RecordedEpisode(images[: len(plot.values)], plot)
+
+    def _render(self) -> Image.Image:
+        """The current state, `width` pixels wide and an even number high."""
+        name = self.goal_env.name
+        try:
+            rendered: Any = self.env.render()
+        except Exception as error:  # each environment fails in its own way
+            hint = "" if self.crop else " Without a screen, MuJoCo environments need MUJOCO_GL=egl."
+            raise EnvError(f"{name} cannot be rendered ({error}).{hint}") from error
+        array = _to_rgb(np.asarray(None if rendered is None else rendered[0]), name)
+        if self.crop:
+            top = self.width * 4 // 15
+            left = self.width // 4
+            array = array[top : top + self.width, left : left + self.width]
+        image = Image.fromarray(array)
+        size = (self.width, max(round(image.height * self.width / image.width / 2) * 2, 2))
+        return image if image.size == size else image.resize(size, Image.Resampling.LANCZOS)
+
+    def _plot(self, played: Played, title: str) -> EpisodePlot:
+        """CAI of each state, or its reward where the run has no influence model.
+
+        CAI of several entities is combined as in training: their sum or maximum, or one of them by name.
+        """
+        episodes = played.episodes
+        states = int(episodes.length[0]) + 1
+        goals = (torch.from_numpy(goal[0, :states]) for goal in (episodes.achieved_goal, episodes.desired_goal))
+        reward = self.goal_env.reward(*goals).double().numpy()
+        reached = reward >= 0
+        reached[-1] |= played.success[0]
+        if self.influence is None:
+            return EpisodePlot("reward", "", reward, reached, f"{title}; no influence model in this run")
+        scores = self.influence.score(episodes.observation[0, :states])
+        if self.combine in scores:
+            scores = {self.combine: scores[self.combine]}
+        stacked = torch.from_numpy(np.stack(list(scores.values()), -1))  # [T + 1, J]
+        values = combine_scores(stacked, self.combine).double().numpy()  # [T + 1]
+        if len(self.influence.entities) > 1:
+            title += f"; {self.combine}" + (f" of {' and '.join(scores)}" if len(scores) > 1 else "")
+        return EpisodePlot("CAI", "nats", values, reached, title)
+
+
+def watch(
+    run: Path | str,
+    out: Path | str | None = None,
+    seed: int | None = None,
+    episodes: int = 1,
+    first: int = 0,
+    size: int = 480,
+    *,
+    make_env: MakeEnv | None = None,
+) -> Path:
+    """Write a video of a run's trained policy, playing the episodes of its evaluation.
+
+    Args:
+        run: Run folder, or the model.safetensors in it.
+        out: Path of the video, .mp4 or .gif; by default watch.mp4 in the run folder.
+        seed: One of the run's seeds; by default its first.
+        episodes: Number of episodes, one after the other.
+        first: Number of the first episode.
+        size: Width of the video in pixels.
+        make_env: Makes one environment with render_mode="rgb_array"; by default it is made by its name.
+
+    Returns:
+        The path of the video.
+
+    Raises:
+        ValueError: The environment cannot be rendered, or an argument is out of range.
+        ImportError: An .mp4 needs imageio-ffmpeg.
+    """
+    if episodes < 1 or first < 0:
+        raise ValueError(f"episodes must be at least 1 and first at least 0; got {episodes} and {first}.")
+    if size < MIN_WIDTH or size % 2:
+        raise ValueError(f"size must be an even number of pixels, at least {MIN_WIDTH}; got {size}.")
+    path = _video_path(_run_folder(run), out)
+    with open_recorder(run, seed, size, make_env) as recorder:
+        write_video(path, (recorder.record(number) for number in range(first, first + episodes)), recorder)
+    return path
+
+
+@contextmanager
+def open_recorder(
+    run: Path | str, seed: int | None = None, width: int = 480, make_env: MakeEnv | None = None
+) -> Iterator[Recorder]:
+    """Open a run's environment with the trained policy and the influence model of one of its seeds."""
+    policy = load_policy(run, seed)
+    folder = _run_folder(run)
+    influence, combine = None, "sum"
+    if (folder / "influence.safetensors").is_file():
+        influence = Influence.load(folder / "influence.safetensors", replica=policy.seeds.index(policy.seed))
+        if len(influence.entities) > 1:
+            combine = config_from(Config, read_run(folder)["config"]).combine
+    # the entity and its scale, which open_goal_env finds by playing otherwise, are not used here
+    goal_env = open_goal_env(policy.env, entity=(0,), target_scale=1.0, make_env=make_env)
+    check_sizes(goal_env, run, policy.sizes)
+    facts = facts_of(policy.env)
+    crop = make_env is None and facts is not None and facts.drawing == "robot"
+    options = {"width": width * 3 // 2, "height": width * 3 // 2} if crop else {}
+    try:
+        if make_env is None:
+            env = make_vector_env(policy.env, 1, render_mode="rgb_array", **options)
+        else:
+            env = goal_env.make(1)
+    except (TypeError, gymnasium.error.Error) as error:
+        raise ValueError(
+            f"{policy.env} cannot be rendered: it does not accept render_mode='rgb_array' ({error})."
+        ) from error
+    with closing(env):
+        modes = env.metadata.get("render_modes") or []
+        if env.render_mode != "rgb_array" or "rgb_array" not in modes:
+            raise ValueError(
+                f"{policy.env} cannot be rendered: it was made with render_mode={env.render_mode!r} and has the render "
+                f"modes {list(modes)}; expected 'rgb_array'."
+            )
+        yield Recorder(env, goal_env, policy, influence, combine, width, crop)
+
+
+def write_video(path: Path, recorded: Iterable[RecordedEpisode], recorder: Recorder) -> None:
+    """Write a video of episodes as they are recorded: .gif by pillow, .mp4 by ffmpeg."""
+    fps = float(recorder.env.metadata.get("render_fps") or 30)
+    frames = (frame for episode in recorded for frame in _video_frames(episode, recorder.width))
+    opening = next(frames)
+    with written(path) as temporary:
+        if path.suffix.lower() == ".gif":
+            opening.save(temporary, "GIF", save_all=True, append_images=frames, duration=round(1000 / fps), loop=0)
+            return
+        from imageio_ffmpeg import write_frames
+
+        # the temporary name does not show the format; faststart lets a browser play while it loads
+        options = ["-f", "mp4", "-movflags", "+faststart"]
+        with closing(
+            write_frames(temporary, opening.size, fps=fps, codec="libx264", macro_block_size=2, output_params=options)
+        ) as video:
+            video.send(None)  # starts ffmpeg
+            for frame in chain([opening], frames):
+                video.send(frame.tobytes())
+
+
+def draw_panel(plot: EpisodePlot, step: int, width: int) -> Image.Image:
+    """The panel below the image of a step: texts, and the plot up to this step."""
+    pixel = width * OVERSAMPLING / 480  # all lengths are those of a panel 480 pixels wide
+    panel = Image.new("RGB", (width * OVERSAMPLING, _panel_height(width) * OVERSAMPLING), WHITE)
+    draw = ImageDraw.Draw(panel)
+    large, small = (ImageFont.load_default(points * pixel) for points in (15, 11))
+    # each text keeps its place through the episode, so the widest value decides where the next begins
+    extremes = (int(plot.values.argmin()), int(plot.values.argmax()))
+    widest = (f"step {len(plot.values) - 1}", max((plot.texts(t)[1] for t in extremes), key=len), "")
+    left = 12 * pixel
+    for text, space, colour in zip(plot.texts(step), widest, (BLACK, BLUE, GREEN), strict=True):
+        draw.text((left, 6 * pixel), text, colour, large)
+        left += draw.textlength(space, large) + 16 * pixel
+    draw.text((12 * pixel, 27 * pixel), plot.title, GREY, small)
+    draw_plot(draw, plot, step, (44 * pixel, 50 * pixel, 468 * pixel, 108 * pixel), pixel, [step])
+    return panel.reduce(OVERSAMPLING)
+
+
+def draw_plot(
+    draw: ImageDraw.ImageDraw,
+    plot: EpisodePlot,
+    step: int,
+    box: tuple[float, float, float, float],
+    pixel: float,
+    dots: Sequence[int],
+) -> None:
+    """Draw the values up to a step into a box as wide as the whole episode, with dots at some steps."""
+    left, top, right, bottom = box
+    font = ImageFont.load_default(11 * pixel)
+    last = len(plot.values) - 1
+    low, high = plot.scale()
+    x = left + (right - left) * np.arange(last + 1) / max(last, 1)
+    y = bottom - (bottom - top) * (np.clip(plot.values, low, high) - low) / (high - low)
+    half = (right - left) / max(last, 1) / 2
+    for t in np.flatnonzero(plot.reached[: step + 1]):
+        draw.rectangle((max(x[t] - half, left), top, min(x[t] + half, right), bottom), LIGHT_GREEN)
+    zero = bottom + (bottom - top) * low / (high - low)
+    line = [(float(x[t]), float(y[t])) for t in range(step + 1)]
+    if step:
+        draw.polygon([(line[0][0], zero), *line, (line[-1][0], zero)], LIGHT_BLUE)
+    for edge in (top, bottom):
+        draw.line((left, edge, right, edge), LIGHT_GREY, round(pixel))
+    draw.line(line, BLUE, round(2 * pixel), joint="curve")
+    radius = 3.5 * pixel
+    for across, down in (line[t] for t in dots):
+        draw.ellipse((across - radius, down - radius, across + radius, down + radius), BLUE)
+    for number, height in ((high, top), (low, bottom)):
+        label = plot.format(number).rstrip("0").rstrip(".")
+        draw.text((left - 5 * pixel, height), label, GREY, font, anchor="rm")
+    draw.text((left - 5 * pixel, (top + bottom) / 2), plot.unit, GREY, font, anchor="rm")
+
+
+def _video_frames(episode: RecordedEpisode, width: int) -> Iterator[Image.Image]:
+    """A frame for each state of an episode: its image, and the panel below."""
+    for step, image in enumerate(episode.images):
+        frame = Image.new("RGB", (width, image.height + _panel_height(width)), WHITE)
+        frame.paste(image, (0, 0))
+        frame.paste(draw_panel(episode.plot, step, width), (0, image.height))
+        yield frame
+
+
+def _panel_height(width: int) -> int:
+    """A quarter of the width, even."""
+    return width // 8 * 2
+
+
+def _run_folder(run: Path | str) -> Path:
+    return Path(run) if Path(run).is_dir() else Path(run).parent
+
+
+def _video_path(folder: Path, out: Path | str | None) -> Path:
+    """The path of the video; paths that cannot be written are refused before anything is played."""
+    has_ffmpeg = find_spec("imageio_ffmpeg") is not None
+    if out is None and not has_ffmpeg:
+        warnings.warn(f"Writing a .gif, because .mp4 needs imageio-ffmpeg; {INSTALL}.", stacklevel=3)
+    path = folder / (VIDEO_FILE if has_ffmpeg else "watch.gif") if out is None else Path(out)
+    if path.suffix.lower() not in (".mp4", ".gif"):
+        raise ValueError(f"A video must end in .mp4 or .gif; got {path}.")
+    if path.suffix.lower() == ".mp4" and not has_ffmpeg:
+        raise ImportError(f"{path} needs imageio-ffmpeg; {INSTALL}, or write a .gif.")
+    if path.is_dir():
+        raise FileExistsError(f"{path} is a folder; expected the path of a video.")
+    check_place(path)
+    return path
+
+
+def _to_rgb(array: NDArray[Any], name: str) -> NDArray[np.uint8]:
+    """What render() returned as red, green and blue from 0 to 255: [height, width, 3]."""
+    given = array.item() if array.ndim == 0 else f"an array {list(array.shape)} of {array.dtype}"
+    if array.ndim == 3 and array.shape[2] in (3, 4) and array.size and array.dtype.kind in "fiu":
+        is_float = array.dtype.kind == "f"
+        low, high = array.min(), array.max()
+        if low >= 0 and high <= (1 if is_float else 255):
+            return (array[..., :3] * 255 + 0.5 if is_float else array[..., :3]).astype(np.uint8)
+        given = f"{given} from {low:g} to {high:g}"
+    raise ValueError(
+        f"{name} cannot be rendered: render() returned {given}; expected an array [height, width, 3] of integers from "
+        "0 to 255 or floats from 0 to 1."
+    )
+
+
+# --- film strips of a study ---------------------------------------------------------------------------
+
+
+@dataclass(frozen=True)
+class Film:
+    """The films of one arm of a study: the files that exist now, and a note on how they came about."""
+
+    label: str
+    files: tuple[Path, ...]
+    note: str
+
+
+def film_study(root: Path | str, name: str, progress: Progress = lambda stage, done, total, text: None) -> list[Film]:
+    """Write strip.png, and watch.mp4 where ffmpeg is installed, for every training arm with a trained agent.
+
+    Files newer than the agent are kept. An arm that cannot be filmed gets a note, and the others are filmed.
+
+    Args:
+        root: Folder of the studies.
+        name: Name of the study.
+        progress: Called with (stage, done, total, text).
+
+    Returns:
+        One entry for each training arm.
+    """
+    films: list[Film] = []
+    arms = [arm for arm in read_study(Path(root), name).arms if arm.kind == "training"]
+    for number, arm in enumerate(arms):
+        progress("films", number, len(arms), arm.label)
+        try:
+            films.append(film_arm(arm))
+        except (ImportError, ValueError, RuntimeError, OSError) as error:  # also: another process has the lock
+            films.append(Film(arm.label, (), f"skipped: {error}"))
+    if arms:
+        progress("films", len(arms), len(arms), "done")
+    return films
+
+
+def film_arm(arm: ReadArm) -> Film:
+    """Write the films of one arm that are missing or older than its agent."""
+    agent = arm.folder / "model.safetensors"
+    if arm.state in ("not run", "broken"):
+        return Film(arm.label, (), f"skipped: it {arm.words}")
+    if not agent.is_file():
+        return Film(arm.label, (), f"skipped: {arm.folder} contains results, but no trained agent ({agent.name})")
+    files: tuple[Path, ...] = (arm.folder / STRIP_FILE,)
+    missing = f"; no video: it needs imageio-ffmpeg, {INSTALL}"
+    if find_spec("imageio_ffmpeg") is not None:
+        files += (arm.folder / VIDEO_FILE,)
+        missing = ""
+    due = [path for path in files if not path.is_file() or path.stat().st_mtime_ns < agent.stat().st_mtime_ns]
+    if not due:
+        return Film(arm.label, files, f"kept: newer than the agent{missing}")
+    with locked(arm.folder), open_recorder(arm.folder, best_seed(arm)) as recorder:
+        episode = recorder.record(choose_episode(recorder))
+        for path in due:
+            if path.name == STRIP_FILE:
+                write_strip(path, episode)
+            else:
+                write_video(path, [episode], recorder)
+    return Film(arm.label, files, f"{episode.plot.title}: {episode.plot.outcome()}{missing}")
+
+
+def best_seed(arm: ReadArm) -> int | None:
+    """The seed with the highest success at the last evaluation; of equal ones, that which does most to the object.
+
+    Where influence is the only reward, success is chance, and only what is done to the object counts.
+    """
+    if arm.curve is None:
+        return None
+    behaviour = sum((curve.success[:, -1] for curve in arm.behaviour.values()), np.zeros(len(arm.seeds)))
+    intrinsic = "intrinsic" in ((arm.config.get("config") or {}).get("influence") or [])
+    success = 0 * behaviour if intrinsic else arm.curve.success[:, -1]
+    order = np.lexsort((-arm.curve.success.mean(1), -behaviour, -success))
+    return arm.seeds[int(order[0])]
+
+
+def choose_episode(recorder: Recorder, tries: int = TRIED_EPISODES) -> int:
+    """The first episode that ends at a goal not reached from the start; else any success, else the first."""
+    success = None
+    for number in range(tries):
+        reached = recorder.record(number, render=False).plot.reached  # rendering takes most of the time
+        if reached[-1] and not reached[0]:
+            return number
+        if reached[-1] and success is None:
+            success = number
+    return success or 0
+
+
+def write_strip(path: Path, episode: RecordedEpisode) -> None:
+    """Write the film strip as a PNG with few enough colours to be small, and its description in the metadata."""
+    strip = draw_strip(episode)
+    text = PngInfo()
+    text.add_text("Description", describe(episode.plot))
+    for colours in (256, 128, 64, 32, 16, 8):
+        content = BytesIO()
+        reduced = strip.quantize(colours, Image.Quantize.FASTOCTREE)  # keeps rare colours, such as the goal's
+        reduced.save(content, "PNG", optimize=True, pnginfo=text)
+        if len(content.getvalue()) <= MAX_STRIP_BYTES:
+            break
+    with written(path) as temporary:
+        temporary.write_bytes(content.getvalue())
+
+
+def describe(plot: EpisodePlot) -> str:
+    """The alternative text of a film strip."""
+    text = f"Frames of an episode of {plot.title}. {plot.outcome().capitalize()}."
+    if plot.quantity != "CAI":
+        return text
+    top = int(plot.values.argmax())
+    return f"{text} The influence of its actions is largest at step {top}: {plot.texts(top)[1]}."
+
+
+def draw_strip(episode: RecordedEpisode, count: int = STRIP_FRAMES) -> Image.Image:
+    """Images of an episode at even steps, side by side, and below them the influence at every step, if known."""
+    plot = episode.plot
+    steps = np.unique(np.linspace(0, len(episode.images) - 1, count).round().astype(int)).tolist()
+    image_width, image_height = episode.images[0].size
+    columns = count // 2 if image_width >= WIDE * image_height else count
+    width = (FRAME_WIDTH + GAP) * count // columns - GAP
+    height = min(round(image_height * width / image_width), MAX_FRAME_HEIGHT)
+    frame_size = (min(width, round(image_width * height / image_height)), height)
+    rows = -(-len(steps) // columns)
+    row_height = LABEL_HEIGHT + height + GAP
+    has_plot = plot.quantity == "CAI"
+    size = (columns * (width + GAP) - GAP, rows * row_height + has_plot * PLOT_HEIGHT + TITLE_HEIGHT)
+    strip = Image.new("RGB", size, WHITE)
+    draw = ImageDraw.Draw(strip)
+    font = ImageFont.load_default(FONT_SIZE)
+    for place, step in enumerate(steps):
+        left = place % columns * (width + GAP)
+        top = place // columns * row_height + LABEL_HEIGHT
+        colour = GREEN if plot.reached[step] else BLACK
+        draw.text((left + width / 2, top - LABEL_HEIGHT / 2), f"step {step}", colour, font, anchor="mm")
+        image = episode.images[step].resize(frame_size, Image.Resampling.LANCZOS)
+        strip.paste(image, (left + (width - image.width) // 2, top))
+        if plot.reached[step]:
+            draw.rectangle((left, top + height, left + width - 1, top + height + 3), GREEN)
+    title = plot.title
+    if has_plot:
+        strip.paste(_draw_influence(plot, steps, (size[0], PLOT_HEIGHT)), (0, rows * row_height))
+        title += "; the curve is CAI"
+    title += "; green: the goal is reached" if plot.reached.any() else ""
+    draw.text((GAP, size[1] - TITLE_HEIGHT / 2), title, GREY, font, anchor="lm")
+    return strip
+
+
+def _draw_influence(plot: EpisodePlot, steps: list[int], size: tuple[int, int]) -> Image.Image:
+    """The plot of a film strip; with one row of images, each step lies below the middle of its image."""
+    picture = Image.new("RGB", (size[0] * OVERSAMPLING, size[1] * OVERSAMPLING), WHITE)
+    draw = ImageDraw.Draw(picture)
+    last = len(plot.values) - 1
+    left = FRAME_WIDTH / 2 * OVERSAMPLING
+    right = (size[0] - FRAME_WIDTH / 2) * OVERSAMPLING
+    top = 14 * OVERSAMPLING
+    bottom = (size[1] - 14) * OVERSAMPLING
+    for step in steps:
+        x = left + (right - left) * step / max(last, 1)
+        draw.line((x, 0, x, bottom), LIGHT_GREY, 2 * OVERSAMPLING)
+    draw_plot(draw, plot, last, (left, top, right, bottom), FONT_SIZE * OVERSAMPLING / 11, steps)
+    return picture.reduce(OVERSAMPLING)
