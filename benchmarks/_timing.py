@@ -7,7 +7,7 @@ from typing import Any
 
 import torch
 
-from butfor.runs.record import versions
+from butfor.runs.folder import versions
 
 
 def medians(rivals: dict[str, Callable[[], Any]], device: str, runs: int = 7) -> dict[str, float]:

@@ -19,7 +19,7 @@ from butfor.detection.settings import PAPER_SHARE
 from butfor.influence.influence import Influence
 from butfor.rollouts.episodes import Episodes
 from butfor.runs.files import read_json, write_json
-from butfor.runs.record import versions
+from butfor.runs.folder import versions
 
 METRICS = ("auc", "ap", "f1")
 

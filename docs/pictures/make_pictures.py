@@ -17,7 +17,7 @@ from butfor.influence.scoring import predict_moments
 from butfor.reporting.charts import BLUE, GREEN, GREY, INK, ORANGE, VERMILLION
 from butfor.reporting.figures import PAGE, STYLE
 from butfor.rollouts.episodes import concatenate
-from butfor.runs.files import written
+from butfor.runs.files import atomic_write
 
 PUSH, NOISE, REACH = 0.1, 0.02, 0.5  # the world of the page: how far a full action pushes, the noise, who touches
 TRUE = 1.064  # nats where hand and cube touch: a uniform push of 0.1 both ways seen through that noise
@@ -130,7 +130,7 @@ def make_pictures(folder: Path) -> list[Path]:
         }
         for name, figure in drawn.items():
             paths.append(folder / f"{name}.svg")
-            with written(paths[-1]) as temporary:
+            with atomic_write(paths[-1]) as temporary:
                 figure.savefig(temporary, format="svg", facecolor="white", metadata={"Date": None, "Creator": None})
     return paths
 

@@ -30,7 +30,7 @@ from butfor.detection.settings import DetectionConfig, detection_preset
 from butfor.rollouts.episodes import Episodes
 from butfor.runs import checkpoints
 from butfor.runs.files import save_checkpoint
-from butfor.runs.record import open_run
+from butfor.runs.folder import open_run
 from butfor.studies import units
 from butfor.studies.study import STUDIES, make_study, write_study
 from butfor.training import loop as train_library

@@ -16,7 +16,7 @@ from support.small_training import results, small
 from butfor import cli
 from butfor.detection import experiment as detection
 from butfor.detection.settings import detection_preset
-from butfor.runs.record import open_run
+from butfor.runs.folder import open_run
 from butfor.studies import units
 from butfor.studies.study import STUDIES, Arm, Study, make_study, write_study
 from butfor.studies.units import run_unit, unit_name, unit_state

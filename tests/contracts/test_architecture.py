@@ -91,9 +91,9 @@ def test_imports_point_one_way(library_imports: list[Import]) -> None:
         ("training/loop.py", "butfor.envs.slide", False),
         ("envs/truth.py", "butfor.influence.gaussian", True),
         ("cli/train.py", "butfor.integrations.sb3", False),
-        ("runs/record.py", "butfor.__version__", False),
-        ("runs/record.py", "butfor.Influence", True),
-        ("runs/record.py", "torch.nn", False),
+        ("runs/folder.py", "butfor.__version__", False),
+        ("runs/folder.py", "butfor.Influence", True),
+        ("runs/folder.py", "torch.nn", False),
         ("__main__.py", "butfor.cli.main", False),
     ],
 )

@@ -42,8 +42,9 @@ from butfor.reporting.report import write_report
 from butfor.reporting.study_page import write_study_index, write_study_report, write_training_report
 from butfor.rollouts.episodes import Episodes, EpisodeStream
 from butfor.runs.checkpoints import latest_checkpoint
+from butfor.runs.config import config_from, plain
 from butfor.runs.files import load_checkpoint, load_tensors
-from butfor.runs.record import config_from, plain, read_metrics, read_run
+from butfor.runs.reading import read_metrics, read_run
 from butfor.training.loop import resume, train
 from butfor.training.settings import Config
 

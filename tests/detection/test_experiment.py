@@ -32,7 +32,7 @@ from butfor.influence.gaussian import KL_FORMS
 from butfor.influence.influence import Influence
 from butfor.models import capture
 from butfor.rollouts.episodes import Episodes
-from butfor.runs.record import read_metrics
+from butfor.runs.reading import read_metrics
 
 torch.set_num_threads(1)  # the promise of equal bits is for an equal number of threads
 

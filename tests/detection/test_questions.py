@@ -27,7 +27,7 @@ from butfor.models.dynamics import GaussianDynamics, ModelConfig
 from butfor.models.fitting import FitConfig
 from butfor.models.networks import make_generators
 from butfor.rollouts.episodes import Episodes
-from butfor.runs.record import open_run
+from butfor.runs.folder import open_run
 from butfor.spaces.actions import ActionLaw
 
 torch.set_num_threads(1)

@@ -8,7 +8,7 @@ import pytest
 from butfor.detection.settings import PAPER, PAPER_LABEL, TOKENS, DetectionConfig, detection_preset
 from butfor.models.attention import AttentionConfig
 from butfor.models.fitting import FitConfig
-from butfor.runs.record import config_from, plain
+from butfor.runs.config import config_from, plain
 
 ENVS = ["slide", "pick-and-place"]
 PRESETS = ["paper", "reduced", "demo"]

@@ -134,7 +134,7 @@ def test_a_time_that_is_up_at_the_start_stops_at_once() -> None:
 
 @pytest.mark.parametrize("limit", [-1.0, float("nan")])
 def test_a_time_that_is_none_is_refused(limit: float) -> None:
-    with pytest.raises(ValueError, match="time_limit must be a number of seconds"):
+    with pytest.raises(ValueError, match="time_limit"):
         Stop(limit)
 
 

@@ -16,8 +16,8 @@ from support.small_training import results, small
 
 from butfor import __version__
 from butfor.runs import locks
+from butfor.runs.config import plain
 from butfor.runs.locks import locked
-from butfor.runs.record import plain
 from butfor.studies import cluster
 from butfor.studies.cluster import run_on_ray
 from butfor.studies.units import StudyError, run_unit, unit_name, unit_state

@@ -22,9 +22,9 @@ from support.small_training import models, results, small
 from butfor.detection.settings import DetectionConfig, detection_preset
 from butfor.reporting import pictures, report
 from butfor.runs import locks
+from butfor.runs.config import plain
 from butfor.runs.files import read_json, write_json
 from butfor.runs.locks import BusyError, locked, worker_on
-from butfor.runs.record import plain
 from butfor.studies import units
 from butfor.studies.units import StudyError, kind_of, read_config, run_here, run_unit, unit_name, unit_state
 from butfor.training.loop import train

@@ -30,8 +30,9 @@ from butfor.rollouts.episodes import Episodes
 from butfor.rollouts.errors import EnvError
 from butfor.runs import checkpoints, locks
 from butfor.runs.checkpoints import latest_checkpoint
+from butfor.runs.config import config_from
 from butfor.runs.files import read_json, save_checkpoint, write_json
-from butfor.runs.record import config_from, open_run
+from butfor.runs.folder import open_run
 from butfor.training import loop as train_library
 from butfor.training import trainer as trainer_library
 from butfor.training.agents.ddpg import load_policy

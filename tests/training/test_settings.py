@@ -7,7 +7,8 @@ from typing import Any
 import pytest
 
 from butfor.envs import ENVS
-from butfor.runs.record import config_from, plain, run_label
+from butfor.runs.config import config_from, plain
+from butfor.runs.folder import run_label
 from butfor.training.agents.ddpg import AgentConfig
 from butfor.training.exploration import BonusConfig, ExploreConfig
 from butfor.training.priorities import PriorityConfig

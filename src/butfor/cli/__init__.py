@@ -4,6 +4,7 @@ import dataclasses
 import os
 import re
 import select
+import shlex
 import signal
 import sys
 from pathlib import Path
@@ -22,7 +23,8 @@ from butfor.cli.console import (
 from butfor.cli.score import score
 from butfor.cli.study import study
 from butfor.cli.train import choose_device, refuse_repeated, train_command
-from butfor.runs.files import check_place
+from butfor.runs.files import check_writable
+from butfor.runs.folder import invoked_as
 
 STDOUT = 1  # its file descriptor
 CLOSED_PIPE = 128 + 13  # the exit code of a program whose output nobody reads any more (SIGPIPE), as shells show it
@@ -95,7 +97,7 @@ def detect(
     from butfor.detection.settings import detection_preset
     from butfor.envs import ENVS, short_name
     from butfor.reporting.illustrate import illustrate
-    from butfor.runs.record import run_name
+    from butfor.runs.folder import run_name
 
     base = detection_preset(short_name(world) if world in ENVS.values() else world, preset)
     names = None if studies is None else tuple(name for name in re.split("[ ,]+", studies) if name not in ("", "none"))
@@ -245,12 +247,12 @@ def report(
     from butfor.reporting.report import write_report
 
     if run.is_dir():
-        check_place(out or run / "report.html")
+        check_writable(out or run / "report.html")
     print(f"Report: {write_report(run, out)}")
     if figures:
         from butfor.reporting.figures import write_figures
         from butfor.reporting.study_figures import write_training_figures
-        from butfor.runs.record import read_run
+        from butfor.runs.reading import read_run
 
         write = write_training_figures if read_run(run)["kind"] == "training" else write_figures
         print(f"Figures: {write(run, out and out.with_name(f'{out.stem}-figures'))[0].parent}")
@@ -308,7 +310,8 @@ def main() -> None:
     if arguments[:1] == ["study"]:  # --ray takes an address, or stands alone
         arguments = re.sub(r"--ray(?=\0--|$)", "--ray=here", "\0".join(arguments)).split("\0")
     try:
-        _call(arguments)
+        with invoked_as(shlex.join(["butfor", *sys.argv[1:]])):
+            _call(arguments)
     except SystemExit as ended:
         if isinstance(ended.__context__, BrokenPipeError):  # rich ends the program itself
             sys.exit(CLOSED_PIPE)

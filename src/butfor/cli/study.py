@@ -8,7 +8,7 @@ import tyro
 
 from butfor.cli.console import live_progress, print_study_states
 from butfor.cli.train import choose_device
-from butfor.runs.files import check_place, read_json
+from butfor.runs.files import check_writable, read_json
 
 if TYPE_CHECKING:
     from butfor.studies.study import Study
@@ -102,7 +102,7 @@ def study(
     problems: list[str] = []
     if action == "run":
         for place in (root, root / "studies"):  # the root itself may be a file
-            check_place(place)
+            check_writable(place)
         configs = [arm.config for one in chosen for arm in one.arms if not arms or arm.label in arms]
         for one in chosen:
             _tell_replaced(one, root, size)
@@ -201,7 +201,7 @@ def _write_pages(
     """Writes pages of studies and the index, and tells what of the studies cannot be read."""
     from butfor.reporting.study_page import write_study_index, write_study_report
 
-    check_place(root / "reports" / "index.html")
+    check_writable(root / "reports" / "index.html")
     problems: list[str] = []
     for name in names:
         try:

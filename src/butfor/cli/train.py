@@ -125,7 +125,7 @@ def refuse_repeated(arguments: list[str]) -> None:
 
 def _refuse_unused(config: Any, base: Any) -> None:
     """Settings of the influence model that a rival in its place would not look at."""
-    from butfor.runs.record import flat
+    from butfor.runs.config import flat
 
     pairs = zip(flat(config.model), flat(base.model), strict=True)
     unused = [name for (name, mine), (_, other) in pairs if mine != other and name not in USED_BY_RIVALS]

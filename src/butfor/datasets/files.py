@@ -13,7 +13,7 @@ from gymnasium.spaces import Box
 
 from butfor.datasets.recording import Recording, Table, join_episodes, read_arrays
 from butfor.rollouts.episodes import Episodes
-from butfor.runs.files import begins_as_npz, check_place, read_json, write_json, written
+from butfor.runs.files import atomic_write, begins_as_npz, check_writable, read_json, write_json
 
 __all__ = ["Recording", "read_arrays", "read_data", "read_minari", "read_npz", "write_columns", "write_minari"]
 
@@ -154,7 +154,7 @@ def write_columns(
     columns: dict[str, Any] = {names[name]: np.asarray(score, np.float32) for name, score in scores.items()}
     columns |= {"episode": recording.episode, "time": recording.time, "last": recording.last}
     columns |= {"schema_version": np.array(SCHEMA_VERSION), "metadata": np.array(json.dumps(dict(metadata or {})))}
-    with written(path) as temporary, temporary.open("wb") as file:
+    with atomic_write(path) as temporary, temporary.open("wb") as file:
         np.savez_compressed(file, allow_pickle=False, **columns)
 
 
@@ -196,7 +196,7 @@ def check_outputs(
         if path.is_dir():
             raise FileExistsError(f"{path} is a folder; give the name of a file.")
     for path in [*files, target.parent]:
-        check_place(path)
+        check_writable(path)
     return target, page
 
 

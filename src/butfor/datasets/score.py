@@ -21,7 +21,7 @@ from butfor.models.dynamics import STEEP, ModelConfig
 from butfor.models.fitting import FOR_ANY_DATA, Fitting
 from butfor.models.networks import make_generators
 from butfor.rollouts.episodes import Bool
-from butfor.runs.files import said, written
+from butfor.runs.files import atomic_write, explain_write_error
 from butfor.spaces.entities import EXAMPLE
 
 if TYPE_CHECKING:
@@ -102,7 +102,7 @@ def score_file(
         else:
             influence, judged, notes = fit_recording(recording, columns, options, device, show)
         if save_model is not None:  # at once: the fit is what took time
-            with said(f"The model {save_model}", "make room, or give another place"):
+            with explain_write_error(f"The model {save_model}", "make room, or give another place"):
                 influence.save(save_model)
         if options.extreme and influence.law.count:
             notes.append("The actions are discrete: all are tried, and a share of extreme ones means nothing.")
@@ -126,7 +126,9 @@ def score_file(
         "butfor": __version__,
     }
     kept = model or save_model
-    with said(f"The scores {out}", f"score with --model {kept}" if kept else "make room, or give another place"):
+    with explain_write_error(
+        f"The scores {out}", f"score with --model {kept}" if kept else "make room, or give another place"
+    ):
         _write(summary, data, out, target, page, recording, scores, overwrite)
     return summary
 
@@ -305,7 +307,7 @@ def _write(
     if page == target / "report.html":
         write_minari(data, str(out), recording, scores, summary, overwrite, {"report.html": text})
         return
-    with written(page) as temporary:  # it gets its name once the scores are there
+    with atomic_write(page) as temporary:  # it gets its name once the scores are there
         temporary.write_text(text, encoding="utf-8")
         if Path(out).suffix == ".npz":
             write_columns(target, recording, scores, summary)

@@ -12,7 +12,7 @@ from butfor.detection.collect import LABELS
 from butfor.envs import ENVS, is_fetch_world, make_vector_env
 from butfor.rollouts.episodes import Episodes
 from butfor.rollouts.play import episode_seed, replay
-from butfor.runs.files import written
+from butfor.runs.files import atomic_write
 
 PICTURES = 12
 
@@ -110,7 +110,7 @@ def write_agreement(episodes: Episodes, file: Path | str, count: int = PICTURES)
     template = jinja2.Environment(loader=loader, autoescape=True).get_template("agreement.html.j2")
     page = Path(file).with_suffix(".html")
     text = template.render(rows=rows, shown=shown, lack=lack, metadata=episodes.metadata, name=Path(file).name)
-    with written(page) as temporary:
+    with atomic_write(page) as temporary:
         temporary.write_text(text)
     return page
 

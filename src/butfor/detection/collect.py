@@ -12,8 +12,8 @@ from numpy.typing import NDArray
 from butfor.envs import ENVS, is_fetch_world, make_vector_env, short_name, slide
 from butfor.rollouts.episodes import Episodes, check_episode_file, concatenate
 from butfor.rollouts.play import Judge, Observation, Policy, collect, play, random_policy
-from butfor.runs.files import said
-from butfor.runs.record import versions
+from butfor.runs.files import explain_write_error
+from butfor.runs.folder import versions
 from butfor.spaces.actions import ActionLaw
 from butfor.training.agents.ddpg import load_policy
 
@@ -115,7 +115,7 @@ def collect_file(
         bounds = {"action_low": list(law.low), "action_high": list(law.high)}
         parts[0].metadata = wanted | {"versions": versions("cpu")} | bounds
         stays = f": the {done} episodes saved so far stay, and it goes on from them" if done else ""
-        with said(f"The episodes {path}", f"make room, then give the same command again{stays}"):
+        with explain_write_error(f"The episodes {path}", f"make room, then give the same command again{stays}"):
             parts[0].save(path)
     env.close()
     return parts[0]

@@ -13,7 +13,7 @@ from butfor.detection.collect import EPISODES_A_PART, CollectConfig, add_labels,
 from butfor.envs import is_fetch_world
 from butfor.rollouts.episodes import Episodes, concatenate
 from butfor.rollouts.play import Progress, play_again
-from butfor.runs.files import written
+from butfor.runs.files import atomic_write
 from butfor.training.loop import resume, train
 from butfor.training.settings import Config, preset
 
@@ -157,7 +157,7 @@ class Data:
         path = self.folder / "forks.npz"
         if not path.is_file():
             obs, outcome = fork_states(self.world, test, min(FORKS, len(test)), self.progress)
-            with written(path) as temporary, temporary.open("wb") as file:
+            with atomic_write(path) as temporary, temporary.open("wb") as file:
                 np.savez_compressed(file, allow_pickle=False, obs=obs, outcome=outcome)
         with np.load(path, allow_pickle=False) as file:
             return file["obs"], file["outcome"]

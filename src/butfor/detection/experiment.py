@@ -34,8 +34,9 @@ from butfor.models.fitting import FitConfig, Fitting
 from butfor.models.networks import make_generators
 from butfor.rollouts.episodes import Episodes
 from butfor.rollouts.play import Progress
-from butfor.runs.files import load_checkpoint, read_json, save_checkpoint, write_json, written
-from butfor.runs.record import differences, open_run, versions_resumed, write_metrics
+from butfor.runs.config import differences
+from butfor.runs.files import atomic_write, load_checkpoint, read_json, save_checkpoint, write_json
+from butfor.runs.folder import open_run, versions_resumed, write_metrics
 from butfor.spaces.actions import ActionLaw
 from butfor.spaces.arrays import check_transitions
 from butfor.training.goal_env import ENTITY, FETCH_ENTITY
@@ -233,7 +234,7 @@ def _write_results(
         shown |= {"label" if kind == "exact" else f"label_{kind}": v[episodes.valid] for kind, v in labels.items()}
         shown |= {"episode": episode.astype(np.int32), "time": step.astype(np.int32)}
         path = folder / ("scores.npz" if name == "test" else f"scores-{name}.npz")
-        with written(path) as temporary, temporary.open("wb") as file:
+        with atomic_write(path) as temporary, temporary.open("wb") as file:
             np.savez_compressed(file, allow_pickle=False, **shown)
         for label, truth in labels.items():
             part = [

@@ -19,7 +19,7 @@ from butfor.analysis.detection_runs import (
 )
 from butfor.reporting.charts import BLUE, INK, ORANGE, WHITE, Array, Row, look, seed_curves, seed_points
 from butfor.reporting.report import Run, read_run
-from butfor.runs.files import written
+from butfor.runs.files import atomic_write
 
 try:
     import matplotlib.style
@@ -83,7 +83,7 @@ def save_figures(folder: Path, draw: Callable[[], Mapping[str, Figure]]) -> list
         for name, figure in draw().items():
             for kind, without in (("svg", ("Date", "Creator")), ("png", ("Software",))):
                 path = folder / f"{name}.{kind}"
-                with written(path) as temporary:
+                with atomic_write(path) as temporary:
                     figure.savefig(temporary, format=kind, dpi=200, metadata=dict.fromkeys(without))
                 figure.set_layout_engine("none")  # the second file keeps the layout of the first
                 paths.append(path)

@@ -9,8 +9,9 @@ from butfor.envs import ENVS, short_name
 from butfor.rollouts.episodes import Episodes
 from butfor.rollouts.play import Played, Progress, episode_seed
 from butfor.runs.checkpoints import latest_checkpoint
-from butfor.runs.files import written
-from butfor.runs.record import config_from, read_run
+from butfor.runs.config import config_from
+from butfor.runs.files import atomic_write
+from butfor.runs.reading import read_run
 from butfor.training.goal_env import behaviour, open_goal_env
 from butfor.training.settings import Config
 
@@ -70,7 +71,7 @@ def write_heatmap(run: Path | str, progress: Progress = lambda stage, done, tota
         nobody = np.zeros(len(some), dtype=bool)
         shares = behaviour(open_goal_env(world, target_scale=1.0), Played(some, nobody, nobody))
         arrays |= {name: np.array([share[part].mean() for part in parts]) for name, share in shares.items()}
-    with written(target) as temporary, temporary.open("wb") as file:
+    with atomic_write(target) as temporary, temporary.open("wb") as file:
         np.savez_compressed(file, allow_pickle=False, **arrays)
     return target
 

@@ -14,8 +14,8 @@ from butfor.envs import is_fetch_world, make_vector_env, short_name
 from butfor.influence.influence import Influence
 from butfor.rollouts.episodes import Episodes
 from butfor.rollouts.play import Observation, Progress, play, play_again, reset_seeds
-from butfor.runs.files import write_json, written
-from butfor.runs.record import read_run
+from butfor.runs.files import atomic_write, write_json
+from butfor.runs.reading import read_run
 
 Flags = NDArray[np.bool_]
 Floats = NDArray[np.float64]
@@ -48,7 +48,7 @@ def write_pictures(run: Path | str, progress: Progress = lambda stage, done, tot
     if not (folder / "map.npz").is_file():
         influence = Influence.load(Path(run) / "model.safetensors")
         arrays = influence_map(world, central_seed(episodes), influence, grid, progress=progress)
-        with written(folder / "map.npz") as temporary, temporary.open("wb") as file:
+        with atomic_write(folder / "map.npz") as temporary, temporary.open("wb") as file:
             np.savez_compressed(file, allow_pickle=False, **arrays)
     index = {"schema": 1, "timelines": timelines, "failures": failures, "map": {"file": "map.npz"}}
     write_json(folder / "index.json", index)
@@ -284,7 +284,7 @@ def _save(path: Path, frame: Frame) -> None:
     """One JPEG file, whole or absent."""
     from imageio.v3 import imwrite
 
-    with written(path) as temporary:
+    with atomic_write(path) as temporary:
         imwrite(temporary, frame, extension=".jpg", quality=JPEG_QUALITY)
 
 

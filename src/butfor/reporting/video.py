@@ -27,9 +27,10 @@ from butfor.influence.influence import Influence
 from butfor.influence.scoring import combine_scores
 from butfor.rollouts.errors import EnvError
 from butfor.rollouts.play import Observation, Played, Progress, episode_seed, play
-from butfor.runs.files import check_place, written
+from butfor.runs.files import check_writable, atomic_write
 from butfor.runs.locks import locked
-from butfor.runs.record import config_from, read_run
+from butfor.runs.config import config_from
+from butfor.runs.reading import read_run
 from butfor.training.agents.ddpg import TrainedPolicy, load_policy
 from butfor.training.goal_env import GoalEnv, MakeEnv, check_sizes, open_goal_env
 from butfor.training.settings import Config
@@ -257,7 +258,7 @@ def write_video(path: Path, recorded: Iterable[RecordedEpisode], recorder: Recor
     fps = float(recorder.env.metadata.get("render_fps") or 30)
     frames = (frame for episode in recorded for frame in _video_frames(episode, recorder.width))
     opening = next(frames)
-    with written(path) as temporary:
+    with atomic_write(path) as temporary:
         if path.suffix.lower() == ".gif":
             opening.save(temporary, "GIF", save_all=True, append_images=frames, duration=round(1000 / fps), loop=0)
             return
@@ -355,7 +356,7 @@ def _video_path(folder: Path, out: Path | str | None) -> Path:
         raise ImportError(f"{path} needs imageio-ffmpeg; {INSTALL}, or write a .gif.")
     if path.is_dir():
         raise FileExistsError(f"{path} is a folder; expected the path of a video.")
-    check_place(path)
+    check_writable(path)
     return path
 
 
@@ -474,7 +475,7 @@ def write_strip(path: Path, episode: RecordedEpisode) -> None:
         reduced.save(content, "PNG", optimize=True, pnginfo=text)
         if len(content.getvalue()) <= MAX_STRIP_BYTES:
             break
-    with written(path) as temporary:
+    with atomic_write(path) as temporary:
         temporary.write_bytes(content.getvalue())
 
 

@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from butfor.runs.files import begins_as_npz, check_place, written
+from butfor.runs.files import atomic_write, begins_as_npz, check_writable
 
 SCHEMA_VERSION = 1
 ARRAYS = (
@@ -106,7 +106,7 @@ class Episodes:
             if getattr(self, name) is not None:
                 arrays[name] = getattr(self, name)
         arrays |= {f"label_{name}": value for name, value in self.label.items()}
-        with written(path) as temporary, temporary.open("wb") as file:
+        with atomic_write(path) as temporary, temporary.open("wb") as file:
             np.savez_compressed(file, allow_pickle=False, **arrays)
 
     @classmethod
@@ -149,7 +149,7 @@ def check_episode_file(path: Path | str) -> None:
         raise ValueError(f"{path} cannot name an episode file; let it end in .npz.")
     if Path(path).is_dir():
         raise FileExistsError(f"{path} is a folder; give the name of an episode file.")
-    check_place(path)
+    check_writable(path)
 
 
 def concatenate(parts: Sequence[Episodes]) -> Episodes:

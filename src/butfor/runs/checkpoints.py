@@ -1,4 +1,4 @@
-"""The checkpoints of a run: the newest two, each named after its content, so that damage is seen before it is used."""
+"""The newest two checkpoints of a run. A digest of the content is part of each name, so that damage is detected."""
 
 import hashlib
 import os
@@ -10,8 +10,6 @@ from pathlib import Path
 from types import NoneType
 from typing import Any
 
-from torch import Tensor
-
 from butfor.runs.files import load_checkpoint, save_checkpoint
 
 KEPT = 2
@@ -20,9 +18,12 @@ PART = re.compile(r".*\.(\d{1,7})\.part")  # of the process with this number
 
 
 def save_checkpoint_in(folder: Path, episode: int, state: Mapping[str, Any]) -> Path:
-    """Writes `checkpoint/EPISODE-SERIAL-DIGEST.pt` of a run folder, then removes all but the newest two."""
-    if episode < 0:
-        raise ValueError(f"episode must be at least 0; got {episode}.")
+    """Write `checkpoint/EPISODE-SERIAL-DIGEST.pt` in a run folder, then remove all but the newest two.
+
+    Raises:
+        TypeError: the state contains something that could be saved but not loaded.
+        OSError: the checkpoint could not be written; the earlier ones are unchanged.
+    """
     _check_loadable(dict(state), "state")
     place = folder / "checkpoint"
     earlier = _newest_first(place)
@@ -30,8 +31,8 @@ def save_checkpoint_in(folder: Path, episode: int, state: Mapping[str, Any]) -> 
         path = _write(place, episode, _serial(earlier[0]) + 1 if earlier else 1, state)
     except OSError as error:
         raise OSError(
-            f"The checkpoint of episode {episode} could not be written ({error}). Make room in {place} or make it "
-            "writable, then go on with the run: its earlier checkpoints are as they were."
+            f"The checkpoint of episode {episode} could not be written ({error}). Free space in {place} or make it "
+            "writable, then resume the run: its earlier checkpoints are unchanged."
         ) from error
     for old in earlier[KEPT - 1 :]:
         old.unlink(missing_ok=True)
@@ -41,7 +42,7 @@ def save_checkpoint_in(folder: Path, episode: int, state: Mapping[str, Any]) -> 
 
 
 def _write(place: Path, episode: int, serial: int, state: Mapping[str, Any]) -> Path:
-    """Writes under a temporary name until the digest is known; it is on disk before an older one goes."""
+    """Write under a temporary name until the digest is known, and to disk before an older one is removed."""
     unnamed = place / f"{serial:04d}.{os.getpid()}.part"
     save_checkpoint(unnamed, state)
     try:
@@ -55,7 +56,11 @@ def _write(place: Path, episode: int, serial: int, state: Mapping[str, Any]) -> 
 
 
 def latest_checkpoint(folder: Path) -> dict[str, Any] | None:
-    """The state last written that is whole, on the CPU; None where none was written. Nothing in it is executed."""
+    """Return the newest undamaged state, on the CPU, or None where no checkpoint was written. Nothing is executed.
+
+    Raises:
+        ValueError: there are checkpoints, and all are damaged.
+    """
     problems: list[str] = []
     for path in _newest_first(folder / "checkpoint"):
         try:
@@ -64,42 +69,42 @@ def latest_checkpoint(folder: Path) -> dict[str, Any] | None:
             problems.append(str(error))
             continue
         for problem in problems:
-            warnings.warn(f"{problem} {path.name}, written before it, is used instead.", stacklevel=2)
+            warnings.warn(f"{problem} The earlier {path.name} is used instead.", stacklevel=2)
         return state
     if problems:
         raise ValueError(
-            f"No checkpoint of {folder} is whole. {' '.join(problems)} Put back a copy of one of them under its name, "
-            "or start the run anew with --overwrite (in a study: delete its folder)."
+            f"All checkpoints of {folder} are damaged. {' '.join(problems)} Restore one of them from a copy, or start "
+            "the run again with --overwrite (in a study: delete its folder)."
         )
     return None
 
 
 def _newest_first(place: Path) -> list[Path]:
-    """The checkpoints by serial number: after a damaged one, a run goes on at an earlier episode."""
+    """Return the checkpoints by serial number: a run resumed after damage writes an earlier episode later."""
     found = [path for path in place.glob("*.pt") if NAME.fullmatch(path.name)]
     return sorted(found, key=_serial, reverse=True)
 
 
 def _serial(path: Path) -> int:
-    """How many checkpoints had been written, from a checkpoint's name."""
+    """Return how many checkpoints had been written, from a checkpoint's name."""
     return int(path.name.split("-")[1])
 
 
 def _digest(path: Path) -> str:
-    """16 hexadecimal digits that change when any byte of a file does."""
+    """Return 16 hexadecimal digits that change when any byte of a file does."""
     with path.open("rb") as file:
         return hashlib.file_digest(file, "blake2b").hexdigest()[:16]
 
 
 def _load_whole(path: Path) -> dict[str, Any]:
-    """A checkpoint with the content that its name tells; torch alone would not notice a changed number."""
+    """Load a checkpoint whose content fits its name; torch alone would not notice a changed number."""
     if not path.stem.endswith(_digest(path)):
-        raise ValueError(f"{path} is damaged: its content is not what was written.")
+        raise ValueError(f"{path} is damaged: its content does not match its name.")
     return load_checkpoint(path)
 
 
 def _remove_stale_parts(place: Path) -> None:
-    """Removes what killed processes left half-written; this process, which may bear a dead one's number, is done."""
+    """Remove the partial files of killed processes, one of which may have had this process's id."""
     for path in place.iterdir():
         part = PART.fullmatch(path.name)
         if part and (int(part[1]) == os.getpid() or not _is_running(int(part[1]))):
@@ -109,16 +114,18 @@ def _remove_stale_parts(place: Path) -> None:
 def _is_running(process: int) -> bool:
     """Whether a process exists."""
     try:
-        os.kill(process, 0)  # signal 0 only asks
+        os.kill(process, 0)  # signal 0 only tests
     except ProcessLookupError:
         return False
-    except PermissionError:  # somebody else's
-        return True
+    except PermissionError:  # of another user
+        pass
     return True
 
 
 def _check_loadable(value: Any, name: str) -> None:
-    """Refuses at once what could be saved but not loaded with `weights_only=True`."""
+    """Raise TypeError for what could be saved but not loaded with `weights_only=True`."""
+    from torch import Tensor
+
     if isinstance(value, Tensor) or type(value) in (bool, int, float, str, NoneType):
         return
     if type(value) in (list, tuple):
@@ -130,6 +137,6 @@ def _check_loadable(value: Any, name: str) -> None:
             _check_loadable(inner, f"{name}[{key!r}]")
     else:
         raise TypeError(
-            f"{name} is of type {type(value).__name__}, which cannot be read back from a checkpoint; make it a "
-            "tensor, number, string, list or dict."
+            f"{name} is of type {type(value).__name__}, which cannot be loaded from a checkpoint; expected a tensor, "
+            "number, string, list or dict."
         )

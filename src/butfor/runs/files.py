@@ -1,6 +1,6 @@
-"""Files that are whole or absent: written under a temporary name, then renamed; read as data, never executed.
+"""Files that are complete or absent: written under a temporary name, then renamed. Reading never executes anything.
 
-torch is imported where it is used: the report reads and writes files without it.
+torch is imported where it is used: pages read and write files without it.
 """
 
 import json
@@ -14,8 +14,8 @@ if TYPE_CHECKING:
     from torch import Tensor
 
 
-def check_place(path: Path | str) -> None:
-    """Refuses before the work what could not be written after it: tries the nearest folder that is there already."""
+def check_writable(path: Path | str) -> None:
+    """Raise OSError where a path could not be written, before any work is done: test the nearest existing folder."""
     path = Path(path)
     around = path.absolute()
     folder = around if os.path.isdir(around) else next(parent for parent in around.parents if os.path.exists(parent))
@@ -24,13 +24,14 @@ def check_place(path: Path | str) -> None:
         probe.touch()
         probe.unlink(missing_ok=True)
     except OSError as error:
-        reason = f"{folder} takes no files ({error.strerror})"
-        raise OSError(f"{path} cannot be written: {reason}; give another place.") from error
+        raise OSError(
+            f"{path} cannot be written: {folder} is not writable ({error.strerror}). Give another place."
+        ) from error
 
 
 @contextmanager
-def written(path: Path | str) -> Iterator[Path]:
-    """Gives a temporary name to write to; renames it to `path` if all went well, removes it if not."""
+def atomic_write(path: Path | str) -> Iterator[Path]:
+    """Yield a temporary path to write to; rename it to `path` at the end, or remove it if anything raises."""
     path = Path(path)
     path.parent.mkdir(parents=True, exist_ok=True)
     temporary = path.with_name(f".{path.name}.{os.getpid()}.part")
@@ -42,8 +43,8 @@ def written(path: Path | str) -> Iterator[Path]:
 
 
 @contextmanager
-def said(what: str, advice: str) -> Iterator[None]:
-    """A full disk and the like, in a sentence."""
+def explain_write_error(what: str, advice: str) -> Iterator[None]:
+    """Turn an OSError, such as that of a full disk, into a sentence."""
     try:
         yield
     except OSError as error:
@@ -51,37 +52,46 @@ def said(what: str, advice: str) -> Iterator[None]:
 
 
 def write_json(path: Path | str, value: Any) -> None:
-    """JSON that people can read, too."""
-    with written(path) as temporary:
+    """Write a value as indented JSON."""
+    with atomic_write(path) as temporary:
         temporary.write_text(json.dumps(value, indent=2) + "\n")
 
 
 def read_json(path: Path | str) -> Any:
-    """The value of a JSON file; a broken one is refused with a sentence."""
+    """Return the value of a JSON file.
+
+    Raises:
+        FileNotFoundError: there is no such file.
+        ValueError: it is not valid JSON.
+    """
     try:
-        return json.loads(Path(path).read_text())
+        return json.loads(Path(path).read_text(encoding="utf-8"))
+    except FileNotFoundError:
+        raise FileNotFoundError(f"There is no file {path}.") from None
     except (json.JSONDecodeError, UnicodeDecodeError) as error:
-        reason = f"{path} is not valid JSON ({error}); it may have been cut off"
-        raise ValueError(f"{reason}. Put back a copy of it, or have it written again.") from error
+        raise ValueError(
+            f"{path} is not valid JSON ({error}); it may have been cut off. Restore it from a copy, or run the command "
+            "that wrote it again."
+        ) from error
 
 
 def begins_as_npz(path: Path | str) -> bool:
-    """Whether a file begins as an .npz does, which is a zip; of one that was cut off to nothing, nobody knows."""
+    """Whether a file begins like an .npz, which is a zip file; an empty file counts as one that was cut off."""
     with Path(path).open("rb") as file:
         return b"PK".startswith(file.read(2))
 
 
 def save_tensors(path: Path | str, tensors: "Mapping[str, Tensor]", header: Mapping[str, Any]) -> None:
-    """A safetensors file with a JSON header inside."""
+    """Write a safetensors file with a JSON header inside."""
     from safetensors.torch import save
 
     contiguous = {name: tensor.detach().cpu().contiguous() for name, tensor in tensors.items()}
-    with written(path) as temporary:
+    with atomic_write(path) as temporary:
         temporary.write_bytes(save(contiguous, metadata={"butfor": json.dumps(header)}))
 
 
 def load_tensors(path: Path | str) -> "tuple[dict[str, Tensor], dict[str, Any]]":
-    """The tensors and the JSON header of a file that `save_tensors` wrote."""
+    """Return the tensors and the JSON header of a file that `save_tensors` wrote."""
     from safetensors import SafetensorError, safe_open
 
     if not Path(path).is_file():
@@ -94,15 +104,15 @@ def load_tensors(path: Path | str) -> "tuple[dict[str, Tensor], dict[str, Any]]"
     except (SafetensorError, json.JSONDecodeError) as error:
         raise ValueError(f"{path} is not a complete safetensors file ({error}).") from error
     if not isinstance(header, dict):
-        raise ValueError(f"{path} is a safetensors file, but not one of butfor's: its header is missing.")
+        raise ValueError(f"{path} is a safetensors file, but butfor did not write it: its header is missing.")
     return tensors, header
 
 
 def save_checkpoint(path: Path | str, state: Mapping[str, Any]) -> None:
-    """A checkpoint of tensors and plain values."""
+    """Write a checkpoint of tensors and plain values."""
     import torch
 
-    with written(path) as temporary, temporary.open("wb") as file:
+    with atomic_write(path) as temporary, temporary.open("wb") as file:
         try:
             torch.save(dict(state), file)
         except RuntimeError as error:  # how torch reports that a write failed
@@ -110,7 +120,7 @@ def save_checkpoint(path: Path | str, state: Mapping[str, Any]) -> None:
 
 
 def load_checkpoint(path: Path | str) -> dict[str, Any]:
-    """What `save_checkpoint` wrote, on the CPU; nothing in the file is executed."""
+    """Return what `save_checkpoint` wrote, on the CPU; nothing in the file is executed."""
     import torch
 
     try:
@@ -120,5 +130,5 @@ def load_checkpoint(path: Path | str) -> dict[str, Any]:
     except Exception as error:  # torch raises many kinds for a broken file
         raise ValueError(f"{path} is not a complete checkpoint ({type(error).__name__}).") from error
     if not isinstance(state, dict):
-        raise ValueError(f"{path} is not a complete checkpoint: it holds {type(state).__name__}.")
+        raise ValueError(f"{path} is not a checkpoint of butfor: it contains {type(state).__name__}.")
     return state

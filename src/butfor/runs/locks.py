@@ -1,4 +1,4 @@
-"""Who works on a run folder: a lock beside it, which the kernel takes back when its process ends, however that ends."""
+"""One process per run folder: a lock file beside it, which the kernel releases when its process ends or is killed."""
 
 import errno
 import fcntl
@@ -11,13 +11,13 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
-GRACE = 1.0  # seconds: a process that was killed, or one that only looks, may hold the lock a moment longer
-AGAIN = 0.05  # seconds between two tries
+GRACE = 1.0  # seconds: a killed process, or one that only tests the lock, may hold it a moment longer
+RETRY_AFTER = 0.05  # seconds
 UNSUPPORTED = {errno.ENOLCK, errno.EOPNOTSUPP, errno.ENOSYS, errno.EINVAL}
 
 
 class BusyError(OSError):
-    """Another process works on the folder; the sentence says which."""
+    """Another process uses the folder; the message names it."""
 
 
 _held = set[tuple[int, Path]]()  # by threads of this process
@@ -25,11 +25,16 @@ _held = set[tuple[int, Path]]()  # by threads of this process
 
 @contextmanager
 def locked(folder: Path | str, patience: float = 0.0, again: bool = False) -> Iterator[None]:
-    """While in here, nobody else works on the folder, which need not exist; a `BusyError` where somebody does.
+    """Hold the lock of a folder, which need not exist.
 
-    `patience` is how many seconds to wait for a process of another machine: where that has gone down, its file server
-    takes the lock back only after a while. A lock that a process of this machine left behind is free at once. With
-    `again`, one that this thread has taken already is enough.
+    Args:
+        folder: the run folder.
+        patience: seconds to wait for a process on another machine. If that machine crashed, the file server releases
+            its lock only after a while; the lock of a process that died on this machine is free at once.
+        again: accept that this thread holds the lock already.
+
+    Raises:
+        BusyError: another process or thread holds the lock.
     """
     path = lock_path(folder)
     mine = (threading.get_ident(), path.resolve())
@@ -43,20 +48,20 @@ def locked(folder: Path | str, patience: float = 0.0, again: bool = False) -> It
         here = worker.endswith(f" on {platform.node()}")
         if time.monotonic() - began > (GRACE if here else max(GRACE, patience)):
             raise BusyError(
-                f"{worker or 'another process'} works on {folder}; wait until it is done, or take another folder."
+                f"{folder} is in use by {worker or 'another process'}. Wait until it is done, or use another folder."
             )
-        time.sleep(AGAIN)
+        time.sleep(RETRY_AFTER)
     _held.add(mine)
     try:
         yield
     finally:
         _held.discard(mine)
-        path.unlink(missing_ok=True)  # before the lock ends, so that nobody else's is removed
+        path.unlink(missing_ok=True)  # before the release, so that no other process's is removed
         os.close(lock)
 
 
 def worker_on(folder: Path | str) -> str:
-    """Who works on a folder now: "process 17 on HOST"; nothing where nobody does, or where that cannot be known."""
+    """Return which process holds the lock, "process 17 on HOST"; empty where none does or it cannot be known."""
     try:
         lock = os.open(lock_path(folder), os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK)
     except OSError:
@@ -74,17 +79,17 @@ def worker_on(folder: Path | str) -> str:
 
 
 def lock_path(folder: Path | str) -> Path:
-    """Beside the folder: a folder that holds nothing else would be no run, and a run is copied without its lock."""
+    """Return the lock's path, beside the folder: a new run's folder stays empty, and copies have no lock."""
     folder = Path(folder)
     return folder.with_name(f".{folder.name}.lock")
 
 
 def _take(path: Path) -> int | None:
-    """The lock's descriptor; None where somebody else has it."""
+    """Return the lock's file descriptor, or None where another process holds it."""
     lock = os.open(path, os.O_RDWR | os.O_CREAT | os.O_NOFOLLOW, 0o666)
     try:
         fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        if not _is_still(path, lock):  # its last owner removed it in between
+        if not _is_file_of(path, lock):  # its last owner removed it in between
             os.close(lock)
             return None
     except BlockingIOError:
@@ -95,7 +100,7 @@ def _take(path: Path) -> int | None:
             os.close(lock)
             raise
         warnings.warn(
-            f"The storage of {path.parent} has no locks ({error.strerror}); do not start the same work there twice.",
+            f"The file system of {path.parent} has no locks ({error.strerror}); do not start the same run there twice.",
             stacklevel=4,
         )
     os.ftruncate(lock, 0)
@@ -103,8 +108,8 @@ def _take(path: Path) -> int | None:
     return lock
 
 
-def _is_still(path: Path, lock: int) -> bool:
-    """Whether a name still belongs to an open file."""
+def _is_file_of(path: Path, lock: int) -> bool:
+    """Whether a path still names an open file."""
     try:
         return os.path.samestat(os.stat(path), os.fstat(lock))
     except FileNotFoundError:

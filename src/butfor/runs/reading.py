@@ -1,7 +1,22 @@
-"""Reads the JSON files of run folders, also those of earlier versions; needs no torch."""
+"""Read run folders, also of earlier versions. A broken file raises a sentence that names it. Needs no torch."""
 
+import json
+import zipfile
+import zlib
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from pathlib import Path
 from typing import Any
 
+import numpy as np
+from numpy.typing import NDArray
+
+from butfor import __version__
+from butfor.runs.files import read_json
+
+Array = NDArray[Any]
+SCHEMA_VERSION = 1
+RESTORE = "Restore it from a copy, or run the command that wrote it again."
 # Fields that had another name in files of schema 1.
 RENAMED = {"world": "env", "worlds": "num_envs", "agent_worlds": "agent_envs"}
 
@@ -14,3 +29,146 @@ def with_new_names(held: Any) -> Any:
     if isinstance(held.get("config"), dict):
         renamed["config"] = with_new_names(held["config"])
     return renamed
+
+
+def read_run(folder: Path | str) -> dict[str, Any]:
+    """Return the config.json of a run folder.
+
+    Returns:
+        `schema`, `kind` ("training" or "detection"), `label` and `config`, the settings by name.
+
+    Raises:
+        FileNotFoundError: there is no such folder.
+        ValueError: it is not a run folder, or its config.json cannot be read.
+    """
+    folder = Path(folder)
+    if not folder.is_dir():
+        what = f"{folder} is a file" if folder.exists() else f"There is no folder {folder}"
+        raise FileNotFoundError(f"{what}; give the folder of a run.")
+    if not is_run(folder):
+        raise ValueError(f"{folder} is not a run folder: it has no config.json of butfor. Give the folder of a run.")
+    return read_object(folder / "config.json")
+
+
+def is_run(folder: Path) -> bool:
+    """Whether a folder contains a config.json of butfor; one that is not JSON raises."""
+    path = folder / "config.json"
+    held = read_json(path) if path.is_file() else None
+    return isinstance(held, dict) and held.keys() == {"schema", "kind", "label", "config"}
+
+
+def read_object(path: Path | str) -> dict[str, Any]:
+    """Return the JSON object in a file of a run folder, such as summary.json; fields have their present names."""
+    held = read_json(path)
+    if not isinstance(held, dict):
+        raise ValueError(f"{path} contains {type(held).__name__}; expected a JSON object. {RESTORE}")
+    schema = held.get("schema", SCHEMA_VERSION)
+    if type(schema) is not int or schema not in range(1, SCHEMA_VERSION + 1):
+        raise ValueError(
+            f"{path} has schema {schema!r}; butfor {__version__} reads up to {SCHEMA_VERSION}. Install a newer butfor."
+        )
+    renamed: dict[str, Any] = with_new_names(held)
+    return renamed
+
+
+def read_metrics(folder: Path | str) -> list[dict[str, Any]]:
+    """Return the rows of metrics.jsonl. A last line that a crash cut off is left out."""
+    path = Path(folder) / "metrics.jsonl"
+    rows = []
+    lines = path.read_bytes().splitlines()
+    for number, line in enumerate(lines, start=1):
+        try:
+            rows.append(json.loads(line.decode()))
+        except ValueError as error:
+            if number < len(lines):
+                raise ValueError(f"{path} cannot be read (line {number}: {error}). {RESTORE}") from error
+    return rows
+
+
+def read_curves(folder: Path | str, names: Sequence[str]) -> tuple[Array, tuple[int, ...], dict[str, Array]]:
+    """Return what the evaluations of a training run measured.
+
+    Args:
+        folder: the run folder.
+        names: columns of metrics.jsonl, such as "success". Those that not every row has are left out.
+
+    Returns:
+        Episodes [E] at which all seeds were evaluated, the seeds, and the values [S, E] by name.
+    """
+    path = Path(folder) / "metrics.jsonl"
+    rows = read_metrics(folder) if path.is_file() else []
+    with expected_form(path):
+        found = {(int(row["episode"]), int(row["seed"])): row for row in rows}
+        seeds = sorted({seed for _, seed in found})
+        episodes = sorted({episode for episode, _ in found})
+        whole = [episode for episode in episodes if all((episode, seed) in found for seed in seeds)]
+        if not whole:
+            return np.empty(0, int), (), {}
+        curves = {}
+        for name in names:
+            if all(name in row for row in rows):
+                values = [[float(found[episode, seed][name]) for episode in whole] for seed in seeds]
+                curves[name] = finite_array(values, len(seeds), len(whole))
+    return np.asarray(whole), tuple(seeds), curves
+
+
+def read_arrays(path: Path | str) -> dict[str, Array]:
+    """Return the arrays of an .npz file by name; nothing in it is executed."""
+    try:
+        with Path(path).open("rb") as file, np.load(file, allow_pickle=False) as arrays:
+            return {name: arrays[name] for name in arrays.files}
+    except FileNotFoundError:
+        raise FileNotFoundError(f"There is no file {path}.") from None
+    except (OSError, ValueError, EOFError, AttributeError, zipfile.BadZipFile, zlib.error) as error:
+        raise ValueError(f"{path} cannot be read ({error}). {RESTORE}") from error
+
+
+@contextmanager
+def expected_form(path: Path | str) -> Iterator[None]:
+    """Turn errors about the content of a file or folder into one sentence that names it."""
+    try:
+        yield
+    except (KeyError, TypeError, ValueError, AttributeError, IndexError, OverflowError) as error:
+        what = f"{error.args[0]!r} is missing" if isinstance(error, KeyError) else str(error)
+        raise ValueError(f"{path} has an unexpected form ({what}). {RESTORE}") from error
+
+
+def finite_array(values: Any, *shape: int | None) -> Array:
+    """Return values as a finite array of a shape, in which None stands for any length but zero."""
+    array = np.asarray(values, float)
+    fits = array.ndim == len(shape)
+    fits = fits and all(wanted in (None, size) for wanted, size in zip(shape, array.shape, strict=True))
+    if not fits or not array.size or not np.isfinite(array).all():
+        wanted = ", ".join("any" if size is None else str(size) for size in shape)
+        raise ValueError(f"expected finite numbers of shape [{wanted}], got shape {list(array.shape)}")
+    return array
+
+
+def find_run(text: str | Path, root: Path | str = "runs") -> Path:
+    """Return the run folder that a user means.
+
+    Args:
+        text: a path, the beginning of a folder's name in `root`, or "latest" for the run there that began last.
+        root: the folder with the runs.
+
+    Raises:
+        FileNotFoundError: no run fits; the sentence lists the runs that are there.
+        ValueError: several runs fit.
+    """
+    if Path(text).exists():
+        return Path(text)
+    runs = {path.parent.name: path.parent for path in Path(root).glob("*/config.json")}
+    if str(text) == "latest" and runs:
+        return max(runs.values(), key=_began)
+    fitting = [name for name in sorted(runs) if name.startswith(str(text))]
+    if str(text) in runs or len(fitting) == 1:
+        return runs[fitting[0]]  # the shortest name comes first
+    if fitting:
+        raise ValueError(f"{str(text)!r} fits several runs in {root}: {', '.join(fitting)}. Give more of the name.")
+    there = f"{root} contains {', '.join(sorted(runs))}" if runs else f"{root} contains no runs"
+    raise FileNotFoundError(f"There is no run {str(text)!r}; {there}.")
+
+
+def _began(run: Path) -> float:
+    """Return when a run began or was last resumed: versions.json is written then."""
+    return max(path.stat().st_mtime for path in (run / "config.json", run / "versions.json") if path.is_file())

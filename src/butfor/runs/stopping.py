@@ -1,4 +1,4 @@
-"""Stopping at a good moment: at a time limit, or after the first Ctrl-C or SIGTERM."""
+"""Stop at the next safe moment: at a time limit, or after the first Ctrl-C or SIGTERM."""
 
 import signal
 import threading
@@ -7,17 +7,17 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import Any
 
-SAME_WITHIN = 1.0  # seconds: schedulers and terminals send a signal to all processes of a job, which pass it on
+SAME_WITHIN = 1.0  # seconds: a signal sent to all processes of a job arrives several times, as parents pass it on
 
 
 def check_time_limit(seconds: float | None) -> None:
-    """Refuses a time limit that is none, so that it can be looked at before anything is done."""
+    """Refuse a negative or NaN time limit before any work is done."""
     if seconds is not None and not seconds >= 0:
-        raise ValueError(f"time_limit must be a number of seconds, 0 or more; got {seconds}.")
+        raise ValueError(f"time_limit must be at least 0 seconds; got {seconds}.")
 
 
 class Stop:
-    """Says whether to stop at the next good moment: a signal came, or the time is up."""
+    """Whether to stop at the next safe moment: a signal arrived, or the time is up."""
 
     def __init__(self, time_limit: float | None, since: float | None = None) -> None:
         check_time_limit(time_limit)
@@ -31,9 +31,14 @@ class Stop:
 
 @contextmanager
 def stopping(time_limit: float | None, since: float | None = None) -> Iterator[Stop]:
-    """While in here, the first Ctrl-C or SIGTERM is only noted; one that comes a second later interrupts at once.
+    """Note the first Ctrl-C or SIGTERM instead of raising; another one, a second later or more, interrupts at once.
 
-    The time limit counts from now, or from the time.monotonic() `since`. A signal that is ignored stays so.
+    Args:
+        time_limit: seconds after which to stop; None for no limit.
+        since: the time.monotonic() from which the limit counts; now by default.
+
+    Yields:
+        A function that returns whether to stop. Signals that are ignored stay ignored.
     """
     stop = Stop(time_limit, since)
     if threading.current_thread() is not threading.main_thread():
@@ -41,13 +46,13 @@ def stopping(time_limit: float | None, since: float | None = None) -> Iterator[S
         return
     handlers = {number: signal.getsignal(number) for number in (signal.SIGINT, signal.SIGTERM)}
     before = {number: handler for number, handler in handlers.items() if handler is not signal.SIG_IGN}
-
     noted = 0.0
 
     def note(number: int, frame: Any) -> None:
         nonlocal noted
         if not stop.signalled:
-            stop.signalled, noted = True, time.monotonic()
+            stop.signalled = True
+            noted = time.monotonic()
         elif time.monotonic() - noted > SAME_WITHIN:
             for each, handler in before.items():
                 signal.signal(each, handler)

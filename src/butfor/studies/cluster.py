@@ -4,7 +4,6 @@ import logging
 import os
 import platform
 import signal
-import sys
 import threading
 import time
 import uuid
@@ -17,8 +16,9 @@ from typing import Any
 
 from butfor import __version__
 from butfor.rollouts.play import Progress
+from butfor.runs.config import plain
+from butfor.runs.folder import invoked_as, invoked_command
 from butfor.runs.locks import BusyError
-from butfor.runs.record import plain
 from butfor.studies.units import (
     LOOK_EVERY,
     AnyConfig,
@@ -65,7 +65,7 @@ def run_on_ray(
     with _marked(Path(root).resolve()) as mark, _connected(ray, address, cpus, gpus):
         # a process for each unit: nothing is left over from the one before
         task = ray.remote(num_cpus=cpus, num_gpus=gpus, max_retries=retries, max_calls=1)(_work)
-        given = (str(mark), "cuda" if gpus else "cpu", time_limit, sys.argv, __version__, max(1, int(cpus)))
+        given = (str(mark), "cuda" if gpus else "cpu", time_limit, invoked_command(), __version__, max(1, int(cpus)))
 
         def submit(config: AnyConfig) -> Any:
             """A unit as a task, which processes and Ray's own tools show under the unit's name."""
@@ -107,7 +107,7 @@ def run_on_ray(
 
 
 def _work(
-    kind: str, data: Any, mark: str, device: str, limit: float | None, command: list[str], version: str, threads: int
+    kind: str, data: Any, mark: str, device: str, limit: float | None, command: str, version: str, threads: int
 ) -> str:
     """One unit, in a worker of the cluster; torch has as many threads there by Ray's own doing."""
     os.environ.setdefault("BUTFOR_THREADS", str(threads))
@@ -125,8 +125,8 @@ def _work(
                 "machines of the cluster share."
             )
         time.sleep(1.0)
-    sys.argv = command  # a worker has Ray's arguments; the run's record is to name the user's
-    return str(run_unit(read_config(kind, data), root, device, limit, patience=LEASE))
+    with invoked_as(command):
+        return str(run_unit(read_config(kind, data), root, device, limit, patience=LEASE))
 
 
 def _reason(error: Any) -> str:

@@ -1,8 +1,6 @@
 """Every experiment of the paper by name: its arms, each a label and a config, and what the paper claims of them."""
 
 import dataclasses
-import shlex
-import sys
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from itertools import combinations
@@ -12,6 +10,7 @@ from typing import Any, Literal
 from butfor.analysis.claims import Claim
 from butfor.detection.settings import detection_preset
 from butfor.runs.files import write_json
+from butfor.runs.folder import invoked_command
 from butfor.studies.claims import CLAIMS, HER
 from butfor.studies.units import AnyConfig, UnitState, kind_of, unit_name, unit_state
 from butfor.training.settings import Config, Overlap, Use, preset
@@ -296,7 +295,7 @@ def write_study(study: Study, root: Path | str, size: Size) -> Path:
         "title": study.title,
         "about": study.about,
         "size": size,
-        "command": shlex.join(["butfor", *sys.argv[1:]]),
+        "command": invoked_command(),
         "arms": arms,
         "claims": [dataclasses.asdict(claim) for claim in study.claims],
     }

@@ -1,6 +1,5 @@
 """A unit of work: a pure function from a config to a run folder that is named after the config."""
 
-import hashlib
 import multiprocessing
 import os
 import signal
@@ -20,14 +19,15 @@ from butfor.detection.settings import DetectionConfig
 from butfor.envs import processors
 from butfor.reporting.illustrate import illustrate, is_illustrated
 from butfor.rollouts.play import Progress
+from butfor.runs.config import config_from, plain
 from butfor.runs.files import read_json
+from butfor.runs.folder import invoked_as, invoked_command, run_name
 from butfor.runs.locks import BusyError, locked, worker_on
-from butfor.runs.record import config_from, plain, read_run, run_label, run_name
+from butfor.runs.reading import read_run
 from butfor.training.loop import resume, train
 from butfor.training.settings import Config
 
 AnyConfig = Config | DetectionConfig
-LONGEST_NAME = 90
 RETRIES = 3  # of a unit whose process was killed
 FEWER = "All seeds of a run are one batch: give fewer by --seeds, in a study fewer --processes, or take --device cpu."
 LESS = "Give fewer rows or episodes, or take --device cpu."  # to commands that have no --seeds
@@ -59,10 +59,8 @@ def kind_of(config: AnyConfig) -> Literal["training", "detection"]:
 
 
 def unit_name(config: AnyConfig) -> str:
-    """A folder's name that says how the config differs from the defaults, and a digest that tells all apart."""
-    kind = kind_of(config)
-    digest = hashlib.blake2b(run_label(kind, config).encode(), digest_size=6).hexdigest()
-    return f"{run_name(kind, config)[:LONGEST_NAME].rstrip('-.')}-{digest}"
+    """Return the name of a unit's folder; its digest is long enough for all units of a study to differ."""
+    return run_name(kind_of(config), config, digits=8)
 
 
 def unit_state(config: AnyConfig, root: Path | str) -> UnitState:
@@ -239,7 +237,7 @@ class Worker:
         self.config, self.device = config, device
         context = multiprocessing.get_context("spawn")  # CUDA does not survive a fork
         self._answer, answer = context.Pipe(duplex=False)
-        given = (kind_of(config), plain(config), str(root), device, limit, processes, answer)
+        given = (kind_of(config), plain(config), str(root), device, limit, processes, invoked_command(), answer)
         self.process = context.Process(target=_work, args=given)
         with deaf():
             self.process.start()
@@ -269,14 +267,22 @@ def deaf() -> Iterator[None]:
 
 
 def _work(
-    kind: str, data: Any, root: str, device: str, limit: float | None, processes: int, answer: connection.Connection
+    kind: str,
+    data: Any,
+    root: str,
+    device: str,
+    limit: float | None,
+    processes: int,
+    command: str,
+    answer: connection.Connection,
 ) -> None:
     """One unit, in a process of its own, and what came of it."""
     signal.signal(signal.SIGINT, signal.SIG_IGN)
     signal.signal(signal.SIGTERM, _interrupt)
     try:
         share_processors(processes)
-        run_unit(read_config(kind, data), root, device, limit)
+        with invoked_as(command):
+            run_unit(read_config(kind, data), root, device, limit)
         answer.send(("done", ""))
     except KeyboardInterrupt:
         answer.send(("lost", ""))

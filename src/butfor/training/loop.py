@@ -16,22 +16,20 @@ from butfor.models.capture import deterministic
 from butfor.rollouts.episodes import EpisodeStream
 from butfor.rollouts.play import Progress
 from butfor.runs.checkpoints import latest_checkpoint, save_checkpoint_in
-from butfor.runs.files import check_place, read_json, write_json
-from butfor.runs.locks import locked
-from butfor.runs.record import (
+from butfor.runs.config import config_from, plain
+from butfor.runs.files import check_writable, read_json, write_json
+from butfor.runs.folder import (
     append_metrics,
-    config_from,
     open_events,
     open_run,
-    plain,
-    read_metrics,
-    read_run,
     run_label,
     run_name,
     truncate_metrics,
     versions,
     versions_resumed,
 )
+from butfor.runs.locks import locked
+from butfor.runs.reading import read_metrics, read_run
 from butfor.runs.stopping import check_time_limit, stopping
 from butfor.training.agents.ddpg import save_agent
 from butfor.training.goal_env import GoalEnv, MakeEnv, check_unchanged, found_out, found_words, open_goal_env, unmoved
@@ -62,9 +60,9 @@ def train(
     if keep_episodes is not None and Path(keep_episodes).exists():
         raise FileExistsError(f"{keep_episodes} exists already; give another name for the episode file.")
     if keep_episodes is not None:
-        check_place(keep_episodes)
+        check_writable(keep_episodes)
     world = _world(config, make_env)  # before anything is written: a mistake leaves no folder behind
-    check_place(folder)
+    check_writable(folder)
     with _alone_on(folder), _exactness(config, device):
         _refuse_begun(folder, overwrite)  # once more: another process may just have begun it
         open_run(folder, "training", config, overwrite)
@@ -105,7 +103,7 @@ def resume(
     if (kind := read_run(folder)["kind"]) != "training":
         raise ValueError(f"{folder} holds a run of kind {kind!r}; only training runs can be resumed.")
     for place in (folder, folder / "checkpoint"):
-        check_place(place)
+        check_writable(place)
     with _alone_on(folder):
         record = read_run(folder)  # once more: another process may just have gone on with it
         config = before = config_from(Config, record["config"])
@@ -121,7 +119,7 @@ def resume(
                 raise ValueError(f"{folder} keeps its episodes in {kept}; it cannot go on in {keep_episodes}.")
             keep_episodes = kept
         if keep_episodes is not None:
-            check_place(keep_episodes)
+            check_writable(keep_episodes)
         if episodes is not None and episodes != config.episodes:
             if state is not None and episodes < state["replay"]["stored"]:
                 raise ValueError(f"{folder} has already played {state['replay']['stored']} episodes; got {episodes}.")

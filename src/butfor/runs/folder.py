@@ -1,0 +1,248 @@
+"""Write run folders: what was asked, with which versions, and what came out. Files are complete or absent.
+
+torch is imported where it is used: pages read and write run folders without it.
+"""
+
+import hashlib
+import importlib.metadata
+import json
+import os
+import platform
+import re
+import shutil
+import subprocess
+import warnings
+from collections.abc import Iterable, Iterator, Mapping
+from contextlib import contextmanager
+from contextvars import ContextVar
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from butfor import __version__
+from butfor.runs.config import config_from, differences, plain
+from butfor.runs.files import atomic_write, check_writable, read_json, write_json
+from butfor.runs.reading import SCHEMA_VERSION, is_run, read_metrics, read_run
+
+if TYPE_CHECKING:
+    import torch
+
+LONGEST_WORDS = 40  # characters of a run's name that say what is different
+_command: ContextVar[str] = ContextVar("command", default="")
+
+
+@contextmanager
+def invoked_as(command: str) -> Iterator[None]:
+    """While active, runs and studies record this command as the one that started them."""
+    token = _command.set(command)
+    try:
+        yield
+    finally:
+        _command.reset(token)
+
+
+def invoked_command() -> str:
+    """Return the command that `invoked_as` set; empty where the library is used without the command line."""
+    return _command.get()
+
+
+def open_run(folder: Path | str, kind: str, config: Any, overwrite: bool = False) -> Path:
+    """Create a run folder, or open the one that the same config created before.
+
+    Args:
+        folder: where the run is kept.
+        kind: "training" or "detection".
+        config: the run's config dataclass.
+        overwrite: replace a run that the folder contains.
+
+    Raises:
+        FileExistsError: the folder contains a run with other settings, or files that are not a run.
+    """
+    folder = Path(folder)
+    record = {"schema": SCHEMA_VERSION, "kind": kind, "label": run_label(kind, config), "config": plain(config)}
+    if folder.exists() and not folder.is_dir():
+        raise FileExistsError(f"{folder} is a file; give another name for the run folder.")
+    check_writable(folder)
+    if folder.is_dir() and any(entry.suffix != ".part" for entry in folder.iterdir()):
+        if not is_run(folder):
+            raise FileExistsError(f"{folder} is not empty and is not a run; give another name for the run folder.")
+        if overwrite:
+            (folder / "summary.json").unlink(missing_ok=True)  # from here on the run is not a finished one
+            for entry in folder.iterdir():
+                shutil.rmtree(entry) if entry.is_dir() and not entry.is_symlink() else entry.unlink()
+        elif not _same_run(read_run(folder), kind, config):
+            raise FileExistsError(
+                f"{folder} contains a run with other settings. Give another name, or replace it with --overwrite."
+            )
+    folder.mkdir(parents=True, exist_ok=True)
+    write_json(folder / "config.json", record)
+    return folder
+
+
+def _same_run(held: dict[str, Any], kind: str, config: Any) -> bool:
+    """Whether a run has this kind and config; fields that it was written without count as their defaults."""
+    try:
+        return bool(held["kind"] == kind and plain(config_from(type(config), held["config"])) == plain(config))
+    except ValueError:
+        return False
+
+
+def run_label(kind: str, config: Any) -> str:
+    """Return how a config differs from its type's defaults, in full: `detection-slide-seeds=2`."""
+    parts = [kind] + ([config.env] if hasattr(config, "env") else [])
+    return "-".join([*parts, *(f"{name}={value}" for name, value in differences(config) if name != "env")])
+
+
+def run_name(kind: str, config: Any, digits: int = 4) -> str:
+    """Return a short name for a run's folder, such as `push-priority-bonus-3f2a`.
+
+    It consists of the environment, what differs from the defaults in up to 40 characters (choices before numbers), and
+    the first `digits` of a digest of the whole label, which tells apart runs that share the words.
+    """
+    words = [_word("env", config.env)] if hasattr(config, "env") else []
+    words += [kind] if kind != "training" else []
+    changed = [_word(name, value) for name, value in differences(config) if name != "env"]
+    left = LONGEST_WORDS
+    for word in sorted(changed, key=lambda word: any(map(str.isdigit, word))):
+        if len(word) < left:
+            words.append(word)
+            left -= len(word) + 1
+    digest = hashlib.blake2b(run_label(kind, config).encode()).hexdigest()[:digits]
+    return "-".join([*words, digest])
+
+
+def _word(name: str, value: Any) -> str:
+    """Return a setting as a word for a folder's name: `vime`, `priority-bonus`, `seeds10`, `no-contact`."""
+    last = name.rpartition(".")[2]
+    if value is True or value == "on":
+        word = last
+    elif value is False or value is None or value == ():
+        word = f"no-{last}"
+    elif isinstance(value, tuple) and all(isinstance(one, str) for one in value):
+        word = "-".join(value)
+    else:
+        word = value if isinstance(value, str) else f"{last}{value}"
+    return re.sub(r"[^\w.+]+", "-", word).strip("-")  # without what a shell would interpret
+
+
+def versions(device: "torch.device | str") -> dict[str, Any]:
+    """Return what a result depends on besides its config: versions, commit, hardware, command."""
+    import torch
+
+    device = torch.device(device)
+    packages = ("torch", "numpy", "scipy", "scikit-learn", "gymnasium", "mujoco", "gymnasium-robotics")
+    found = {name: _version(name) for name in packages}
+    return {
+        "butfor": __version__,
+        "commit": _commit(),
+        "python": platform.python_version(),
+        **{name: version for name, version in found.items() if version},
+        "platform": f"{platform.system()} {platform.machine()}",
+        "processor": _processor(),
+        "cores": os.cpu_count(),
+        "device": torch.cuda.get_device_name(device) if device.type == "cuda" else str(device),
+        "threads": torch.get_num_threads(),
+        "command": invoked_command(),
+        "started": datetime.now(UTC).isoformat(timespec="seconds"),
+    }
+
+
+def versions_resumed(folder: Path, device: "torch.device | str") -> dict[str, Any]:
+    """Return versions.json of a resumed run: that of its start and, as `resumed`, what differed in later processes."""
+    now = versions(device)
+    try:
+        begun: dict[str, Any] = read_json(folder / "versions.json")
+        changed = {key: value for key, value in now.items() if begun.get(key) != value}
+        return begun | {"resumed": [*begun.get("resumed", []), changed]}
+    except (OSError, ValueError, TypeError, AttributeError):  # missing or damaged: a run must still be resumable
+        return now
+
+
+def _version(package: str) -> str | None:
+    try:
+        return importlib.metadata.version(package)
+    except importlib.metadata.PackageNotFoundError:
+        return None
+
+
+def _commit() -> str | None:
+    """Return the commit of this source, marked "-dirty" where files differ from it; BUTFOR_COMMIT takes precedence."""
+    if os.environ.get("BUTFOR_COMMIT"):  # for copies without a history
+        return os.environ["BUTFOR_COMMIT"]
+    source = Path(__file__).resolve()
+
+    def git(*arguments: str) -> str:
+        command = ["git", *arguments]
+        return subprocess.run(command, cwd=source.parent, capture_output=True, text=True, check=True, timeout=10).stdout
+
+    try:
+        git("ls-files", "--error-unmatch", source.name)  # else this is a copy inside somebody else's repository
+        return git("describe", "--always", "--dirty", "--abbrev=12", "--exclude=*").strip()
+    except (OSError, subprocess.SubprocessError):
+        return None
+
+
+def _processor() -> str:
+    """Return the processor's name."""
+    try:
+        lines = Path("/proc/cpuinfo").read_text().splitlines()
+        return next(line.split(":", 1)[1].strip() for line in lines if line.startswith("model name"))
+    except (OSError, StopIteration):
+        return platform.processor() or platform.machine()
+
+
+def write_metrics(folder: Path, rows: Iterable[dict[str, Any]]) -> None:
+    """Write `metrics.jsonl`, one JSON object per line; rows that were there are replaced."""
+    with atomic_write(folder / "metrics.jsonl") as temporary:
+        temporary.write_text("".join(json.dumps(row) + "\n" for row in rows))
+
+
+def append_metrics(folder: Path, rows: Iterable[dict[str, Any]]) -> None:
+    """Append rows to `metrics.jsonl` in one write; a line that a crash cut off is removed first."""
+    path = folder / "metrics.jsonl"
+    if path.is_file() and path.read_bytes()[-1:] not in (b"", b"\n"):
+        write_metrics(folder, read_metrics(folder))
+    text = "".join(json.dumps(row) + "\n" for row in rows)
+    with path.open("ab") as file:
+        file.write(text.encode())
+        file.flush()
+        os.fsync(file.fileno())  # on disk before the checkpoint that relies on it
+
+
+def truncate_metrics(folder: Path, episode: int) -> None:
+    """Remove the rows of `metrics.jsonl` after an episode: the run that resumes there writes them again."""
+    if (folder / "metrics.jsonl").is_file():
+        write_metrics(folder, [row for row in read_metrics(folder) if row["episode"] <= episode])
+
+
+class Events:
+    """Curves for TensorBoard; without a writer nothing is written."""
+
+    def __init__(self, writer: Any = None) -> None:
+        self.writer = writer
+
+    def add(self, values: Mapping[str, float], step: int) -> None:
+        """Add a point to each curve and flush: what lies before a checkpoint must survive a crash."""
+        if self.writer is not None:
+            for name, value in values.items():
+                self.writer.add_scalar(name, value, step)
+            self.writer.flush()
+
+    def close(self) -> None:
+        """Close the files."""
+        if self.writer is not None:
+            self.writer.close()
+
+
+def open_events(folder: Path, purge_step: int | None = None) -> Events:
+    """Open TensorBoard's files in `events/`; points of an earlier process after `purge_step` are hidden."""
+    try:
+        from torch.utils.tensorboard import SummaryWriter
+    except ImportError as error:
+        warnings.warn(
+            f"No TensorBoard curves are written ({error}). Install it with: pip install 'butfor[tensorboard]'",
+            stacklevel=2,
+        )
+        return Events()
+    first = None if purge_step is None else purge_step + 1  # TensorBoard hides this step, too
+    return Events(SummaryWriter(str(folder / "events"), purge_step=first))
