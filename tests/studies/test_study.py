@@ -111,9 +111,9 @@ def test_a_small_study_asks_its_own_questions_and_keeps_its_own_record(tmp_path:
 
 
 def test_what_there_is_not_is_refused_by_name() -> None:
-    with pytest.raises(ValueError, match="no study 'table2'; the studies are table1"):
+    with pytest.raises(ValueError, match=r"'table2'.* table1"):
         make_study("table2")
-    with pytest.raises(ValueError, match="paper or small"):
+    with pytest.raises(ValueError, match="size"):
         make_study("table1", "large")  # type: ignore[arg-type]
 
 

@@ -2,6 +2,7 @@
 
 import os
 import platform
+import re
 import signal
 import subprocess
 import sys
@@ -35,13 +36,13 @@ torch.set_num_threads(1)
 
 def test_names_are_different_and_readable() -> None:
     assert unit_name(Config()) == unit_name(replace(Config(), seeds=1))
-    assert unit_name(Config()).startswith("training-pick-and-place-")
+    assert unit_name(Config()).startswith("pick-and-place-")
     configs: list[Any] = [Config(), replace(Config(), seeds=2), preset("slide"), preset("push"), DetectionConfig()]
     configs += [preset("pick-and-place", name) for name in ("intrinsic", "vime", "disagreement", "disagreement-full")]
     configs += [replace(Config(), bonus=replace(Config().bonus, weight=weight)) for weight in (0.1, 0.25)]
     names = [unit_name(config) for config in configs]
     assert len(set(names)) == len(names)
-    assert all(len(name) < 120 and "/" not in name for name in names)
+    assert all(len(name) < 80 and "/" not in name for name in names)
 
 
 def test_configs_of_both_kinds_travel_as_json() -> None:
@@ -128,7 +129,7 @@ def test_a_folder_of_other_settings_is_not_taken_for_the_unit(tmp_path: Path) ->
     record = read_json(folder / "config.json")
     record["config"]["agent"]["discount"] = 0.5
     write_json(folder / "config.json", record)
-    with pytest.raises(ValueError, match="holds a run with other settings"):
+    with pytest.raises(ValueError, match=re.escape(unit_name(small()))):
         run_unit(config, tmp_path)
 
 
@@ -157,7 +158,7 @@ def test_a_time_limit_leaves_a_unit_to_go_on_with(tmp_path: Path) -> None:
 def test_one_that_fails_is_named_and_stops_no_other(tmp_path: Path) -> None:
     wrong = replace(small(), priority=replace(small().priority, kind="ebp"))  # needs positions; slide has none
     right = small(seeds=2)
-    with pytest.raises(StudyError, match=r"1 unit\(s\) failed, the others are kept: .*ebp"):
+    with pytest.raises(StudyError, match="ebp"):
         run_here([wrong, right], tmp_path)
     assert unit_state(right, tmp_path).state == "finished"
 
@@ -221,7 +222,7 @@ def test_a_worker_shares_the_processors_and_tells_what_came_of_its_unit(
     before = {number: signal.getsignal(number) for number in (signal.SIGINT, signal.SIGTERM)}
     answer = types.SimpleNamespace(send=told.append)
     try:
-        units._work("training", plain(small()), "root", "cpu", 5.0, 3, answer)  # type: ignore[arg-type]
+        units._work("training", plain(small()), "root", "cpu", 5.0, 3, "butfor", answer)  # type: ignore[arg-type]
     finally:
         for number, handler in before.items():
             signal.signal(number, handler)
@@ -333,7 +334,7 @@ def test_a_unit_of_another_process_is_left_to_it_and_taken_over_when_that_is_kil
         run_here([theirs, ours], tmp_path, progress=lambda *given: shown.append(given))
         assert shown[-1] == ("units", 1, 2, "1 left to other processes")
         assert unit_state(ours, tmp_path).state == "finished"
-        with pytest.raises(BusyError, match=f"process {other.pid} on .* works on"):
+        with pytest.raises(BusyError, match=f"process {other.pid} on "):
             run_unit(theirs, tmp_path)
         assert models(folder) == begun  # nothing was touched
         other.kill()

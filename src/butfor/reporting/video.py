@@ -27,9 +27,9 @@ from butfor.influence.influence import Influence
 from butfor.influence.scoring import combine_scores
 from butfor.rollouts.errors import EnvError
 from butfor.rollouts.play import Observation, Played, Progress, episode_seed, play
-from butfor.runs.files import check_writable, atomic_write
-from butfor.runs.locks import locked
 from butfor.runs.config import config_from
+from butfor.runs.files import atomic_write, check_writable
+from butfor.runs.locks import locked
 from butfor.runs.reading import read_run
 from butfor.training.agents.ddpg import TrainedPolicy, load_policy
 from butfor.training.goal_env import GoalEnv, MakeEnv, check_sizes, open_goal_env

@@ -101,7 +101,7 @@ def run_name(kind: str, config: Any, digits: int = 4) -> str:
     """
     words = [_word("env", config.env)] if hasattr(config, "env") else []
     words += [kind] if kind != "training" else []
-    changed = [_word(name, value) for name, value in differences(config) if name != "env"]
+    changed = dict.fromkeys(_word(name, value) for name, value in differences(config) if name != "env")
     left = LONGEST_WORDS
     for word in sorted(changed, key=lambda word: any(map(str.isdigit, word))):
         if len(word) < left:

@@ -238,7 +238,7 @@ def make_study(
     *,
     seeds: int | None = None,
     episodes: int | None = None,
-    worlds: int | None = None,
+    num_envs: int | None = None,
     overlap: Sequence[Overlap] | None = None,
     evaluate_every: int | None = None,
 ) -> Study:
@@ -248,7 +248,7 @@ def make_study(
     if size not in ("paper", "small"):
         raise ValueError(f"size is {size!r}; it must be paper or small.")
     study = STUDIES[name]()
-    training = {"episodes": episodes, "num_envs": worlds, "evaluate_every": evaluate_every}
+    training = {"episodes": episodes, "num_envs": num_envs, "evaluate_every": evaluate_every}
     training["overlap"] = None if overlap is None else tuple(overlap)  # type: ignore[assignment]
     arms = []
     for arm in study.arms:
