@@ -1,4 +1,4 @@
-"""How the pages of this folder become a site: `make docs`, or `sphinx-build -W docs docs/_build/html`."""
+"""Sphinx configuration; build the site with `make docs`, or `sphinx-build -W docs docs/_build/html`."""
 
 import os
 import re
@@ -21,7 +21,7 @@ author = "butfor authors"
 copyright = "butfor authors, MIT licence"
 version = release
 
-extensions = ["myst_parser", "sphinx.ext.autodoc"]
+extensions = ["myst_parser", "sphinx.ext.autodoc", "sphinx.ext.napoleon"]
 exclude_patterns = ["_build"]
 html_theme = "furo"
 html_title = f"butfor {release}"
@@ -30,11 +30,11 @@ html_show_sphinx = False
 html_theme_options = {"light_css_variables": {"color-brand-primary": "#0072B2", "color-brand-content": "#0072B2"}}
 pygments_style = "default"
 
-# Files that are pages elsewhere in the repository, and where their text stands here.
+# Files elsewhere in the repository, and the page of the site that includes each.
 PAGES = {"README.md": "index.md", "CONTRIBUTING.md": "contributing.md", "results/README.md": "measurements.md"}
-TAKEN_IN = re.compile(r"<!-- the text of ([^\s#]+)(?:#(\S+))? stands here -->")
+INCLUDED = re.compile(r"<!-- include (\S+) -->")
 LINK = re.compile(r"(!?\[[^\]\[]*\]\()(?![a-z]+:|#)([^)#\s]*)(#[^)\s]*)?\)")
-# Where other files of the repository are shown: below an address, or beside the built pages.
+# Address under which other files of the repository are shown; empty: link to the files themselves.
 REPOSITORY = os.environ.get("BUTFOR_REPOSITORY", "")
 
 myst_heading_anchors = 4
@@ -44,11 +44,13 @@ default_role = "code"
 smartquotes = False
 autodoc_member_order = "bysource"
 autodoc_preserve_defaults = True
-autodoc_inherit_docstrings = False  # foreign ones are written for other pages
+autodoc_inherit_docstrings = False  # those of other libraries use other markup
 autodoc_typehints_format = "short"
+napoleon_numpy_docstring = False
+napoleon_use_rtype = False
 python_use_unqualified_type_names = True
 python_maximum_signature_line_length = 100
-# What an extra brings need not be there: a stand-in does for reading signatures.
+# Packages of extras need not be installed: mocks are enough to read signatures.
 OPTIONAL = (
     "gymnasium_robotics",
     "imageio",
@@ -60,27 +62,25 @@ OPTIONAL = (
     "tensorboard",
 )
 autodoc_mock_imports = [name for name in OPTIONAL if find_spec(name) is None]
-for operator in ("__or__", "__ror__"):  # annotations such as `VecNormalize | None` are computed of stand-ins, too
+for operator in ("__or__", "__ror__"):  # annotations such as `VecNormalize | None` are evaluated
     setattr(_MockObject, operator, lambda self, other: Any)
 
 
-def take_in(app: Sphinx, docname: str, source: list[str]) -> None:
-    """Puts the text of files from elsewhere in the repository where a page asks for it, and mends all links."""
+def include_files(app: Sphinx, docname: str, source: list[str]) -> None:
+    """Insert the text of other files where a page includes them, and adapt all links."""
     place = Path(app.srcdir, docname).parent
 
     def text_of(found: re.Match[str]) -> str:
         path = (place / found[1]).resolve()
         app.env.note_dependency(str(path))
         text = path.read_text(encoding="utf-8")
-        if found[2]:  # one section of it
-            (text,) = re.findall(rf"^(## {found[2]}\n.*?)(?=^## |\Z)", text, re.MULTILINE | re.DOTALL | re.IGNORECASE)
-        return mended(text.partition("\n")[2], path.parent, place)  # without its heading
+        return adapt_links(text.partition("\n")[2], path.parent, place)  # without its heading
 
-    source[0] = TAKEN_IN.sub(text_of, mended(source[0], place, place))
+    source[0] = INCLUDED.sub(text_of, adapt_links(source[0], place, place))
 
 
-def mended(text: str, from_folder: Path, to_folder: Path) -> str:
-    """Links as they must read in a page of another folder; files that are no page are shown by the repository."""
+def adapt_links(text: str, from_folder: Path, to_folder: Path) -> str:
+    """Rewrite links for a page of another folder; links to files that are not pages lead to the repository."""
 
     def link(found: re.Match[str]) -> str:
         opening, path, fragment = found[1], found[2], found[3] or ""
@@ -97,13 +97,13 @@ def mended(text: str, from_folder: Path, to_folder: Path) -> str:
 
 
 def choose_repository(app: Sphinx, config: Any) -> None:
-    """Links to files that are no page lead to the repository's address, or to the files themselves."""
+    """Set the target of links to files that are not pages: the repository's address, or the files themselves."""
     files = f"{REPOSITORY}/blob/main" if REPOSITORY else Path(os.path.relpath(ROOT, app.outdir)).as_posix()
     config.myst_url_schemes["repository"] = {"url": files + "/{{path}}"}
 
 
-def as_written(app: Sphinx, what: str, name: str, item: Any, options: Any, lines: list[str]) -> None:
-    """Docstrings are prose with code in single backticks: no other sign has a meaning."""
+def escape_markup(app: Sphinx, what: str, name: str, item: Any, options: Any, lines: list[str]) -> None:
+    """Escape everything but code in single backticks: docstrings use no other markup."""
     for number, line in enumerate(lines):
         if not line.lstrip().startswith((">>>", "...")):
             parts = re.split("(`[^`]*`)", line)
@@ -112,7 +112,7 @@ def as_written(app: Sphinx, what: str, name: str, item: Any, options: Any, lines
 
 
 def setup(app: Sphinx) -> None:
-    """What Sphinx calls."""
-    app.connect("autodoc-process-docstring", as_written)
+    """Connect the functions above; called by Sphinx."""
+    app.connect("autodoc-process-docstring", escape_markup, priority=400)  # before napoleon
     app.connect("config-inited", choose_repository, priority=100)
-    app.connect("source-read", take_in)
+    app.connect("source-read", include_files)

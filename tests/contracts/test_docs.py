@@ -123,7 +123,7 @@ def test_few_blocks_are_left_to_the_reader() -> None:
 
 
 def test_butfor_commands_of_the_docs_parse(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
-    """Each command's help opens, and it lists every option that a page uses; README has a test of its own."""
+    """Each command's help opens, and it lists every option that a page uses."""
     from butfor.cli import main
 
     @cache
@@ -137,7 +137,7 @@ def test_butfor_commands_of_the_docs_parse(monkeypatch: pytest.MonkeyPatch, caps
 
     monkeypatch.setenv("COLUMNS", "200")
     wrong, seen = [], 0
-    for page in MARKDOWN[1:]:
+    for page in MARKDOWN:
         blocks = fenced_blocks(page.read_text(encoding="utf-8"))
         shells = [lines for _, language, lines in blocks if language in ("sh", "bash", "shell", "console")]
         for words in [command for lines in shells for command in shell_commands(lines)]:

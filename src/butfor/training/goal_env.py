@@ -86,7 +86,7 @@ def open_goal_env(
             nested = [part for part, shape in zip(PARTS, shapes, strict=True) if shape is None]
             raise ValueError(
                 f"{name} has dictionaries as {' and '.join(nested)}; training needs flat arrays. Wrap the world so "
-                "that their values stand side by side, also in what compute_reward takes, as in docs/worlds.md."
+                "that their values stand side by side, also in what compute_reward takes, as in docs/environments.md."
             )
         if any(len(shape) != 1 for shape in shapes) or shapes[1] != shapes[2]:
             raise ValueError(f"{name} has observations and goals of shapes {shapes}; expected flat ones, goals alike.")
