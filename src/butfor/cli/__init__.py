@@ -96,7 +96,7 @@ def detect(
     from butfor.detection.experiment import run_detection
     from butfor.detection.settings import detection_preset
     from butfor.envs import ENVS, short_name
-    from butfor.reporting.illustrate import illustrate
+    from butfor.reporting.pictures import illustrate
     from butfor.runs.folder import run_name
 
     base = detection_preset(short_name(world) if world in ENVS.values() else world, preset)
@@ -125,7 +125,7 @@ def detect(
         run_detection(config, folder, choose_device(device), overwrite, progress)
     print_detection(folder)
     with live_progress() as progress:
-        page, lacking = illustrate(folder, pictures and config.env != "slide", progress)
+        page, lacking = illustrate(folder, pictures, progress)
     for sentence in lacking:
         print(sentence, file=sys.stderr)
     print(f"\nReport: {page}" if page else f"\nRun: {folder}")

@@ -391,14 +391,6 @@ def film_study(root: Path | str, name: str, progress: Progress = lambda stage, d
     """Write strip.png, and watch.mp4 where ffmpeg is installed, for every training arm with a trained agent.
 
     Files newer than the agent are kept. An arm that cannot be filmed gets a note, and the others are filmed.
-
-    Args:
-        root: Folder of the studies.
-        name: Name of the study.
-        progress: Called with (stage, done, total, text).
-
-    Returns:
-        One entry for each training arm.
     """
     films: list[Film] = []
     arms = [arm for arm in read_study(Path(root), name).arms if arm.kind == "training"]

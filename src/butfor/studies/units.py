@@ -17,7 +17,6 @@ import torch
 from butfor.detection.experiment import run_detection
 from butfor.detection.settings import DetectionConfig
 from butfor.envs import processors
-from butfor.reporting.illustrate import illustrate, is_illustrated
 from butfor.rollouts.play import Progress
 from butfor.runs.config import config_from, plain
 from butfor.runs.files import read_json
@@ -135,13 +134,17 @@ def run_unit(
 
 def _is_shown(config: AnyConfig, folder: Path) -> bool:
     """Whether nothing is left to draw: of training, films and pages are made by commands of their own."""
-    return isinstance(config, Config) or is_illustrated(folder, config.env != "slide")
+    from butfor.reporting.pictures import is_illustrated
+
+    return isinstance(config, Config) or is_illustrated(folder)
 
 
 def _show(config: DetectionConfig, folder: Path, progress: Progress) -> Path:
     """Pictures and the report of a finished detection run; what cannot be made is said and makes no unit fail."""
+    from butfor.reporting.pictures import illustrate
+
     try:
-        _, lacking = illustrate(folder, config.env != "slide", progress)
+        _, lacking = illustrate(folder, progress=progress)
     except (ValueError, OSError) as error:  # of the report: somebody has taken files of the run away
         lacking = [str(error)]
     progress("report", 1, 1, "; ".join(lacking) or "done")
