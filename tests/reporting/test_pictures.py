@@ -16,7 +16,7 @@ import butfor.reporting.pictures as module
 from butfor.detection.collect import CollectConfig, collect_file
 from butfor.envs import make_vector_env
 from butfor.envs.drawing import RING_COLOUR, open_context
-from butfor.envs.facts import facts_of
+from butfor.envs.facts import BUILT_IN
 from butfor.envs.truth import Forker, exact_label
 from butfor.influence.influence import Influence
 from butfor.models.dynamics import GaussianDynamics, ModelConfig
@@ -36,8 +36,7 @@ from butfor.rollouts.play import play_again, replay
 from butfor.runs.files import read_json, write_json
 from butfor.spaces.actions import ActionLaw
 
-FETCH = facts_of("pick-and-place")
-assert FETCH is not None
+FETCH = BUILT_IN["pick-and-place"]
 STEPS = 16  # of the episodes that are played: an expert is at the object by then
 
 

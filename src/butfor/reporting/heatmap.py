@@ -3,6 +3,7 @@
 from pathlib import Path
 
 import numpy as np
+from numpy.typing import NDArray
 
 from butfor.detection.collect import add_labels
 from butfor.envs.facts import facts_of
@@ -72,8 +73,8 @@ def write_heatmap(run: Path | str, progress: Progress = lambda stage, done, tota
     return target
 
 
-def _mean_score(episodes: Episodes) -> np.ndarray[tuple[int], np.dtype[np.float64]]:
+def _mean_score(episodes: Episodes) -> NDArray[np.float64]:
     """The mean score at each time over the episodes that last so long: [T]."""
     assert episodes.score is not None
-    mean: np.ndarray[tuple[int], np.dtype[np.float64]] = (episodes.score * episodes.valid).sum(0)
-    return mean / np.maximum(episodes.valid.sum(0), 1)
+    total = (episodes.score * episodes.valid).sum(0)
+    return np.asarray(total / np.maximum(episodes.valid.sum(0), 1))
