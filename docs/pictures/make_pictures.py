@@ -1,4 +1,4 @@
-"""Draws the pictures of what-is-cai.md with this package: python docs/pictures/make_pictures.py (half a minute)."""
+"""Draw the pictures of what-is-cai.md: python docs/pictures/make_pictures.py (half a minute)."""
 
 import sys
 import tempfile
@@ -19,13 +19,16 @@ from butfor.reporting.figures import PAGE, STYLE
 from butfor.rollouts.episodes import concatenate
 from butfor.runs.files import atomic_write
 
-PUSH, NOISE, REACH = 0.1, 0.02, 0.5  # the world of the page: how far a full action pushes, the noise, who touches
-TRUE = 1.064  # nats where hand and cube touch: a uniform push of 0.1 both ways seen through that noise
+# The example of the page: a hand and a cube on a line.
+PUSH = 0.1  # distance that a full action pushes the cube
+NOISE = 0.02
+REACH = 0.5  # the hand touches the cube below this distance
+TRUE = 1.064  # CAI in nats where they touch: a uniform push of ±0.1 plus that noise
 MODEL = ModelConfig(width=64)
 
 
-def fit_line_world(seed: int = 0) -> Influence:
-    """The influence model of the page's example: a hand and a cube on a line."""
+def fit_example(seed: int = 0) -> Influence:
+    """Fit the influence model of the example."""
     random = np.random.default_rng(seed)
     hand, cube, action = random.uniform(-1, 1, (3, 4000, 1))
     touching = np.abs(hand - cube) < REACH
@@ -36,7 +39,7 @@ def fit_line_world(seed: int = 0) -> Influence:
 
 
 def outcomes(influence: Influence) -> Figure:
-    """What the model expects of five actions in two states: alike where they are apart, different where they touch."""
+    """Draw the predictions for five actions in two states: alike when apart, different when touching."""
     figure = Figure(figsize=(PAGE, 2.3), layout="constrained")
     actions = torch.linspace(-1, 1, 5)[:, None]
     grid = np.linspace(-0.17, 0.17, 400)
@@ -61,7 +64,7 @@ def outcomes(influence: Influence) -> Figure:
 
 
 def by_distance(influence: Influence) -> Figure:
-    """CAI of the learned model over the distance from hand to cube, beside the truth."""
+    """Draw CAI of the fitted model and the true CAI over the distance from hand to cube."""
     figure = Figure(figsize=(PAGE * 0.75, 2.4), layout="constrained")
     axis = figure.subplots()
     random = np.random.default_rng(1)
@@ -76,7 +79,7 @@ def by_distance(influence: Influence) -> Figure:
 
 
 def slide_episode() -> Figure:
-    """One episode of 1DSlide: where agent and object are, CAI below, and the exact label as shade."""
+    """Draw one episode of 1DSlide: positions of agent and object, CAI below, and the exact label as shade."""
     with tempfile.TemporaryDirectory() as folder:
         parts = [
             collect_file(CollectConfig("slide", policy, 400, (), seed), Path(folder) / f"{seed}.npz")
@@ -119,10 +122,10 @@ def slide_episode() -> Figure:
 
 
 def make_pictures(folder: Path) -> list[Path]:
-    """Writes every picture as SVG and returns the paths."""
+    """Write every picture as SVG; return the paths."""
     paths = []
     with matplotlib.style.context(["default", STYLE]):
-        influence = fit_line_world()
+        influence = fit_example()
         drawn = {
             "outcomes": outcomes(influence),
             "cai-by-distance": by_distance(influence),

@@ -1,10 +1,11 @@
-"""The docs: they build without a warning, their links lead somewhere, their code runs and prints what they show.
+"""The docs build without a warning, their links exist, their code runs and prints the output that they show.
 
-Before a block of Python, `<!-- long: why -->` leaves it to the long tests and `<!-- not run: why -->` to the reader; an
-output block after it (`text`) shows what it prints.
+Before a block of Python, `<!-- long: why -->` moves it to the long tests and `<!-- not run: why -->` excludes it; a
+`text` block after it is its output.
 """
 
 import os
+import pkgutil
 import re
 import shlex
 import subprocess
@@ -37,7 +38,7 @@ SMALLEST_GAP = 0.1  # nats or shares, between what a page shows and what another
 
 @dataclass(frozen=True)
 class Block:
-    """Python of a page, what its marker says, and the output that the page shows."""
+    """A block of Python in a page, its marker, and its output as shown in the page."""
 
     code: str
     marker: str = ""
@@ -45,7 +46,7 @@ class Block:
 
 
 def python_blocks(text: str) -> list[Block]:
-    """The blocks of Python of a page, in order."""
+    """Return the blocks of Python of a page, in order."""
     found = list(FENCE.finditer(text))
     blocks = []
     for block, following in pairwise([*found, None]):
@@ -58,7 +59,7 @@ def python_blocks(text: str) -> list[Block]:
 
 
 def alike(printed: str, shown: str) -> bool:
-    """The same words, and numbers that are near each other: another processor learns another model."""
+    """Compare words exactly and numbers roughly: models differ between processors."""
     words = [" ".join(NUMBER.sub("#", text).split()) for text in (printed, shown)]
     numbers = [[float(number) for number in NUMBER.findall(text)] for text in (printed, shown)]
     return words[0] == words[1] and all(
@@ -67,7 +68,7 @@ def alike(printed: str, shown: str) -> bool:
 
 
 def cases() -> list[Any]:
-    """Each page with code, and once more for the long tests where it has long blocks."""
+    """Return each page with code, and again for the long tests if it has long blocks."""
     found = []
     for page in PAGES:
         markers = [block.marker for block in python_blocks(page.read_text(encoding="utf-8"))]
@@ -82,7 +83,7 @@ def cases() -> list[Any]:
 def test_the_code_of_a_page_runs(
     page: Path, long: bool, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    """Blocks of one page share their names; what README.md holds word for word runs there."""
+    """The blocks of a page share their names; blocks that README.md also contains run only there."""
     monkeypatch.chdir(tmp_path)
     monkeypatch.setenv("MINARI_DATASETS_PATH", str(tmp_path / "minari"))
     readme = [block.code for block in python_blocks((ROOT / "README.md").read_text(encoding="utf-8"))]
@@ -101,7 +102,7 @@ def test_the_code_of_a_page_runs(
         assert apart < touching / 4
 
 
-def test_the_readers_of_pages_understand_their_notation() -> None:
+def test_markers_and_outputs_are_recognised() -> None:
     page = (
         "```python\na\n```\n\n```text\n1\n```\n<!-- long: a minute -->\n\n```python\nb\n```\nWords.\n```text\n2\n```\n"
     )
@@ -117,7 +118,16 @@ def test_the_first_example_has_ten_lines() -> None:
     assert len([line for line in first.code.splitlines() if line.strip()]) <= 11  # with the one that prints
 
 
-def test_few_blocks_are_left_to_the_reader() -> None:
+@pytest.mark.parametrize("page", MARKDOWN, ids=lambda page: str(page.relative_to(ROOT)))
+def test_names_of_the_library_exist(page: Path) -> None:
+    """Names in inline code, such as `butfor.models.dynamics.STEEP`; the changelog may mention old ones."""
+    if page.name == "CHANGELOG.md":
+        return
+    for name in set(re.findall(r"`(butfor(?:\.\w+)+)[`(]", page.read_text(encoding="utf-8"))):
+        pkgutil.resolve_name(name)
+
+
+def test_few_blocks_are_not_run() -> None:
     markers = [block.marker for page in PAGES for block in python_blocks(page.read_text(encoding="utf-8"))]
     assert markers.count("not run") <= len(markers) / 5
 
@@ -153,19 +163,19 @@ def test_butfor_commands_of_the_docs_parse(monkeypatch: pytest.MonkeyPatch, caps
 
 
 def with_variables(lines: list[str]) -> list[str]:
-    """The lines of a shell block with variables that it sets, as in A="--seeds 10", put in where they are used."""
+    """Return the lines of a shell block with its variables, as in A="--seeds 10", replaced by their values."""
     values: dict[str, str] = {}
-    told = []
+    replaced = []
     for line in lines:
         full = re.sub(r"\$(\w+)", lambda found: values.get(found[1], found[0]), line)
         values.update(re.findall(r'^(\w+)="([^"]*)"$', full))
-        told.append(full)
-    return told
+        replaced.append(full)
+    return replaced
 
 
 @pytest.mark.parametrize("page", MARKDOWN, ids=lambda page: str(page.relative_to(ROOT)))
 def test_no_command_of_a_page_gives_an_option_twice(page: Path) -> None:
-    """Options that lie in a variable count: butfor refuses one that is given twice."""
+    """Also with options from a variable: butfor refuses an option that is given twice."""
     from butfor.cli.train import refuse_repeated
 
     for _, language, lines in fenced_blocks(page.read_text(encoding="utf-8")):
@@ -179,18 +189,18 @@ def test_no_command_of_a_page_gives_an_option_twice(page: Path) -> None:
 
 
 def prose(text: str) -> str:
-    """A page without its code."""
+    """Return a page without its code."""
     return re.sub(r"`[^`\n]+`", "", re.sub(r"^```.*?^```$", "", text, flags=re.MULTILINE | re.DOTALL))
 
 
 def anchors(page: Path) -> set[str]:
-    """The anchors that GitHub gives to a page's headings."""
+    """Return the anchors that GitHub gives to the headings of a page."""
     text = re.sub(r"^```.*?^```$", "", page.read_text(encoding="utf-8"), flags=re.MULTILINE | re.DOTALL)
     return {anchor(re.sub(r"[`*]", "", title)) for title in re.findall(r"^#+ (.+)$", text, re.MULTILINE)}
 
 
 @pytest.mark.parametrize("page", MARKDOWN, ids=lambda page: str(page.relative_to(ROOT)))
-def test_links_between_files_lead_somewhere(page: Path) -> None:
+def test_links_between_files_exist(page: Path) -> None:
     links = re.findall(r"\[[^\]\[]*\]\(([^)\s]+)\)", prose(page.read_text(encoding="utf-8")))
     for link in links:
         scheme, _, path, _, fragment = urlsplit(link)
@@ -198,14 +208,14 @@ def test_links_between_files_lead_somewhere(page: Path) -> None:
             continue
         target = page.parent / unquote(path) if path else page
         assert target.exists(), f"{page.name}: {link}"
-        assert not fragment or fragment in anchors(target), f"{page.name}: {link} names no heading"
+        assert not fragment or fragment in anchors(target), f"{page.name}: {link}: no such heading"
 
 
 # ---------------------------------------------------------------------------------------- the site
 
 
 def build(folder: Path, before: str = "") -> None:
-    """Builds the site, warnings being errors; `before` is Python that runs first."""
+    """Build the site with warnings as errors; `before` is Python code that runs first."""
     arguments = ["-W", "--keep-going", "-q", "-E", "-b", "html", str(DOCS), str(folder)]
     code = f"{before}\nimport sys\nfrom sphinx.cmd.build import main\nsys.exit(main({arguments!r}))"
     environment = os.environ | {"PYTHONPATH": str(ROOT / "src")}
@@ -221,18 +231,18 @@ def site(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 class Parts(HTMLParser):
-    """What a page links to, what it loads, and the names of its places."""
+    """The links, loaded files and ids of an HTML page."""
 
     def __init__(self, path: Path) -> None:
         super().__init__()
         self.links: list[str] = []
         self.loaded: list[str] = []
-        self.places: set[str] = set()
+        self.ids: set[str] = set()
         self.feed(path.read_text(encoding="utf-8"))
 
     def handle_starttag(self, tag: str, attrs: list[tuple[str, str | None]]) -> None:
         given = dict(attrs)
-        self.places |= {given["id"] or ""} if "id" in given else set()
+        self.ids |= {given["id"] or ""} if "id" in given else set()
         self.links += [given["href"] or ""] if tag == "a" and "href" in given else []
         if tag != "a":
             self.loaded += [given[key] or "" for key in ("src", "href") if given.get(key)]
@@ -249,7 +259,7 @@ def test_the_site_has_every_page_and_no_dead_link(site: Path) -> None:
             target = site / unquote(path) if path else site / name
             assert target.exists(), f"{name}: {link}"
             if fragment and target.parent == site and target.suffix == ".html":
-                assert fragment in pages[target.name].places, f"{name}: {link} names no place"
+                assert fragment in pages[target.name].ids, f"{name}: {link}: no such id"
 
 
 def test_the_site_loads_nothing_from_elsewhere(site: Path) -> None:
@@ -259,7 +269,7 @@ def test_the_site_loads_nothing_from_elsewhere(site: Path) -> None:
 
 
 def test_the_reference_has_every_public_name(site: Path) -> None:
-    places = Parts(site / "api.html").places
+    places = Parts(site / "api.html").ids
     missing = [
         name
         for name in butfor.__all__
@@ -286,7 +296,7 @@ importlib.util.find_spec = lambda name, package=None: None if name in ABSENT els
 sys.meta_path.insert(0, Absent())
 """
     build(tmp_path / "html", absent)
-    assert "butfor.influence.influence.Influence.fit" in Parts(tmp_path / "html" / "api.html").places
+    assert "butfor.influence.influence.Influence.fit" in Parts(tmp_path / "html" / "api.html").ids
 
 
 # ---------------------------------------------------------------------------------------- pictures
