@@ -12,7 +12,7 @@ import torch
 
 from benchmarks._timing import describe
 from butfor.detection.collect import make_policy
-from butfor.detection.detectors import evaluate
+from butfor.detection.thresholds import evaluate
 from butfor.envs import make_vector_env
 from butfor.envs.truth import Forker, exact_label
 from butfor.influence.scoring import score_states

@@ -14,20 +14,21 @@ from typing import Any
 import numpy as np
 import torch
 
-from butfor.detection.questions import judge_networks
-from butfor.detection.settings import PAPER_SHARE
+from butfor.detection.settings import PAPER_SHARES
+from butfor.detection.side_studies import evaluate_networks
 from butfor.influence.influence import Influence
 from butfor.rollouts.episodes import Episodes
 from butfor.runs.files import read_json, write_json
 from butfor.runs.folder import versions
 
 METRICS = ("auc", "ap", "f1")
+SHARES = PAPER_SHARES["pick-and-place"]
 
 
 def main(out: Path, data: Path, runs: list[Path]) -> None:
     """Judges the runs, and prints the table."""
     torch.set_num_threads(1)
-    sets = {name: Episodes.load(data / f"{name}.npz") for name in PAPER_SHARE} if runs else {}
+    sets = {name: Episodes.load(data / f"{name}.npz") for name in SHARES} if runs else {}
     for run in runs:
         write_json(out / f"{run.name}.json", judge(run, sets))
     held = [read_json(path)["rows"] for path in sorted(out.glob("*.json"))]
@@ -42,8 +43,8 @@ def judge(run: Path, sets: dict[str, Episodes]) -> dict[str, Any]:
     """A run's networks one by one (their mean) and as one, on every set, by every label."""
     influence = Influence.load(run / "model.safetensors")
     fitting, fitted = read_json(run / "config.json")["config"]["fitting"], read_json(run / "versions.json")
-    found = judge_networks("one network", influence, 1, sets, PAPER_SHARE)
-    found += judge_networks("five networks", influence, influence.model.replicas, sets, PAPER_SHARE)
+    found = evaluate_networks("one network", influence, 1, sets, SHARES)
+    found += evaluate_networks("five networks", influence, influence.model.replicas, sets, SHARES)
     rows = [
         {name: row[name] for name in ("title", "set", "label")}
         | {metric: row[metric]["mean"] for metric in METRICS}

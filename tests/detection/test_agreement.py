@@ -72,7 +72,7 @@ def test_worlds_that_are_not_drawn_have_a_page_without_pictures(
 
 def test_pictures_without_imageio_say_what_to_install(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     episodes = made()
-    episodes.metadata = {"config": {"world": "push"}}
+    episodes.metadata = {"config": {"env": "push"}}
     monkeypatch.setitem(sys.modules, "imageio.v3", None)
     frame = np.zeros((2, 2, 3), np.uint8)
     monkeypatch.setattr("butfor.detection.agreement.pictures", lambda episodes, states: [frame] * len(states))
@@ -89,7 +89,7 @@ def test_a_file_that_names_no_world_has_a_page_without_pictures(tmp_path: Path) 
 
 def test_without_pictures_no_world_is_made(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     episodes = made()
-    episodes.metadata = {"config": {"world": "push"}}
+    episodes.metadata = {"config": {"env": "push"}}
     monkeypatch.setattr("butfor.detection.agreement.make_vector_env", None)
     page = write_agreement(episodes, tmp_path / "a.npz", 0).read_text()
     assert "None are shown." in page

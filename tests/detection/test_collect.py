@@ -94,13 +94,13 @@ def test_more_episodes_are_added_to_a_file_and_other_settings_are_refused(tmp_pa
         ({"labels": ("true",)}, "no label 'true'; the labels are exact, heuristic, contact"),
         ({"episodes": 0}, "episodes must be at least 1"),
         ({"seed": -4}, "seed must be at least 0; got -4"),
-        ({"world": "CartPole-v1", "policy": "expert"}, "CartPole-v1 is not a built-in world"),
+        ({"env": "CartPole-v1", "policy": "expert"}, "CartPole-v1 is not a built-in world"),
         ({"labels": ("heuristic",)}, "heuristic label is for the Fetch worlds"),
     ],
 )
 def test_what_cannot_be_collected_is_refused(settings: dict[str, object], message: str) -> None:
     with pytest.raises(ValueError, match=message):
-        CollectConfig(**({"world": "slide"} | settings))  # type: ignore[arg-type]
+        CollectConfig(**({"env": "slide"} | settings))  # type: ignore[arg-type]
 
 
 def test_fetch_labels_follow_from_the_stored_arrays_and_from_forks(tmp_path: Path) -> None:

@@ -1,5 +1,6 @@
 """The settings of a detection study: the paper's sizes, smaller presets, and sentences for what cannot be run."""
 
+import re
 from dataclasses import replace
 from typing import Any
 
@@ -47,33 +48,33 @@ def test_the_papers_sizes_of_slide() -> None:
 
 def test_the_smaller_presets_are_smaller_and_ask_the_same() -> None:
     counts = ["train_episodes", "validation_episodes", "test_episodes", "random_episodes", "seeds"]
-    for world in ENVS:
-        paper, reduced, demo = (detection_preset(world, name) for name in PRESETS)
+    for env in ENVS:
+        paper, reduced, demo = (detection_preset(env, name) for name in PRESETS)
         for name in counts:
             assert getattr(demo, name) <= getattr(reduced, name) <= getattr(paper, name), name
         assert demo.fitting.max_epochs <= reduced.fitting.max_epochs <= paper.fitting.max_epochs
         assert (reduced.model, reduced.scoring, reduced.studies) == (paper.model, paper.scoring, paper.studies)
         assert demo.data == "scripted"  # minutes on two cores leave no time to train agents
-        assert {one.env for one in (paper, reduced, demo)} == {world}
+        assert {one.env for one in (paper, reduced, demo)} == {env}
 
 
 @pytest.mark.parametrize("name", PRESETS)
-@pytest.mark.parametrize("world", ENVS)
-def test_a_preset_survives_its_file(world: str, name: str) -> None:
-    config = detection_preset(world, name)
+@pytest.mark.parametrize("env", ENVS)
+def test_a_preset_survives_its_file(env: str, name: str) -> None:
+    config = detection_preset(env, name)
     assert config_from(DetectionConfig, plain(config)) == config
 
 
-@pytest.mark.parametrize("world", ENVS)
-def test_the_papers_numbers_are_shares_with_the_best_for_cai(world: str) -> None:
-    rows = PAPER[world]
+@pytest.mark.parametrize("env", ENVS)
+def test_the_papers_numbers_are_shares_with_the_best_for_cai(env: str) -> None:
+    rows = PAPER[env]
     assert list(rows) == ["cai", "entropy", "attention", "contact"]
     for metrics in rows.values():
         assert list(metrics) == ["auc", "ap", "f1"]
         assert all(0 <= number <= 1 for values in metrics.values() for number in values)
     for metric in ("auc", "ap", "f1"):
         assert rows["cai"][metric][0] == max(row[metric][0] for row in rows.values())
-    assert PAPER_LABEL[world] in ("exact", "heuristic")
+    assert PAPER_LABEL[env] in ("exact", "heuristic")
 
 
 def test_tokens_show_every_column_once_but_for_what_follows_from_others() -> None:
@@ -99,25 +100,23 @@ def refused(message: str, **settings: Any) -> None:
 @pytest.mark.parametrize("name", ["random_episodes", "extra_episodes"])
 def test_what_may_be_left_out_is_not_negative(name: str) -> None:
     assert getattr(DetectionConfig(**{name: 0}), name) == 0  # type: ignore[arg-type]
-    refused(f"{name} must be at least 0; got -1", **{name: -1})
+    refused(f"{name} .*-1", **{name: -1})
 
 
 def test_unknown_words_are_refused_with_the_known_ones() -> None:
-    refused("data is 'human'; it must be 'scripted' or 'agents'", data="human")
-    refused(
-        "no study 'speed'; the studies are actions, decisions, ensembles, helps, noise, reference", studies=("speed",)
-    )
-    refused("agent_episodes must be at least 1; got 0", agent_episodes=0)
-    refused("agent_envs must be at least 1; got 0", agent_envs=0)
-    with pytest.raises(ValueError, match="no preset 'tiny'; the presets are paper, reduced, demo"):
+    refused("'human'.*'scripted', 'agents'", data="human")
+    refused("speed.*'actions', 'decisions', 'ensembles', 'helps', 'noise', 'reference'", studies=("speed",))
+    refused("agent_episodes .*0", agent_episodes=0)
+    refused("agent_envs .*0", agent_envs=0)
+    with pytest.raises(ValueError, match=r"'tiny'.* paper, reduced, demo"):
         detection_preset("slide", "tiny")
-    with pytest.raises(ValueError, match="'push' is not one of: slide, pick-and-place"):
+    with pytest.raises(ValueError, match=r"'push'.* slide and pick-and-place"):
         detection_preset("push")
 
 
 def test_slide_has_no_reference_study_and_no_parts_of_its_agent() -> None:
-    refused("reference study forks a simulator", studies=("reference",))
-    refused("split_agent is for pick-and-place", split_agent=True)
+    refused("reference.* slide", studies=("reference",))
+    refused("split_agent.* slide", split_agent=True)
     assert DetectionConfig(env="pick-and-place", studies=("reference",), split_agent=True, test_episodes=10).seeds
 
 
@@ -125,18 +124,18 @@ def test_slide_has_no_reference_study_and_no_parts_of_its_agent() -> None:
 def test_more_episodes_than_the_agents_play_are_refused_before_they_learn(name: str) -> None:
     """Hours of training must not end with that sentence."""
     few: dict[str, Any] = {f"{other}_episodes": 10 for other in ("train", "validation", "test")}
-    settings = few | {"world": "pick-and-place", "agent_episodes": 10}
+    settings = few | {"env": "pick-and-place", "agent_episodes": 10}
     assert DetectionConfig(**settings).agent_episodes == 10
-    refused(f"11 {name} episodes are to be of agents that play 10", **settings | {f"{name}_episodes": 11})
+    refused(f"{name}_episodes .*11.*10", **settings | {f"{name}_episodes": 11})
     assert DetectionConfig(**settings | {f"{name}_episodes": 11, "data": "scripted"}).data == "scripted"
 
 
 def test_half_of_slides_test_episodes_are_random() -> None:
     settings: dict[str, Any] = {"train_episodes": 10, "validation_episodes": 10, "agent_episodes": 10}
     assert DetectionConfig(test_episodes=21, **settings).test_episodes == 21  # 11 random ones, 10 of an agent
-    refused("11 test episodes are to be of agents that play 10", test_episodes=22, **settings)
+    refused("test_episodes .*11.*10", test_episodes=22, **settings)
 
 
-@pytest.mark.parametrize("noise", [{"target_noise": 0.0}, {"target_noise": -1.0}, {"noise_levels": (0.0, -0.1)}])
-def test_noise_that_cannot_be_is_refused_before_the_training(noise: dict[str, Any]) -> None:
-    refused("target_noise is .* and noise_levels are", **noise)
+@pytest.mark.parametrize(("name", "value"), [("target_noise", 0.0), ("target_noise", -1.0), ("noise_levels", (-0.1,))])
+def test_noise_that_cannot_be_is_refused_before_the_training(name: str, value: Any) -> None:
+    refused(f"{name} .*{re.escape(str(value))}", **{name: value})

@@ -6,7 +6,7 @@ import torch
 from gymnasium.spaces import Box
 
 from butfor import Influence
-from butfor.detection.detectors import evaluate
+from butfor.detection.thresholds import evaluate
 from butfor.influence.network_choice import boasting, fit_network, missed_columns, split_inputs
 from butfor.influence.scoring import log_density, predict_moments
 from butfor.models.dynamics import STEEP, GaussianDynamics, ModelConfig

@@ -1,31 +1,34 @@
-"""The paper's experiments: each a config, and a function that fills a run folder and goes on where it was cut off."""
+"""The detection experiment: how reliably each detector tells the states in which the action matters.
+
+`run_detection` is the whole sequence: collect, label, fit, score, diagnose, side studies, results.
+"""
 
 import time
 from collections.abc import Callable
-from dataclasses import replace
+from dataclasses import dataclass, replace
+from functools import partial
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import torch
-from torch import Tensor
 
-from butfor.detection import detectors as detect
-from butfor.detection.data import Data, agents_config
-from butfor.detection.decisions import study_decisions
-from butfor.detection.questions import (
-    Case,
-    evaluate,
-    kinds_of_episodes,
-    member,
-    study_actions,
-    study_ensembles,
-    study_helps,
-    study_noise,
-    study_reference,
-    world_frame,
+from butfor.detection.data import ExperimentData, agents_config
+from butfor.detection.detectors import (
+    DETECTORS,
+    OBJECT,
+    Models,
+    Scores,
+    env_facts,
+    only_seed,
+    score_cai,
+    with_absolute_velocity,
+    with_scoring,
 )
-from butfor.detection.settings import PAPER, PAPER_LABEL, PAPER_SHARE, TOKENS, DetectionConfig
+from butfor.detection.episode_kinds import cai_by_kind
+from butfor.detection.settings import HALF_RANDOM, PAPER, PAPER_LABEL, PAPER_SHARES, TOKENS, DetectionConfig
+from butfor.detection.side_studies import STUDIES, Experiment
+from butfor.detection.thresholds import evaluate_seeds, summarize
 from butfor.influence.gaussian import KL_FORMS
 from butfor.influence.influence import Influence
 from butfor.models.attention import AttentionModel
@@ -39,18 +42,13 @@ from butfor.runs.files import atomic_write, load_checkpoint, read_json, save_che
 from butfor.runs.folder import open_run, versions_resumed, write_metrics
 from butfor.spaces.actions import ActionLaw
 from butfor.spaces.arrays import check_transitions
-from butfor.training.goal_env import ENTITY, FETCH_ENTITY
 
-STUDIES: dict[str, Callable[[Case], Any]] = {
-    "actions": study_actions,
-    "decisions": study_decisions,
-    "ensembles": study_ensembles,
-    "helps": study_helps,
-    "noise": study_noise,
-    "reference": study_reference,
-}
-
-NOTE_EVERY = 30.0  # seconds, after which the time spent so far is written down
+NOTE_EVERY = 30.0  # seconds between two updates of the time in versions.json
+CHECKPOINT_EVERY = 30.0  # seconds between two checkpoints of a fit
+DIAGNOSED = 20_000  # test states to diagnose the model with
+FEWEST_DRAWN = 500  # random actions among these: fewer are not diagnosed apart from the others
+SET_TITLES = {"test": "the test set", "random": "states of a random policy"}
+LABEL_TITLES = {"exact": "the exact label", "heuristic": "the paper's heuristic label"}
 
 
 def run_detection(
@@ -60,241 +58,312 @@ def run_detection(
     overwrite: bool = False,
     progress: Progress = lambda stage, done, total, text: None,
 ) -> Path:
-    """Collects data, trains all seeds as replicas, evaluates every detector against the exact label: a run folder.
+    """Run the detection experiment, or resume it where it was interrupted.
 
-    A folder of the same config goes on where it was cut off: data, and training up to its last checkpoint, are kept.
+    Args:
+        config: the settings.
+        folder: the run folder; data and checkpoints of an interrupted run with the same settings are used.
+        device: where models are fitted and evaluated.
+        overwrite: replace a run that the folder contains.
+        progress: called with the stage, how much of it is done, its size, and a text.
+
+    Returns:
+        The run folder.
     """
     if config.data == "agents":
-        agents_config(config.env, config.agent_episodes, config.agent_envs)  # refused before anything is written
+        agents_config(config)  # raises before anything is written
     folder = open_run(folder, "detection", config, overwrite)
     if (folder / "summary.json").is_file():
         return folder
+    show, note_time = _keep_time(folder, device, progress)
+
+    # Collect labelled episodes to evaluate on, then those to fit to.
+    data = ExperimentData(config, folder / "data", show, device)
+    sets = {"test": data.episodes("test", config.test_episodes)}
+    if config.random_episodes:
+        sets["random"] = data.episodes("random", config.random_episodes)
+    _check_both_kinds(sets)
+    train = data.episodes("train", config.train_episodes)
+    validation = data.episodes("validation", config.validation_episodes)
+
+    # Fit the models, all seeds at once.
+    fits = Fits(config, folder, train, validation, device, show)
+    models = Models(fits.influence("CAI"), fits.attention("Attention"), config.env)
+    models.influence.save(folder / "model.safetensors")
+
+    # Score every set with every detector, and check whether the model can be trusted.
+    scores = _score(config, models, sets, show)
+    write_json(folder / "diagnosis.json", _diagnose(models.influence, sets["test"]))
+    note_time()
+
+    # Side studies: comparisons and decisions beyond the main table.
+    known = {name: found["cai"] for name, found in scores.items()}
+    experiment = Experiment(config, data, train, validation, sets, models.influence, fits.influence, show, known)
+    for name in config.studies:
+        _run_study(folder, name, experiment)
+        note_time()
+
+    # Write the results; the summary comes last and marks the run as finished.
+    for name, episodes in sets.items():
+        _write_scores(folder, name, episodes, scores[name])
+    rows = _metrics_rows(sets, scores)
+    write_metrics(folder, rows)
+    write_json(folder / "summary.json", _summary(config, sets, rows, known["test"]))
+    return folder
+
+
+def _keep_time(folder: Path, device: torch.device | str, progress: Progress) -> tuple[Progress, Callable[[], None]]:
+    """A progress callback that now and then writes the time spent to versions.json, and a function that does it."""
     began = noted = time.perf_counter()
     record = versions_resumed(folder, device)
     earlier = record.get("seconds", 0.0)
 
     def note_time() -> None:
-        """What this and earlier processes have spent on the run."""
         write_json(folder / "versions.json", record | {"seconds": round(earlier + time.perf_counter() - began, 1)})
 
     def show(stage: str, done: int, total: int, text: str) -> None:
-        """Passes progress on, and notes the time for a process that is killed."""
         nonlocal noted
         progress(stage, done, total, text)
         if time.perf_counter() - noted > NOTE_EVERY:
             note_time()
             noted = time.perf_counter()
 
-    data = Data(config.env, folder / "data", config.data, config.agent_episodes, show, device, config.agent_envs)
-    sets = {"test": data.episodes("test", config.test_episodes)}
-    if config.random_episodes:
-        sets["random"] = data.episodes("random", config.random_episodes)
+    return show, note_time
+
+
+def _check_both_kinds(sets: dict[str, Episodes]) -> None:
+    """Refuse sets that cannot be evaluated, before hours of fitting."""
     for name, episodes in sets.items():
-        for kind in sorted({"exact", "heuristic"} & set(episodes.label)):
+        for kind in _judged_labels(episodes):
             label = episodes.label[kind][episodes.valid]
             if label.all() or not label.any():
                 raise ValueError(
-                    f"All {len(label)} {name} states have the same label ({kind}); use more {name} episodes."
+                    f"All {len(label)} {name} states have the same label ({kind}); increase {name}_episodes."
                 )
-    train = data.episodes("train", config.train_episodes)
-    validation = data.episodes("validation", config.validation_episodes)
 
-    law = ActionLaw((-1.0,) * train.action.shape[2], (1.0,) * train.action.shape[2])  # that of every built-in world
-    entities = {"object": list(ENTITY.get(config.env, FETCH_ENTITY))}
 
-    def fit(
+def _judged_labels(episodes: Episodes) -> list[str]:
+    return [kind for kind in LABEL_TITLES if kind in episodes.label]
+
+
+@dataclass(frozen=True)
+class Fits:
+    """Fits models of the experiment, with checkpoints in the run folder."""
+
+    config: DetectionConfig
+    folder: Path
+    train: Episodes
+    validation: Episodes
+    device: torch.device | str
+    progress: Progress
+
+    @property
+    def law(self) -> ActionLaw:
+        """The action law of the built-in environments."""
+        size = self.train.action.shape[2]
+        return ActionLaw((-1.0,) * size, (1.0,) * size)
+
+    @property
+    def entities(self) -> dict[str, list[int]]:
+        """The object's columns."""
+        return {OBJECT: list(env_facts(self.config.env).entity)}
+
+    def influence(
+        self,
         name: str,
-        model: ModelConfig = config.model,
-        train: Episodes = train,
-        validation: Episodes = validation,
+        model: ModelConfig | None = None,
+        train: Episodes | None = None,
+        validation: Episodes | None = None,
         target_noise: float = 0.0,
         members: int = 1,
     ) -> Influence:
-        """An influence model of all seeds, `members` networks each, trained to the end."""
-        tables, scale = _tables((train, validation), law, entities, model, target_noise, device)
-        generators = make_generators(range(config.seeds * members))
-        network = GaussianDynamics(train.observation.shape[2], law.size, len(scale), model, generators).to(device)
-        _fit(name, network, tables, config.fitting, generators, folder, show)
-        return Influence(network, law, entities, scale, config.scoring)
+        """Fit an influence model with `members` replicas per seed.
 
-    influence = fit("CAI")
-    influence.save(folder / "model.safetensors")
-    tables, scale = _tables((train, validation), law, entities, config.model, 0.0, device)
-    tables = [(world_frame(inputs), target) for inputs, target in tables]
-    tokens = TOKENS[f"{config.env}, four tokens" if config.split_agent else config.env]
-    generators = make_generators(range(config.seeds))
-    transformer = AttentionModel(tokens, len(scale), config.attention, generators).to(device)
-    _fit("Attention", transformer, tables, config.attention_fitting, generators, folder, show)
+        Args:
+            name: names the checkpoint and the stage of the progress; unique within a run.
+            model: network settings, by default those of the config.
+            train: episodes to learn from, by default those of the experiment.
+            validation: episodes for early stopping, by default those of the experiment.
+            target_noise: standard deviation of Gaussian noise on the targets, in the units of the state.
+            members: replicas per seed.
+        """
+        model = model or self.config.model
+        tables, scale = self._tables(train or self.train, validation or self.validation, model, target_noise)
+        generators = make_generators(range(self.config.seeds * members))
+        obs_size = self.train.observation.shape[2]
+        network = GaussianDynamics(obs_size, self.law.size, len(scale), model, generators).to(self.device)
+        self._fit(name, network, tables, self.config.fitting, generators)
+        return Influence(network, self.law, self.entities, scale, self.config.scoring)
 
-    detectors: dict[str, detect.Detector] = {
-        "cai": detect.cai(influence, "object"),
-        "entropy": detect.conditional_entropy(influence, "object"),
-        "attention": detect.attention(transformer, device, world_frame),
-        "contact": detect.contact,
-        "moved": detect.moved,
+    def attention(self, name: str) -> AttentionModel:
+        """Fit the Transformer whose attention to the action is a detector."""
+        config = self.config
+        tables, scale = self._tables(self.train, self.validation, config.model, 0.0)
+        tables = [(with_absolute_velocity(inputs, config.env), target) for inputs, target in tables]
+        tokens = TOKENS[f"{config.env}, four tokens" if config.split_agent else config.env]
+        generators = make_generators(range(config.seeds))
+        transformer = AttentionModel(tokens, len(scale), config.attention, generators).to(self.device)
+        self._fit(name, transformer, tables, config.attention_fitting, generators)
+        return transformer
+
+    def _tables(
+        self, train: Episodes, validation: Episodes, model: ModelConfig, target_noise: float
+    ) -> tuple[list[Table], list[float]]:
+        """Inputs and targets of training and validation, and the factor on the targets."""
+        transitions = [check_transitions(*part.transitions()) for part in (train, validation)]
+        scale = target_scale(transitions[0], self.entities, model)
+        tables = [training_table(part, self.law, self.entities, scale, self.device) for part in transitions]
+        if target_noise:
+            generator = torch.Generator().manual_seed(0)
+            factor = (target_noise * scale).float().to(self.device)
+            noise = [torch.randn(target.shape, generator=generator).to(self.device) for _, target in tables]
+            tables = [(inputs, target + factor * one) for (inputs, target), one in zip(tables, noise, strict=True)]
+        return tables, scale.tolist()
+
+    def _fit(
+        self, name: str, model: Any, tables: list[Table], config: FitConfig, generators: list[torch.Generator]
+    ) -> None:
+        """Fit to the end from the last checkpoint, if there is one."""
+        fitting = Fitting(model, tables[0], tables[1], config, generators)
+        path = self.folder / "checkpoint" / f"{name.lower()}.pt"
+        if path.is_file():
+            try:
+                fitting.restore(load_checkpoint(path))
+            except (ValueError, KeyError, RuntimeError, OSError) as error:
+                raise ValueError(f"{path} cannot be resumed ({error}); delete it to fit {name} again.") from error
+        saved = time.monotonic()
+        for state in fitting.run():
+            running = int((~state.stopped).sum())
+            text = f"error {state.error.mean():.2e}, {running} seeds still learning"
+            self.progress(f"fit {name}", state.epoch, config.max_epochs, text)
+            if time.monotonic() - saved > CHECKPOINT_EVERY:
+                save_checkpoint(path, fitting.state())
+                saved = time.monotonic()
+        best = f"best epochs {fitting.best_epoch.tolist()}"
+        self.progress(f"fit {name}", config.max_epochs, config.max_epochs, best)
+        save_checkpoint(path, fitting.state())
+
+
+def _score(
+    config: DetectionConfig, models: Models, sets: dict[str, Episodes], progress: Progress
+) -> dict[str, dict[str, Scores]]:
+    """Scores [S, N] of every set by every detector, and by CAI with every form of the KL if asked for."""
+    scorers: dict[str, Callable[[Episodes], Scores]] = {
+        name: partial(detector.score, models=models) for name, detector in DETECTORS.items()
     }
     for form in KL_FORMS if config.compare_forms else ():
-        other = Influence(influence.model, law, entities, scale, replace(config.scoring, form=form))
-        detectors[f"cai_{form}"] = detect.cai(other, "object")
-    scores: dict[str, dict[str, detect.Scores]] = {name: {} for name in sets}
-    done = 0
-    for name, episodes in sets.items():
-        for kind, detector in detectors.items():
-            show("scoring", done, len(detectors) * len(sets), kind)
-            scores[name][kind] = detector(episodes)
-            done += 1
-    show("scoring", done, done, "done")
-
-    chosen = np.random.default_rng(0).permutation(int(sets["test"].length.sum()))[:20_000]
-    obs, action, next_obs = (part[chosen] for part in sets["test"].transitions())
-    sampled = sets["test"].sampled[sets["test"].valid][chosen]
-    drawn = sampled if sampled.sum() >= 500 else None
-    found = member(influence, 0).diagnose(obs, action, next_obs, drawn)
-    write_json(folder / "diagnosis.json", {name: one.plain() for name, one in found.items()})
-    case = Case(
-        data, train, validation, sets, influence, fit, config.model, config.noise_levels, config.target_noise,
-        config.extra_episodes, show, {name: found["cai"] for name, found in scores.items()},
-    )  # fmt: skip
-    note_time()
-    for name in config.studies:
-        _keep_study(folder, name, lambda name=name: STUDIES[name](case))  # type: ignore[misc]
-        note_time()
-    _write_results(folder, config, sets, scores)  # the summary, written last, marks the run as finished
-    return folder
+        other = with_scoring(models.influence, replace(config.scoring, form=form))
+        scorers[f"cai_{form}"] = partial(score_cai, other)
+    scores: dict[str, dict[str, Scores]] = {}
+    total = len(scorers) * len(sets)
+    for place, (name, episodes) in enumerate(sets.items()):
+        scores[name] = {}
+        for kind, scorer in scorers.items():
+            progress("scoring", place * len(scorers) + len(scores[name]), total, kind)
+            scores[name][kind] = scorer(episodes)
+    progress("scoring", total, total, "done")
+    return scores
 
 
-def _tables(
-    parts: tuple[Episodes, Episodes],
-    law: ActionLaw,
-    entities: dict[str, list[int]],
-    model: ModelConfig,
-    target_noise: float,
-    device: torch.device | str,
-) -> tuple[list[Table], list[float]]:
-    """What a model learns from and is validated on, and the factor on its targets."""
-    transitions = [check_transitions(*part.transitions()) for part in parts]
-    scale = target_scale(transitions[0], entities, model)
-    tables = [training_table(part, law, entities, scale, device) for part in transitions]
-    if target_noise:
-        generator = torch.Generator().manual_seed(0)
-        noise = [torch.randn(target.shape, generator=generator).to(device) for _, target in tables]
-        factor = (target_noise * scale).float().to(device)
-        tables = [(inputs, target + factor * one) for (inputs, target), one in zip(tables, noise, strict=True)]
-    return tables, scale.tolist()
+def _diagnose(influence: Influence, test: Episodes) -> dict[str, Any]:
+    """Diagnosis of the first seed's model on test episodes, which neither training nor early stopping used."""
+    chosen = np.random.default_rng(0).permutation(int(test.length.sum()))[:DIAGNOSED]
+    obs, action, next_obs = (part[chosen] for part in test.transitions())
+    sampled = test.sampled[test.valid][chosen]
+    drawn = sampled if sampled.sum() >= FEWEST_DRAWN else None
+    found = only_seed(influence, 0).diagnose(obs, action, next_obs, drawn)
+    return {name: one.plain() for name, one in found.items()}
 
 
-def _keep_study(folder: Path, name: str, run: Callable[[], Any]) -> None:
-    """Runs a study whose result `studies.json` does not hold yet, and adds it."""
+def _run_study(folder: Path, name: str, experiment: Experiment) -> None:
+    """Add the result of a side study to studies.json, if it is not there yet."""
     path = folder / "studies.json"
     found = read_json(path) if path.is_file() else {"schema": 1}
     if name not in found:
-        write_json(path, found | {name: run()})
+        write_json(path, found | {name: STUDIES[name](experiment)})
 
 
-def _fit(
-    name: str,
-    model: Any,
-    tables: list[tuple[Tensor, Tensor]],
-    config: FitConfig,
-    generators: list[torch.Generator],
-    folder: Path,
-    progress: Progress,
-) -> None:
-    """Fits to the end, with a checkpoint every half minute to go on from."""
-    fitting = Fitting(model, tables[0], tables[1], config, generators)
-    path = folder / "checkpoint" / f"{name.lower()}.pt"
-    if path.is_file():
-        try:
-            fitting.restore(load_checkpoint(path))
-        except (ValueError, KeyError, RuntimeError, OSError) as error:
-            raise ValueError(f"{path} cannot be continued ({error}); delete it to fit {name} anew.") from error
-    saved = time.monotonic()
-    for state in fitting.run():
-        running = int((~state.stopped).sum())
-        progress(
-            f"fit {name}", state.epoch, config.max_epochs, f"error {state.error.mean():.2e}, {running} still learning"
-        )
-        if time.monotonic() - saved > 30:
-            save_checkpoint(path, fitting.state())
-            saved = time.monotonic()
-    progress(f"fit {name}", config.max_epochs, config.max_epochs, f"best epochs {fitting.best_epoch.tolist()}")
-    save_checkpoint(path, fitting.state())
+def _write_scores(folder: Path, name: str, episodes: Episodes, scores: dict[str, Scores]) -> None:
+    """Write the scores of a set with the labels, episode and time of each real step."""
+    episode, step = episodes.valid.nonzero()
+    columns: dict[str, Any] = {kind: scores[kind] for kind in DETECTORS}
+    for kind in _judged_labels(episodes):
+        columns["label" if kind == "exact" else f"label_{kind}"] = episodes.label[kind][episodes.valid]
+    columns |= {"episode": episode.astype(np.int32), "time": step.astype(np.int32)}
+    path = folder / ("scores.npz" if name == "test" else f"scores-{name}.npz")
+    with atomic_write(path) as temporary, temporary.open("wb") as file:
+        np.savez_compressed(file, allow_pickle=False, **columns)
 
 
-def _write_results(
-    folder: Path, config: DetectionConfig, sets: dict[str, Episodes], scores: dict[str, dict[str, detect.Scores]]
-) -> None:
-    """Scores, one metrics row a set, label, detector and seed, and the summary that table and report show."""
-    rows: list[dict[str, Any]] = []
-    tables: list[dict[str, Any]] = []
-    for name, episodes in sets.items():
-        episode, step = episodes.valid.nonzero()
-        shown: dict[str, Any] = {kind: value for kind, value in scores[name].items() if kind in detect.TITLES}
-        labels = {kind: episodes.label[kind] for kind in ("exact", "heuristic") if kind in episodes.label}
-        shown |= {"label" if kind == "exact" else f"label_{kind}": v[episodes.valid] for kind, v in labels.items()}
-        shown |= {"episode": episode.astype(np.int32), "time": step.astype(np.int32)}
-        path = folder / ("scores.npz" if name == "test" else f"scores-{name}.npz")
-        with atomic_write(path) as temporary, temporary.open("wb") as file:
-            np.savez_compressed(file, allow_pickle=False, **shown)
-        for label, truth in labels.items():
-            part = [
-                {"set": name, "label": label, "detector": kind, "seed": seed, **values}
-                for kind, seeds in scores[name].items()
-                for seed, values in enumerate(evaluate(seeds, episodes, label))
-            ]
-            rows += part
-            tables.append(_table(config, name, label, float(truth[episodes.valid].mean()), len(step), part))
-    write_metrics(folder, rows)
-    changed = ", ".join(f"{name} {value}" for name, value in differences(config) if name != "compare_forms")
-    main, *others = tables
-    who = (
-        f"Training, validation and test episodes are of three agents that learned by DDPG with HER for "
-        f"{config.agent_episodes:,} episodes, an equal share of every thousand"
-        f"{'; half of the test episodes are random' if config.env == 'slide' else ''}."
-        if config.data == "agents"
-        else "The paper collected its data with learned agents; here half of the episodes are random and half are by a "
-        "scripted policy, so the rows compare methods, not data sets."
+def _metrics_rows(sets: dict[str, Episodes], scores: dict[str, dict[str, Scores]]) -> list[dict[str, Any]]:
+    """One row for each set, label, detector and seed."""
+    return [
+        {"set": name, "label": label, "detector": kind, "seed": seed, **values}
+        for name, episodes in sets.items()
+        for label in _judged_labels(episodes)
+        for kind, found in scores[name].items()
+        for seed, values in enumerate(evaluate_seeds(found, episodes, label))
+    ]
+
+
+def _summary(
+    config: DetectionConfig, sets: dict[str, Episodes], rows: list[dict[str, Any]], cai: Scores
+) -> dict[str, Any]:
+    """The tables that the command line and the report show."""
+    main, *others = (
+        _table(config, name, label, episodes.label[label][episodes.valid], rows)
+        for name, episodes in sets.items()
+        for label in _judged_labels(episodes)
     )
-    summary = {
+    changed = ", ".join(f"{name} {value}" for name, value in differences(config) if name != "compare_forms")
+    if config.data == "agents":
+        source = (
+            "The training, validation and test episodes come from three agents that learned with DDPG and HER for "
+            f"{config.agent_episodes:,} episodes; every thousand episodes contribute an equal share."
+            f"{' Half of the test episodes are random.' if config.env in HALF_RANDOM else ''}"
+        )
+    else:
+        source = (
+            "Half of the episodes are random and half come from a scripted policy. The paper collected its data with "
+            "learned agents, so compare methods with it, not numbers."
+        )
+    return {
         "schema": 1,
         "env": config.env,
         **{name: main[name] for name in ("label", "states", "positive_share")},
-        "detectors": [row for row in main["detectors"] if row["name"] in detect.TITLES],
-        "forms": [row for row in main["detectors"] if row["name"] not in detect.TITLES],
+        "detectors": [row for row in main["detectors"] if row["name"] in DETECTORS],
+        "forms": [row for row in main["detectors"] if row["name"] not in DETECTORS],
         "others": [
-            other | {"detectors": [row for row in other["detectors"] if row["name"] in detect.TITLES]}
-            for other in others
+            other | {"detectors": [row for row in other["detectors"] if row["name"] in DETECTORS]} for other in others
         ],
-        "episodes": kinds_of_episodes(sets["test"], scores["test"]["cai"]),
-        "notes": [who, *([f"Settings that differ from the defaults: {changed}."] if changed else [])],
+        "episodes": cai_by_kind(sets["test"], cai, config.env),
+        "notes": [source, *([f"Settings that differ from the defaults: {changed}."] if changed else [])],
     }
-    write_json(folder / "summary.json", summary)
 
 
-def _table(
-    config: DetectionConfig, name: str, label: str, share: float, states: int, rows: list[dict[str, Any]]
-) -> dict[str, Any]:
-    """One table of all detectors on one set against one label, beside the paper's numbers where it has any."""
+def _table(config: DetectionConfig, name: str, label: str, truth: Any, rows: list[dict[str, Any]]) -> dict[str, Any]:
+    """All detectors on one set against one label, with the paper's numbers where it has any."""
+    by_detector: dict[str, list[dict[str, Any]]] = {}
+    for row in rows:
+        if (row["set"], row["label"]) == (name, label):
+            by_detector.setdefault(row["detector"], []).append(row)
     paper = PAPER[config.env] if name == "test" and label == PAPER_LABEL[config.env] else {}
-    kinds = list(dict.fromkeys(row["detector"] for row in rows))
-    parts = {kind: [row for row in rows if row["detector"] == kind] for kind in kinds}
-    where = {"test": "the test set", "random": "states of a random policy"}[name]
-    which = "the exact" if label == "exact" else "the paper's heuristic"
+    shares = PAPER_SHARES.get(config.env, {}) if label == "heuristic" else {}
     return {
         "set": name,
         "label": label,
-        "title": f"Against {which} label, on {where}",
-        "states": states,
-        "positive_share": share,
-        "paper_share": PAPER_SHARE.get(name) if label == "heuristic" else None,
+        "title": f"Against {LABEL_TITLES[label]}, on {SET_TITLES[name]}",
+        "states": len(truth),
+        "positive_share": float(truth.mean()),
+        "paper_share": shares.get(name),
         "detectors": [
             {
                 "name": kind,
-                "title": detect.TITLES.get(kind, kind.removeprefix("cai_")),
+                "title": DETECTORS[kind].title if kind in DETECTORS else kind.removeprefix("cai_"),
                 "seeds": len(part),
-                **detect.summarize(part),
+                **summarize(part),
                 "paper": paper.get(kind),
             }
-            for kind, part in parts.items()
+            for kind, part in by_detector.items()
         ],
     }

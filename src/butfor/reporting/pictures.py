@@ -10,6 +10,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from butfor.detection.episode_kinds import episode_kinds, object_way
 from butfor.envs import make_vector_env
 from butfor.envs.facts import EnvFacts, facts_of, named
 from butfor.influence.influence import Influence
@@ -28,8 +29,6 @@ TIMELINE_PICTURE = 840  # pixels of the rendering that a picture of an episode i
 CLOSE_PICTURE = 1440  # the same for a failure
 ABOVE = 0.08  # metres from the gripper's start up to the middle of an episode's frames
 JPEG_QUALITY = 85
-BRIEF = 5  # steps
-FAR = 0.05  # metres that a manipulated object has moved
 # The gripper moves above its place of the map until SINKING, then down, and rests from RESTING on. The object of
 # rot-table stands still at the end of these steps.
 SINKING, RESTING, MAP_STEPS = 17, 25, 30
@@ -99,7 +98,7 @@ def choose_timelines(episodes: Episodes) -> dict[str, int]:
     from butfor.envs.fetch import reward
 
     untouched, brief, handled = episode_kinds(episodes)
-    distance = _way(episodes)
+    distance = object_way(episodes)
     reached = reward(_last(episodes, "achieved_goal"), _last(episodes, "desired_goal")) == 0
     kinds = {"No contact": untouched, "A brief touch": brief}
     if (handled & reached).any():
@@ -109,23 +108,9 @@ def choose_timelines(episodes: Episodes) -> dict[str, int]:
     return {title: int(kind.argmax()) for title, kind in kinds.items() if kind.any()}
 
 
-def episode_kinds(episodes: Episodes) -> tuple[Flags, Flags, Flags]:
-    """Which episodes [E] have no contact, have a brief one and then none, and end with the object moved by many."""
-    contact = _contact(episodes) & episodes.valid
-    touches = contact.sum(1)
-    last = np.where(contact, np.arange(contact.shape[1]), -1).max(1)
-    brief = (touches > 0) & (last - contact.argmax(1) < BRIEF) & (last < episodes.length - BRIEF)
-    return touches == 0, brief, (_way(episodes) > FAR) & (touches > BRIEF)
-
-
 def _last(episodes: Episodes, part: str) -> Any:
     """A part of the last state of each episode [E, ...]."""
     return getattr(episodes, part)[np.arange(len(episodes)), episodes.length]
-
-
-def _way(episodes: Episodes) -> Any:
-    """How far the object is from where it was, at the end of each episode [E]."""
-    return np.linalg.norm(_last(episodes, "achieved_goal") - episodes.achieved_goal[:, 0], axis=1)
 
 
 def choose_failures(episodes: Episodes, score: Floats, count: int = FAILURES) -> list[tuple[str, int, int]]:

@@ -1,0 +1,177 @@
+"""From scores to decisions: how well a score separates the states, where its threshold is put, and what that costs.
+
+`evaluate` chooses the threshold with the best F1, which needs every label. The `decide_by_...` functions choose it so
+that a promised share of false discoveries is kept, from states or actions that are known without labels of the states
+to decide about.
+"""
+
+from collections.abc import Sequence
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+from sklearn.metrics import average_precision_score, precision_recall_curve, roc_auc_score
+
+from butfor.detection.detectors import OBJECT, only_seed
+from butfor.influence.decisions import (
+    Calibration,
+    conformal_p_values,
+    false_discovery_curve,
+    reject,
+    threshold_for,
+)
+from butfor.influence.influence import Influence
+from butfor.rollouts.episodes import Episodes
+
+Array = NDArray[Any]
+METRICS = ("auc", "ap", "f1")
+RATES = (0.01, 0.05, 0.10)  # promised shares of false discoveries
+SPLITS = 20  # random splits of the episodes into those to calibrate with and those to decide about
+MOST_TRANSITIONS = 20_000  # transitions with random actions to calibrate with
+
+
+def evaluate(score: Array, label: NDArray[np.bool_], share: float | None = None) -> dict[str, float]:
+    """Measure how well a score separates influenced from free states.
+
+    Args:
+        score: one score per state [N].
+        label: whether the action influences the object in that state [N].
+        share: weight the states as if this share of them were influenced; average precision and F1 depend on it.
+
+    Returns:
+        `auc` (area under the ROC curve), `ap` (average precision), and the best `f1` with its `threshold`.
+    """
+    if label.all() or not label.any():
+        raise ValueError(f"All {len(label)} states have the same label; evaluating a detector needs both kinds.")
+    weight = None if share is None else np.where(label, share / label.mean(), (1 - share) / (1 - label.mean()))
+    precision, recall, thresholds = precision_recall_curve(label, score, sample_weight=weight)
+    f1 = 2 * precision * recall / np.maximum(precision + recall, 1e-12)
+    best = int(np.argmax(f1[:-1]))  # the last point has no threshold
+    return {
+        "auc": float(roc_auc_score(label, score)),  # does not depend on the share
+        "ap": float(average_precision_score(label, score, sample_weight=weight)),
+        "f1": float(f1[best]),
+        "threshold": float(thresholds[best]),
+    }
+
+
+def evaluate_seeds(
+    scores: Array, episodes: Episodes, label: str = "exact", share: float | None = None
+) -> list[dict[str, float]]:
+    """`evaluate` for each seed's scores [S, N] of the real steps of some episodes."""
+    truth = episodes.label[label][episodes.valid]
+    return [evaluate(score, truth, share) for score in scores]
+
+
+def summarize(rows: Sequence[dict[str, Any]]) -> dict[str, dict[str, float]]:
+    """Mean and standard deviation over seeds of each metric."""
+    values = {name: np.array([row[name] for row in rows]) for name in METRICS}
+    return {name: {"mean": float(value.mean()), "std": float(value.std())} for name, value in values.items()}
+
+
+def decide_by_free_states(scores: Array, episodes: Episodes, by_episode: bool) -> list[dict[str, Any]]:
+    """Decide about half of the episodes by conformal p-values from the free states of the other half.
+
+    Args:
+        scores: CAI of the real steps [S, N].
+        episodes: the labelled episodes of these steps.
+        by_episode: count the free states of one episode as one, since they are alike.
+
+    Returns:
+        One row for each of `RATES`.
+    """
+    label = episodes.label["exact"][episodes.valid]
+    episode = episodes.valid.nonzero()[0]
+    rows = []
+    for rate in RATES:
+        results = []
+        for calibrating in _halves(episodes):
+            free = calibrating & ~label
+            rest = ~calibrating
+            groups = episode[free] if by_episode else np.arange(free.sum())
+            for score in scores:
+                results.append(_outcome(_call_influenced(score[free], groups, score[rest], rate), label[rest]))
+        rows.append(_row("free states by episode" if by_episode else "free states", rate, results, len(scores)))
+    return rows
+
+
+def decide_by_other_agent(
+    other_scores: Array, other: Episodes, scores: Array, episodes: Episodes
+) -> list[dict[str, Any]]:
+    """Decide about all steps by the free states of another agent's episodes; scores [S, N] of both are given."""
+    label = episodes.label["exact"][episodes.valid]
+    free = ~other.label["exact"][other.valid]
+    groups = other.valid.nonzero()[0][free]
+    rows = []
+    for rate in RATES:
+        pairs = zip(other_scores[:, free], scores, strict=True)
+        called = [_call_influenced(known, groups, score, rate) for known, score in pairs]
+        results = [_outcome(one, label) for one in called]
+        rows.append(_row("free states of the validation set", rate, results, len(scores)))
+    return rows
+
+
+def decide_by_random_actions(influence: Influence, scores: Array, episodes: Episodes) -> list[dict[str, Any]]:
+    """Decide about half of the episodes by a threshold from transitions of the other half with random actions."""
+    label = episodes.label["exact"][episodes.valid]
+    drawn = np.flatnonzero(episodes.sampled[episodes.valid])
+    drawn = np.sort(np.random.default_rng(0).permutation(drawn)[:MOST_TRANSITIONS])
+    transitions = [part[drawn] for part in episodes.transitions()]
+    p_values = np.zeros(scores.shape)
+    for seed in range(len(scores)):
+        found = only_seed(influence, seed).calibrate(transitions=transitions).calibration[OBJECT].p_values
+        assert found is not None
+        p_values[seed, drawn] = found
+    is_drawn = np.isin(np.arange(len(label)), drawn)
+    rows = []
+    for rate in RATES:
+        results = []
+        for calibrating in _halves(episodes):
+            known = calibrating & is_drawn
+            rest = ~calibrating
+            for score, ranks in zip(scores, p_values, strict=True):
+                threshold = None
+                if known.any():
+                    threshold = threshold_for(*false_discovery_curve(score[known], ranks[known]), rate)
+                called = np.zeros(rest.sum(), dtype=bool) if threshold is None else score[rest] >= threshold
+                results.append(_outcome(called, label[rest]))
+        rows.append(_row("random actions", rate, results, len(scores)))
+    return rows
+
+
+def _halves(episodes: Episodes) -> list[Array]:
+    """For each split, which steps [N] belong to the half of the episodes to calibrate with."""
+    episode = episodes.valid.nonzero()[0]
+    generator = np.random.default_rng(0)
+    return [(generator.permutation(len(episodes)) < len(episodes) // 2)[episode] for _ in range(SPLITS)]
+
+
+def _call_influenced(free: Array, groups: Array, scores: Array, rate: float) -> Array | None:
+    """Which states [N] have significant conformal p-values; None if too few free states are known to keep the rate."""
+    if not len(free) or Calibration(free, None, groups).smallest > rate:
+        return None
+    return reject(conformal_p_values(free, scores, groups), rate)
+
+
+def _outcome(called: Array | None, label: Array) -> tuple[float, float, float]:
+    """Share of the called that are free, of the influenced that were called, and of all called; NaN for None."""
+    if called is None:
+        return np.nan, np.nan, np.nan
+    wrong = float((called & ~label).sum() / max(called.sum(), 1))
+    found = float((called & label).sum() / max(label.sum(), 1))
+    return wrong, found, float(called.mean())
+
+
+def _row(method: str, rate: float, results: list[tuple[float, float, float]], seeds: int) -> dict[str, Any]:
+    """Means over splits and seeds; `realised` is None where the rate cannot be promised."""
+    table = np.array(results).reshape(-1, seeds, 3)
+    realised, found, called = table.mean((0, 1)).tolist() if not np.isnan(table).any() else (None, 0.0, 0.0)
+    return {
+        "method": method,
+        "target": rate,
+        "realised": realised,
+        "realised_std": 0.0 if realised is None else float(table[..., 0].mean(0).std()),
+        "found": found,
+        "rejected": called,
+        "seeds": seeds,
+    }
