@@ -26,18 +26,18 @@ def episodes(**optional: Any) -> Episodes:
 
 
 def test_moved_is_the_distance_of_each_real_step() -> None:
-    score = moved(episodes(), NO_MODELS)
+    score = moved(NO_MODELS, episodes())
     assert score.dtype == np.float32
     assert score.tolist() == [[5, 0, 1, 1]]  # (3, 4), nothing, 1 up; 1 down
 
 
 def test_contact_is_the_worlds_flag_of_each_real_step() -> None:
     flags = np.array([[True, False, True], [False, True, True]])
-    score = contact(episodes(contact=flags), NO_MODELS)
+    score = contact(NO_MODELS, episodes(contact=flags))
     assert score.dtype == np.float32
     assert score.tolist() == [[1, 0, 1, 0]]
 
 
 def test_contact_without_contacts_is_refused() -> None:
     with pytest.raises(ValueError, match="contact"):
-        contact(episodes(), NO_MODELS)
+        contact(NO_MODELS, episodes())

@@ -1,6 +1,6 @@
 """Detectors: functions that score how much the action influences the object in each state.
 
-To add a detector, write a function of `(episodes, models)` and add a line to `DETECTORS`.
+To add a detector, write a function of `(models, episodes)` and add a line to `DETECTORS`.
 """
 
 import copy
@@ -35,12 +35,12 @@ class Models:
     """name of the environment that they were trained on"""
 
 
-def cai(episodes: Episodes, models: Models) -> Scores:
+def cai(models: Models, episodes: Episodes) -> Scores:
     """Causal action influence of each state (the paper's equation 3)."""
     return score_cai(models.influence, episodes)
 
 
-def conditional_entropy(episodes: Episodes, models: Models) -> Scores:
+def conditional_entropy(models: Models, episodes: Episodes) -> Scores:
     """Entropy of the object's next state given the state, from the same model as CAI."""
     influence = models.influence
     obs = influence.model_obs(episodes.transitions()[0])
@@ -50,7 +50,7 @@ def conditional_entropy(episodes: Episodes, models: Models) -> Scores:
     return _to_numpy(scores)
 
 
-def attention(episodes: Episodes, models: Models) -> Scores:
+def attention(models: Models, episodes: Episodes) -> Scores:
     """Attention of the object's prediction to the action that was taken."""
     obs, action, _ = episodes.transitions()
     device = next(models.attention.parameters()).device
@@ -58,14 +58,14 @@ def attention(episodes: Episodes, models: Models) -> Scores:
     return _to_numpy(models.attention.score(with_absolute_velocity(inputs, models.env)))
 
 
-def contact(episodes: Episodes, models: Models) -> Scores:
+def contact(models: Models, episodes: Episodes) -> Scores:
     """Contact between agent and object during the step, as reported by the environment."""
     if episodes.contact is None:
         raise ValueError("The detector 'contact' needs episodes with contacts; collect them with the label 'contact'.")
     return episodes.contact[episodes.valid].astype(np.float32)[None]
 
 
-def moved(episodes: Episodes, models: Models) -> Scores:
+def moved(models: Models, episodes: Episodes) -> Scores:
     """Distance by which the object (the achieved goal) moved during the step."""
     distance = np.linalg.norm(np.diff(episodes.achieved_goal, axis=1), axis=-1)
     scores: Scores = distance[episodes.valid].astype(np.float32)[None]
@@ -76,7 +76,7 @@ class Detector(NamedTuple):
     """A line of the table of detectors."""
 
     title: str
-    score: Callable[[Episodes, Models], Scores]
+    score: Callable[[Models, Episodes], Scores]
 
 
 DETECTORS = {

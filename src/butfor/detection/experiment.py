@@ -99,8 +99,8 @@ def run_detection(
     # Side studies: comparisons and decisions beyond the main table.
     known = {name: found["cai"] for name, found in scores.items()}
     experiment = Experiment(config, data, train, validation, sets, models.influence, fits.influence, show, known)
-    for name in config.studies:
-        _run_study(folder, name, experiment)
+    for study in config.studies:
+        _run_study(folder, study, experiment)
         note_time()
 
     # Write the results; the summary comes last and marks the run as finished.
@@ -249,7 +249,7 @@ def _score(
 ) -> dict[str, dict[str, Scores]]:
     """Scores [S, N] of every set by every detector, and by CAI with every form of the KL if asked for."""
     scorers: dict[str, Callable[[Episodes], Scores]] = {
-        name: partial(detector.score, models=models) for name, detector in DETECTORS.items()
+        name: partial(detector.score, models) for name, detector in DETECTORS.items()
     }
     for form in KL_FORMS if config.compare_forms else ():
         other = with_scoring(models.influence, replace(config.scoring, form=form))
