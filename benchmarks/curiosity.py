@@ -13,11 +13,11 @@ from benchmarks._timing import describe, medians
 from butfor.models.bayesian import VimeConfig
 from butfor.models.networks import make_generators
 from butfor.spaces.actions import ActionLaw
-from butfor.training.replay import Replay
-from butfor.training.signals.cai import OnlineConfig, OnlineInfluence
-from butfor.training.signals.disagreement import EnsembleConfig, OnlineDisagreement
-from butfor.training.signals.transitions import Memory
-from butfor.training.signals.vime import OnlineVime
+from butfor.training.replay import ReplayBuffer
+from butfor.training.signals.cai import CaiConfig, CaiSignal
+from butfor.training.signals.disagreement import DisagreementSignal, EnsembleConfig
+from butfor.training.signals.transitions import TransitionTable
+from butfor.training.signals.vime import VimeSignal
 
 EPISODES, STEPS, BATCHES = 20, 50, 20  # 1,000 transitions
 SIZES, POSITIONS = (25, 4, 3), range(6)
@@ -26,7 +26,7 @@ SIZES, POSITIONS = (25, 4, 3), range(6)
 def main(device: str) -> None:
     replicas = 10 if device == "cuda" else 1
     print(describe(device))
-    replay = Replay(replicas, EPISODES, STEPS, SIZES, device)
+    replay = ReplayBuffer(replicas, EPISODES, STEPS, SIZES, device)
     for name in ("observation", "action"):
         getattr(replay, name).normal_()
     replay.length.fill_(STEPS)
@@ -34,15 +34,17 @@ def main(device: str) -> None:
     law = ActionLaw((-1.0,) * 4, (1.0,) * 4)
 
     def parts(columns: Any) -> tuple[Any, ...]:
-        return Memory(replay, law, {"object": columns}, [50.0] * len(columns)), make_generators(range(replicas))
+        return TransitionTable(replay, law, {"object": columns}, [50.0] * len(columns)), make_generators(
+            range(replicas)
+        )
 
     second_order = replace(VimeConfig(), method="second_order")
     rivals = {  # the paper's settings: batches of a round, and episodes from one round to the next
-        "CAI, K = 32": (OnlineInfluence(OnlineConfig(), *parts(range(3, 6))), 10_000, 100),
-        "VIME": (OnlineVime(VimeConfig(), *parts(POSITIONS)), 100, 1),
-        "VIME, second order": (OnlineVime(second_order, *parts(POSITIONS)), 100, 1),
-        "disagreement, object": (OnlineDisagreement(EnsembleConfig(), *parts(range(3, 6))), 5_000, 100),
-        "disagreement, full": (OnlineDisagreement(EnsembleConfig(), *parts([*range(6), *range(9, 25)])), 500, 10),
+        "CAI, K = 32": (CaiSignal(CaiConfig(), *parts(range(3, 6))), 10_000, 100),
+        "VIME": (VimeSignal(VimeConfig(), *parts(POSITIONS)), 100, 1),
+        "VIME, second order": (VimeSignal(second_order, *parts(POSITIONS)), 100, 1),
+        "disagreement, object": (DisagreementSignal(EnsembleConfig(), *parts(range(3, 6))), 5_000, 100),
+        "disagreement, full": (DisagreementSignal(EnsembleConfig(), *parts([*range(6), *range(9, 25)])), 500, 10),
     }
     streams = make_generators(range(replicas), device)
     slots = torch.arange(EPISODES, device=device)

@@ -11,8 +11,8 @@ from pathlib import Path
 from benchmarks._timing import describe
 from butfor.runs.checkpoints import save_checkpoint_in
 from butfor.training.goal_env import open_goal_env
+from butfor.training.loop import Trainer
 from butfor.training.settings import preset
-from butfor.training.trainer import Trainer
 
 
 def peak() -> float:

@@ -12,9 +12,9 @@ from benchmarks._timing import describe, medians
 from benchmarks.scoring import ACTION, LAYERS, OBS, TARGET, WIDTH, PlainModel
 from butfor.models.networks import make_generators
 from butfor.spaces.actions import ActionLaw
-from butfor.training.replay import Replay
-from butfor.training.signals.cai import OnlineConfig, OnlineInfluence
-from butfor.training.signals.transitions import Memory
+from butfor.training.replay import ReplayBuffer
+from butfor.training.signals.cai import CaiConfig, CaiSignal
+from butfor.training.signals.transitions import TransitionTable
 
 BATCH, ROWS, STEPS, STEPS_AN_EPISODE = 500, 10_000, 20, 50
 
@@ -40,18 +40,18 @@ def main(device: str) -> None:
     for replicas in (1, 4, 10):
         # as in training an agent: spectral norm on the variance head alone
         generators = make_generators(range(replicas), device)
-        replay = Replay(replicas, ROWS // STEPS_AN_EPISODE, STEPS_AN_EPISODE, (OBS, ACTION, TARGET), device)
+        replay = ReplayBuffer(replicas, ROWS // STEPS_AN_EPISODE, STEPS_AN_EPISODE, (OBS, ACTION, TARGET), device)
         for name in ("observation", "action"):
             getattr(replay, name).normal_()
         replay.length.fill_(STEPS_AN_EPISODE)
         replay.stored = replay.capacity
-        config = OnlineConfig(learning_rate=1e-3, batch_size=BATCH)
+        config = CaiConfig(learning_rate=1e-3, batch_size=BATCH)
         law = ActionLaw((-1.0,) * ACTION, (1.0,) * ACTION)
         first = make_generators(range(replicas))
-        model = OnlineInfluence(config, Memory(replay, law, {"object": range(TARGET)}, [1.0] * TARGET), first)
+        model = CaiSignal(config, TransitionTable(replay, law, {"object": range(TARGET)}, [1.0] * TARGET), first)
         model.choose_data()
 
-        def steps(model: OnlineInfluence = model, generators: list[torch.Generator] = generators) -> None:
+        def steps(model: CaiSignal = model, generators: list[torch.Generator] = generators) -> None:
             model.fit(STEPS, generators)
 
         seconds = {

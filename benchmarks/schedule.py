@@ -20,10 +20,10 @@ from butfor.models.networks import make_generators
 from butfor.rollouts.episodes import Episodes, concatenate
 from butfor.rollouts.play import collect
 from butfor.training.goal_env import GoalEnv, open_goal_env
-from butfor.training.replay import Replay
+from butfor.training.replay import ReplayBuffer
 from butfor.training.settings import preset
-from butfor.training.signals.cai import OnlineInfluence
-from butfor.training.signals.transitions import BLOCK, Memory
+from butfor.training.signals.cai import CaiSignal
+from butfor.training.signals.transitions import BLOCK, TransitionTable
 
 WORLD = "pick-and-place"
 
@@ -44,17 +44,19 @@ def episodes_of(policy: str, count: int, seed: int, labelled: bool) -> Episodes:
     return part
 
 
-def memory(parts: list[Episodes], world: GoalEnv, seeds: int, device: str) -> Replay:
+def memory(parts: list[Episodes], world: GoalEnv, seeds: int, device: str) -> ReplayBuffer:
     """A memory that holds the same episodes for every seed."""
     whole = concatenate(parts)
-    replay = Replay(seeds, len(whole), world.steps, world.sizes, device)
+    replay = ReplayBuffer(seeds, len(whole), world.steps, world.sizes, device)
     names = ("observation", "action", "achieved_goal", "desired_goal", "sampled", "length")
     arrays = {name: np.repeat(getattr(whole, name)[None], seeds, 0) for name in names}
     replay.store(arrays)
     return replay
 
 
-def curve(replay: Replay, world: GoalEnv, test: Episodes, stops: list[int], decay: bool, device: str) -> list[str]:
+def curve(
+    replay: ReplayBuffer, world: GoalEnv, test: Episodes, stops: list[int], decay: bool, device: str
+) -> list[str]:
     """AUC and average precision (mean over seeds) after so many batches; `decay`: one run a stop, to a rate of zero."""
     config = preset(WORLD).model
     seeds = replay.replicas
@@ -65,7 +67,7 @@ def curve(replay: Replay, world: GoalEnv, test: Episodes, stops: list[int], deca
         if model is None or decay:
             first = make_generators(range(seeds))
             rate = replace(config, learning_rate=config.learning_rate * (2 if decay else 1))
-            model = OnlineInfluence(rate, Memory(replay, world.law, world.entities, world.scale), first)
+            model = CaiSignal(rate, TransitionTable(replay, world.law, world.entities, world.scale), first)
             for group in model.optimizer.param_groups:
                 group["lr"] = torch.tensor(group["lr"], device=device)
             generators, done = make_generators(range(100, 100 + seeds), device), 0

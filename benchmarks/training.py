@@ -23,8 +23,8 @@ from benchmarks._timing import describe, medians
 from benchmarks.fetch_stepping import CORES, PEER
 from butfor.envs import ENVS
 from butfor.training.goal_env import open_goal_env
+from butfor.training.loop import Trainer
 from butfor.training.settings import Use, preset
-from butfor.training.trainer import Trainer
 
 CONFIG = preset("pick-and-place")
 OWN = ENVS[CONFIG.world]

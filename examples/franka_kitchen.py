@@ -14,7 +14,7 @@ import numpy as np
 from gymnasium import spaces
 
 from butfor import preset
-from butfor.training.loop import train
+from butfor.training.run import train
 
 gymnasium.register_envs(gymnasium_robotics)
 

@@ -16,7 +16,7 @@ import numpy as np
 from gymnasium import spaces
 
 from butfor import Influence, preset
-from butfor.training.loop import train
+from butfor.training.run import train
 
 
 def _box(size: int) -> spaces.Box:

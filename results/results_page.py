@@ -252,7 +252,9 @@ def common_options(studies: list[ReadStudy]) -> list[str]:
     """How most of the training runs on the page were played, as options of `butfor study run`."""
     settings = [arm.config["config"] for study in studies for arm in study.arms if arm.curve]
     worlds = Counter(int(one.get("num_envs") or 1) for one in settings).most_common(1)
-    overlap = Counter(tuple(one.get("overlap") or ()) for one in settings if one.get("influence")).most_common(1)
+    overlap = Counter(
+        tuple(one.get("overlap") or ()) for one in settings if one.get("use") and one.get("signal", "cai") == "cai"
+    ).most_common(1)
     options = ["--num-envs", str(worlds[0][0])] if worlds and worlds[0][0] > 1 else []
     return options + (["--overlap", *overlap[0][0]] if overlap and overlap[0][0] else [])
 

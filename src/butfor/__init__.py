@@ -7,7 +7,7 @@ if TYPE_CHECKING:
     from butfor.influence.scoring import ScoreConfig
     from butfor.models.dynamics import ModelConfig
     from butfor.models.fitting import FitConfig
-    from butfor.training.agents.ddpg import load_policy
+    from butfor.training.agents.policy import load_policy
     from butfor.training.settings import preset
 
 __version__ = "0.1.0"
@@ -18,7 +18,7 @@ _HOMES = {
     "ScoreConfig": "influence.scoring",
     "ModelConfig": "models.dynamics",
     "FitConfig": "models.fitting",
-    "load_policy": "training.agents.ddpg",
+    "load_policy": "training.agents.policy",
     "preset": "training.settings",
 }
 

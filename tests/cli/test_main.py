@@ -35,7 +35,7 @@ from butfor.studies import units
 from butfor.studies.study import STUDIES, make_study, write_study
 from butfor.training import loop as train_library
 from butfor.training.evaluation import evaluate_run
-from butfor.training.learner import Learner
+from butfor.training.loop import Learner
 from butfor.training.priorities import PriorityConfig
 from butfor.training.settings import preset
 

@@ -45,7 +45,7 @@ from butfor.runs.checkpoints import latest_checkpoint
 from butfor.runs.config import config_from, plain
 from butfor.runs.files import load_checkpoint, load_tensors
 from butfor.runs.reading import read_metrics, read_run
-from butfor.training.loop import resume, train
+from butfor.training.run import resume, train
 from butfor.training.settings import Config
 
 HOSTILE = (

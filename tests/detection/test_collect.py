@@ -14,8 +14,8 @@ from butfor.detection import collect as library
 from butfor.detection.collect import CollectConfig, add_labels, collect_file, make_policy
 from butfor.envs import make_vector_env, slide
 from butfor.rollouts.episodes import Episodes
-from butfor.training.agents.ddpg import load_policy
-from butfor.training.loop import train
+from butfor.training.agents.policy import load_policy
+from butfor.training.run import train
 
 
 def test_slide_episodes_carry_exact_labels_and_contacts(tmp_path: Path) -> None:

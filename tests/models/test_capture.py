@@ -11,7 +11,7 @@ from butfor.models.capture import _tensors, captured, compiled, matrix_precision
 from butfor.models.dynamics import GaussianDynamics, ModelConfig
 from butfor.models.fitting import FitConfig, Fitting, make_optimizer, take, train_step
 from butfor.models.networks import make_generators
-from butfor.training.agents.ddpg import Agent, AgentConfig
+from butfor.training.agents.policy import AgentConfig
 from butfor.training.replay import Batch
 
 needs_gpu = pytest.mark.skipif(not torch.cuda.is_available(), reason="no CUDA GPU: graphs cannot be recorded here")

@@ -20,7 +20,7 @@ from butfor.models.networks import (
     refresh_replicas,
     some_replicas,
 )
-from butfor.training.agents.ddpg import AgentConfig, Policy
+from butfor.training.agents.policy import AgentConfig, Policy
 
 
 def normal(*shape: int, seed: int = 0) -> Tensor:

@@ -60,9 +60,9 @@ from butfor.spaces.actions import ActionLaw
 from butfor.studies import study as studies
 from butfor.studies.study import Study, write_study
 from butfor.studies.units import run_unit, unit_name
-from butfor.training.agents.ddpg import Agent, AgentConfig, load_policy, save_agent
+from butfor.training.agents.policy import AgentConfig, load_policy, save_agent
 from butfor.training.goal_env import open_goal_env
-from butfor.training.loop import train
+from butfor.training.run import train
 from butfor.training.settings import preset
 
 Frames = NDArray[np.uint8]

@@ -16,7 +16,7 @@ from butfor.reporting.heatmap import write_heatmap
 from butfor.studies.claims import CLAIMS, HER
 from butfor.studies.study import STUDIES, Study, make_study, study_states, write_study
 from butfor.studies.units import unit_name
-from butfor.training.loop import resume, train
+from butfor.training.run import resume, train
 from butfor.training.settings import Config, preset
 
 torch.set_num_threads(1)

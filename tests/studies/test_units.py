@@ -28,7 +28,7 @@ from butfor.runs.files import read_json, write_json
 from butfor.runs.locks import BusyError, locked, worker_on
 from butfor.studies import units
 from butfor.studies.units import StudyError, kind_of, read_config, run_here, run_unit, unit_name, unit_state
-from butfor.training.loop import train
+from butfor.training.run import train
 from butfor.training.settings import Config, preset
 
 torch.set_num_threads(1)

@@ -8,16 +8,16 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from butfor.spaces.actions import ActionLaw
-from butfor.training.replay import Replay
+from butfor.training.replay import ReplayBuffer
 
 STEPS, OBS, ACTION = 5, 4, 2
 LAW = ActionLaw((-1.0, 0.0), (1.0, 3.0))
 ENTITY, SCALE = (1, 3), (2.0, 50.0)
 
 
-def memory(seeds: list[int], count: int, capacity: int = 50, steps: int = STEPS, sampled: float = 0.5) -> Replay:
+def memory(seeds: list[int], count: int, capacity: int = 50, steps: int = STEPS, sampled: float = 0.5) -> ReplayBuffer:
     """`count` random episodes of unequal lengths of each seed, whose object moves as the action says."""
-    replay = Replay(len(seeds), capacity, steps, (OBS, ACTION, 1), "cpu")
+    replay = ReplayBuffer(len(seeds), capacity, steps, (OBS, ACTION, 1), "cpu")
     generators = [np.random.default_rng(seed) for seed in seeds]
     for _ in range(count):
         parts: dict[str, list[Any]] = {}
@@ -40,7 +40,7 @@ def memory(seeds: list[int], count: int, capacity: int = 50, steps: int = STEPS,
     return replay
 
 
-def expected_shares(replay: Replay, newest: int, share: float | None, only_sampled: bool) -> Tensor:
+def expected_shares(replay: ReplayBuffer, newest: int, share: float | None, only_sampled: bool) -> Tensor:
     """By a loop over the steps; `share` of the samples from the newest episodes, or None for all alike."""
     chances = torch.zeros(replay.score.shape, dtype=torch.float64)
     recent = {(replay.stored - 1 - index) % replay.capacity for index in range(newest)}

@@ -13,10 +13,10 @@ from torch import nn
 
 from butfor.influence.scoring import ScoreConfig
 from butfor.models.dynamics import ModelConfig
-from butfor.training.agents.ddpg import AgentConfig
+from butfor.training.agents.policy import AgentConfig
 from butfor.training.exploration import ExploreConfig
 from butfor.training.settings import Config, Use
-from butfor.training.signals.cai import OnlineConfig
+from butfor.training.signals.cai import CaiConfig
 
 ALL_USES: tuple[Use, ...] = ("priority", "bonus", "active")
 SMALL = Config(
@@ -27,7 +27,7 @@ SMALL = Config(
     evaluation_episodes=3,
     agent=AgentConfig(layers=2, width=8, batch_size=8, updates=2, normalizer_batches=2),
     explore=ExploreConfig(candidates=4),
-    model=OnlineConfig(
+    model=CaiConfig(
         ModelConfig(layers=2, width=8, activation="tanh", spectral_norm_hidden=False, target_scale=1.0),
         ScoreConfig(actions=4),
         batch_size=8,

@@ -13,9 +13,8 @@ from butfor.influence.gaussian import kl_to_mixture
 from butfor.models.dynamics import GaussianDynamics, ModelConfig
 from butfor.models.networks import make_generators
 from butfor.spaces.actions import ActionLaw
-from butfor.training.acting import Acting, stack_inputs
-from butfor.training.agents.ddpg import AgentConfig, Policy
-from butfor.training.exploration import ExploreConfig, draw_noise, noise_size, random_actions
+from butfor.training.agents.policy import AgentConfig, Policy
+from butfor.training.exploration import Acting, ExploreConfig, draw_noise, noise_size, random_actions, stack_inputs
 
 OBS, GOAL, ACTION, K = 4, 2, 2, 6
 LAW = ActionLaw((-1.0, 2.0), (3.0, 2.5))

@@ -14,9 +14,9 @@ from butfor.envs import make_vector_env
 from butfor.models.networks import make_generators
 from butfor.rollouts.play import episode_seed
 from butfor.spaces.actions import ActionLaw
-from butfor.training.agents.ddpg import Agent, AgentConfig, load_policy, save_agent
+from butfor.training.agents.policy import AgentConfig, load_policy, save_agent
 from butfor.training.evaluation import evaluate_run
-from butfor.training.loop import train
+from butfor.training.run import train
 
 SEEDS = (3, 4)
 

@@ -18,9 +18,9 @@ from support.small_training import ALL_USES, TRACK, changed, metrics, models, sm
 from butfor.influence.influence import Influence
 from butfor.reporting.heatmap import write_heatmap
 from butfor.runs.checkpoints import latest_checkpoint
-from butfor.training.agents.ddpg import load_policy
+from butfor.training.agents.policy import load_policy
 from butfor.training.goal_env import open_goal_env
-from butfor.training.loop import resume, train
+from butfor.training.run import resume, train
 from butfor.training.settings import Config, preset
 
 SHORT = ("agent", "episodes", "warmup", "evaluate_every", "evaluation_episodes", "model")  # settings that take time

@@ -16,7 +16,7 @@ from butfor.envs import ENVS, is_fetch_world, make_vector_env
 from butfor.rollouts.errors import EnvError
 from butfor.rollouts.play import play, random_policy
 from butfor.spaces.actions import ActionLaw
-from butfor.training.goal_env import behaviour, found_out, found_words, make_evaluation_env, open_goal_env, unmoved
+from butfor.training.goal_env import behaviour, describe, describe_in_words, make_evaluation_env, open_goal_env, unmoved
 
 LIMIT, RADIUS = 40, 0.3
 LOW, HIGH = np.array([-2.0, -1.0], np.float32), np.array([2.0, 3.0], np.float32)
@@ -479,7 +479,7 @@ def test_a_reward_that_needs_an_info_is_told_in_a_sentence() -> None:
 
 def test_what_was_found_out_names_every_entity_and_the_reward() -> None:
     world = open_goal_env("tests/Point-v0", target_scale=2.0, entities=("cube=3:5", "hand=4,0"))
-    assert found_out(world) == {
+    assert describe(world) == {
         "entities": {
             "cube": {"columns": [3, 4], "scale": [2.0, 2.0]},
             "hand": {"columns": [0, 4], "scale": [2.0, 2.0]},
@@ -487,7 +487,7 @@ def test_what_was_found_out_names_every_entity_and_the_reward() -> None:
         "reward_of_a_reached_goal": 1.0,
         "longest_episode": LIMIT,
     }
-    assert "reward of a reached goal: 1, subtracted from all" in found_words(world)
+    assert "reward of a reached goal: 1, subtracted from all" in describe_in_words(world)
 
 
 @pytest.mark.parametrize("entity", [(0, 5), (-1,), (1, 1)])

@@ -12,12 +12,12 @@ from torch import Tensor
 
 from butfor.models.networks import make_generators
 from butfor.spaces.actions import ActionLaw
-from butfor.training.agents.ddpg import AgentConfig
-from butfor.training.exploration import BonusConfig
+from butfor.training.agents.policy import AgentConfig
+from butfor.training.bonus import BonusConfig
 from butfor.training.goal_env import GoalEnv
-from butfor.training.learner import Learner
+from butfor.training.loop import Learner
 from butfor.training.priorities import PriorityConfig
-from butfor.training.replay import Batch, Replay, ReplayConfig
+from butfor.training.replay import Batch, ReplayBuffer, ReplayConfig
 from butfor.training.settings import Config
 
 OBS, ACTION, STEPS, SEEDS = 3, 2, 5, 2
@@ -37,7 +37,7 @@ def reward(achieved: Tensor, desired: Tensor) -> Tensor:
 def make_learner(goal: int = 2, **changes: Any) -> Learner:
     """Two seeds with six random episodes of unequal lengths each, all scored."""
     config: Config = changed(Config(env="toy", seeds=SEEDS, agent=AGENT), **changes)
-    replay = Replay(SEEDS, CAPACITY, STEPS, (OBS, ACTION, goal), "cpu")
+    replay = ReplayBuffer(SEEDS, CAPACITY, STEPS, (OBS, ACTION, goal), "cpu")
     generator = np.random.default_rng(0)
     count = len(LENGTHS)
     replay.store(
@@ -422,7 +422,7 @@ def test_a_learner_alone_and_in_a_pair_learn_the_same() -> None:
         pair.update(make_generators([7, 8]))
         for r in range(SEEDS):
             config = dataclasses.replace(pair.config, seeds=1)
-            replay = Replay(1, CAPACITY, STEPS, (OBS, ACTION, 2), "cpu")
+            replay = ReplayBuffer(1, CAPACITY, STEPS, (OBS, ACTION, 2), "cpu")
             whole = pair.replay.state()
             replay.restore({name: v if name == "stored" else v[r : r + 1] for name, v in whole.items()})
             alone = Learner(config, pair.world, replay, make_generators([r]), torch.device("cpu"))

@@ -13,9 +13,9 @@ from gymnasium.wrappers import TimeLimit
 
 from butfor.envs import make_vector_env
 from butfor.rollouts.play import collect, random_policy
-from butfor.training.agents.ddpg import AgentConfig
-from butfor.training.loop import train
+from butfor.training.agents.policy import AgentConfig
 from butfor.training.replay import ReplayConfig
+from butfor.training.run import train
 from butfor.training.settings import Config, preset
 
 

@@ -35,14 +35,13 @@ from butfor.runs.files import read_json, save_checkpoint, write_json
 from butfor.runs.folder import open_run
 from butfor.training import loop as train_library
 from butfor.training import trainer as trainer_library
-from butfor.training.agents.ddpg import load_policy
+from butfor.training.agents.policy import load_policy
 from butfor.training.evaluation import evaluate_run
 from butfor.training.goal_env import GoalEnv, open_goal_env
-from butfor.training.learner import Learner
-from butfor.training.loop import resume, train
+from butfor.training.loop import Learner, Trainer
+from butfor.training.run import resume, train
 from butfor.training.settings import Config
-from butfor.training.signals.cai import OnlineInfluence
-from butfor.training.trainer import Trainer
+from butfor.training.signals.cai import CaiSignal
 
 torch.set_num_threads(1)
 
@@ -633,7 +632,7 @@ def test_a_loss_that_is_no_number_stops_the_run_before_it_is_saved(
     tmp_path: Path, unbroken: Path, monkeypatch: pytest.MonkeyPatch, where: str, words: str
 ) -> None:
     """From episode 7 on, which is not evaluated, the second replica's network is broken."""
-    update, fit = Learner.update, OnlineInfluence.fit
+    update, fit = Learner.update, CaiSignal.fit
 
     def broken_update(self: Learner, generators: Any) -> None:
         if self.replay.stored == 7:
@@ -641,7 +640,7 @@ def test_a_loss_that_is_no_number_stops_the_run_before_it_is_saved(
                 next(self.agent.critics.parameters())[1] = torch.nan
         update(self, generators)
 
-    def broken_fit(self: OnlineInfluence, batches: int, *rest: Any) -> Any:
+    def broken_fit(self: CaiSignal, batches: int, *rest: Any) -> Any:
         if self.replay.stored == 7:
             with torch.no_grad():
                 next(self.model.parameters())[1] = torch.inf
@@ -651,7 +650,7 @@ def test_a_loss_that_is_no_number_stops_the_run_before_it_is_saved(
         if where == "critic":
             patch.setattr(Learner, "update", broken_update)
         else:
-            patch.setattr(OnlineInfluence, "fit", broken_fit)
+            patch.setattr(CaiSignal, "fit", broken_fit)
         with pytest.raises(FloatingPointError, match=words):
             train(OFTEN, tmp_path / "run")
     assert_intact(tmp_path / "run", 6)

@@ -15,13 +15,13 @@ from butfor.training.priorities import (
     beta_at,
     by_energy,
     by_error,
-    by_influence,
+    by_score,
     importance_weights,
     uniform,
 )
 from butfor.training.replay import valid_steps
 
-Memory = tuple[Tensor, Tensor, Tensor]  # score [R, E, T], achieved_goal [R, E, T+1, 3], length [R, E]
+TransitionTable = tuple[Tensor, Tensor, Tensor]  # score [R, E, T], achieved_goal [R, E, T+1, 3], length [R, E]
 VARIANTS = {
     "paper": PriorityConfig(),
     "proportional": PriorityConfig(distribution="proportional"),
@@ -33,7 +33,7 @@ Weigh = Callable[[Tensor, Tensor, Tensor], Tensor]
 
 
 def influence(config: PriorityConfig) -> Weigh:
-    return lambda score, achieved_goal, length: by_influence(score, length, config)
+    return lambda score, achieved_goal, length: by_score(score, length, config)
 
 
 WEIGHTS: dict[str, Weigh] = {
@@ -46,7 +46,7 @@ every_weight = pytest.mark.parametrize("weigh", WEIGHTS.values(), ids=WEIGHTS)
 
 
 @st.composite
-def memories(draw: st.DrawFn) -> Memory:
+def memories(draw: st.DrawFn) -> TransitionTable:
     """Scores in eighths (many equal, sums exact), episodes of unequal lengths with empty slots, NaN after each end."""
     replicas, episodes, steps = draw(st.integers(1, 3)), draw(st.integers(1, 6)), draw(st.integers(1, 5))
 
@@ -85,7 +85,7 @@ def energy_of(position: list[list[float]], time_step: float = 0.04) -> float:
 @every_weight
 @settings(max_examples=40, deadline=None)
 @given(memory=memories())
-def test_only_stored_steps_weigh_and_some_do(weigh: Weigh, memory: Memory) -> None:
+def test_only_stored_steps_weigh_and_some_do(weigh: Weigh, memory: TransitionTable) -> None:
     score, _, length = memory
     weight = weigh(*memory)
     assert (weight.shape, weight.dtype) == (score.shape, torch.float32)
@@ -98,7 +98,7 @@ def test_only_stored_steps_weigh_and_some_do(weigh: Weigh, memory: Memory) -> No
 @every_weight
 @settings(max_examples=40, deadline=None)
 @given(memory=memories())
-def test_replicas_do_not_mix(weigh: Weigh, memory: Memory) -> None:
+def test_replicas_do_not_mix(weigh: Weigh, memory: TransitionTable) -> None:
     together = weigh(*memory)
     for replica in range(len(together)):
         alone = weigh(*(values[replica : replica + 1] for values in memory))
@@ -108,7 +108,7 @@ def test_replicas_do_not_mix(weigh: Weigh, memory: Memory) -> None:
 @pytest.mark.parametrize("config", VARIANTS.values(), ids=VARIANTS)
 @settings(max_examples=60, deadline=None)
 @given(memory=memories())
-def test_influence_agrees_with_a_loop_over_the_formula(config: PriorityConfig, memory: Memory) -> None:
+def test_influence_agrees_with_a_loop_over_the_formula(config: PriorityConfig, memory: TransitionTable) -> None:
     score, _, length = memory
     expected = torch.zeros(score.shape, dtype=torch.float64)
     for replica in range(len(score)):
@@ -121,12 +121,12 @@ def test_influence_agrees_with_a_loop_over_the_formula(config: PriorityConfig, m
                 if config.within_episode:
                     share = (value + 1e-6) / (sum(values) + 1e-6 * len(values))
                 expected[replica, episode, t] = p * share
-    torch.testing.assert_close(by_influence(score, length, config).double(), expected, rtol=1e-5, atol=1e-12)
+    torch.testing.assert_close(by_score(score, length, config).double(), expected, rtol=1e-5, atol=1e-12)
 
 
 @settings(max_examples=60, deadline=None)
 @given(memory=memories())
-def test_energy_agrees_with_a_loop_over_the_formula(memory: Memory) -> None:
+def test_energy_agrees_with_a_loop_over_the_formula(memory: TransitionTable) -> None:
     score, goal, length = memory
     expected = torch.zeros(score.shape, dtype=torch.float64)
     for replica in range(len(score)):
@@ -141,7 +141,7 @@ def test_energy_agrees_with_a_loop_over_the_formula(memory: Memory) -> None:
 def test_three_episodes_by_hand() -> None:
     score = torch.tensor([[[0.1, 0.2, 9.0], [0.0, 0.0, 0.0], [0.5, 0.5, 0.5], [7.0, 7.0, 7.0]]])
     length = torch.tensor([[2, 3, 1, 0]])  # totals 0.3, 0, 0.5, and an empty slot: ranks 2, 3, 1
-    weight = by_influence(score, length, PriorityConfig())
+    weight = by_score(score, length, PriorityConfig())
     expected = [[1 / 4, 1 / 4, 0], [1 / 9, 1 / 9, 1 / 9], [1, 0, 0], [0, 0, 0]]
     torch.testing.assert_close(weight, torch.tensor([expected]))
 
@@ -149,7 +149,7 @@ def test_three_episodes_by_hand() -> None:
 def test_a_power_changes_the_ranking() -> None:
     """Sums 2 and 3, sums of squares 4 and 3; without the power the second is first."""
     score, length = torch.tensor([[[2.0, 0.0, 0.0], [1.0, 1.0, 1.0]]]), torch.tensor([[3, 3]])
-    totals = [by_influence(score, length, PriorityConfig(power=power)).sum(-1).tolist()[0] for power in (1, 2)]
+    totals = [by_score(score, length, PriorityConfig(power=power)).sum(-1).tolist()[0] for power in (1, 2)]
     assert totals[0] == pytest.approx([0.5, 1.0])
     assert totals[1] == pytest.approx([1.0, 0.5])
 
@@ -157,9 +157,9 @@ def test_a_power_changes_the_ranking() -> None:
 @pytest.mark.parametrize("power", [1.0, 2.0])
 def test_a_negative_estimate_ranks_below_zero_and_is_not_drawn_in_proportion(power: float) -> None:
     score, length = torch.tensor([[[-3.0], [0.0], [2.0]]]), torch.tensor([[1, 1, 1]])
-    ranked = by_influence(score, length, PriorityConfig(power=power)).flatten().tolist()
+    ranked = by_score(score, length, PriorityConfig(power=power)).flatten().tolist()
     assert ranked == pytest.approx([1 / 3, 1 / 2, 1])
-    proportional = by_influence(score, length, PriorityConfig(power=power, distribution="proportional"))
+    proportional = by_score(score, length, PriorityConfig(power=power, distribution="proportional"))
     assert proportional.flatten().tolist() == [0, 0, 2**power]
 
 
@@ -168,18 +168,18 @@ def test_without_any_score_proportional_priorities_are_uniform_in_that_replica_a
     score[1, 1, 0] = 3.0
     for within_episode in (False, True):
         config = PriorityConfig(distribution="proportional", within_episode=within_episode)
-        totals = by_influence(score, length, config).sum(-1)
+        totals = by_score(score, length, config).sum(-1)
         torch.testing.assert_close(totals, torch.tensor([[1.0, 1, 0], [0, 3, 0]]))
 
 
 def test_without_any_score_ranks_follow_the_slots() -> None:
-    totals = by_influence(torch.zeros(1, 4, 2), torch.tensor([[2, 0, 1, 2]]), PriorityConfig()).sum(-1)
+    totals = by_score(torch.zeros(1, 4, 2), torch.tensor([[2, 0, 1, 2]]), PriorityConfig()).sum(-1)
     torch.testing.assert_close(totals, torch.tensor([[1.0, 0, 1 / 2, 1 / 3]]))
 
 
 def test_a_score_that_is_not_a_number_shows() -> None:
     score = torch.tensor([[[torch.nan], [1.0]]])
-    weight = by_influence(score, torch.ones(1, 2, dtype=torch.long), PriorityConfig(distribution="proportional"))
+    weight = by_score(score, torch.ones(1, 2, dtype=torch.long), PriorityConfig(distribution="proportional"))
     assert weight.isnan().any()
 
 
@@ -229,7 +229,7 @@ def test_valid_steps_are_those_before_the_end() -> None:
 
 @settings(max_examples=60, deadline=None)
 @given(memory=memories(), exponent=st.floats(0, 1), kind=st.sampled_from(["error", "paper", "within", "energy"]))
-def test_importance_weights_agree_with_the_formula(memory: Memory, exponent: float, kind: str) -> None:
+def test_importance_weights_agree_with_the_formula(memory: TransitionTable, exponent: float, kind: str) -> None:
     """(N P)^-exponent over its maximum, for every drawable step of the memory: at most 1, and 1 at the smallest."""
     weight = WEIGHTS[kind](*memory)
     for replica, values in enumerate(weight.flatten(1).tolist()):
@@ -274,7 +274,7 @@ def everything(score: Tensor, goal: Tensor, length: Tensor) -> dict[str, Tensor]
     return results
 
 
-def example(device: str) -> Memory:
+def example(device: str) -> TransitionTable:
     generator = torch.Generator().manual_seed(0)
     score, goal = torch.rand(2, 7, 5, generator=generator), torch.rand(2, 7, 6, 3, generator=generator) / 100
     length = torch.randint(1, 6, (2, 7), generator=generator)
@@ -327,7 +327,7 @@ def test_impossible_configs_are_refused(values: dict[str, Any], message: str) ->
     ("call", "message"),
     [
         (
-            lambda: by_influence(torch.ones(2, 3, 4), torch.ones(2, 4), PriorityConfig()),
+            lambda: by_score(torch.ones(2, 3, 4), torch.ones(2, 4), PriorityConfig()),
             r"score.*\[2, 3, 4\].*\[2, 4\]",
         ),
         (lambda: by_error(torch.ones(3, 4), torch.ones(3, 4), 0.6), r"priority.*expected \[R, E, T\]"),

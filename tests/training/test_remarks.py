@@ -8,9 +8,8 @@ import numpy as np
 import pytest
 from support.small_training import TRACK, Track, small
 
-from butfor.training.goal_env import open_goal_env
-from butfor.training.loop import train
-from butfor.training.remarks import reward_remarks, unit_remarks
+from butfor.training.goal_env import open_goal_env, reward_remarks, unit_remarks
+from butfor.training.run import train
 
 
 def walk(steps: int = 30, worlds: int = 4) -> Any:

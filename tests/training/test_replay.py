@@ -10,7 +10,7 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from butfor.models.networks import make_generators
-from butfor.training.replay import NOISE, Batch, Replay, ReplayConfig, Weights, hindsight_by_score, sample
+from butfor.training.replay import NOISE, Batch, ReplayBuffer, ReplayConfig, Weights, hindsight_by_score, sample
 
 STEPS = 6
 SIZES = (3, 2, 2)
@@ -49,21 +49,21 @@ def random_lengths(replicas: int, worlds: int, seed: int, steps: int = STEPS) ->
     return drawn
 
 
-def wrapped(replicas: int = 2, capacity: int = 5, worlds: int = 3, rounds: int = 4, ends: bool = False) -> Replay:
+def wrapped(replicas: int = 2, capacity: int = 5, worlds: int = 3, rounds: int = 4, ends: bool = False) -> ReplayBuffer:
     """A ring that has gone round more than twice, with episodes of unequal lengths."""
-    replay = Replay(replicas, capacity, STEPS, SIZES, "cpu")
+    replay = ReplayBuffer(replicas, capacity, STEPS, SIZES, "cpu")
     for index in range(rounds):
         replay.store(episodes(index * worlds, random_lengths(replicas, worlds, index), ends=ends))
     return replay
 
 
-def uniform_weights(replay: Replay, even: bool = True) -> Weights:
+def uniform_weights(replay: ReplayBuffer, even: bool = True) -> Weights:
     weights = Weights(replay, even)
     weights.fill(replay.valid().float())
     return weights
 
 
-def at_one_step(replay: Replay, episode: int, time: int) -> Weights:
+def at_one_step(replay: ReplayBuffer, episode: int, time: int) -> Weights:
     """Weights that leave no choice: this step of each replica."""
     weights = Weights(replay, even=False)
     one = torch.zeros_like(replay.score)
@@ -99,7 +99,7 @@ def asymmetric_reward(achieved: Tensor, desired: Tensor) -> Tensor:
 
 @pytest.mark.parametrize("worlds", [1, 2, 5])
 def test_the_ring_holds_the_newest_episodes_and_reaches_its_full_capacity(worlds: int) -> None:
-    replay = Replay(2, 5, STEPS, SIZES, "cpu")
+    replay = ReplayBuffer(2, 5, STEPS, SIZES, "cpu")
     model: list[deque[tuple[int, int]]] = [deque(maxlen=5) for _ in range(2)]  # (episode, length)
     for index in range(7):
         lengths = random_lengths(2, worlds, index)
@@ -129,7 +129,7 @@ def test_the_ring_holds_the_newest_episodes_and_reaches_its_full_capacity(worlds
 
 
 def test_more_episodes_at_once_than_there_is_room_for_leave_the_newest() -> None:
-    replay = Replay(1, 3, STEPS, SIZES, "cpu")
+    replay = ReplayBuffer(1, 3, STEPS, SIZES, "cpu")
     replay.store(episodes(0, random_lengths(1, 8, 0)))
     assert replay.size == 3
     assert replay.observation[0, replay.slots(3), 0, 1].tolist() == [5, 6, 7]
@@ -142,14 +142,14 @@ def test_more_episodes_at_once_than_there_is_room_for_leave_the_newest() -> None
      (12, 99, [2, 3, 4, 0, 1])],
 )  # fmt: skip
 def test_slots_are_those_of_the_newest_oldest_first(stored: int, count: int, expected: list[int]) -> None:
-    replay = Replay(1, 5, STEPS, SIZES, "cpu")
+    replay = ReplayBuffer(1, 5, STEPS, SIZES, "cpu")
     for index in range(stored):
         replay.store(episodes(index, [[2]]))
     assert replay.slots(count).tolist() == expected
 
 
 def test_a_new_episode_has_neither_the_score_nor_the_end_of_the_one_it_replaces() -> None:
-    replay = Replay(1, 1, STEPS, SIZES, "cpu")
+    replay = ReplayBuffer(1, 1, STEPS, SIZES, "cpu")
     replay.store(episodes(1, [[STEPS]], ends=True))
     replay.score.fill_(3.0)
     assert replay.terminated.all()
@@ -160,7 +160,7 @@ def test_a_new_episode_has_neither_the_score_nor_the_end_of_the_one_it_replaces(
 
 
 def test_an_empty_memory_has_no_valid_step() -> None:
-    replay = Replay(2, 3, STEPS, SIZES, "cpu")
+    replay = ReplayBuffer(2, 3, STEPS, SIZES, "cpu")
     assert replay.size == 0
     assert not replay.valid().any()
     assert replay.valid().shape == (2, 3, STEPS)
@@ -169,7 +169,7 @@ def test_an_empty_memory_has_no_valid_step() -> None:
 # --- state and restore ----------------------------------------------------------------------------
 
 
-def same_memory(one: Replay, other: Replay) -> None:
+def same_memory(one: ReplayBuffer, other: ReplayBuffer) -> None:
     assert (one.stored, one.size) == (other.stored, other.size)
     for name in Replay.FIELDS:
         left, right = getattr(one, name)[:, : one.size], getattr(other, name)[:, : one.size]
@@ -182,7 +182,7 @@ def test_a_restored_memory_goes_on_as_if_never_saved(rounds: int, capacity: int,
     replay = wrapped(rounds=rounds, capacity=capacity, ends=True)
     replay.score.uniform_(generator=make_generators([3])[0])
     torch.save(replay.state(), tmp_path / "memory.pt")
-    restored = Replay(2, capacity, STEPS, SIZES, "cpu")
+    restored = ReplayBuffer(2, capacity, STEPS, SIZES, "cpu")
     restored.restore(torch.load(tmp_path / "memory.pt", weights_only=True))
     same_memory(replay, restored)
     for memory in (replay, restored):
@@ -192,7 +192,7 @@ def test_a_restored_memory_goes_on_as_if_never_saved(rounds: int, capacity: int,
 
 @pytest.mark.parametrize("rounds", [1, 3])  # 9 episodes fill the ring to the brim without going round
 def test_a_memory_may_grow_while_it_has_not_gone_round(rounds: int) -> None:
-    replay, larger = wrapped(rounds=rounds, capacity=9), Replay(2, 20, STEPS, SIZES, "cpu")
+    replay, larger = wrapped(rounds=rounds, capacity=9), ReplayBuffer(2, 20, STEPS, SIZES, "cpu")
     larger.restore(replay.state())
     same_memory(replay, larger)
     larger.store(episodes(50, [[1, 2], [3, 4]]))
@@ -203,13 +203,13 @@ def test_a_memory_may_grow_while_it_has_not_gone_round(rounds: int) -> None:
 @pytest.mark.parametrize("capacity", [4, 6, 50])
 def test_a_ring_that_has_gone_round_is_not_put_into_one_of_another_size(capacity: int) -> None:
     with pytest.raises(ValueError, match=rf"full memory of 5 episodes .* one of {capacity}"):
-        Replay(2, capacity, STEPS, SIZES, "cpu").restore(wrapped(capacity=5).state())
+        ReplayBuffer(2, capacity, STEPS, SIZES, "cpu").restore(wrapped(capacity=5).state())
 
 
 def test_a_memory_that_is_too_small_for_what_was_saved_says_so() -> None:
     state = wrapped(rounds=2, capacity=9).state()  # 6 episodes
     with pytest.raises(ValueError, match=r"6 episodes.* 4"):
-        Replay(2, 4, STEPS, SIZES, "cpu").restore(state)
+        ReplayBuffer(2, 4, STEPS, SIZES, "cpu").restore(state)
 
 
 def test_a_saved_state_does_not_change_with_the_memory() -> None:
@@ -226,7 +226,7 @@ def test_a_saved_state_does_not_change_with_the_memory() -> None:
 
 
 def test_drawn_frequencies_are_the_weights_up_to_the_grid() -> None:
-    replay = Replay(2, 6, STEPS, SIZES, "cpu")
+    replay = ReplayBuffer(2, 6, STEPS, SIZES, "cpu")
     weight = torch.rand(2, 6, STEPS, generator=make_generators([0])[0])
     weight[weight < 0.3] = 0
     weight[0, 0], weight[1, 5], weight[0, 3, 1:] = 0, 0, 0
@@ -249,7 +249,7 @@ def test_drawn_frequencies_are_the_weights_up_to_the_grid() -> None:
 
 @pytest.mark.parametrize("scale", [1.0, 1e-8, 1e6])
 def test_a_step_of_weight_zero_is_never_drawn_not_even_by_the_extreme_numbers(scale: float) -> None:
-    replay = Replay(3, 7, STEPS, SIZES, "cpu")
+    replay = ReplayBuffer(3, 7, STEPS, SIZES, "cpu")
     weight = torch.zeros(3, 7, STEPS)
     weight[0, 2:5, 1:4] = torch.rand(3, 3, generator=make_generators([1])[0]) + 0.1  # zeros on all sides
     weight[0, 3, 2] = weight[0, 3, 1] = 0
@@ -283,7 +283,7 @@ def test_even_weights_draw_what_their_running_sums_would() -> None:
 
 
 def test_even_weights_never_draw_padding_whatever_the_length() -> None:
-    replay = Replay(1, 1000, 1000, (1, 1, 1), "cpu")
+    replay = ReplayBuffer(1, 1000, 1000, (1, 1, 1), "cpu")
     replay.length[0] = torch.arange(1, 1001)
     weights = uniform_weights(replay)
     noise = torch.full((1, 20_000, 2), ALMOST_ONE)
@@ -296,7 +296,7 @@ def test_even_weights_never_draw_padding_whatever_the_length() -> None:
 @pytest.mark.parametrize("even", [False, True])
 def test_of_ten_thousand_ranked_episodes_each_has_its_own_part_of_the_numbers(even: bool) -> None:
     """A running sum in single precision would shift the small parts at the end by a good share of their size."""
-    replay = Replay(1, 10_000, 1, SIZES, "cpu")
+    replay = ReplayBuffer(1, 10_000, 1, SIZES, "cpu")
     replay.length.fill_(1)
     weight = 1 / torch.arange(1, 10_001.0)
     weights = Weights(replay, even)
@@ -309,7 +309,7 @@ def test_of_ten_thousand_ranked_episodes_each_has_its_own_part_of_the_numbers(ev
 
 
 def test_new_weights_replace_the_old_ones_in_the_same_tensors() -> None:
-    replay = Replay(1, 3, 2, SIZES, "cpu")
+    replay = ReplayBuffer(1, 3, 2, SIZES, "cpu")
     weights = Weights(replay, even=False)
     step, running = weights.step, weights.running
     weights.fill(torch.ones(1, 3, 2))
@@ -363,7 +363,7 @@ def test_a_batch_is_what_a_plain_loop_takes_from_the_memory(hindsight: float, ev
 
 @pytest.mark.parametrize(("length", "time"), [(6, 0), (6, 5), (6, 2), (4, 0), (4, 3), (1, 0)])
 def test_every_later_state_is_an_equally_likely_goal_and_no_other(length: int, time: int) -> None:
-    replay = Replay(2, 3, STEPS, SIZES, "cpu")
+    replay = ReplayBuffer(2, 3, STEPS, SIZES, "cpu")
     replay.store(episodes(0, [[STEPS, length, 1], [2, length, STEPS]]))
     count = 60 * 7  # divisible by every number of later states
     noise = torch.full((2, count, NOISE), 0.5)
@@ -379,7 +379,7 @@ def test_every_later_state_is_an_equally_likely_goal_and_no_other(length: int, t
 @pytest.mark.parametrize("steps", [50, 64, 1000])
 @pytest.mark.parametrize("share", [0.0, ALMOST_ONE])
 def test_the_extreme_numbers_choose_the_next_and_the_last_state(steps: int, share: float) -> None:
-    replay = Replay(1, 1, steps, SIZES, "cpu")
+    replay = ReplayBuffer(1, 1, steps, SIZES, "cpu")
     replay.store(episodes(0, [[steps]], steps))
     weights = uniform_weights(replay)
     noise = torch.zeros(1, steps, NOISE)
@@ -405,7 +405,7 @@ def test_a_replica_among_others_gives_what_it_gives_alone() -> None:
     together, noise = wrapped(replicas=3), uniform(3, 500)
     batch = sample(together, uniform_weights(together), noise, asymmetric_reward, ReplayConfig())
     for replica in range(3):
-        alone = Replay(1, 5, STEPS, SIZES, "cpu")
+        alone = ReplayBuffer(1, 5, STEPS, SIZES, "cpu")
         for index in range(4):
             given = episodes(index * 3, random_lengths(3, 3, index))
             alone.store({name: value[replica : replica + 1] for name, value in given.items()})

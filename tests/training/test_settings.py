@@ -9,12 +9,13 @@ import pytest
 from butfor.envs import ENVS
 from butfor.runs.config import config_from, plain
 from butfor.runs.folder import run_label
-from butfor.training.agents.ddpg import AgentConfig
-from butfor.training.exploration import BonusConfig, ExploreConfig
+from butfor.training.agents.policy import AgentConfig
+from butfor.training.bonus import BonusConfig
+from butfor.training.exploration import ExploreConfig
 from butfor.training.priorities import PriorityConfig
 from butfor.training.replay import ReplayConfig
 from butfor.training.settings import Config, preset
-from butfor.training.signals.cai import OnlineConfig, batches_due
+from butfor.training.signals.cai import CaiConfig, batches_due
 
 # ------------------------------------------------------------------------------- what is refused
 
@@ -122,12 +123,12 @@ def test_impossible_settings_are_refused_with_a_sentence(settings: dict[str, Any
         (BonusConfig, {"cap": 0.0}, "bonus.cap above 0"),
         (BonusConfig, {"kind": "cubic"}, "bonus.kind is 'cubic'"),
         (BonusConfig, {"anneal_episodes": 0}, "bonus.anneal_episodes must be at least 1 or None"),
-        (OnlineConfig, {"every": 0}, "model.every must be at least 1"),
-        (OnlineConfig, {"newest_share": 1.0}, "model.newest_share must lie in"),
-        (OnlineConfig, {"rescore": "none"}, "model.rescore is 'none'"),
-        (OnlineConfig, {"schedule": ()}, "model.schedule is"),
-        (OnlineConfig, {"schedule": ((300, 1), (200, 1))}, "with rising episodes"),
-        (OnlineConfig, {"schedule": ((200, 0),)}, "at least 1 batch"),
+        (CaiConfig, {"every": 0}, "model.every must be at least 1"),
+        (CaiConfig, {"newest_share": 1.0}, "model.newest_share must lie in"),
+        (CaiConfig, {"rescore": "none"}, "model.rescore is 'none'"),
+        (CaiConfig, {"schedule": ()}, "model.schedule is"),
+        (CaiConfig, {"schedule": ((300, 1), (200, 1))}, "with rising episodes"),
+        (CaiConfig, {"schedule": ((200, 0),)}, "at least 1 batch"),
     ],
 )
 def test_values_that_make_no_sense_are_refused_where_they_belong(

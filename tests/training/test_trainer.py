@@ -17,11 +17,10 @@ from butfor.rollouts.play import episode_seed
 from butfor.runs.checkpoints import latest_checkpoint
 from butfor.training.exploration import draw_noise
 from butfor.training.goal_env import GoalEnv, open_goal_env
-from butfor.training.loop import train
-from butfor.training.replay import Replay
+from butfor.training.loop import Trainer
+from butfor.training.run import train
 from butfor.training.settings import Config, preset
-from butfor.training.signals.cai import OnlineInfluence
-from butfor.training.trainer import Trainer
+from butfor.training.signals.cai import CaiSignal
 
 torch.set_num_threads(1)
 FIELDS = [name for name in Replay.FIELDS if name != "score"]
@@ -418,7 +417,7 @@ def test_a_spread_round_changes_scores_only_at_its_end(tmp_path: Path, monkeypat
     """Rounds begin after episodes 4 (at once), 7 and 10; one of 10 batches is spread as 4, 4, 2 over three episodes."""
     fitted: list[tuple[int, int]] = []
     scores: dict[int, Tensor] = {}
-    fit, update = OnlineInfluence.fit, Trainer.update
+    fit, update = CaiSignal.fit, Trainer.update
 
     def watched_fit(self: Any, batches: int, *rest: Any) -> Any:
         fitted.append((self.replay.stored, batches))
@@ -428,7 +427,7 @@ def test_a_spread_round_changes_scores_only_at_its_end(tmp_path: Path, monkeypat
         scores[self.replay.stored] = self.replay.score[:, :4].clone()
         update(self)
 
-    monkeypatch.setattr(OnlineInfluence, "fit", watched_fit)
+    monkeypatch.setattr(CaiSignal, "fit", watched_fit)
     monkeypatch.setattr(Trainer, "update", watched_update)
     train(small(seeds=2, influence=ALL_USES, overlap=("model",), episodes=13), tmp_path / "spread")
     assert fitted == [(4, 30), (7, 4), (8, 4), (9, 2), (10, 4), (11, 4), (12, 2), (13, 4)]

@@ -221,10 +221,12 @@ def read_heat_map(folder: Path) -> tuple[Array, dict[str, tuple[Array, str]]]:
 
 def use_of(settings: dict[str, Any]) -> str:
     """How a training run uses influence or a rival of it, in a few words."""
-    uses = [str(use) for use in settings.get("influence") or []]
+    uses = [str(use) for use in settings.get("use") or []]
+    signal = str(settings.get("signal", "cai"))
+    if signal != "cai":
+        uses = [signal if use == "bonus" else f"{signal} {use}" for use in uses]
     kind = str((settings.get("priority") or {}).get("kind", "uniform"))
     uses += [kind.upper()] if kind != "uniform" else []
-    uses += [str(settings["curiosity"])] if settings.get("curiosity", "none") != "none" else []
     return " + ".join(uses) or "without influence"
 
 

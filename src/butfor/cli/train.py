@@ -9,7 +9,7 @@ import tyro
 
 from butfor.cli.console import live_progress, print_training
 
-USED_BY_RIVALS = ("every", "schedule", "network.target_scale")  # of the settings of the influence model
+USED_BY_RIVALS = ("network.target_scale",)  # of the settings of the influence model
 
 
 @dataclasses.dataclass
@@ -56,8 +56,8 @@ def train_command(arguments: list[str], description: str) -> None:
     """Parses and runs `butfor train`: its defaults depend on the world and the preset."""
     from butfor.envs import ENVS
     from butfor.rollouts.episodes import check_episode_file
-    from butfor.training.loop import resume as resume_run
-    from butfor.training.loop import train as train_run
+    from butfor.training.run import resume as resume_run
+    from butfor.training.run import train as train_run
     from butfor.training.settings import Config, preset
 
     arguments = [re.sub(r"^--priority(?=$|=)", "--priority.kind", word) for word in arguments]
@@ -81,10 +81,10 @@ def train_command(arguments: list[str], description: str) -> None:
         world = arguments[0] if named else "pick-and-place"
         joined = " ".join(arguments)
         chosen = re.search(r"--preset[= ]([\w-]+)", joined)
-        rival = re.search(r"--curiosity[= ](vime|disagreement)", joined)  # brings the paper's settings for it along
+        rival = re.search(r"--signal[= ](vime|disagreement)", joined)  # brings the paper's settings for it along
         name = chosen[1] if chosen else "paper"
         if rival and name != "paper" and not name.startswith(rival[1]):
-            raise ValueError(f"--preset {name} and --curiosity {rival[1]} do not go together; choose one of them.")
+            raise ValueError(f"--preset {name} and --signal {rival[1]} do not go together; choose one of them.")
         base = preset(world, rival[1] if rival and name == "paper" else name)
 
         def command(
@@ -101,7 +101,7 @@ def train_command(arguments: list[str], description: str) -> None:
             raise ValueError(f"Which world, {world} or {config.env}? Name it once: butfor train WORLD.")
         if not named:
             raise ValueError(f"Which world? Say butfor train WORLD, where WORLD is {worlds}.")
-        if config.curiosity != "none":
+        if config.signal != "cai":
             _refuse_unused(config, base)
         if options.keep_episodes is not None:
             check_episode_file(options.keep_episodes)
@@ -127,14 +127,14 @@ def _refuse_unused(config: Any, base: Any) -> None:
     """Settings of the influence model that a rival in its place would not look at."""
     from butfor.runs.config import flat
 
-    pairs = zip(flat(config.model), flat(base.model), strict=True)
+    pairs = zip(flat(config.cai), flat(base.cai), strict=True)
     unused = [name for (name, mine), (_, other) in pairs if mine != other and name not in USED_BY_RIVALS]
     if unused:
-        options, used = (", ".join(f"--model.{name}" for name in names) for names in (unused, USED_BY_RIVALS))
-        own = {"vime": "--vime", "disagreement": "--ensemble"}[config.curiosity]
+        options, used = (", ".join(f"--cai.{name}" for name in names) for names in (unused, USED_BY_RIVALS))
+        own = f"--{config.signal}"
         raise ValueError(
-            f"{options.replace('_', '-')}: {config.curiosity} has no influence model to use this; of its settings only "
-            f"{used.replace('_', '-')} count, the others of {config.curiosity} are {own}.*."
+            f"{options.replace('_', '-')}: {config.signal} has no influence model to use this; of its settings only "
+            f"{used.replace('_', '-')} count, the others of {config.signal} are {own}.*."
         )
 
 

@@ -15,7 +15,7 @@ from butfor.rollouts.play import Judge, Observation, Policy, collect, play, rand
 from butfor.runs.files import explain_write_error
 from butfor.runs.folder import versions
 from butfor.spaces.actions import ActionLaw
-from butfor.training.agents.ddpg import load_policy
+from butfor.training.agents.policy import load_policy
 
 POLICIES = {
     "random": "uniform actions",

@@ -15,7 +15,7 @@ from butfor.envs import make_vector_env
 from butfor.rollouts.episodes import Episodes, concatenate
 from butfor.rollouts.play import Progress, play_again
 from butfor.runs.files import atomic_write
-from butfor.training.loop import resume, train
+from butfor.training.run import resume, train
 from butfor.training.settings import Config, preset
 
 SPLITS = ("train", "validation", "test")  # each has an agent of its own: training seeds 0, 1 and 2

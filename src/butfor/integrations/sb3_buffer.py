@@ -20,8 +20,8 @@ from butfor.spaces.action_checks import other_actions
 from butfor.spaces.actions import ActionLaw, from_unit
 from butfor.spaces.entities import entity_columns
 from butfor.spaces.observations import GOAL_PARTS
-from butfor.training.exploration import BonusConfig, add_bonus
-from butfor.training.priorities import PriorityConfig, by_influence
+from butfor.training.bonus import BonusConfig, add_bonus
+from butfor.training.priorities import PriorityConfig, by_score
 
 Array = npt.NDArray[Any]
 
@@ -178,7 +178,7 @@ class InfluenceReplayBuffer(HerReplayBuffer):
         if not len(total) or total.min() == total.max():
             return None
         whole = torch.from_numpy(total)[None, :, None]  # [1, E, 1]: each episode as one step with its summed score
-        chance = by_influence(whole, torch.ones(1, len(total), dtype=torch.long), PriorityConfig())[0, :, 0]
+        chance = by_score(whole, torch.ones(1, len(total), dtype=torch.long), PriorityConfig())[0, :, 0]
         return np.cumsum(chance.double().numpy()), episodes, length
 
     def _with_bonus(self, rows: Array, columns: Array, env: VecNormalize | None) -> VecNormalize | None:

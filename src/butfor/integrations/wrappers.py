@@ -24,7 +24,7 @@ from butfor.spaces.actions import ActionLaw
 from butfor.spaces.arrays import FEWEST_TRANSITIONS
 from butfor.spaces.entities import Entities, entity_columns
 from butfor.spaces.observations import choose_parts, flatten_parts
-from butfor.training.exploration import BonusConfig, add_bonus
+from butfor.training.bonus import BonusConfig, add_bonus
 
 Table = NDArray[Any]
 """[N, D], a row a world"""

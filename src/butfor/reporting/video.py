@@ -31,7 +31,7 @@ from butfor.runs.config import config_from
 from butfor.runs.files import atomic_write, check_writable
 from butfor.runs.locks import locked
 from butfor.runs.reading import read_run
-from butfor.training.agents.ddpg import TrainedPolicy, load_policy
+from butfor.training.agents.policy import TrainedPolicy, load_policy
 from butfor.training.goal_env import GoalEnv, MakeEnv, check_sizes, open_goal_env
 from butfor.training.settings import Config
 
@@ -229,7 +229,7 @@ def open_recorder(
         if len(influence.entities) > 1:
             combine = config_from(Config, read_run(folder)["config"]).combine
     # the entity and its scale, which open_goal_env finds by playing otherwise, are not used here
-    goal_env = open_goal_env(policy.env, entity=(0,), target_scale=1.0, make_env=make_env)
+    goal_env = open_goal_env(policy.env, entities=["any=0"], target_scale=1.0, make_env=make_env)
     check_sizes(goal_env, run, policy.sizes)
     facts = facts_of(policy.env)
     crop = make_env is None and facts is not None and facts.drawing == "robot"

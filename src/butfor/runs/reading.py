@@ -17,18 +17,45 @@ from butfor.runs.files import read_json
 Array = NDArray[Any]
 SCHEMA_VERSION = 1
 RESTORE = "Restore it from a copy, or run the command that wrote it again."
-# Fields that had another name in files of schema 1.
-RENAMED = {"world": "env", "worlds": "num_envs", "agent_worlds": "agent_envs"}
+# Fields that had another name before.
+RENAMED = {
+    "world": "env",
+    "worlds": "num_envs",
+    "agent_worlds": "agent_envs",
+    "influence": "use",
+    "model": "cai",
+    "ensemble": "disagreement",
+}
 
 
 def with_new_names(held: Any) -> Any:
-    """Return the content of a config.json or summary.json with the fields' present names."""
+    """Return the content of a config.json or summary.json with the present names of its fields."""
     if not isinstance(held, dict):
         return held
-    renamed = {RENAMED.get(name, name): value for name, value in held.items()}
+    renamed = {("env" if name == "world" else name): value for name, value in held.items()}
     if isinstance(held.get("config"), dict):
-        renamed["config"] = with_new_names(held["config"])
+        renamed["config"] = _settings_with_new_names(held["config"], held.get("kind"))
     return renamed
+
+
+def _settings_with_new_names(old: dict[str, Any], kind: Any) -> dict[str, Any]:
+    """Translate the settings of a run."""
+    if kind != "training":
+        return {RENAMED[name] if "world" in name and name in RENAMED else name: value for name, value in old.items()}
+    new = {RENAMED.get(name, name): value for name, value in old.items()}
+    if isinstance(model := old.get("model"), dict):  # what all signals share was part of the influence model
+        new["cai"] = {name: value for name, value in model.items() if name not in ("every", "schedule")}
+        new |= {f"fit_{name}": model[name] for name in ("every", "schedule") if name in model}
+    curiosity = new.pop("curiosity", "none")
+    if curiosity != "none":  # rivals were always used as a bonus
+        new |= {"signal": curiosity, "use": ["bonus"]}
+    if columns := new.pop("entity", None):
+        new["entities"] = [f"object={','.join(map(str, columns))}"]
+    if isinstance(agent := old.get("agent"), dict) and "twin_critics" in agent:
+        new["agent"] = {name: value for name, value in agent.items() if name != "twin_critics"}
+        if agent["twin_critics"]:  # TD3 without its other two parts
+            new |= {"algorithm": "td3", "td3": {"policy_delay": 1, "target_noise": 0.0}}
+    return new
 
 
 def read_run(folder: Path | str) -> dict[str, Any]:

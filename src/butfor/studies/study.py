@@ -81,7 +81,7 @@ def trajectories() -> Study:
 
 def _run(world: str = "pick-and-place", *uses: Use, **changes: Any) -> Config:
     """The paper's settings for a world with some uses of influence, at the paper's length, ten seeds."""
-    return replace(preset(world), seeds=10, episodes=EPISODES[world], influence=uses, **changes)
+    return replace(preset(world), seeds=10, episodes=EPISODES[world], use=uses, **changes)
 
 
 def intrinsic() -> Study:
@@ -133,7 +133,7 @@ def _replay(world: str) -> Study:
     kinds: tuple[tuple[str, Any], ...] = (("EBP", "ebp"), ("PER", "per"))
     arms = (
         Arm(HER, base),
-        Arm("CAI-P", replace(base, influence=("priority",))),
+        Arm("CAI-P", replace(base, use=("priority",))),
         *(Arm(label, replace(base, priority=replace(base.priority, kind=kind))) for label, kind in kinds),
     )
     about = f"Replaying influential episodes more often, on {world}, against energy, TD error and no priorities."
@@ -173,7 +173,7 @@ def disagreement_variants() -> Study:
 def partial_rescoring() -> Study:
     """The remark of appendix G that rescoring only the newest episodes is enough."""
     base = _run("pick-and-place", "priority")
-    partly = replace(base, model=replace(base.model, rescore="newest"))
+    partly = replace(base, cai=replace(base.cai, rescore="newest"))
     about = (
         "Scores of old episodes go out of date as the model learns: all anew after each round, or mostly the newest."
     )
@@ -271,7 +271,7 @@ def _small(config: AnyConfig, name: str) -> AnyConfig:
     schedule = ((60, 200), (10**9, 50))
     return replace(
         config, seeds=2, episodes=120, warmup=60, evaluate_every=20, evaluation_episodes=10,
-        model=replace(config.model, schedule=schedule, every=max(config.model.every // 5, 1)),
+        fit_schedule=schedule, fit_every=max(config.fit_every // 5, 1),
     )  # fmt: skip
 
 

@@ -23,7 +23,7 @@ from butfor.runs.files import read_json
 from butfor.runs.folder import invoked_as, invoked_command, run_name
 from butfor.runs.locks import BusyError, locked, worker_on
 from butfor.runs.reading import read_run
-from butfor.training.loop import resume, train
+from butfor.training.run import resume, train
 from butfor.training.settings import Config
 
 AnyConfig = Config | DetectionConfig

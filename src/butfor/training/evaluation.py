@@ -5,8 +5,8 @@ from pathlib import Path
 import numpy as np
 import torch
 
-from butfor.rollouts.play import Act, Progress, episode_seed, play
-from butfor.training.agents.ddpg import TrainedPolicy, load_policy
+from butfor.rollouts.play import Progress, episode_seed, play
+from butfor.training.agents.policy import load_policy
 from butfor.training.goal_env import MakeEnv, check_sizes, open_goal_env, succeeded
 
 
@@ -18,31 +18,36 @@ def evaluate_run(
     *,
     make_env: MakeEnv | None = None,
 ) -> dict[int, float]:
-    """The share of fresh deterministic episodes that end in success, for each seed of a training run.
+    """Play fresh deterministic episodes with every seed of a training run.
 
-    `make_env` makes one world, as it did in training, where the run's world is not to be made by name.
+    Args:
+        run: the run folder
+        episodes: how many, per seed
+        device: where to compute
+        progress: called with stage, done, total and a text
+        make_env: makes one environment, as it did in training
+
+    Returns:
+        The share of episodes that end in success, by seed.
     """
     if episodes < 1:
         raise ValueError(f"episodes must be at least 1; got {episodes}.")
     first = load_policy(run)
-    world = open_goal_env(first.env, entity=(0,), target_scale=1.0, make_env=make_env)  # which are of no interest here
-    check_sizes(world, run, first.sizes)
-    worlds = min(episodes, world.evaluation_envs)
-    env = world.make(worlds)
+    goal_env = open_goal_env(first.env, ["any=0"], 1.0, make_env)  # entities do not matter here
+    check_sizes(goal_env, run, first.sizes)
+    count = min(episodes, goal_env.evaluation_envs)
+    env = goal_env.make(count)
+    sampled = np.zeros(count, dtype=bool)
     success: dict[int, float] = {}
     for seed in first.seeds:
-        act = _acting(load_policy(run, seed, device))
-        wins = played = 0
-        while played < episodes:
-            starts = [episode_seed(seed, 3, played + index) for index in range(worlds)]
-            result = play([env], act, starts)
-            wins += int(succeeded(world, result)[: episodes - played].sum())
-            played += min(worlds, episodes - played)
-            progress("episodes", len(success) * episodes + played, len(first.seeds) * episodes, f"seed {seed}")
+        policy = load_policy(run, seed, device)
+        wins = 0
+        for played in range(0, episodes, count):
+            resets = [episode_seed(seed, 3, played + index) for index in range(count)]
+            result = play([env], lambda group, time, obs, policy=policy: (policy(obs), sampled), resets)  # type: ignore[misc]
+            wins += int(succeeded(goal_env, result)[: episodes - played].sum())
+            done = len(success) * episodes + min(played + count, episodes)
+            progress("episodes", done, len(first.seeds) * episodes, f"seed {seed}")
         success[seed] = wins / episodes
     env.close()
     return success
-
-
-def _acting(policy: TrainedPolicy) -> Act:
-    return lambda group, time, obs: (policy(obs), np.zeros(len(obs["observation"]), dtype=bool))

@@ -1,13 +1,22 @@
-"""How an agent explores: random and noisy actions, actions chosen for their influence, and influence as reward."""
+"""Exploration: random, noisy and active actions, played from a copy of the policy that stays fixed in an episode."""
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from typing import Literal
+from typing import Any, Literal
 
+import numpy as np
 import torch
+from numpy.typing import NDArray
 from torch import Tensor
 
-from butfor.spaces.actions import ActionLaw, Bounds
+from butfor.influence.gaussian import kl_to_mixture
+from butfor.models.capture import captured, compiled
+from butfor.models.dynamics import GaussianDynamics
+from butfor.models.networks import refresh_replicas, some_replicas
+from butfor.rollouts.play import Observation
+from butfor.runs.config import check_between, check_choices, check_least
+from butfor.spaces.actions import ActionLaw, Bounds, from_unit
+from butfor.training.agents.policy import Policy
 
 
 @dataclass(frozen=True)
@@ -15,93 +24,41 @@ class ExploreConfig:
     """Which actions an agent tries while it learns. Defaults are the paper's."""
 
     epsilon: float = 0.3
-    """share of exploratory actions: random, or active where influence is used so"""
+    """share of exploratory actions: uniform, or active where that is a use of the signal"""
     noise: float = 0.2
     """standard deviation of the Gaussian noise on the policy's own actions, in units of half the action range"""
     active: float = 1.0
-    """share of the exploratory actions that are chosen for their influence, where influence is used so"""
+    """share of the exploratory actions that are active"""
     candidates: int = 32
     """K, the actions compared for an active choice"""
     threshold: float = 0.0
     """where the candidates' mean influence is below it, in nats, the exploratory action is uniform instead"""
     choice: Literal["best", "ranked", "proportional"] = "best"
-    """take the most influential candidate, or draw by 1 / rank or by score (the last two: negative results)"""
+    """take the most influential candidate, or draw by 1 / rank or by score (the paper tried these without success)"""
 
     def __post_init__(self) -> None:
-        for name in ("epsilon", "active"):
-            if not 0 <= getattr(self, name) <= 1:
-                raise ValueError(f"explore.{name} is a share between 0 and 1; got {getattr(self, name)}.")
-        for name in ("noise", "threshold"):
-            if not getattr(self, name) >= 0:
-                raise ValueError(f"explore.{name} must not be negative; got {getattr(self, name)}.")
-        if self.choice not in ("best", "ranked", "proportional"):
-            raise ValueError(f"explore.choice is {self.choice!r}; it must be best, ranked or proportional.")
-        if self.candidates < 2:
-            raise ValueError(f"explore.candidates must be at least 2, to compare actions; got {self.candidates}.")
-
-
-@dataclass(frozen=True)
-class BonusConfig:
-    """Influence as an addition to the reward. Defaults are the paper's."""
-
-    weight: float = 0.2
-    """lambda"""
-    cap: float = 2.0
-    """scores are clipped to it"""
-    kind: Literal["additive", "flat", "multiplicative"] = "additive"
-    """reward + weight x score; + weight where the score exceeds `threshold`; x (1 - weight x score) (the last two:
-    negative results)"""
-    threshold: float = 0.5
-    """of the flat bonus, in nats"""
-    ceiling: float | None = 0.0
-    """the largest total reward, so that no state is better than a reached goal"""
-    anneal_episodes: int | None = None
-    """the weight falls linearly to zero over so many episodes (a negative result); None: it stays"""
-
-    def __post_init__(self) -> None:
-        if not self.weight >= 0 or not self.cap > 0:
-            raise ValueError(f"bonus.weight must be at least 0 and bonus.cap above 0; got {self.weight}, {self.cap}.")
-        if self.kind not in ("additive", "flat", "multiplicative"):
-            raise ValueError(f"bonus.kind is {self.kind!r}; it must be additive, flat or multiplicative.")
-        if self.anneal_episodes is not None and self.anneal_episodes < 1:
-            raise ValueError(f"bonus.anneal_episodes must be at least 1 or None; got {self.anneal_episodes}.")
-
-
-def bonus_weight(config: BonusConfig, episode: int) -> float:
-    """lambda at an episode, annealed where asked for."""
-    if config.anneal_episodes is None:
-        return config.weight
-    return config.weight * max(0.0, 1 - episode / config.anneal_episodes)
-
-
-def add_bonus(reward: Tensor, score: Tensor, weight: Tensor | float, config: BonusConfig) -> Tensor:
-    """r + lambda min(CAI, cap), at most the ceiling (section 6.1), or one of its variants: [...] -> [...]."""
-    clipped = score.clamp(0, config.cap)
-    if config.kind == "flat":
-        total = reward + weight * (score > config.threshold)
-    elif config.kind == "multiplicative":
-        total = reward * (1 - weight * clipped).clamp(min=0)
-    else:
-        total = reward + weight * clipped
-    return total if config.ceiling is None else total.clamp(max=config.ceiling)
+        check_between(self, 0, 1, "epsilon", "active")
+        check_least(self, 0, "noise", "threshold")
+        check_least(self, 2, "candidates")
+        check_choices(self, "choice")
 
 
 def noise_size(law: ActionLaw, candidates: int) -> int:
-    """Random numbers that one exploratory action takes; `candidates` is 0 where none is chosen actively."""
+    """Count the random numbers of one exploratory action; `candidates` is 0 without active choice."""
     return 1 + 2 * law.size + candidates * (law.size + 1)
 
 
-def draw_noise(steps: int, worlds: int, law: ActionLaw, candidates: int, generator: torch.Generator) -> Tensor:
-    """All random numbers of an episode: [T, W, noise_size]; those of the Gaussian noise are normal, others uniform."""
+def draw_noise(steps: int, envs: int, law: ActionLaw, candidates: int, generator: torch.Generator) -> Tensor:
+    """Draw all random numbers of an episode: [T, W, noise_size], normal for the Gaussian noise, else uniform."""
     device = generator.device
-    noise = torch.rand(steps, worlds, noise_size(law, candidates), generator=generator, device=device)
-    noise[..., 1 : 1 + law.size] = torch.randn(steps, worlds, law.size, generator=generator, device=device)
+    noise = torch.rand(steps, envs, noise_size(law, candidates), generator=generator, device=device)
+    noise[..., 1 : 1 + law.size] = torch.randn(steps, envs, law.size, generator=generator, device=device)
     return noise
 
 
-def random_actions(steps: int, worlds: int, law: ActionLaw, generators: Sequence[torch.Generator]) -> Tensor:
-    """Uniform actions of an episode, those that an agent which always explores would take: [T, R x W, A]."""
-    noise = torch.stack([draw_noise(steps, worlds, law, 0, generator) for generator in generators], 1)  # [T, R, W, n]
+def random_actions(steps: int, envs: int, law: ActionLaw, generators: Sequence[torch.Generator]) -> Tensor:
+    """Draw the uniform actions of an episode, as an agent that always explores takes them: [T, R x W, A]."""
+    noise = torch.stack([draw_noise(steps, envs, law, 0, generator) for generator in generators], 1)  # [T, R, W, n]
     uniform = noise[..., 1 + law.size : 1 + 2 * law.size].flatten(1, 2)
     low, high = law.bounds(uniform.device)
     return low + (high - low) * uniform
@@ -114,13 +71,19 @@ def explore(
     config: ExploreConfig,
     score: Callable[[Tensor], Tensor] | None,
 ) -> tuple[Tensor, Tensor]:
-    """The policy's actions [R, W, A], made exploratory by `noise` [R, W, n]: (actions, which were drawn uniformly).
+    """Make the policy's actions [R, W, A] exploratory by `noise` [R, W, n].
 
-    With probability epsilon the action is exploratory: chosen among candidates by `score` [R, W, K, A] -> [R, W, K] in
-    the share `active`, else uniform. Otherwise it is the policy's, with Gaussian noise, clipped.
+    With probability epsilon the action is exploratory: active in the share `config.active`, which means chosen among
+    candidates by `score` ([R, W, K, A] -> [R, W, K]), else uniform. Otherwise it is the policy's with Gaussian noise.
+
+    Returns:
+        Actions [R, W, A], and which of them were drawn uniformly [R, W].
     """
-    (low, high), size = bounds, action.shape[-1]
-    lot, normal, uniform = noise[..., :1], noise[..., 1 : 1 + size], noise[..., 1 + size : 1 + 2 * size]
+    low, high = bounds
+    size = action.shape[-1]
+    lot = noise[..., :1]
+    normal = noise[..., 1 : 1 + size]
+    uniform = noise[..., 1 + size : 1 + 2 * size]
     noisy = (action + config.noise * (high - low) / 2 * normal).clamp(low, high)
     sampled = lot < config.epsilon
     result = torch.where(sampled, low + (high - low) * uniform, noisy)
@@ -133,17 +96,134 @@ def explore(
         active = lot < config.epsilon * config.active
         if config.threshold:
             active = active & (scores.mean(-1, keepdim=True) >= config.threshold)
-        result, sampled = torch.where(active, chosen, result), sampled & ~active
+        result = torch.where(active, chosen, result)
+        sampled = sampled & ~active
     return result, sampled[..., 0]
 
 
 def choose(score: Tensor, candidates: Tensor, noise: Tensor, choice: str) -> Tensor:
-    """One candidate [R, W, A] by its score [R, W, K]: the best with random ties (equation 5), or drawn by the score."""
+    """Choose a candidate [R, W, A] by its score [R, W, K]: the best, ties at random (equation 5), or by a draw."""
     if choice == "best":
         index = torch.where(score == score.amax(-1, keepdim=True), noise, -1.0).argmax(-1)
     else:
         order = score.argsort(dim=-1, descending=True, stable=True).argsort(dim=-1)  # 0 for the highest
         share = 1 / (order + 1) if choice == "ranked" else score.clamp(min=0) + 1e-12
-        # the exponential race: the smallest of independent E / share is drawn in proportion to share
+        # exponential race: the smallest of independent E / share is drawn in proportion to share
         index = (-noise.clamp(1e-12, 1 - 1e-7).log() / share).argmin(-1)
     return candidates.gather(2, index[..., None, None].expand(-1, -1, 1, candidates.shape[-1])).squeeze(2)
+
+
+def stack_inputs(obs: Observation) -> NDArray[np.float32]:
+    """What the policy sees of W environments: observation and goal, [W, D + G]."""
+    parts = [obs["observation"], obs["desired_goal"]]
+    return np.concatenate(parts, axis=1, dtype=np.float32, casting="unsafe")
+
+
+class Explorer:
+    """Exploratory actions of `part` of the replicas; on a GPU one recorded graph on a stream of its own."""
+
+    def __init__(
+        self,
+        policy: Policy,
+        model: GaussianDynamics | None,
+        part: slice,
+        envs: int,
+        law: ActionLaw,
+        config: ExploreConfig,
+        compare: Callable[[Tensor, Tensor], Tensor] = kl_to_mixture,
+    ) -> None:
+        """Copy the policy, and the model where actions are chosen actively.
+
+        Args:
+            policy: of all replicas
+            model: predicts the outcomes of candidate actions; None without active choice
+            part: the replicas that this object acts for
+            envs: environments of each replica
+            law: the action space
+            config: settings of exploration
+            compare: scores K actions by their predicted mean and variance: [..., K, d] -> [..., K]
+        """
+        self.sources = (policy, model)
+        self.policy = some_replicas(policy, part)
+        self.model = None if model is None else some_replicas(model, part).eval()
+        self.part = part
+        self.envs = envs
+        self.law = law
+        self.config = config
+        self.compare = compare
+        self.candidates = 0 if model is None else config.candidates
+        weight = self.policy.normalizer.mean
+        self.device = weight.device
+        self.replicas = len(weight)
+        self.bounds = law.bounds(self.device)
+        self.noise = torch.empty(0)
+        self._recorded: Any = None
+        self._ready: torch.cuda.Event | None = None
+        self._stream = torch.cuda.Stream(priority=-1) if self.device.type == "cuda" else None
+
+    def refresh(self) -> None:
+        """Copy the present policy and model."""
+        refresh_replicas(self.policy, self.sources[0], self.part)
+        if self.model is not None and self.sources[1] is not None:
+            refresh_replicas(self.model, self.sources[1], self.part)
+        if self._stream is not None:  # acting waits for this, and not for what the learning stream does afterwards
+            self._ready = torch.cuda.current_stream().record_event()
+
+    def begin(self, steps: int, generators: list[torch.Generator]) -> None:
+        """Draw all random numbers of an episode, from each replica's own stream."""
+        with torch.cuda.stream(self._stream):  # None: no stream
+            draws = [draw_noise(steps, self.envs, self.law, self.candidates, g) for g in generators[self.part]]
+            self.noise = torch.stack(draws, 1)  # [T, R, W, n]
+            if self._stream is not None and self._ready is not None:
+                self._stream.wait_event(self._ready)
+
+    def __call__(self, time: int, obs: Observation) -> tuple[NDArray[Any], NDArray[np.bool_]]:
+        """Actions [R x W, A] at a step of the episode, and which of them were drawn uniformly."""
+        inputs = torch.from_numpy(stack_inputs(obs)).view(self.replicas, self.envs, -1)
+        if self._stream is None:
+            noise = self.noise[time]
+            active = self.config.epsilon * self.config.active
+            needed = self.model is not None and bool((noise[..., 0] < active).any())
+            output = self._act(inputs, noise, needed)
+        else:
+            output = self._act_on_gpu(inputs, time)
+        result = output.flatten(0, 1).numpy()
+        return result[:, :-1], result[:, -1] > 0.5
+
+    @torch.no_grad()
+    def _act(self, inputs: Tensor, noise: Tensor, active: bool = True) -> Tensor:
+        """Inputs [R, W, D + G] and noise [R, W, n] -> actions and the flag, [R, W, A + 1]."""
+        model = self.model if active else None
+        inputs = inputs.to(noise.device)  # a recorded graph has them there already
+
+        def score(candidates: Tensor) -> Tensor:
+            assert model is not None
+            obs = inputs[..., : model.obs_size]
+            return self.compare(*model.predictor()(obs, self.law.encode(candidates)))  # [R, W, K]
+
+        action = from_unit(self.policy(inputs), self.bounds)
+        chosen, sampled = explore(action, noise, self.bounds, self.config, score if model is not None else None)
+        return torch.cat([chosen, sampled[..., None]], -1)
+
+    def prepare(self, features: int) -> None:
+        """On a GPU, compile and record one action."""
+        if self._stream is None or self._recorded is not None:
+            return
+        shape = (self.replicas, self.envs)
+        self._input = torch.zeros(*shape, features).pin_memory()
+        self._output = torch.zeros(*shape, self.law.size + 1).pin_memory()
+        with torch.cuda.stream(self._stream):
+            noise = torch.zeros(*shape, noise_size(self.law, self.candidates), device=self.device)
+            act = compiled(self._act, self.device)
+            self._recorded = captured(act, [self._input.to(self.device), noise], [])
+            self._stream.synchronize()
+
+    def _act_on_gpu(self, inputs: Tensor, time: int) -> Tensor:
+        """The same through pinned memory and the recorded graph."""
+        self.prepare(inputs.shape[-1])
+        with torch.cuda.stream(self._stream):
+            self._input.copy_(inputs)
+            self._output.copy_(self._recorded(self._input, self.noise[time]), non_blocking=True)
+        assert self._stream is not None
+        self._stream.synchronize()
+        return self._output.clone()

@@ -1,6 +1,6 @@
-"""Any goal world as the trainer sees it: how to make many, its sizes, its reward, and the entity that is watched."""
+"""A goal-conditioned environment as training sees it: how to make many, its sizes, its reward, and its entities."""
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -13,224 +13,244 @@ from gymnasium.vector import AutoresetMode, SyncVectorEnv, VectorEnv
 from numpy.typing import NDArray
 from torch import Tensor
 
-from butfor.envs import ENVS, is_fetch_world, make_vector_env, short_name
+from butfor.envs import EnvFacts, env_id, facts_of, make_vector_env
 from butfor.models.dynamics import ModelConfig, target_columns
 from butfor.models.dynamics import target_scale as scale_of
 from butfor.rollouts.errors import EnvError
 from butfor.rollouts.play import PARTS, Observation, Played, episode_seed, episode_steps, play, random_policy
 from butfor.spaces.actions import ActionLaw
 from butfor.spaces.entities import entity_columns
-from butfor.training.remarks import unit_remarks
 from butfor.training.replay import Reward
 
 MakeEnv = Callable[[], gymnasium.Env[Any, Any]]
-ENTITY = {"slide": (2,)}  # columns of the observation that hold the object's position; of the Fetch worlds:
-FETCH_ENTITY = (3, 4, 5)
+SMALLEST = 0.01  # the agent's normaliser divides by no smaller deviation
+TREMBLING = 1e-6  # smaller moves are those of things at rest
+ADVICE = "rescale them with gymnasium.wrappers.TransformObservation so that they vary by about 1"
 
 
 @dataclass(frozen=True)
 class GoalEnv:
-    """What training needs to know of a world."""
+    """What training needs to know of an environment.
+
+    Attributes:
+        name: short name, id, or the user's own name
+        make: makes a vector of this many environments that reset only on request
+        steps: the longest episode
+        sizes: columns of an observation, an action and a goal
+        law: the action space
+        reward: achieved and desired goals [..., G] -> rewards [...], 0 where the goal is reached
+        facts: of a built-in environment; None for others
+        entities: columns of the observation whose change a model predicts, by name
+        scale: factor on the change of each of these columns, in rising order
+        evaluation_envs: how many to play at once, for each replica
+        reached: the environment's own reward of a reached goal, which is subtracted from all its rewards
+        remarks: what the user should know of the units of the observations
+        rewards: the lowest and the highest of random episodes, less `reached`
+        labels: influence labels that the environments report
+    """
 
     name: str
     make: Callable[[int], VectorEnv[Any, Any, Any]]
-    steps: int  # the longest episode
-    sizes: tuple[int, int, int]  # of an observation, an action and a goal
+    steps: int
+    sizes: tuple[int, int, int]
     law: ActionLaw
     reward: Reward
-    capturable: bool  # whether the reward is made of tensor operations alone
-    entities: Mapping[str, tuple[int, ...]]  # by name, columns of the observation whose change a model predicts
-    scale: tuple[float, ...]  # of the change of each of these columns, in rising order
-    evaluation_envs: int  # how many to play at once, of each replica
-    reached: float = 0.0  # the world's own reward of a reached goal, which is subtracted from all its rewards
-    remarks: tuple[str, ...] = ()  # what its user should know of the units of its observations
-    rewards: tuple[float, float] = (-1.0, 0.0)  # the lowest and the highest of random episodes, less `reached`
+    facts: EnvFacts | None
+    entities: Mapping[str, tuple[int, ...]]
+    scale: tuple[float, ...]
+    evaluation_envs: int = 100
+    reached: float = 0.0
+    remarks: tuple[str, ...] = ()
+    rewards: tuple[float, float] = (-1.0, 0.0)
+    labels: tuple[str, ...] = ()
 
     @property
-    def is_fetch(self) -> bool:
-        """Whether it is a built-in Fetch world, and not one of that name that a user's function makes."""
-        return self.capturable and is_fetch_world(short_name(self.name))
+    def tensor_reward(self) -> bool:
+        """Whether the reward consists of tensor operations alone, so that a CUDA graph can contain it."""
+        return self.facts is not None and self.facts.tensor_reward
+
+    @property
+    def positions(self) -> tuple[tuple[int, ...], tuple[int, ...]]:
+        """Columns of the agent's position and of the object's."""
+        if self.facts is None:
+            raise ValueError(
+                f"The signal 'nearness' needs the columns of hand and object, which are not known for {self.name}; "
+                "use another signal."
+            )
+        return self.facts.agent_position, self.facts.object_position
 
 
 def open_goal_env(
     name: str,
-    entity: tuple[int, ...] | None = None,
+    entities: Sequence[str] = (),
     target_scale: float | None = None,
     make_env: MakeEnv | None = None,
-    entities: Sequence[str] = (),
+    labels: tuple[str, ...] = (),
 ) -> GoalEnv:
-    """Looks at a world by name, or at what `make_env` makes, and finds out what training needs to know.
+    """Find out what training needs to know of an environment, by its spaces and a few random episodes.
 
-    `entity` are columns of the observation, by default those that show the achieved goal; `entities` are several
-    instead, in words such as "cube=3:6". `target_scale` is the factor on their change, by default 1 / its standard
-    deviation under random actions.
+    Args:
+        name: of a built-in or registered environment, or the user's own name for what `make_env` makes
+        entities: columns of the observation by name, such as "cube=3:6"; default: those that show the achieved goal
+        target_scale: factor on their change; default: 1 / its standard deviation under random actions
+        make_env: makes one environment that has no registered id
+        labels: influence labels that the environment must report, such as "exact"
+
+    Returns:
+        The environment's record, with a function that makes many of them.
+
+    Raises:
+        ValueError: the environment is not goal-conditioned, or does not have a bounded Box of actions
     """
-    built_in = make_env is None and short_name(name) in ENVS
+    facts = facts_of(env_id(name)) if make_env is None else None
+    if labels and (facts is None or not set(labels) <= set(facts.labels)):
+        raise ValueError(f"{name} does not report the labels {', '.join(labels)}, which the signal 'oracle' needs.")
 
     def make(count: int) -> VectorEnv[Any, Any, Any]:
-        if make_env is None:
-            return make_vector_env(name, count)
-        return SyncVectorEnv([make_env] * count, autoreset_mode=AutoresetMode.DISABLED)
+        if make_env is not None:
+            return SyncVectorEnv([make_env] * count, autoreset_mode=AutoresetMode.DISABLED)
+        return make_vector_env(name, count, labels=labels) if labels else make_vector_env(name, count)
 
-    probe = make(1 if built_in else 4)
+    probe = make(1 if facts else 4)
     try:
-        space: Any = probe.single_observation_space
-        parts = getattr(space, "spaces", {})
-        if not set(PARTS) <= set(parts):
-            raise ValueError(
-                f"{name} is no goal world: training needs observations with the parts observation, achieved_goal and "
-                f"desired_goal; its observations are {space}."
-            )
-        shapes = [parts[part].shape for part in PARTS]
-        if None in shapes:
-            nested = [part for part, shape in zip(PARTS, shapes, strict=True) if shape is None]
-            raise ValueError(
-                f"{name} has dictionaries as {' and '.join(nested)}; training needs flat arrays. Wrap the world so "
-                "that their values stand side by side, also in what compute_reward takes, as in docs/environments.md."
-            )
-        if any(len(shape) != 1 for shape in shapes) or shapes[1] != shapes[2]:
-            raise ValueError(f"{name} has observations and goals of shapes {shapes}; expected flat ones, goals alike.")
-        actions: Any = probe.single_action_space
-        if not isinstance(actions, Box) or not actions.is_bounded() or len(actions.shape) != 1:
-            raise ValueError(f"DDPG needs a flat Box with finite bounds as action space; {name} has {actions}.")
-        if not np.issubdtype(actions.dtype, np.floating):
-            raise ValueError(
-                f"{name} takes whole numbers as actions, {actions}; DDPG gives any numbers between the bounds. Wrap "
-                "the world by gymnasium.wrappers.TransformAction so that it takes floats and rounds them itself."
-            )
-        if (actions.low >= actions.high).any():
-            raise ValueError(
-                f"{name} has nothing to choose in column(s) {np.flatnonzero(actions.low >= actions.high).tolist()} of "
-                f"its actions, whose bounds are equal: {actions}. Wrap the world by gymnasium.wrappers.TransformAction "
-                "so that it takes the other columns alone and fills these in itself."
-            )
-        limit = episode_steps(probe)
-        sizes = (shapes[0][0], actions.shape[0], shapes[1][0])
+        sizes = _check_spaces(name, probe)
+        steps = episode_steps(probe)
         compute = _compute_reward(name, probe)
-        watched = _named(entity, entities, sizes[0])
-        # None where nothing is left to be found out
-        looked: Any = (None, None) if built_in and target_scale else _random_episodes(probe, limit)
-        played, seen = looked
-        if not watched:
-            found = ENTITY.get(short_name(name), FETCH_ENTITY) if built_in else _goal_columns(name, played)
-            watched = {"object": tuple(sorted(found))}
-        reward, reached = (compute, 0.0) if built_in else _shifted(name, compute, played)
-        scale = (target_scale,) * len(target_columns(watched)) if target_scale else _scale(played, watched)
-        remarks = () if built_in else unit_remarks(seen, played.episodes.length)
-        rewards = (-1.0, 0.0) if built_in else _reward_range(reward, played)
+        law = ActionLaw.of(probe.single_action_space)
+        columns = entity_columns(entities, sizes[0]) if entities else {}
+        watched = {key: tuple(sorted(value)) for key, value in columns.items()}
+        if facts is not None:
+            watched = watched or {"object": facts.entity}
+            if target_scale:
+                scale = (target_scale,) * len(target_columns(watched))
+            else:
+                scale = _measure_scale(_random_episodes(probe, steps)[0], watched)
+            return GoalEnv(name, make, steps, sizes, law, compute, facts, watched, scale, labels=labels)
+        played, seen = _random_episodes(probe, steps)
+        watched = watched or {"object": tuple(sorted(_goal_columns(name, played)))}
+        scale = (target_scale,) * len(target_columns(watched)) if target_scale else _measure_scale(played, watched)
+        reward, reached = _shift_reward(name, compute, played)
+        remarks = unit_remarks(seen, played.episodes.length)
+        rewards = _reward_range(reward, played)
+        return GoalEnv(name, make, steps, sizes, law, reward, None, watched, scale, 4, reached, remarks, rewards)
     finally:
         probe.close()
-    law = ActionLaw.of(actions)
-    return GoalEnv(
-        name, make, limit, sizes, law, reward, built_in, watched, scale, 100 if built_in else 4, reached,
-        remarks, rewards,
-    )  # fmt: skip
 
 
-def check_sizes(world: GoalEnv, run: Path | str, sizes: Sequence[int]) -> None:
-    """Refuses a world whose observations, actions and goals do not have the sizes that a run's agent knows."""
-    if tuple(sizes) != world.sizes:
+def _check_spaces(name: str, env: VectorEnv[Any, Any, Any]) -> tuple[int, int, int]:
+    """Columns of an observation, an action and a goal; spaces that training cannot use are refused."""
+    space: Any = env.single_observation_space
+    parts = getattr(space, "spaces", {})
+    if not set(PARTS) <= set(parts):
         raise ValueError(
-            f"The agent of {run} has learned with observations, actions and goals of sizes {tuple(sizes)}; those of "
-            f"{world.name} have {world.sizes}. Give the world as it was, or train anew."
+            f"{name} is not a goal-conditioned environment: training needs observations with the parts observation, "
+            f"achieved_goal and desired_goal; its observations are {space}."
+        )
+    shapes = [parts[part].shape for part in PARTS]
+    if any(shape is None or len(shape) != 1 for shape in shapes) or shapes[1] != shapes[2]:
+        raise ValueError(
+            f"{name} has observations and goals of shapes {shapes}; expected flat arrays, goals alike. Wrap it so that "
+            "nested values are concatenated, also in compute_reward, as in docs/environments.md."
+        )
+    actions: Any = env.single_action_space
+    advice = "Wrap the environment with gymnasium.wrappers.TransformAction"
+    if not isinstance(actions, Box) or not actions.is_bounded() or len(actions.shape) != 1:
+        raise ValueError(f"Training needs a flat Box with finite bounds as action space; {name} has {actions}.")
+    if not np.issubdtype(actions.dtype, np.floating):
+        raise ValueError(f"{name} has integer actions, {actions}; agents give floats. {advice} so that it rounds them.")
+    if (fixed := np.flatnonzero(actions.low >= actions.high)).size:
+        raise ValueError(
+            f"{name} has equal bounds in column(s) {fixed.tolist()} of its actions: {actions}. {advice} so that it "
+            "takes the other columns alone."
+        )
+    return shapes[0][0], actions.shape[0], shapes[1][0]
+
+
+def check_sizes(goal_env: GoalEnv, run: Path | str, sizes: Sequence[int]) -> None:
+    """Refuse an environment whose observations, actions and goals have other sizes than those of a run's agent."""
+    if tuple(sizes) != goal_env.sizes:
+        raise ValueError(
+            f"The agent of {run} was trained with observations, actions and goals of sizes {tuple(sizes)}; "
+            f"{goal_env.name} has {goal_env.sizes}. Use the environment of the run, or train a new agent."
         )
 
 
-def check_unchanged(world: GoalEnv, run: Path | str, memory: Mapping[str, Any], law: Mapping[str, Any] | None) -> None:
-    """Refuses to go on in another world than the one that a run's memory, and its law of actions, come from."""
-    parts = ("observation", "action", "achieved_goal")
-    check_sizes(world, run, [memory[part].shape[-1] for part in parts])
-    steps = memory["action"].shape[2]
-    if steps != world.steps:
+def check_unchanged(
+    goal_env: GoalEnv, run: Path | str, stored: Mapping[str, Any], law: Mapping[str, Any] | None
+) -> None:
+    """Refuse to resume in another environment than the one that a run's replay buffer comes from."""
+    check_sizes(goal_env, run, [stored[part].shape[-1] for part in ("observation", "action", "achieved_goal")])
+    steps = stored["action"].shape[2]
+    if steps != goal_env.steps:
         raise ValueError(
-            f"{run} was trained with episodes of at most {steps} steps; those of {world.name} now have {world.steps}. "
-            "Give the world as it was (max_episode_steps), or train anew."
+            f"{run} was trained with episodes of at most {steps} steps; {goal_env.name} now has {goal_env.steps}. Use "
+            "the environment as it was (max_episode_steps), or train a new agent."
         )
-    if law is not None and ActionLaw.from_plain(law) != world.law:
+    if law is not None and ActionLaw.from_plain(law) != goal_env.law:
         raise ValueError(
-            f"{run} was trained with actions from {law['low']} to {law['high']}; those of {world.name} now go from "
-            f"{world.law.low} to {world.law.high}. Give the world as it was, or train anew."
+            f"{run} was trained with actions from {law['low']} to {law['high']}; {goal_env.name} now has "
+            f"{goal_env.law.low} to {goal_env.law.high}. Use the environment as it was, or train a new agent."
         )
 
 
-def unmoved(world: GoalEnv) -> list[str]:
+def unmoved(goal_env: GoalEnv) -> list[str]:
     """The entities that random actions did not move, so that the size of their moves is not known."""
-    moved = {column for column, scale in zip(target_columns(world.entities), world.scale, strict=True) if scale != 1}
-    return [name for name, columns in world.entities.items() if not moved & set(columns)]
+    scales = zip(target_columns(goal_env.entities), goal_env.scale, strict=True)
+    moved = {column for column, scale in scales if scale != 1}
+    return [name for name, columns in goal_env.entities.items() if not moved & set(columns)]
 
 
-def found_out(world: GoalEnv) -> dict[str, Any]:
-    """What was found out about a world, ready for JSON: each entity's columns and their scale, and the reward."""
-    scale = dict(zip(target_columns(world.entities), world.scale, strict=True))
+def describe(goal_env: GoalEnv) -> dict[str, Any]:
+    """What was found out about an environment, for summary.json."""
+    scale = dict(zip(target_columns(goal_env.entities), goal_env.scale, strict=True))
     entities = {
         name: {"columns": list(columns), "scale": [scale[column] for column in columns]}
-        for name, columns in world.entities.items()
+        for name, columns in goal_env.entities.items()
     }
-    return {"entities": entities, "reward_of_a_reached_goal": world.reached, "longest_episode": world.steps}
+    return {"entities": entities, "reward_of_a_reached_goal": goal_env.reached, "longest_episode": goal_env.steps}
 
 
-def found_words(world: GoalEnv) -> str:
-    """The same in words, for a line."""
+def describe_in_words(goal_env: GoalEnv) -> str:
+    """The same in one line."""
     parts = [
         f"{name}: columns {', '.join(map(str, one['columns']))} of the observation, their changes times "
         + ", ".join(f"{factor:.3g}" for factor in one["scale"])
-        for name, one in found_out(world)["entities"].items()
+        for name, one in describe(goal_env)["entities"].items()
     ]
-    parts += [f"reward of a reached goal: {world.reached:g}" + (", subtracted from all" if world.reached else "")]
-    return "; ".join([*parts, f"episodes of at most {world.steps} steps"])
+    shifted = ", subtracted from all rewards" if goal_env.reached else ""
+    parts += [f"reward of a reached goal: {goal_env.reached:g}{shifted}"]
+    return "; ".join([*parts, f"episodes of at most {goal_env.steps} steps"])
 
 
-def succeeded(world: GoalEnv, played: Played) -> NDArray[np.bool_]:
-    """Which episodes ended in success [N]: as the world says, or where the reward is that of a reached goal."""
+def succeeded(goal_env: GoalEnv, played: Played) -> NDArray[np.bool_]:
+    """Which episodes ended in success [N]: as the environment reports, or by the reward of a reached goal."""
     if played.told:
         return played.success
-    rows, last = np.arange(len(played.episodes)), played.episodes.length
+    rows = np.arange(len(played.episodes))
+    last = played.episodes.length
     goals = (played.episodes.achieved_goal[rows, last], played.episodes.desired_goal[rows, last])
-    return np.asarray(world.reward(*map(torch.from_numpy, goals)).numpy() >= 0)
+    return np.asarray(goal_env.reward(*map(torch.from_numpy, goals)).numpy() >= 0)
 
 
-def make_evaluation_env(world: GoalEnv, count: int) -> VectorEnv[Any, Any, Any]:
-    """Worlds that tell more than training needs: the built-in robot worlds tell of contacts, too."""
-    return make_vector_env(world.name, count, contacts=True) if world.is_fetch else world.make(count)
-
-
-def behaviour(world: GoalEnv, played: Played) -> dict[str, NDArray[np.float64]]:
-    """What agents do to the object, as shares of the steps of each episode [N]; nothing for worlds without a robot.
-
-    moved: by more than 0.1 mm in the step. lifted: 5 mm above where it rests on the table, or beside the table and off
-    the floor. held: lifted, and touched by a finger during the step.
-    """
-    episodes = played.episodes
-    if not world.is_fetch or episodes.contact is None:
-        return {}
-    place, before = episodes.achieved_goal[:, 1:], episodes.achieved_goal[:, :-1]  # [N, T, 3]
-    x, y, z = np.moveaxis(place, -1, 0)
-    if short_name(world.name) == "rot-table":
-        from butfor.envs.facts import ROUND_TABLE_CENTRE, ROUND_TABLE_RADIUS, ROUND_TABLE_TOP
-
-        beside = np.hypot(x - ROUND_TABLE_CENTRE[0], y - ROUND_TABLE_CENTRE[1]) >= ROUND_TABLE_RADIUS
-        rest = ROUND_TABLE_TOP + 0.025  # half of the object's height
-    else:
-        beside, rest = (x <= 1.19) | (x >= 1.5) | (y <= 0.59) | (y >= 0.9), 0.425
-    lifted = (z > rest + 0.005) | (beside & (z > 0.03) & (z < rest - 0.005))
-    moved = np.linalg.norm(place - before, axis=-1) > 1e-4
-    shares = {"moved": moved, "lifted": lifted, "held": lifted & episodes.contact}
-    return {name: (value & episodes.valid).sum(1) / episodes.length for name, value in shares.items()}
+def make_evaluation_env(goal_env: GoalEnv, count: int) -> VectorEnv[Any, Any, Any]:
+    """Make environments that also report contacts, where they can: evaluations show what agents do to the object."""
+    reports = goal_env.facts is not None and "contact" in goal_env.facts.labels
+    return make_vector_env(goal_env.name, count, contacts=True) if reports else goal_env.make(count)
 
 
 def _compute_reward(name: str, env: VectorEnv[Any, Any, Any]) -> Any:
-    """The world's own compute_reward(achieved_goal, desired_goal, info), or that of the outermost wrapper with one."""
+    """The environment's compute_reward, or that of the outermost wrapper that has one."""
     inner: Any = getattr(env, "envs", [None])[0]
     if inner is not None and inner.has_wrapper_attr("compute_reward"):
         return inner.get_wrapper_attr("compute_reward")
     compute: Any = getattr(env.unwrapped, "compute_reward", None)
     if compute is None:
-        raise ValueError(f"{name} has no compute_reward(achieved_goal, desired_goal, info): hindsight needs it.")
+        raise ValueError(f"{name} has no compute_reward(achieved_goal, desired_goal, info), which hindsight needs.")
     return compute
 
 
-def _shifted(name: str, compute: Any, played: Played) -> tuple[Reward, float]:
-    """A foreign world's reward, by way of numpy, shifted so that a reached goal gives 0; and by how much."""
+def _shift_reward(name: str, compute: Any, played: Played) -> tuple[Reward, float]:
+    """The reward of an environment that is not built in, shifted so that a reached goal gives 0; and the shift."""
 
     def one_by_one(achieved: Any, desired: Any) -> Any:
         return np.array([compute(a, d, {}) for a, d in zip(achieved, desired, strict=True)], dtype=np.float32)
@@ -238,7 +258,7 @@ def _shifted(name: str, compute: Any, played: Played) -> tuple[Reward, float]:
     def together(achieved: Any, desired: Any) -> Any:
         return np.asarray(compute(achieved, desired, {}), dtype=np.float32)
 
-    goals = played.episodes.achieved_goal[:, 0].astype(np.float64)  # some that exist: zeros need not be a goal
+    goals = played.episodes.achieved_goal[:, 0].astype(np.float64)  # some that exist: zeros may not be a goal
     size = goals.shape[1]
     tried = np.random.default_rng(0).normal(0, 0.1, (2, size + 3, size))  # a number of rows that is not a goal's size
     try:
@@ -250,9 +270,9 @@ def _shifted(name: str, compute: Any, played: Played) -> tuple[Reward, float]:
         try:
             return rows(achieved, desired)
         except Exception as error:
-            hint = " (hindsight asks with an empty info: compute_reward must do without it)"
-            said = f"{error}{hint if isinstance(error, KeyError) else ''}"
-            raise EnvError(f"{name} raised {type(error).__name__} in compute_reward: {said}") from error
+            hint = " (hindsight calls it with an empty info)"
+            text = f"{error}{hint if isinstance(error, KeyError) else ''}"
+            raise EnvError(f"{name} raised {type(error).__name__} in compute_reward: {text}") from error
 
     best = float(asked(goals, goals).max())
 
@@ -263,8 +283,8 @@ def _shifted(name: str, compute: Any, played: Played) -> tuple[Reward, float]:
         if not np.isfinite(values).all():
             row = int(np.isfinite(values).argmin())
             raise EnvError(
-                f"{name} gave {values[row]} in compute_reward for the goal {flat[1][row]} and {flat[0][row]} achieved; "
-                "expected finite numbers: mend compute_reward."
+                f"compute_reward of {name} returned {values[row]} for the goal {flat[1][row]} and {flat[0][row]} "
+                "achieved; expected finite numbers. Fix compute_reward."
             )
         return torch.from_numpy(values).reshape(shape).to(achieved.device)
 
@@ -272,7 +292,7 @@ def _shifted(name: str, compute: Any, played: Played) -> tuple[Reward, float]:
 
 
 def _reward_range(reward: Reward, played: Played) -> tuple[float, float]:
-    """The lowest and the highest reward of episodes with the goals that they were played for, and of a reached goal."""
+    """The lowest and the highest reward of episodes with their own goals, and of a reached goal."""
     episodes = played.episodes
     shown = np.arange(episodes.achieved_goal.shape[1]) <= episodes.length[:, None]
     values = reward(*(torch.from_numpy(part[shown]) for part in (episodes.achieved_goal, episodes.desired_goal)))
@@ -280,8 +300,9 @@ def _reward_range(reward: Reward, played: Played) -> tuple[float, float]:
 
 
 def _random_episodes(env: VectorEnv[Any, Any, Any], steps: int) -> tuple[Played, NDArray[np.float64]]:
-    """One random episode of each world of a probe; and their observations [T, W, D] before they are rounded."""
-    policy, generator = random_policy(env), np.random.default_rng(0)
+    """One random episode of each environment, and the observations [T, W, D] before they are rounded."""
+    policy = random_policy(env)
+    generator = np.random.default_rng(0)
     seeds = [episode_seed(0, 2, index) for index in range(env.num_envs)]
     seen: list[NDArray[np.float64]] = []
 
@@ -297,7 +318,8 @@ def _goal_columns(name: str, played: Played) -> tuple[int, ...]:
     episodes = played.episodes
     shown = np.arange(episodes.observation.shape[1]) <= episodes.length[:, None]
     obs, goal = episodes.observation[shown], episodes.achieved_goal[shown]
-    columns, fitting = list[int](), set[int]()
+    columns: list[int] = []
+    fitting: set[int] = set()
     for values in goal.T:
         tolerance = 1e-5 * values.std() + np.spacing(np.abs(values).max())
         same = np.flatnonzero((np.abs(obs - values[:, None]) <= tolerance).all(0)).tolist()
@@ -305,30 +327,70 @@ def _goal_columns(name: str, played: Played) -> tuple[int, ...]:
         equal = [column for column in same if column not in columns]
         if not equal:
             raise ValueError(
-                f"The achieved goal of {name} is not part of its observation; name the columns of the observation that "
-                "belong to the entity, as in entity=(3, 4, 5) or --entity 3 4 5."
+                f"The achieved goal of {name} is not part of its observation; give the columns of the entity, such as "
+                "entities=('cube=3:6',) or --entities cube=3:6."
             )
         columns.append(equal[0])
     if len(fitting) > len(columns):
         raise ValueError(
             f"The achieved goal of {name} has {len(columns)} numbers, and the columns {sorted(fitting)} of its "
-            "observation show them: several sets of columns fit. Name those that belong to the entity, as in "
-            "entity=(3, 4, 5) or --entity 3 4 5."
+            "observation show them: several sets of columns fit. Give the columns of the entity, such as "
+            "entities=('cube=3:6',) or --entities cube=3:6."
         )
     return tuple(columns)
 
 
-def _named(entity: tuple[int, ...] | None, entities: Sequence[str], size: int) -> dict[str, tuple[int, ...]]:
-    """The entities that were named, each with its columns in rising order; none where the world is to be asked."""
-    if entity is None:
-        parsed = entity_columns(entities, size) if entities else {}
-        return {name: tuple(sorted(columns)) for name, columns in parsed.items()}
-    if not entity or len(set(entity)) < len(entity) or not all(0 <= column < size for column in entity):
-        raise ValueError(f"entity is {entity}; expected different columns from 0 to {size - 1} of the observation.")
-    return {"object": tuple(sorted(entity))}
-
-
-def _scale(played: Played, entities: Mapping[str, tuple[int, ...]]) -> tuple[float, ...]:
+def _measure_scale(played: Played, entities: Mapping[str, tuple[int, ...]]) -> tuple[float, ...]:
     """1 / standard deviation of each column's change; 1 where only rounding changed it."""
     obs, _, next_obs = (torch.from_numpy(part) for part in played.episodes.transitions())
     return tuple(scale_of((obs, obs, next_obs), entities, ModelConfig(target_scale=None)).tolist())
+
+
+def unit_remarks(obs: NDArray[np.float64], length: NDArray[np.int64]) -> tuple[str, ...]:
+    """Remarks on columns of observations [T, W, D] of W episodes of these lengths [W].
+
+    A column is small where it varies by less than `SMALLEST`; it is coarse where the rounding to float32 is more than
+    1 % of the deviation of its moves.
+    """
+    shown = np.arange(len(obs))[:, None] < length
+    spread = obs[shown].std(0)
+    size = np.abs(obs[shown]).max(0)
+    rounding = np.spacing(size.astype(np.float32)).astype(np.float64)
+    small = (spread > 64 * rounding) & (spread < SMALLEST)
+    remarks = []
+    if small.any():
+        remarks.append(
+            f"columns {_listed(small.nonzero()[0])} of the observation vary by less than {SMALLEST:g} in random "
+            f"episodes, which is hardly visible to agents and models; if they matter, {ADVICE}"
+        )
+    if shown[1:].any():
+        moves = np.diff(obs, axis=0)[shown[1:]].std(0)
+        coarse = (moves > np.maximum(TREMBLING, 1e-4 * spread)) & (rounding / 2 > 0.01 * moves)
+        if coarse.any():
+            remarks.append(
+                f"columns {_listed(coarse.nonzero()[0])} of the observation are so large that float32 rounds their "
+                f"moves; if they matter, subtract their mean, or {ADVICE}"
+            )
+    return tuple(remarks)
+
+
+def reward_remarks(
+    rewards: tuple[float, float], target_range: tuple[float, float] | None, discount: float
+) -> tuple[str, ...]:
+    """A remark where the discounted sum of such rewards (lowest, highest) can leave the range of the critic."""
+    if target_range is None:
+        return ()
+    low, high = (reward / (1 - discount) for reward in rewards)
+    room = 1e-6 * (target_range[1] - target_range[0])
+    if low >= target_range[0] - room and high <= target_range[1] + room:
+        return ()
+    return (
+        f"rewards of random episodes, less that of a reached goal, lie between {rewards[0]:.3g} and {rewards[1]:.3g}; "
+        f"with a discount of {discount:g} their sums can reach {low:.3g} to {max(high, 0):.3g}, but the critic's "
+        f"targets are clipped to {target_range[0]:g} to {target_range[1]:g}; set another range with "
+        "--agent.target-range LOW HIGH, or rescale the rewards",
+    )
+
+
+def _listed(columns: Iterable[int]) -> str:
+    return ", ".join(map(str, columns))

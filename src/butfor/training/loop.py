@@ -1,319 +1,464 @@
-"""Training: the one loop that plays, stores, fits, rescores and updates."""
+"""The training loop: play, store, fit, rescore, sample, add the bonus, update.
 
-import os
+`learn` is the loop; the methods of `Trainer` are its steps, in the same order.
+"""
+
 import time
-import warnings
-from contextlib import AbstractContextManager, closing, nullcontext
-from dataclasses import replace
-from pathlib import Path
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
+from dataclasses import asdict
+from itertools import pairwise
 from typing import Any
 
 import numpy as np
 import torch
+from numpy.typing import NDArray
+from torch import Tensor
 
-from butfor.envs import ENVS
-from butfor.models.capture import deterministic
-from butfor.rollouts.episodes import EpisodeStream
-from butfor.rollouts.play import Progress
-from butfor.runs.checkpoints import latest_checkpoint, save_checkpoint_in
-from butfor.runs.config import config_from, plain
-from butfor.runs.files import check_writable, read_json, write_json
-from butfor.runs.folder import (
-    append_metrics,
-    open_events,
-    open_run,
-    run_label,
-    run_name,
-    truncate_metrics,
-    versions,
-    versions_resumed,
-)
-from butfor.runs.locks import locked
-from butfor.runs.reading import read_metrics, read_run
-from butfor.runs.stopping import check_time_limit, stopping
-from butfor.training.agents.ddpg import save_agent
-from butfor.training.goal_env import GoalEnv, MakeEnv, check_unchanged, found_out, found_words, open_goal_env, unmoved
-from butfor.training.remarks import reward_remarks
+from butfor.influence.gaussian import kl_to_mixture
+from butfor.models.capture import captured, matrix_precision
+from butfor.models.fitting import check_finite
+from butfor.models.networks import draw_uniform, make_generators
+from butfor.rollouts.play import Observation, Played, Progress, episode_seed, play
+from butfor.runs.stopping import Stop
+from butfor.spaces.actions import from_unit, to_unit
+from butfor.training import priorities
+from butfor.training.agents import AGENTS
+from butfor.training.bonus import add_bonus, bonus_weight
+from butfor.training.exploration import Explorer, random_actions, stack_inputs
+from butfor.training.goal_env import GoalEnv, make_evaluation_env, succeeded
+from butfor.training.replay import NOISE, Batch, ReplayBuffer, Weights, sample
 from butfor.training.settings import Config
-from butfor.training.trainer import Trainer
+from butfor.training.signals import SIGNALS, Signal
+from butfor.training.signals.transitions import TransitionTable
+
+STREAMS = ("networks", "actions", "updates", "model", "scores")  # each replica has one random stream for each
+CHUNK = 500  # batches of the signal's model between two checks whether to stop
 
 
-def train(
-    config: Config,
-    folder: Path | str | None = None,
-    device: torch.device | str = "cpu",
-    *,
-    make_env: MakeEnv | None = None,
-    overwrite: bool = False,
-    time_limit: float | None = None,
-    keep_episodes: Path | str | None = None,
-    progress: Progress = lambda stage, done, total, text: None,
-) -> Path:
-    """Trains all seeds of a config and fills a run folder (default: runs/ and a name made from the settings).
-
-    `make_env` makes one world where `config.env` is not to be made by name. After `time_limit` seconds, or at Ctrl-C
-    or SIGTERM, the episode is finished and a checkpoint written; `resume` goes on from there.
-    """
-    check_time_limit(time_limit)
-    folder = Path(folder) if folder is not None else Path("runs") / run_name("training", config)
-    _refuse_begun(folder, overwrite)
-    if keep_episodes is not None and Path(keep_episodes).exists():
-        raise FileExistsError(f"{keep_episodes} exists already; give another name for the episode file.")
-    if keep_episodes is not None:
-        check_writable(keep_episodes)
-    world = _world(config, make_env)  # before anything is written: a mistake leaves no folder behind
-    check_writable(folder)
-    with _alone_on(folder), _exactness(config, device):
-        _refuse_begun(folder, overwrite)  # once more: another process may just have begun it
-        open_run(folder, "training", config, overwrite)
-        if keep_episodes is not None:  # so that going on keeps them, too
-            write_json(folder / "episodes.json", {"file": str(Path(keep_episodes).resolve())})
-        return _run(config, world, folder, torch.device(device), None, time_limit, keep_episodes, progress)
-
-
-def _refuse_begun(folder: Path, overwrite: bool) -> None:
-    """Refuses a folder that holds a run, unless that is to be overwritten."""
-    if not overwrite and (folder / "config.json").is_file():
-        raise FileExistsError(
-            f"{folder} holds a run already; go on with it by --resume {folder}, start anew by --overwrite, or give "
-            "another name by --run."
-        )
-
-
-def _alone_on(folder: Path) -> AbstractContextManager[None]:
-    """A lock on a run folder; a study holds that of its unit already, and beside a mounted folder none can lie."""
-    place = folder.resolve()
-    mounted = place.is_dir() and not os.access(place.parent, os.W_OK)
-    return nullcontext() if mounted else locked(place, again=True)
-
-
-def resume(
-    folder: Path | str,
-    device: torch.device | str = "cpu",
-    *,
-    episodes: int | None = None,
-    make_env: MakeEnv | None = None,
-    time_limit: float | None = None,
-    keep_episodes: Path | str | None = None,
-    progress: Progress = lambda stage, done, total, text: None,
-) -> Path:
-    """Goes on with a run from its last checkpoint, to more episodes than first asked for where those are given."""
-    check_time_limit(time_limit)
-    folder = Path(folder)
-    if (kind := read_run(folder)["kind"]) != "training":
-        raise ValueError(f"{folder} holds a run of kind {kind!r}; only training runs can be resumed.")
-    for place in (folder, folder / "checkpoint"):
-        check_writable(place)
-    with _alone_on(folder):
-        record = read_run(folder)  # once more: another process may just have gone on with it
-        config = before = config_from(Config, record["config"])
-        state = latest_checkpoint(folder)
-        if state is None and _was_saved(folder):
-            raise ValueError(
-                f"{folder} holds results but no checkpoint to go on from; copy its folder checkpoint/ as well, or "
-                "start anew with --overwrite (in a study: delete the folder), or in another folder."
-            )
-        if (folder / "episodes.json").is_file():
-            kept = read_json(folder / "episodes.json")["file"]
-            if keep_episodes is not None and str(Path(keep_episodes).resolve()) != kept:
-                raise ValueError(f"{folder} keeps its episodes in {kept}; it cannot go on in {keep_episodes}.")
-            keep_episodes = kept
-        if keep_episodes is not None:
-            check_writable(keep_episodes)
-        if episodes is not None and episodes != config.episodes:
-            if state is not None and episodes < state["replay"]["stored"]:
-                raise ValueError(f"{folder} has already played {state['replay']['stored']} episodes; got {episodes}.")
-            config = replace(config, episodes=episodes)
-        world = _world(config, make_env)
-        if state is not None:
-            check_unchanged(world, folder, state["replay"], state.get("law"))
-        if config != before:
-            changed = {"label": run_label("training", config), "config": plain(config)}
-            write_json(folder / "config.json", record | changed)
-        with _exactness(config, device):
-            return _run(config, world, folder, torch.device(device), state, time_limit, keep_episodes, progress)
-
-
-def _was_saved(folder: Path) -> bool:
-    """Whether a run got as far as to leave models or be finished, so that starting anew would destroy something."""
-    summary = folder / "summary.json"
-    return (folder / "model.safetensors").exists() or (summary.is_file() and bool(read_json(summary)["finished"]))
-
-
-def _exactness(config: Config, device: torch.device | str) -> AbstractContextManager[None]:
-    """Bits that repeat, where they are asked for; a CPU's always do."""
-    return deterministic(config.deterministic and torch.device(device).type == "cuda")
-
-
-def _world(config: Config, make_env: MakeEnv | None) -> GoalEnv:
-    if make_env is not None and config.env in (*ENVS, *ENVS.values()):
-        raise ValueError(
-            f"config.env is {config.env!r}, a built-in world, but make_env makes another; give it a name of its "
-            "own, as in preset('my-world')."
-        )
-    scale = config.model.network.target_scale
-    world = open_goal_env(config.env, config.entity, scale, make_env, config.entities)
-    if config.needs_model and scale is None and (still := unmoved(world)):
-        warnings.warn(
-            f"A few random episodes of {world.name} did not move the {' and the '.join(still)}, so the size of its "
-            "moves is not known; give the factor that makes them about 1 by --model.network.target-scale (the paper: "
-            "50 for objects that move by centimetres).",
-            stacklevel=3,
-        )
-    if config.priority.kind == "ebp" and world.sizes[2] != 3:
-        raise ValueError(
-            f"priority.kind is 'ebp', which needs goals that are positions (x, y, z); those of {world.name} have "
-            f"{world.sizes[2]} numbers. Use another kind of priority in this world."
-        )
-    return world
-
-
-def _run(
-    config: Config,
-    world: GoalEnv,
-    folder: Path,
-    device: torch.device,
-    state: dict[str, Any] | None,
-    time_limit: float | None,
-    keep_episodes: Path | str | None,
+def learn(
+    trainer: "Trainer",
+    stop: Stop,
     progress: Progress,
-) -> Path:
-    """The loop: play, store, train the model and rescore when due, update the agent, evaluate, save."""
-    started = time.monotonic()
-    write_json(folder / "versions.json", versions(device) if state is None else versions_resumed(folder, device))
-    if not world.capturable:  # it is not built in: its user does not know what random episodes have shown
-        clipped = reward_remarks(world.rewards, config.agent.target_range, config.agent.discount)
-        for words in (found_words(world), *world.remarks, *clipped):
-            progress("environment", 1, 1, words)
-    trainer = Trainer(config, world, device)
-    if state is not None:
-        trainer.restore(state)
-    trainer.prepare()
-    replay = trainer.replay
-    evaluated = replay.stored - trainer.interrupted  # stopped within a round, the evaluation was still to come
-    truncate_metrics(folder, evaluated)
-    events = open_events(folder, evaluated)
-    kept = EpisodeStream(keep_episodes, replay.stored) if keep_episodes is not None else None
-    saved, began, text = time.monotonic(), (time.monotonic(), replay.stored), ""
-    before_this_process = trainer.seconds.get("total", 0.0)
+    after_playing: Callable[[Played], None] = lambda played: None,
+    after_updating: Callable[[], None] = lambda: None,
+    after_episode: Callable[[], None] = lambda: None,
+) -> None:
+    """Train until all episodes are played or `stop` is true; called again, it resumes.
 
-    def note_time() -> None:
-        trainer.seconds["total"] = before_this_process + time.monotonic() - began[0]
-
-    def save() -> None:
-        trainer.check()
-        note_time()
-        if kept is not None:
-            kept.flush(replay.stored)
-        save_checkpoint_in(folder, replay.stored, trainer.state())
-
-    # the limit counts from the start: recording a GPU's steps can take a minute
-    with closing(trainer), closing(events), stopping(time_limit, started) as stop:
-        while replay.stored < config.episodes or trainer.interrupted:
-            if not trainer.interrupted:
-                before = replay.stored
-                if before < config.warmup:
-                    played = trainer.play_random(min(config.warmup - before, world.evaluation_envs, replay.capacity))
-                else:
-                    played = trainer.play()
-                trainer.store(played)
-                if kept is not None:
-                    kept.add(played.episodes, config.seeds)
-                if "updates" in config.overlap:
-                    trainer.refresh_acting()  # the next episode is played by the policy from before these updates
-                trainer.begin_round(before)
-            trainer.interrupted = False
-
-            while trainer.pending:
-                trainer.fit_model()
-                if not trainer.pending:
-                    trainer.rescore()
-                if trainer.quota:  # a spread round: this was the episode's share
-                    break
-                if stop():
-                    trainer.interrupted = True
-                    break
-                progress("model", trainer.round - trainer.pending, trainer.round, f"after episode {replay.stored}")
-            if trainer.interrupted:
-                break
-
-            if replay.stored >= config.warmup:
-                trainer.update()
-                if "updates" not in config.overlap:
-                    trainer.refresh_acting()
-                if replay.stored % config.evaluate_every < config.num_envs or replay.stored >= config.episodes:
-                    note_time()
-                    text = _evaluate(trainer, folder, events)
-
-            speed = (replay.stored - began[1]) / max(time.monotonic() - began[0], 1e-9)
-            rate = f"{speed * config.seeds * world.steps:,.0f} steps/s"
-            progress("episodes", replay.stored, config.episodes, f"{text}{rate}")
-            if stop():
-                break
-            if time.monotonic() - saved > config.checkpoint_seconds:
-                save()
-                saved = time.monotonic()
-        save()
-        _finish(trainer, folder)
-        if kept is not None and replay.stored >= config.episodes:
-            kept.join(
-                {"env": config.env, "seeds": trainer.seeds, "order": "episode by episode, the seeds in turn"}
-                | {"action_low": list(world.law.low), "action_high": list(world.law.high)}
-            )
-        if stop.signalled and (replay.stored < config.episodes or trainer.interrupted):
-            raise KeyboardInterrupt(f"Stopped after episode {replay.stored}; go on by --resume {folder}")
-    return folder
-
-
-def _evaluate(trainer: Trainer, folder: Path, events: Any) -> str:
-    """Evaluates all seeds, writes a line of metrics each; the success in words."""
-    config, episode = trainer.config, trainer.replay.stored
-    losses = trainer.report()
-    success = trainer.evaluate(config.evaluation_episodes, episode)
-    spent = round(sum(trainer.seconds.get(name, 0.0) for name in ("simulation", "updates", "model", "scoring")), 2)
-    rows = [
-        {"episode": episode, "seed": seed, "success": float(success[r])}
-        | {name: float(shares[r]) for name, shares in trainer.behaviour.items()}
-        | losses[r]
-        | {"seconds": spent}
-        for r, seed in enumerate(trainer.seeds)
-    ]
-    append_metrics(folder, rows)
-    values = {"success/mean": float(success.mean())}
-    shown = [name for name in rows[0] if name not in ("episode", "seed", "seconds")]
-    values |= {f"{name}/seed {row['seed']}": row[name] for row in rows for name in shown}
-    events.add(values, episode)
-    _summarize(trainer, folder, finished=False)  # for a process that is killed
-    spread = f" ± {success.std():.2f}" if len(success) > 1 else ""
-    return f"success {success.mean():.2f}{spread}, "
-
-
-def _finish(trainer: Trainer, folder: Path) -> None:
-    """The models, and a summary of the run so far."""
-    config, world = trainer.config, trainer.world
-    save_agent(folder / "model.safetensors", trainer.agent, world.law, world.sizes, config.env, trainer.seeds)
-    if trainer.model is not None:
-        name = "influence" if config.curiosity == "none" else config.curiosity
-        trainer.model.save(folder / f"{name}.safetensors", config.first_seed)
-    _summarize(trainer, folder, finished=trainer.replay.stored >= config.episodes and not trainer.interrupted)
-
-
-def _summarize(trainer: Trainer, folder: Path, finished: bool) -> None:
-    """summary.json: the curve of success so far, and where the time went."""
+    Args:
+        trainer: agents, replay buffer, signal and environments
+        stop: asked after each episode and each chunk of fitting
+        progress: shown how far the signal's model is
+        after_playing: called with the episodes just played
+        after_updating: called when the agents were updated, to evaluate them
+        after_episode: called at the end, to report and save
+    """
     config = trainer.config
-    rows = read_metrics(folder) if (folder / "metrics.jsonl").is_file() else []
-    episodes = sorted({row["episode"] for row in rows})
-    curve = [[row["success"] for row in rows if row["episode"] == episode] for episode in episodes]
-    summary = {
-        "schema": 1,
-        "env": config.env,
-        "label": run_label("training", config),
-        "seeds": trainer.seeds,
-        "found": found_out(trainer.world),
-        "finished": finished,
-        "played": trainer.replay.stored,
-        "episodes": episodes,
-        "success": {"mean": [float(np.mean(v)) for v in curve], "std": [float(np.std(v)) for v in curve]},
-        "seconds": {name: round(value, 2) for name, value in trainer.seconds.items()},
-    }
-    write_json(folder / "summary.json", summary)
+    replay = trainer.replay
+    while replay.stored < config.episodes or trainer.interrupted:
+        if not trainer.interrupted:
+            played = trainer.play_random() if replay.stored < config.warmup else trainer.play()
+            trainer.store(played)
+            after_playing(played)
+            if "updates" in config.overlap:
+                trainer.refresh_explorers()  # the next episode is played by the policy from before these updates
+        trainer.fit_and_rescore(stop, progress)
+        if trainer.interrupted:
+            break
+        if replay.stored >= config.warmup:
+            trainer.update()
+            if "updates" not in config.overlap:
+                trainer.refresh_explorers()
+            after_updating()
+        after_episode()
+        if stop():
+            break
+
+
+class Trainer:
+    """R agents with their replay buffer, signal and environments; `state` returns all that a checkpoint needs."""
+
+    def __init__(self, config: Config, goal_env: GoalEnv, device: torch.device | str) -> None:
+        """Draw the first weights and make the environments."""
+        self.config = config
+        self.goal_env = goal_env
+        self.device = torch.device(device)
+        self.seeds = [config.first_seed + replica for replica in range(config.seeds)]
+        streams = {name: [_stream_seed(seed, index) for seed in self.seeds] for index, name in enumerate(STREAMS)}
+        first = make_generators(streams.pop("networks"))  # weights start on the CPU, alike on every device
+        self.generators = {name: make_generators(seeds, self.device) for name, seeds in streams.items()}
+
+        capacity = min(config.replay.capacity, config.episodes)
+        labelled = "exact" in goal_env.labels
+        self.replay = ReplayBuffer(config.seeds, capacity, goal_env.steps, goal_env.sizes, self.device, labelled)
+        obs_size, action_size, goal_size = goal_env.sizes
+        self.agent = AGENTS[config.algorithm](config, obs_size + goal_size, action_size, first, self.device)
+        self.signal: Signal | None = None
+        if config.use:
+            table = TransitionTable(self.replay, goal_env.law, goal_env.entities, goal_env.scale)
+            self.signal = SIGNALS[config.signal](config, table, goal_env, first)
+
+        even = config.priority.kind != "per" and not config.priority.within_episode
+        self.weights = Weights(self.replay, even)
+        self.error = torch.zeros_like(self.replay.score)  # absolute TD errors, for PER
+        self.largest_error = torch.ones(config.seeds, device=self.device)
+        self.bounds = goal_env.law.bounds(self.device)
+        # read by a recorded graph, refilled between episodes
+        self.bonus = torch.zeros((), device=self.device)
+        self.importance = torch.zeros((), device=self.device)
+        self._recorded: Callable[[Tensor], Tensor] | None = None
+
+        active = self.signal.action_model() if self.signal is not None and "active" in config.use else None
+        edges = [0, (config.seeds + 1) // 2, config.seeds] if "acting" in config.overlap else [0, config.seeds]
+        parts = [slice(*edge) for edge in pairwise(edges) if edge[0] < edge[1]]
+        model, compare = active or (None, kl_to_mixture)
+        self.explorers = [
+            Explorer(self.agent.policy, model, part, config.num_envs, goal_env.law, config.explore, compare)
+            for part in parts
+        ]
+        self.envs = [goal_env.make(part.replicas * part.envs) for part in self.explorers]
+        self._evaluation_env: Any = None
+
+        self.interrupted = False  # stopped within a round of fitting, before the updates
+        self.round = 0  # batches of the present round of fitting
+        self.pending = 0  # batches left of it
+        self.quota = 0  # batches of it per episode, where the round is spread
+        self.fitted = 0  # batches since the last report
+        self.model_loss = torch.zeros(config.seeds, device=self.device)
+        self.statistics = torch.zeros(config.seeds, 3, device=self.device)  # critic loss, actor loss, value
+        self.count = 0  # updates that the statistics sum up
+        self.normalized = False
+        self.behaviour: dict[str, NDArray[np.float64]] = {}  # of the last evaluation, [R] each
+        self.seconds: dict[str, float] = {}
+
+    # ------------------------------------------------------------------------------------------------ play
+
+    def play_random(self) -> Played:
+        """Play episodes of the warm-up with uniform actions, many at once."""
+        config = self.config
+        count = min(config.warmup - self.replay.stored, self.goal_env.evaluation_envs, self.replay.capacity)
+        steps = self.goal_env.steps
+        # the random numbers of each episode in turn, as if they were played one after the other
+        actions = [random_actions(steps, 1, self.goal_env.law, self.generators["actions"]) for _ in range(count)]
+        table = torch.stack(actions, 2).flatten(1, 2).cpu().numpy()  # [T, R x count, A]
+        flags = np.ones(config.seeds * count, dtype=bool)
+        what = f"the random episodes {self.replay.stored + 1} to {self.replay.stored + count}"
+        env = self.goal_env.make(config.seeds * count)
+        with self.clock("simulation"):
+            played = play([env], lambda group, at, obs: (table[at], flags), self._reset_seeds(count), steps, what)
+        env.close()
+        return played
+
+    def play(self) -> Played:
+        """Play one episode in each environment by the exploring agents."""
+        for part in self.explorers:
+            part.begin(self.goal_env.steps, self.generators["actions"])
+        seeds = self._reset_seeds(self.config.num_envs)
+        what = f"episode {self.replay.stored + 1}"
+        with self.clock("simulation"), single_thread():
+            act = lambda group, at, obs: self.explorers[group](at, obs)  # noqa: E731
+            return play(self.envs, act, seeds, self.goal_env.steps, what)
+
+    def _reset_seeds(self, count: int) -> list[int]:
+        """Seeds of the next `count` resets of each replica; they depend on (seed, episode) alone."""
+        stored = self.replay.stored
+        return [episode_seed(seed, 0, stored + index) for seed in self.seeds for index in range(count)]
+
+    # ----------------------------------------------------------------------------------------------- store
+
+    def store(self, played: Played) -> None:
+        """Put the episodes into the replay buffer, score them with the signal as it is, and plan its fitting."""
+        before = self.replay.stored
+        episodes = played.episodes
+        names = ("observation", "action", "achieved_goal", "desired_goal", "sampled", "length")
+        arrays = {name: getattr(episodes, name) for name in names} | {"terminated": played.terminated}
+        if self.replay.label is not None:
+            arrays["label"] = episodes.label["exact"]
+        slots = self.replay.store({name: _by_replica(value, self.config.seeds) for name, value in arrays.items()})
+        self.error[:, slots] = self.largest_error[:, None, None]  # so that each new transition is drawn soon
+        if self.signal is None:
+            return
+        if self.config.needs_scores and (before >= self.config.warmup or not self.signal.learns):
+            with self.clock("scoring"):
+                self.signal.score(slots, self.generators["scores"])
+        if self.signal.learns:
+            self._plan_round(before)
+
+    def _plan_round(self, before: int) -> None:
+        """Set how many batches of the signal's model are due after the episodes since `before`."""
+        config = self.config
+        episodes = range(before + 1, self.replay.stored + 1)
+        due = sum(batches_due(config, episode) for episode in episodes)
+        if due:
+            self.pending += due
+            self.round = self.pending
+            spread = "model" in config.overlap and self.replay.stored > config.warmup
+            self.quota = -(-due * config.num_envs // config.fit_every) if spread else 0
+
+    # ------------------------------------------------------------------------------------- fit and rescore
+
+    def fit_and_rescore(self, stop: Stop, progress: Progress) -> None:
+        """Fit the signal's model where that is due, then score the replay buffer again; `stop` interrupts it."""
+        self.interrupted = False
+        while self.pending and self.signal is not None:
+            batches = min(self.pending, self.quota or CHUNK)
+            with self.clock("model"):
+                self.model_loss += self.signal.fit(batches, self.generators["model"], self.config.tf32)
+            self.pending -= batches
+            self.fitted += batches
+            if not self.pending and self.config.needs_scores and len(slots := self.signal.stale()):
+                with self.clock("scoring"):
+                    self.signal.score(slots, self.generators["scores"])
+            if self.quota:  # a spread round: this was the episode's share
+                break
+            if stop():
+                self.interrupted = True
+                break
+            progress("model", self.round - self.pending, self.round, f"after episode {self.replay.stored}")
+
+    # ------------------------------------------------------------------------- sample, add the bonus, update
+
+    def update(self) -> None:
+        """Update the agents after an episode."""
+        batches = self.config.agent.updates * self.config.num_envs
+        with self.clock("updates"):
+            self.set_weights()
+            if not self.normalized:
+                for _ in range(self.config.agent.normalizer_batches):
+                    self.agent.policy.normalizer.update(self.draw_batch(self._noise(1)).inputs)
+                self.normalized = True
+            self.statistics += self._recorded_updates()(self._noise(batches))
+            self.count += batches
+
+    def set_weights(self) -> None:
+        """Set how likely each stored step is to be drawn, and what else the updates read."""
+        config = self.config
+        self.bonus.fill_(bonus_weight(config.bonus, self.replay.stored))
+        annealed = priorities.beta_at(config.priority, self.replay.stored)
+        self.importance.fill_(config.priority.importance if "priority" in config.use else annealed)
+        self.weights.fill(self._priority())
+
+    def _priority(self) -> Tensor:
+        """Weights [R, E, T] by which steps are drawn."""
+        replay = self.replay
+        config = self.config.priority
+        if "priority" in self.config.use:
+            return priorities.by_score(replay.score, replay.length, config)
+        if config.kind == "per":
+            return priorities.by_error(self.error, replay.length, config.alpha)
+        if config.kind == "ebp":
+            return priorities.by_energy(replay.achieved_goal, replay.length)
+        return priorities.uniform(replay.length, replay.steps)
+
+    def draw_batch(self, noise: Tensor) -> Batch:
+        """Draw transitions with hindsight goals, rewards with the bonus and importance weights: noise [R, B, n]."""
+        config = self.config
+        batch = sample(self.replay, self.weights, noise[..., :NOISE], self.goal_env.reward, config.replay)
+        batch.action = to_unit(batch.action, self.bounds)
+        batch.noise = noise[..., NOISE:] if self.agent.noise_size else None
+        if "intrinsic" in config.use:
+            batch.reward = batch.score.clamp(0, config.bonus.cap)
+        elif "bonus" in config.use:
+            batch.reward = add_bonus(batch.reward, batch.score, self.bonus, config.bonus)
+        if config.weighs_importance:
+            drawn = self.weights.step[self.replay.rows, batch.episode, batch.time]
+            batch.weight = priorities.importance_weights(self.weights.step, drawn, self.importance)
+        return batch
+
+    def update_agent(self, noise: Tensor) -> Tensor:
+        """Update the agents on batches drawn with noise [R, updates x B, n]; summed statistics [R, 3]."""
+        total = torch.zeros_like(self.statistics)
+        size = self.config.agent.batch_size
+        by_error = self.config.priority.kind == "per"  # then each batch depends on the errors of the one before
+        batches = map(self.draw_batch, noise.split(size, 1)) if by_error else iter(self.draw_batch(noise).split(size))
+        for index, batch in enumerate(batches):
+            statistics, error = self.agent.update(batch, index)
+            total += statistics
+            if by_error:
+                self.error[self.replay.rows, batch.episode, batch.time] = error.abs()
+                self.largest_error.copy_(torch.maximum(self.largest_error, error.abs().amax(-1)))
+                self.weights.fill(self._priority())
+        return total
+
+    def _noise(self, batches: int) -> Tensor:
+        rows = batches * self.config.agent.batch_size
+        return draw_uniform(self.generators["updates"], rows, NOISE + self.agent.noise_size)
+
+    def _recorded_updates(self) -> Callable[[Tensor], Tensor]:
+        """`update_agent`, on a GPU as a graph that is recorded once, unless the reward is not made of tensors."""
+        if self._recorded is None and self.goal_env.tensor_reward:
+            config = self.config
+            rows = config.agent.updates * config.num_envs * config.agent.batch_size
+            noise = torch.zeros(config.seeds, rows, NOISE + self.agent.noise_size, device=self.device)
+            changes = [*self.agent.changes(), self.error, self.largest_error, self.weights.step, self.weights.running]
+            with matrix_precision("high" if config.tf32 else "highest"):
+                self._recorded = captured(self.update_agent, [noise], changes)
+        return self._recorded or self.update_agent
+
+    def refresh_explorers(self) -> None:
+        """Let the next episode be played with the present policies and models."""
+        for part in self.explorers:
+            part.refresh()
+
+    def prepare(self) -> None:
+        """On a GPU, compile and record everything before the first episode."""
+        if self.device.type == "cuda":
+            with self.clock("start-up"):
+                self._recorded_updates()
+                if self.signal is not None:
+                    self.signal.prepare(self.config.tf32)
+                for part in self.explorers:
+                    part.prepare(self.goal_env.sizes[0] + self.goal_env.sizes[2])
+
+    # ------------------------------------------------------------------------------------------ evaluation
+
+    @torch.no_grad()
+    def evaluate(self, episodes: int, number: int = 0) -> NDArray[np.float64]:
+        """Share of deterministic episodes that end in success, of each replica [R]; also sets `behaviour`.
+
+        `number` selects the seeds of the resets, so that each evaluation has its own.
+        """
+        goal_env = self.goal_env
+        seeds = self.config.seeds
+        wins = np.zeros(seeds)
+        shares = []
+        with self.clock("evaluation"):
+            for first in range(0, episodes, goal_env.evaluation_envs):
+                count = min(goal_env.evaluation_envs, episodes - first)
+                places = range(number * episodes + first, number * episodes + first + count)
+                resets = [episode_seed(seed, 1, place) for seed in self.seeds for place in places]
+                if self._evaluation_env is None or self._evaluation_env.num_envs != len(resets):
+                    if self._evaluation_env is not None:
+                        self._evaluation_env.close()
+                    self._evaluation_env = make_evaluation_env(goal_env, len(resets))
+                what = f"the evaluation after episode {self.replay.stored}"
+                act = lambda group, at, obs: self._best(obs)  # noqa: E731
+                played = play([self._evaluation_env], act, resets, goal_env.steps, what)
+                wins += succeeded(goal_env, played).reshape(seeds, count).sum(1)
+                shares.append({} if goal_env.facts is None else goal_env.facts.behaviour(played.episodes))
+        parts = {name: [share[name].reshape(seeds, -1) for share in shares] for name in shares[0]}
+        self.behaviour = {name: np.concatenate(part, 1).mean(1) for name, part in parts.items()}
+        return wins / episodes
+
+    def _best(self, obs: Observation) -> tuple[NDArray[Any], NDArray[np.bool_]]:
+        """The policy's own actions in W environments."""
+        inputs = torch.from_numpy(stack_inputs(obs)).to(self.device).unflatten(0, (self.config.seeds, -1))
+        action = from_unit(self.agent.policy(inputs), self.bounds).flatten(0, 1).cpu().numpy()
+        return action, np.zeros(len(action), dtype=bool)
+
+    def report(self) -> list[dict[str, float]]:
+        """Losses and scores since the last report, one row per replica."""
+        self.check()
+        critic, actor, value = (self.statistics / max(self.count, 1)).T.tolist()
+        model = (self.model_loss / max(self.fitted, 1)).tolist()
+        newest = self.replay.slots(100)
+        steps = self.replay.length[:, newest].sum(1).clamp(min=1)
+        score = (self.replay.score[:, newest].sum((1, 2)) / steps).tolist()
+        self.statistics.zero_()
+        self.count = 0
+        self.model_loss.zero_()
+        self.fitted = 0
+        return [
+            {"critic_loss": critic[r], "actor_loss": actor[r], "value": value[r]}
+            | ({"model_loss": model[r], "score": score[r]} if self.signal is not None else {})
+            for r in range(self.config.seeds)
+        ]
+
+    def check(self) -> None:
+        """Raise where a loss has become NaN or infinite."""
+        check_finite(self.model_loss, "signal's loss")  # first, since its scores break the agent, too
+        check_finite(self.statistics.sum(-1), "agent's loss")
+
+    # --------------------------------------------------------------------------------------------- checkpoint
+
+    NUMBERS = ("interrupted", "round", "pending", "quota", "fitted")
+
+    def state(self) -> dict[str, Any]:
+        """Everything that a later process needs to resume as if never interrupted."""
+        learner = self.agent.state() | {
+            "error": self.error[:, : self.replay.size].clone(),
+            "largest_error": self.largest_error,
+            "statistics": self.statistics,
+            "count": self.count,
+            "normalized": self.normalized,
+        }
+        return {
+            "learner": learner,
+            "replay": self.replay.state(),
+            "law": asdict(self.goal_env.law),
+            "model": None if self.signal is None else self.signal.state(),
+            "acting": [
+                [part.policy.state_dict(), {} if part.model is None else part.model.state_dict()]
+                for part in self.explorers
+            ],
+            "generators": {name: [g.get_state() for g in streams] for name, streams in self.generators.items()},
+            "model_loss": self.model_loss,
+            "seconds": self.seconds,
+            **{name: getattr(self, name) for name in self.NUMBERS},
+        }
+
+    def restore(self, state: Mapping[str, Any]) -> None:
+        """Put back what `state` returned, before anything is recorded."""
+        self.replay.restore(state["replay"])
+        learner = state["learner"]
+        self.agent.restore(learner)
+        self.error[:, : self.replay.size] = learner["error"].to(self.device)
+        self.largest_error.copy_(learner["largest_error"])
+        self.statistics.copy_(learner["statistics"])
+        self.count = learner["count"]
+        self.normalized = learner["normalized"]
+        if self.signal is not None:
+            self.signal.restore(state["model"])
+        for part, (policy, model) in zip(self.explorers, state["acting"], strict=True):
+            part.policy.load_state_dict(policy)
+            if part.model is not None:
+                part.model.load_state_dict(model)
+        for name, streams in self.generators.items():
+            for generator, saved in zip(streams, state["generators"][name], strict=True):
+                generator.set_state(saved)
+        for name in self.NUMBERS:
+            setattr(self, name, state[name])
+        self.model_loss.copy_(state["model_loss"])
+        self.seconds = dict(state["seconds"])
+
+    @contextmanager
+    def clock(self, name: str) -> Iterator[None]:
+        """Add up the seconds of a kind of work; without overlap a GPU's work is waited for."""
+        began = time.perf_counter()
+        yield
+        if self.device.type == "cuda" and not self.config.overlap:
+            torch.cuda.synchronize()
+        self.seconds[name] = self.seconds.get(name, 0.0) + time.perf_counter() - began
+
+    def close(self) -> None:
+        """Close the environments."""
+        for env in filter(None, [*self.envs, self._evaluation_env]):
+            env.close()
+
+
+def batches_due(config: Config, episode: int) -> int:
+    """Batches of the round of fitting that follows the episode with this number (from 1); 0 where none is due."""
+    if episode < config.warmup or (episode - config.warmup) % config.fit_every:
+        return 0
+    return next((batches for limit, batches in config.fit_schedule if episode <= limit), 0)
+
+
+@contextmanager
+def single_thread() -> Iterator[None]:
+    """Use one thread of torch: its waiting threads would take the processors that simulate."""
+    before = torch.get_num_threads()
+    torch.set_num_threads(1)
+    try:
+        yield
+    finally:
+        torch.set_num_threads(before)
+
+
+def _stream_seed(seed: int, stream: int) -> int:
+    return int(np.random.SeedSequence((seed, stream)).generate_state(1)[0])
+
+
+def _by_replica(array: NDArray[Any], replicas: int) -> NDArray[Any]:
+    """[R x W, ...] -> [R, W, ...]: environment i belongs to replica i // W."""
+    return array.reshape(replicas, -1, *array.shape[1:])

@@ -1,17 +1,17 @@
-"""Which steps are replayed: every prioritisation is one array of weights [R, E, T], a step's chance is its share.
+"""Which steps are replayed: every prioritisation is one array of weights [R, E, T]; a step's chance is its share.
 
-R replicas never mix. E is the memory's capacity in episodes, T the steps of the longest; empty slots (length 0) and the
-steps after an episode's end weigh nothing, whatever they hold. No function waits for the device or depends on values
-in its shapes, so each may be part of a CUDA graph.
+R replicas never mix. E is the capacity of the replay buffer in episodes, T the steps of the longest; empty slots
+(length 0) and the steps after an episode's end have no weight. No function waits for the device or depends on values in
+its shapes, so each may be part of a CUDA graph.
 """
 
-import math
 from dataclasses import dataclass
 from typing import Literal
 
 import torch
 from torch import Tensor
 
+from butfor.runs.config import check_between, check_choices, check_least, check_positive
 from butfor.training.replay import valid_steps
 
 FLOOR = 1e-6
@@ -23,18 +23,18 @@ LARGEST_GAIN = 0.5
 
 @dataclass(frozen=True)
 class PriorityConfig:
-    """How steps are drawn from the memory. Defaults are the paper's; a negative variant is one it tried and dropped."""
+    """How steps are drawn from the replay buffer. Defaults are the paper's; it tried the negative variants in vain."""
 
     kind: Literal["uniform", "per", "ebp"] = "uniform"
-    """what is used when influence does not prioritise: nothing, the TD error (PER), the object's energy (EBP)"""
+    """what prioritises if the signal does not: nothing, the TD error (PER), the object's energy (EBP)"""
     distribution: Literal["rank", "proportional"] = "rank"
-    """CAI-P: chances follow 1/rank of an episode's score, or the score itself (negative variant)"""
+    """by signal: chances follow 1/rank of an episode's score, or the score itself (negative variant)"""
     power: float = 1.0
-    """CAI-P: each state's score is raised to it before an episode's are summed (negative variant: other than 1)"""
+    """by signal: each state's score is raised to it before an episode's are summed (negative variant: other than 1)"""
     importance: float = 0.0
-    """CAI-P: exponent of the importance weights; 0 for none (negative variant: other than 0)"""
+    """by signal: exponent of the importance weights; 0 for none (negative variant: other than 0)"""
     within_episode: bool = False
-    """CAI-P: draw states within an episode in proportion to their score, not uniformly (negative variant)"""
+    """by signal: draw states within an episode in proportion to their score, not uniformly (negative variant)"""
     alpha: float = 0.6
     """PER: exponent of the error; 0 is uniform"""
     beta: float = 0.4
@@ -43,21 +43,11 @@ class PriorityConfig:
     """PER: episodes over which that exponent rises linearly to 1"""
 
     def __post_init__(self) -> None:
-        if self.kind not in ("uniform", "per", "ebp"):
-            raise ValueError(f"kind is {self.kind!r}; it must be 'uniform', 'per' or 'ebp'.")
-        if self.distribution not in ("rank", "proportional"):
-            raise ValueError(f"distribution is {self.distribution!r}; it must be 'rank' or 'proportional'.")
-        if not 0 < self.power < math.inf:
-            raise ValueError(f"power must be positive and finite; got {self.power}. Use 1 to leave scores as they are.")
-        if not 0 <= self.alpha < math.inf:
-            raise ValueError(f"alpha must be finite and not negative; got {self.alpha}. Use 0 to draw uniformly.")
-        for name in ("importance", "beta"):
-            if not 0 <= getattr(self, name) <= 1:
-                raise ValueError(
-                    f"{name} must be between 0 (no correction) and 1 (full correction); got {getattr(self, name)}."
-                )
-        if self.beta_episodes < 1:
-            raise ValueError(f"beta_episodes must be at least 1; got {self.beta_episodes}.")
+        check_choices(self, "kind", "distribution")
+        check_positive(self, "power")
+        check_least(self, 0, "alpha")
+        check_between(self, 0, 1, "importance", "beta")
+        check_least(self, 1, "beta_episodes")
 
 
 def uniform(length: Tensor, steps: int) -> Tensor:
@@ -65,13 +55,20 @@ def uniform(length: Tensor, steps: int) -> Tensor:
     return valid_steps(length, steps).float()
 
 
-def by_influence(score: Tensor, length: Tensor, config: PriorityConfig) -> Tensor:
-    """CAI-P (section 6.3, the probability of replaying a state): score [R, E, T], length [R, E] -> [R, E, T].
+def by_score(score: Tensor, length: Tensor, config: PriorityConfig) -> Tensor:
+    """Weights by the signal: for CAI the paper's CAI-P (section 6.3).
 
-    With score[t] = CAI(s_t), an episode's weights sum to p = 1 / rank of its total score, 1 being the highest, whatever
-    its length. Equal scores rank in the order of their slots.
+    An episode's weights sum to 1 / rank of its total score, 1 being the highest, independent of its length. Equal
+    scores rank in the order of their slots.
+
+    Args:
+        score: of each step, [R, E, T]
+        length: of each episode, [R, E]
+        config: rank or proportional, power, and whether scores also weigh the steps within an episode
+
+    Returns:
+        Weights [R, E, T].
     """
-    _check_shape("score", score, length, 3)
     valid = valid_steps(length, score.shape[-1])
     score = score.where(valid, 0.0)
     # The sign is kept, for estimates of CAI can be negative.
@@ -88,18 +85,10 @@ def by_influence(score: Tensor, length: Tensor, config: PriorityConfig) -> Tenso
 def by_energy(achieved_goal: Tensor, length: Tensor, time_step: float = 0.04) -> Tensor:
     """EBP: an episode's chance is the energy that its object gained: achieved_goal [R, E, T+1, 3] -> [R, E, T].
 
-    E_t = g (z_t - z_0) + |x_t - x_{t-1}|^2 / (2 dt^2) for t = 1..T and E_0 = 0, at a mass of 1 kg; gains E_t - E_{t-1}
+    E_t = g (z_t - z_0) + |x_t - x_{t-1}|^2 / (2 dt^2) for t = 1..T and E_0 = 0, for a mass of 1 kg; gains E_t - E_{t-1}
     are clipped to [0, 0.5] and summed. An episode without any gain is never drawn, unless no episode of its replica has
-    one: then all are alike.
+    one: then all have the same chance.
     """
-    _check_shape("achieved_goal", achieved_goal, length, 4)
-    if achieved_goal.shape[-1] != 3:
-        raise ValueError(
-            f"achieved_goal has {achieved_goal.shape[-1]} numbers a step; energy-based priority needs an object's "
-            "position (x, y, z). Use another kind of priority in this world."
-        )
-    if not 0 < time_step < math.inf:
-        raise ValueError(f"time_step must be a positive number of seconds; got {time_step}.")
     valid = valid_steps(length, achieved_goal.shape[2] - 1)
     velocity = achieved_goal.diff(dim=2) / time_step  # [R, E, T, 3]
     height = achieved_goal[..., 2]
@@ -111,19 +100,15 @@ def by_energy(achieved_goal: Tensor, length: Tensor, time_step: float = 0.04) ->
 
 def by_error(priority: Tensor, length: Tensor, alpha: float) -> Tensor:
     """PER: max(|TD error|, 1e-6)^alpha of each stored step: priority [R, E, T], length [R, E] -> [R, E, T]."""
-    _check_shape("priority", priority, length, 3)
     return (priority.clamp_min(FLOOR) ** alpha).where(valid_steps(length, priority.shape[-1]), 0.0).float()
 
 
 def importance_weights(weight: Tensor, drawn: Tensor, exponent: Tensor | float) -> Tensor:
-    """(N P)^-exponent over its maximum in the memory, of steps whose weights were drawn: [R, B] -> [R, B].
+    """(N P)^-exponent over its maximum in the replay buffer, of drawn steps: [R, B] -> [R, B].
 
     With P a step's share of the weights [R, E, T] this is (smallest positive weight / drawn weight)^exponent.
     The exponent is a number, or a tensor with one for all replicas or one for each.
     """
-    if weight.dim() != 3 or drawn.dim() != 2 or len(weight) != len(drawn):
-        shapes = f"{list(weight.shape)} and {list(drawn.shape)}"
-        raise ValueError(f"weight and drawn have shapes {shapes}; expected [R, E, T] and [R, B] with the same R.")
     smallest = weight.masked_fill(weight <= 0, torch.inf).amin((1, 2))  # [R]
     if isinstance(exponent, Tensor):
         exponent = exponent.reshape(-1, 1)
@@ -133,8 +118,6 @@ def importance_weights(weight: Tensor, drawn: Tensor, exponent: Tensor | float) 
 
 def beta_at(config: PriorityConfig, episode: int) -> float:
     """PER's exponent of the importance weights after so many episodes: linear from beta to 1."""
-    if episode < 0:
-        raise ValueError(f"episode must not be negative; got {episode}.")
     return config.beta + (1 - config.beta) * min(episode / config.beta_episodes, 1.0)
 
 
@@ -156,11 +139,3 @@ def _spread(p: Tensor, length: Tensor, valid: Tensor) -> Tensor:
     """p [R, E] of each episode in equal parts over its steps -> [R, E, T]."""
     part = p / length.clamp(1, valid.shape[-1])
     return part.float().unsqueeze(-1).where(valid, 0.0)
-
-
-def _check_shape(name: str, value: Tensor, length: Tensor, dims: int) -> None:
-    """Refuses an array that does not hold [R, E, ...] for lengths [R, E]."""
-    if length.dim() != 2 or value.dim() != dims or value.shape[:2] != length.shape:
-        expected = "[R, E, T]" if dims == 3 else "[R, E, T+1, 3]"
-        shapes = f"{list(value.shape)} and {list(length.shape)}"
-        raise ValueError(f"{name} and length have shapes {shapes}; expected {expected} and [R, E], R and E the same.")

@@ -1,4 +1,4 @@
-"""The memory of R replicas on the training device: episodes as tensors, drawn by weights, with hindsight goals."""
+"""The replay buffer of R replicas on the training device: episodes as tensors, drawn by weights, hindsight goals."""
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, fields
@@ -9,6 +9,7 @@ import torch
 from torch import Tensor
 
 from butfor.models.capture import running_sum
+from butfor.runs.config import check_between, check_least
 
 Reward = Callable[[Tensor, Tensor], Tensor]
 """Achieved and desired goals [..., G] -> rewards [...]."""
@@ -16,20 +17,18 @@ Reward = Callable[[Tensor, Tensor], Tensor]
 
 @dataclass(frozen=True)
 class ReplayConfig:
-    """The memory and how goals are chosen in hindsight."""
+    """The replay buffer, and how goals are chosen in hindsight."""
 
     capacity: int = 10_000
-    """episodes kept of each replica; the oldest go first"""
+    """episodes kept of each replica; the oldest are overwritten first"""
     hindsight: float = 0.8
     """share of samples whose goal is replaced by one achieved later in the same episode; 0: none"""
     goals_by_score: bool = False
-    """choose those goals in proportion to the influence of the step that achieved them (a negative result)"""
+    """choose those goals in proportion to the influence of the step that achieved them (the paper tried it in vain)"""
 
     def __post_init__(self) -> None:
-        if self.capacity < 1:
-            raise ValueError(f"replay.capacity must be at least 1 episode; got {self.capacity}.")
-        if not 0 <= self.hindsight <= 1:
-            raise ValueError(f"replay.hindsight is a probability; got {self.hindsight}.")
+        check_least(self, 1, "capacity")
+        check_between(self, 0, 1, "hindsight")
 
 
 @dataclass
@@ -40,11 +39,12 @@ class Batch:
     action: Tensor  # [R, B, A]
     next_inputs: Tensor  # [R, B, D + G]
     reward: Tensor  # [R, B]
-    bootstrap: Tensor  # [R, B]: 0 where the world terminated, else 1
-    score: Tensor  # [R, B]: CAI of the state that the transition starts from
+    bootstrap: Tensor  # [R, B]: 0 where the episode terminated, else 1
+    score: Tensor  # [R, B]: of the state that the transition starts from
     episode: Tensor  # [R, B]: where it came from
     time: Tensor  # [R, B]
     weight: Tensor | None = None  # [R, B]: of its squared error
+    noise: Tensor | None = None  # [R, B, n]: uniform random numbers for the agent
 
     def split(self, size: int) -> "list[Batch]":
         """Batches of at most `size` transitions a replica."""
@@ -53,31 +53,53 @@ class Batch:
         return [Batch(**{name: part[i] for name, part in parts.items()}) for i in range(len(parts["reward"]))]
 
 
-class Replay:
-    """A ring of episodes; slot i of every replica is filled at the same time, with episodes of any length."""
+class ReplayBuffer:
+    """A ring of episodes of any length; slot i of every replica is filled at the same time."""
 
     def __init__(
-        self, replicas: int, capacity: int, steps: int, sizes: tuple[int, int, int], device: torch.device | str
+        self,
+        replicas: int,
+        capacity: int,
+        steps: int,
+        sizes: tuple[int, int, int],
+        device: torch.device | str,
+        labels: bool = False,
     ) -> None:
-        """`sizes` are those of an observation, an action and a goal."""
+        """Allocate the buffer.
+
+        Args:
+            replicas: R
+            capacity: episodes kept of each replica
+            steps: the longest episode
+            sizes: columns of an observation, an action and a goal
+            device: where it is kept
+            labels: whether the exact label of influence is stored, too
+        """
         obs, action, goal = sizes
-        self.replicas, self.capacity, self.steps = replicas, capacity, steps
-        self.stored = 0  # episodes a replica so far, also those that have gone
+        self.replicas = replicas
+        self.capacity = capacity
+        self.steps = steps
+        self.stored = 0  # episodes of each replica so far, including those that were overwritten
 
         def zeros(*shape: int, dtype: torch.dtype = torch.float32) -> Tensor:
             return torch.zeros(replicas, capacity, *shape, dtype=dtype, device=device)
 
-        self.observation, self.action = zeros(steps + 1, obs), zeros(steps, action)
-        self.achieved_goal, self.desired_goal = zeros(steps + 1, goal), zeros(steps + 1, goal)
-        self.score = zeros(steps)  # CAI(s_t)
+        self.observation = zeros(steps + 1, obs)
+        self.action = zeros(steps, action)
+        self.achieved_goal = zeros(steps + 1, goal)
+        self.desired_goal = zeros(steps + 1, goal)
+        self.score = zeros(steps)  # of the signal
         self.sampled = zeros(steps, dtype=torch.bool)  # the action was drawn from a known law with full support
         self.length = zeros(dtype=torch.int64)  # 0: empty
         self.terminated = zeros(dtype=torch.bool)
+        self.label = zeros(steps, dtype=torch.bool) if labels else None  # the action influences the object
         self.rows = torch.arange(replicas, device=device)[:, None]  # picks each replica's own when indexing
 
-    FIELDS = (
-        "observation", "action", "achieved_goal", "desired_goal", "score", "sampled", "length", "terminated",
-    )  # fmt: skip
+    @property
+    def fields(self) -> list[str]:
+        """Names of the tensors [R, E, ...] that make up the buffer."""
+        names = ["observation", "action", "achieved_goal", "desired_goal", "score", "sampled", "length", "terminated"]
+        return names if self.label is None else [*names, "label"]
 
     @property
     def size(self) -> int:
@@ -85,12 +107,12 @@ class Replay:
         return min(self.stored, self.capacity)
 
     def slots(self, count: int) -> Tensor:
-        """Where the newest `count` episodes lie, oldest of them first."""
+        """Slots of the newest `count` episodes, the oldest first."""
         first = self.stored - min(count, self.size)
         return torch.arange(first, self.stored, device=self.length.device) % self.capacity
 
     def store(self, episodes: Mapping[str, np.ndarray[Any, Any]]) -> Tensor:
-        """Takes in W episodes of each replica, arrays [R, W, ...] by field name; gives their slots [W]."""
+        """Store W episodes of each replica, arrays [R, W, ...] by field name; return their slots [W]."""
         count = episodes["length"].shape[1]
         slots = torch.arange(self.stored, self.stored + count, device=self.length.device) % self.capacity
         for name, value in episodes.items():
@@ -101,11 +123,11 @@ class Replay:
         return slots
 
     def valid(self) -> Tensor:
-        """Which steps are real: neither padding nor empty, [R, E, T]."""
+        """Which steps are neither padding nor empty: [R, E, T]."""
         return valid_steps(self.length, self.steps)
 
     def favour_newest(self, weight: Tensor, count: int, share: float) -> Tensor:
-        """Weights [R, E, T] scaled so that the newest `count` episodes have this share (or all)."""
+        """Scale weights [R, E, T] so that the newest `count` episodes have this share (or all)."""
         newest = self.slots(count)
         if len(newest) == self.size:
             return weight
@@ -115,40 +137,43 @@ class Replay:
         return new * (share / new_total) + old * ((1 - share) / old_total)
 
     def state(self) -> dict[str, Any]:
-        """Everything it holds, without the empty slots."""
-        return {"stored": self.stored} | {name: getattr(self, name)[:, : self.size].clone() for name in self.FIELDS}
+        """The content without the empty slots, for a checkpoint."""
+        return {"stored": self.stored} | {name: getattr(self, name)[:, : self.size].clone() for name in self.fields}
 
     def restore(self, state: Mapping[str, Any]) -> None:
-        """Puts back what `state` gave; the capacity may have grown unless the ring was full."""
+        """Put back what `state` returned; the capacity may have grown unless the ring was full."""
         size = state["length"].shape[1]
         if size > self.capacity or (state["stored"] > size and size != self.capacity):
-            raise ValueError(f"A full memory of {size} episodes cannot be continued with one of {self.capacity}.")
+            raise ValueError(
+                f"A full replay buffer of {size} episodes cannot be resumed with capacity {self.capacity}."
+            )
         self.stored = state["stored"]
-        for name in self.FIELDS:
+        for name in self.fields:
             getattr(self, name)[:, :size] = state[name].to(self.length.device)
 
 
 def valid_steps(length: Tensor, steps: int) -> Tensor:
-    """Which of `steps` steps lie before the end of their episode: length [R, E] -> [R, E, T]."""
+    """Which of `steps` steps are before the end of their episode: length [R, E] -> [R, E, T]."""
     return torch.arange(steps, device=length.device) < length[..., None]
 
 
 class Weights:
-    """How likely each step of the memory is to be drawn: one number a step, and their running sum over episodes."""
+    """How likely each stored step is to be drawn: one weight per step, and their running sum over episodes."""
 
-    def __init__(self, replay: Replay, even: bool) -> None:
-        """`even`: all steps of an episode weigh the same, which saves a running sum over them."""
-        self.replay, self.even = replay, even
+    def __init__(self, replay: ReplayBuffer, even: bool) -> None:
+        """`even`: all steps of an episode have the same weight, which saves a running sum over them."""
+        self.replay = replay
+        self.even = even
         self.step = torch.zeros_like(replay.score)  # [R, E, T]
         self.running = torch.zeros(self.step.shape[:2], dtype=torch.float64, device=self.step.device)  # [R, E]
 
     def fill(self, weight: Tensor) -> None:
-        """Sets all weights [R, E, T], in place: recorded graphs read these tensors."""
+        """Set all weights [R, E, T] in place: recorded graphs read these tensors."""
         self.step.copy_(weight)
         self.running.copy_(running_sum(weight.sum(-1, dtype=torch.float64)))
 
     def draw(self, noise: Tensor) -> tuple[Tensor, Tensor]:
-        """Uniform numbers [R, B, 2] -> episode and time [R, B], each step in proportion to its weight.
+        """Draw steps in proportion to their weight: uniform numbers [R, B, 2] -> episode and time [R, B].
 
         The first number picks the episode, the second the step within it; a step of weight zero is never picked.
         """
@@ -165,11 +190,11 @@ def pick(running: Tensor, noise: Tensor) -> Tensor:
     return (running <= noise[..., None] * running[..., -1:]).sum(-1).clamp(max=running.shape[-1] - 1)
 
 
-NOISE = 4  # uniform numbers that one sample takes: episode, time, whether and which hindsight goal
+NOISE = 4  # uniform numbers per sample: episode, time, whether and which hindsight goal
 
 
-def sample(replay: Replay, weights: Weights, noise: Tensor, reward: Reward, config: ReplayConfig) -> Batch:
-    """Draws transitions by weights, replaces goals by later achieved ones, recomputes rewards: noise [R, B, 4]."""
+def sample(replay: ReplayBuffer, weights: Weights, noise: Tensor, reward: Reward, config: ReplayConfig) -> Batch:
+    """Draw transitions by weights, replace goals by later achieved ones, recompute rewards: noise [R, B, 4]."""
     episode, time = weights.draw(noise[..., :2])
     at = (replay.rows, episode)
     length = replay.length[at]  # [R, B]
@@ -194,7 +219,7 @@ def sample(replay: Replay, weights: Weights, noise: Tensor, reward: Reward, conf
 
 
 def hindsight_by_score(score: Tensor, time: Tensor, length: Tensor, noise: Tensor) -> Tensor:
-    """A goal index in t + 1 .. length, index k in proportion to score[k - 1], the influence of the step into it."""
+    """Draw a goal index in t + 1 .. length, index k in proportion to score[k - 1], that of the step into it."""
     step = torch.arange(score.shape[-1], device=score.device)  # step k leads to the goal at k + 1
     possible = (step >= time[..., None]) & (step < length[..., None])  # [R, B, T]
     running = running_sum((score.clamp(min=0) + 1e-8).double() * possible)

@@ -13,7 +13,7 @@ from torch import Tensor, nn
 from butfor.models.networks import make_generators
 from butfor.runs.files import load_tensors, save_tensors
 from butfor.spaces.actions import ActionLaw
-from butfor.training.agents.ddpg import Agent, AgentConfig, Normalizer, load_policy, save_agent
+from butfor.training.agents.policy import AgentConfig, Normalizer, load_policy, save_agent
 from butfor.training.replay import Batch
 
 OBS, GOAL, ACTION, ROWS = 4, 2, 3, 24

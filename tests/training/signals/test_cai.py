@@ -15,11 +15,11 @@ from butfor.influence.influence import Influence
 from butfor.influence.scoring import ScoreConfig, score_states
 from butfor.models.dynamics import ModelConfig
 from butfor.models.networks import make_generators
-from butfor.training.replay import Replay
-from butfor.training.signals.cai import OnlineConfig, OnlineInfluence, batches_due
-from butfor.training.signals.transitions import BLOCK, Memory
+from butfor.training.replay import ReplayBuffer
+from butfor.training.signals.cai import CaiConfig, CaiSignal, batches_due
+from butfor.training.signals.transitions import BLOCK, TransitionTable
 
-SMALL = OnlineConfig(
+SMALL = CaiConfig(
     network=ModelConfig(layers=2, width=8, activation="tanh", spectral_norm_hidden=False),
     scoring=ScoreConfig(actions=4),
     batch_size=16,
@@ -28,11 +28,11 @@ SMALL = OnlineConfig(
 )
 
 
-def make(replay: Replay, seeds: list[int], config: OnlineConfig = SMALL) -> OnlineInfluence:
-    return OnlineInfluence(config, Memory(replay, LAW, {"object": ENTITY}, SCALE), make_generators(seeds))
+def make(replay: ReplayBuffer, seeds: list[int], config: CaiConfig = SMALL) -> CaiSignal:
+    return CaiSignal(config, TransitionTable(replay, LAW, {"object": ENTITY}, SCALE), make_generators(seeds))
 
 
-def with_settings(**changes: Any) -> OnlineConfig:
+def with_settings(**changes: Any) -> CaiConfig:
     return dataclasses.replace(SMALL, **changes)
 
 
@@ -41,7 +41,7 @@ def with_settings(**changes: Any) -> OnlineConfig:
 
 @pytest.mark.parametrize("warmup", [1, 100, 150, 200, 300])
 def test_rounds_follow_the_schedule_episode_by_episode(warmup: int) -> None:
-    config = OnlineConfig()
+    config = CaiConfig()
     for episode in range(1, 10_401):
         step = episode - 1
         expected = 0
@@ -57,21 +57,21 @@ def test_rounds_follow_the_schedule_episode_by_episode(warmup: int) -> None:
 
 def test_the_paper_sized_schedule_adds_up() -> None:
     """One round of 40,000, 50 of 10,000 and 50 of 5,000 batches."""
-    due = [batches_due(OnlineConfig(), episode, 200) for episode in range(1, 20_001)]
+    due = [batches_due(CaiConfig(), episode, 200) for episode in range(1, 20_001)]
     assert sum(due) == 40_000 + 50 * 10_000 + 50 * 5_000 == 790_000
     assert [episode for episode, batches in enumerate(due, 1) if batches][:3] == [200, 300, 400]
     assert max(episode for episode, batches in enumerate(due, 1) if batches) == 10_200
 
 
 def test_a_schedule_of_ones_own_counts_up_to_its_episodes() -> None:
-    config = OnlineConfig(every=3, schedule=((4, 9), (7, 5)))
+    config = CaiConfig(every=3, schedule=((4, 9), (7, 5)))
     assert [batches_due(config, episode, 1) for episode in range(12)] == [0, 9, 0, 0, 9, 0, 0, 5, 0, 0, 0, 0]
 
 
 # --- on what --------------------------------------------------------------------------------------
 
 
-def shares(model: OnlineInfluence) -> Tensor:
+def shares(model: CaiSignal) -> Tensor:
     """The chance of every step [R, E, T]."""
     model.choose_data()
     weight = model.weights.step.double()
@@ -148,7 +148,7 @@ def test_without_any_sampled_step_nothing_is_drawn_from_empty_slots() -> None:
 # --- fitting --------------------------------------------------------------------------------------
 
 
-def plain_fit(model: Any, replay: Replay, batches: int, seed: int, replica: int) -> tuple[float, Any]:
+def plain_fit(model: Any, replay: ReplayBuffer, batches: int, seed: int, replica: int) -> tuple[float, Any]:
     """One replica, batch by batch: Gaussian likelihood of the scaled change of the entity, torch's own Adam."""
     optimizer = torch.optim.Adam(model.parameters(), lr=SMALL.learning_rate, betas=SMALL.betas)
     generator = make_generators([seed])[0]
@@ -303,7 +303,7 @@ def test_more_episodes_than_are_scored_at_a_time_are_scored_alike() -> None:
      ("newest", 2100, 1000), ("newest", 600, 600), ("newest", 999, 999)],
 )  # fmt: skip
 def test_which_episodes_are_scored_anew(rescore: Any, stored: int, expected: int) -> None:
-    replay = Replay(1, 3000, 1, (OBS, ACTION, 1), "cpu")
+    replay = ReplayBuffer(1, 3000, 1, (OBS, ACTION, 1), "cpu")
     replay.stored = stored
     slots = make(replay, [0], with_settings(rescore=rescore, every=100)).slots_to_score()
     assert torch.equal(slots, torch.arange(stored - expected, stored))
@@ -330,8 +330,8 @@ SEVERAL = {"both": (3, 1), "first": (0, 1), "last": (3,)}  # predicted are colum
 DIMS = [[2, 1], [0, 1], [2]]
 
 
-def several(replay: Replay, combine: str) -> OnlineInfluence:
-    return OnlineInfluence(SMALL, Memory(replay, LAW, SEVERAL, (5.0, *SCALE)), make_generators([5, 6]), combine)
+def several(replay: ReplayBuffer, combine: str) -> CaiSignal:
+    return CaiSignal(SMALL, TransitionTable(replay, LAW, SEVERAL, (5.0, *SCALE)), make_generators([5, 6]), combine)
 
 
 @pytest.mark.parametrize("combine", ["sum", "max", "both", "first", "last"])
@@ -398,9 +398,9 @@ def test_actions_are_compared_by_the_configured_form() -> None:
 )
 def test_impossible_settings_are_refused(settings: dict[str, Any], message: str) -> None:
     with pytest.raises(ValueError, match=message):
-        OnlineConfig(**settings)
+        CaiConfig(**settings)
 
 
 def test_an_unknown_kind_of_rescoring_is_refused() -> None:
     with pytest.raises(ValueError, match="sometimes"):
-        OnlineConfig(rescore="sometimes")  # type: ignore[arg-type]
+        CaiConfig(rescore="sometimes")  # type: ignore[arg-type]

@@ -15,9 +15,9 @@ from torch import Tensor
 import butfor.training.signals.disagreement
 from butfor.models.fitting import Fitting
 from butfor.models.networks import make_generators
-from butfor.training.replay import Replay
-from butfor.training.signals.disagreement import Disagreement, Ensemble, EnsembleConfig, OnlineDisagreement
-from butfor.training.signals.transitions import BLOCK, Memory
+from butfor.training.replay import ReplayBuffer
+from butfor.training.signals.disagreement import Disagreement, DisagreementSignal, Ensemble, EnsembleConfig
+from butfor.training.signals.transitions import BLOCK, TransitionTable
 
 SIZES = (4, 2, 3)
 SMALL = EnsembleConfig(members=3, layers=2, width=8, batch_size=16, newest=2, newest_from=4)
@@ -229,11 +229,11 @@ def test_mistakes_are_named(fitted: Disagreement) -> None:
 # --- an agent's memory ----------------------------------------------------------------------------
 
 
-def make(replay: Replay, seeds: list[int], config: EnsembleConfig = SMALL) -> OnlineDisagreement:
-    return OnlineDisagreement(config, Memory(replay, LAW, {"object": ENTITY}, SCALE), make_generators(seeds))
+def make(replay: ReplayBuffer, seeds: list[int], config: EnsembleConfig = SMALL) -> DisagreementSignal:
+    return DisagreementSignal(config, TransitionTable(replay, LAW, {"object": ENTITY}, SCALE), make_generators(seeds))
 
 
-def plain_fit(replay: Replay, batches: int, seeds: tuple[int, int], replica: int) -> tuple[float, list[Any]]:
+def plain_fit(replay: ReplayBuffer, batches: int, seeds: tuple[int, int], replica: int) -> tuple[float, list[Any]]:
     """The members of one replica as models of their own, batch by batch; mean over members of the summed loss."""
     start = make(memory([replica], 1), [seeds[0]]).model
     generator, total = make_generators([seeds[1]])[0], 0.0

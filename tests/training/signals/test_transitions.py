@@ -13,7 +13,7 @@ from support.replay_buffers import ENTITY, LAW, SCALE, STEPS, memory, world
 from butfor.models.bayesian import BayesianNetwork, VimeConfig
 from butfor.models.dynamics import target_columns
 from butfor.models.networks import make_generators
-from butfor.training.signals.transitions import Memory, Units
+from butfor.training.signals.transitions import TransitionTable, Units
 from butfor.training.signals.vime import Vime
 
 DATA = world(300, 0)
@@ -39,7 +39,7 @@ def test_a_memory_as_a_table() -> None:
     replay = memory([0, 1], 6)
     first, second = ENTITY
     for entities in ({"object": ENTITY}, {"object": ENTITY[::-1]}, {"one": [second], "other": [second, first]}):
-        table = Memory(replay, LAW, entities, SCALE)
+        table = TransitionTable(replay, LAW, entities, SCALE)
         assert table.sizes == (4, 2, 2)
         assert table.units.scale == list(SCALE)
         inputs, target, valid = table.episodes(torch.tensor([4, 1]))

@@ -15,9 +15,9 @@ from torch.distributions import Normal, kl_divergence
 
 from butfor.models.bayesian import BayesianNetwork, VimeConfig, draw_noise, gain_of_steps
 from butfor.models.networks import make_generators
-from butfor.training.replay import Replay
-from butfor.training.signals.transitions import BLOCK, Memory
-from butfor.training.signals.vime import OnlineVime, RunningMedian, Vime
+from butfor.training.replay import ReplayBuffer
+from butfor.training.signals.transitions import BLOCK, TransitionTable
+from butfor.training.signals.vime import RunningMedian, Vime, VimeSignal
 
 SMALL = VimeConfig(layers=2, width=8, samples=3, batch_size=16, group=3, steps=2, kl_weight=1e-3)
 
@@ -221,11 +221,11 @@ def test_a_saved_one_scores_the_same(fitted: Vime, tmp_path: Path) -> None:
 # --- an agent's memory ----------------------------------------------------------------------------
 
 
-def make(replay: Replay, seeds: list[int], config: VimeConfig = SMALL) -> OnlineVime:
-    return OnlineVime(config, Memory(replay, LAW, {"object": ENTITY}, SCALE), make_generators(seeds))
+def make(replay: ReplayBuffer, seeds: list[int], config: VimeConfig = SMALL) -> VimeSignal:
+    return VimeSignal(config, TransitionTable(replay, LAW, {"object": ENTITY}, SCALE), make_generators(seeds))
 
 
-def plain_fit(model: BayesianNetwork, replay: Replay, batches: int, seed: int, replica: int) -> float:
+def plain_fit(model: BayesianNetwork, replay: ReplayBuffer, batches: int, seed: int, replica: int) -> float:
     """One replica, batch by batch, by torch.distributions and torch's own Adam; the summed loss."""
     optimizer = torch.optim.Adam(model.parameters(), lr=SMALL.learning_rate)
     generator = make_generators([seed])[0]
@@ -276,8 +276,8 @@ def test_fitting_is_a_plain_loop_for_each_replica(batches: int) -> None:
 
 
 def test_every_number_learns_and_the_loss_falls() -> None:
-    table = Memory(memory([0, 1], 30), LAW, {"object": (1,)}, (2.0,))
-    vime = OnlineVime(SMALL, table, make_generators([5, 6]))
+    table = TransitionTable(memory([0, 1], 30), LAW, {"object": (1,)}, (2.0,))
+    vime = VimeSignal(SMALL, table, make_generators([5, 6]))
     vime.choose_data()
     before, generators = copy.deepcopy(vime.model.state_dict()), make_generators([8, 9])
     first = vime.fit(20, generators)
@@ -351,7 +351,7 @@ def test_replicas_at_once_are_each_replica_alone() -> None:
 
 
 def test_a_restored_one_goes_on_as_if_never_saved() -> None:
-    def go_on(vime: OnlineVime) -> None:
+    def go_on(vime: VimeSignal) -> None:
         vime.choose_data()
         vime.fit(5, make_generators([1, 2]))
         vime.score(vime.replay.slots(2), make_generators([3, 4]))

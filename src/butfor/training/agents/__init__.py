@@ -1,1 +1,63 @@
-"""Placeholder."""
+"""Agents: what acts and learns from batches. Read `ddpg.py` first.
+
+An agent is one file, its settings, and one line in `AGENTS`. The training loop draws the batches; an agent sees nothing
+of the replay buffer.
+"""
+
+from collections.abc import Callable, Mapping, Sequence
+from typing import TYPE_CHECKING, Any, Protocol
+
+import torch
+from torch import Tensor
+
+from butfor.training.agents.ddpg import DDPG
+from butfor.training.agents.policy import AgentConfig, Policy, TrainedPolicy, load_policy, save_agent
+from butfor.training.agents.td3 import TD3, TD3Config
+from butfor.training.replay import Batch
+
+if TYPE_CHECKING:
+    from butfor.training.settings import Config
+
+__all__ = [
+    "AGENTS", "DDPG", "TD3", "Agent", "AgentConfig", "Policy", "TD3Config", "TrainedPolicy", "load_policy",
+    "save_agent",
+]  # fmt: skip
+
+
+class Agent(Protocol):
+    """R agents that learn together; replicas never mix."""
+
+    policy: Policy
+    """observation and goal to an action in [-1, 1], as a module that can be copied and saved"""
+    noise_size: int
+    """uniform random numbers per transition that `update` reads from `batch.noise`"""
+
+    def update(self, batch: Batch, index: int) -> tuple[Tensor, Tensor]:
+        """Learn from a batch, the update with this index after an episode: statistics [R, 3], TD errors [R, B]."""
+        ...
+
+    def changes(self) -> list[Any]:
+        """The modules, optimisers and tensors that `update` writes to."""
+        ...
+
+    def state_dict(self) -> Mapping[str, Tensor]:
+        """The tensors to save with the trained policy; names of target networks begin with "target"."""
+        ...
+
+    def state(self) -> dict[str, Any]:
+        """Everything that a checkpoint must contain."""
+        ...
+
+    def restore(self, state: Mapping[str, Any]) -> None:
+        """Put back what `state` returned."""
+        ...
+
+
+# The algorithm's name in the settings -> the agent, given sizes of inputs and actions, first weights and device.
+Make = Callable[["Config", int, int, Sequence[torch.Generator], torch.device], Agent]
+AGENTS: dict[str, Make] = {
+    "ddpg": lambda config, inputs, actions, streams, device: DDPG(inputs, actions, config.agent, streams, device),
+    "td3": lambda config, inputs, actions, streams, device: TD3(
+        inputs, actions, config.agent, streams, device, config.td3
+    ),
+}

@@ -1,1 +1,82 @@
-"""Placeholder."""
+"""Signals: a score of every stored step, which priority, bonus, exploration or reward use. Read `cai.py` first.
+
+CAI is one signal among others; VIME and disagreement are its rivals, `moved`, `nearness` and `oracle` are controls. A
+signal is one file, its settings, and one line in `SIGNALS`.
+"""
+
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Protocol
+
+import torch
+from torch import Tensor
+
+from butfor.models.dynamics import GaussianDynamics
+from butfor.training.signals.cai import CaiConfig, CaiSignal
+from butfor.training.signals.disagreement import Disagreement, DisagreementSignal, EnsembleConfig
+from butfor.training.signals.moved import MovedConfig, MovedSignal
+from butfor.training.signals.nearness import NearnessConfig, NearnessSignal
+from butfor.training.signals.oracle import OracleSignal
+from butfor.training.signals.transitions import TransitionTable
+from butfor.training.signals.vime import Vime, VimeSignal
+
+if TYPE_CHECKING:
+    from butfor.training.goal_env import GoalEnv
+    from butfor.training.settings import Config
+
+__all__ = [
+    "LABELS", "SIGNALS", "CaiConfig", "CaiSignal", "Disagreement", "DisagreementSignal", "EnsembleConfig",
+    "MovedConfig", "MovedSignal", "NearnessConfig", "NearnessSignal", "OracleSignal", "Signal", "Vime", "VimeSignal",
+]  # fmt: skip
+
+
+class Signal(Protocol):
+    """A score of every step in the replay buffer, of R replicas at once."""
+
+    learns: bool
+    """whether it has a model, which is fitted in rounds; without one, episodes are scored when they are stored"""
+
+    def fit(self, batches: int, generators: Sequence[torch.Generator], fast: bool = True) -> Tensor:
+        """Train on batches of the replay buffer; their summed loss [R]."""
+        ...
+
+    def score(self, slots: Tensor, generators: Sequence[torch.Generator]) -> None:
+        """Write the scores of the episodes in these slots to `replay.score`."""
+        ...
+
+    def stale(self) -> Tensor:
+        """The slots to score again after a round of training."""
+        ...
+
+    def action_model(self) -> tuple[GaussianDynamics, Callable[[Tensor, Tensor], Tensor]] | None:
+        """For active exploration: a model of outcomes, and the score of K actions by it; None if there is none."""
+        ...
+
+    def prepare(self, fast: bool) -> None:
+        """On a GPU, record what `fit` does before the first episode."""
+        ...
+
+    def save(self, folder: Path, seed: int) -> None:
+        """Write the model to the run folder."""
+        ...
+
+    def state(self) -> dict[str, Any]:
+        """Everything that a checkpoint must contain."""
+        ...
+
+    def restore(self, state: Any) -> None:
+        """Put back what `state` returned."""
+        ...
+
+
+# The signal's name in the settings -> the signal, from settings, transitions, environment and first weights.
+Make = Callable[["Config", TransitionTable, "GoalEnv", Sequence[torch.Generator]], Signal]
+SIGNALS: dict[str, Make] = {
+    "cai": lambda config, table, env, streams: CaiSignal(config.cai, table, streams, config.combine, config.fit_every),
+    "vime": lambda config, table, env, streams: VimeSignal(config.vime, table, streams),
+    "disagreement": lambda config, table, env, streams: DisagreementSignal(config.disagreement, table, streams),
+    "moved": lambda config, table, env, streams: MovedSignal(config.moved, table),
+    "nearness": lambda config, table, env, streams: NearnessSignal(config.nearness, table, *env.positions),
+    "oracle": lambda config, table, env, streams: OracleSignal(table),
+}
+LABELS = {"oracle": ("exact",)}  # what a signal needs the environment to report

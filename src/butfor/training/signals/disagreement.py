@@ -14,11 +14,12 @@ from butfor.models.capture import compiled
 from butfor.models.dynamics import split_table
 from butfor.models.fitting import FitConfig, Fitting, make_optimizer, train_step
 from butfor.models.networks import ACTIVATIONS, Activation, InputNorm, Linear, draw_uniform, make_generators
+from butfor.runs.config import check_between, check_choices, check_least, check_positive
 from butfor.spaces.action_checks import GUESSED, warn_untried
 from butfor.spaces.arrays import Array, check_entities, check_table, check_transitions, like
 from butfor.spaces.entities import Entities
-from butfor.training.replay import Weights
-from butfor.training.signals.transitions import Memory, Rounds, Units, load_model, save_model
+from butfor.training.signals.learned import LearnedSignal
+from butfor.training.signals.transitions import TransitionTable, Units, load_model, save_model
 
 AT_ONCE = {"cpu": 2**20, "cuda": 2**28}  # activations: what stays in a processor's cache, or in 4 GiB of a GPU
 
@@ -51,21 +52,12 @@ class EnsembleConfig:
     """after a round, score the whole memory anew, or only what never was: each episode keeps its first score"""
 
     def __post_init__(self) -> None:
-        if self.members < 2:
-            raise ValueError(f"members must be at least 2, to disagree; got {self.members}.")
-        for name in ("layers", "width", "batch_size", "newest"):
-            if getattr(self, name) < 1:
-                raise ValueError(f"{name} must be at least 1; got {getattr(self, name)}.")
-        if self.normalize_input and self.batch_size < 2:
-            raise ValueError("batch_size is 1, but normalize_input needs batches of at least 2; change one of them.")
-        if self.activation not in ACTIVATIONS:
-            raise ValueError(f"activation is {self.activation!r}; it must be one of {', '.join(ACTIVATIONS)}.")
-        if not self.learning_rate > 0:
-            raise ValueError(f"learning_rate must be positive; got {self.learning_rate}.")
-        if not 0 <= self.newest_share < 1:
-            raise ValueError(f"newest_share must lie in [0, 1); got {self.newest_share}.")
-        if self.rescore not in ("all", "once"):
-            raise ValueError(f"rescore is {self.rescore!r}; it must be 'all' or 'once'.")
+        check_least(self, 2, "members")  # one member has nothing to disagree with
+        check_least(self, 1, "layers", "width", "newest")
+        check_least(self, 2 if self.normalize_input else 1, "batch_size")  # a batch of 1 has no spread
+        check_choices(self, "activation", "rescore")
+        check_positive(self, "learning_rate")
+        check_between(self, 0, 1, "newest_share", open_end=True)
 
 
 class Ensemble(nn.Module):
@@ -204,40 +196,34 @@ def _make(sizes: tuple[int, int, int], config: dict[str, Any], generators: Seque
     return Ensemble(sizes, EnsembleConfig(**config | {"betas": tuple(config["betas"])}), generators)
 
 
-class OnlineDisagreement:
-    """R ensembles with their optimiser; `fit` takes batches from the memory, `score` scores its transitions."""
+class DisagreementSignal(LearnedSignal):
+    """Disagreement at every stored state and action."""
 
-    def __init__(self, config: EnsembleConfig, memory: Memory, generators: Sequence[torch.Generator]) -> None:
-        replay, device = memory.replay, memory.device
-        self.config, self.memory, self.replay = config, memory, replay
-        self.model = Ensemble(self.memory.sizes, config, generators).to(device)
-        self.model.eval()  # but for `fit`
-        self.optimizer = make_optimizer(self.model, FitConfig(learning_rate=config.learning_rate, betas=config.betas))
-        self.weights = Weights(replay, even=True)
-        self.scored = 0  # episodes stored when last something was scored
-        self._loss = compiled(self.model.loss, device)
-        self.rounds = Rounds(self.model, self.optimizer, self._draw, self._steps, replay)
+    def __init__(self, config: EnsembleConfig, table: TransitionTable, generators: Sequence[torch.Generator]) -> None:
+        """Draw the first weights, one generator per replica."""
+        model = Ensemble(table.sizes, config, generators).to(table.device)
+        fitting = FitConfig(learning_rate=config.learning_rate, betas=config.betas)
+        super().__init__(model, make_optimizer(model, fitting), table)
+        self.config = config
+        self.scored = 0  # episodes stored at the last scoring
+        self._loss = compiled(self.model.loss, table.device)
 
-    def choose_data(self) -> None:
-        """Sets which steps the coming batches are drawn from: all, with a share from the newest where that is due."""
-        replay, config = self.replay, self.config
-        weight = replay.valid().float()
-        if replay.stored > config.newest_from:
-            weight = replay.favour_newest(weight, config.newest, config.newest_share)
-        self.weights.fill(weight)
+    def weigh_data(self) -> Tensor:
+        """All steps, with a share of the newest once that is due."""
+        weight = self.replay.valid().float()
+        if self.replay.stored > self.config.newest_from:
+            weight = self.replay.favour_newest(weight, self.config.newest, self.config.newest_share)
+        return weight
 
-    def fit(self, batches: int, generators: Sequence[torch.Generator], fast: bool = True) -> Tensor:
-        """Trains on batches of the chosen data; their summed loss [R]. `fast` lets a GPU round to TF32."""
-        return self.rounds.fit(batches, generators, fast)
-
-    def _draw(self, batches: int, generators: Sequence[torch.Generator]) -> list[Tensor]:
-        """The random numbers of a block."""
+    def draw(self, batches: int, generators: Sequence[torch.Generator]) -> list[Tensor]:
+        """Where the transitions of a block come from: [R, steps, M, batch, 2]."""
         return [draw_uniform(generators, batches, self.config.members, self.config.batch_size, 2)]
 
-    def _steps(self, noise: Tensor) -> Tensor:
-        """A block of optimiser steps from noise [R, steps, M, batch, 2]; their summed loss [R]."""
+    def take_steps(self, *numbers: Tensor) -> Tensor:
+        """Take the optimiser steps of a block; their summed loss [R], mean over members."""
+        noise = numbers[0]
         episode, time = self.weights.draw(noise.flatten(1, 3))
-        tables = self.memory.table(self.replay.rows, episode, time)
+        tables = self.table.table(self.replay.rows, episode, time)
         inputs, target = (table.unflatten(1, noise.shape[1:4]) for table in tables)  # [R, steps, M, batch, ...]
         losses = [
             train_step(self._loss, self.optimizer, x.flatten(0, 1), y.flatten(0, 1))
@@ -246,29 +232,29 @@ class OnlineDisagreement:
         return torch.stack(losses).sum(0).view(-1, self.config.members).mean(1)
 
     def score(self, slots: Tensor, generators: Sequence[torch.Generator] = ()) -> None:
-        """Scores every transition of the episodes in these slots: the disagreement at (s_t, a_t); nothing is random."""
-        replay, dims = self.replay, range(self.model.target_size)
+        """Score every transition of the episodes in these slots: the disagreement at (s_t, a_t); nothing is random."""
+        replay = self.replay
+        dims = range(self.model.target_size)
         for part in slots.split(1000):
-            inputs, _, valid = self.memory.episodes(part)
+            inputs, _, valid = self.table.episodes(part)
             score = self.model.disagreement(inputs.flatten(1, 2), [dims])
             replay.score[:, part] = score.view(valid.shape) * valid
         self.scored = replay.stored
 
-    def slots_to_score(self) -> Tensor:
-        """The episodes to score after a round: all, or those never scored."""
+    def stale(self) -> Tensor:
+        """The episodes to score after a round: all, or those that were never scored."""
         everything = self.config.rescore == "all"
         return self.replay.slots(self.replay.size if everything else self.replay.stored - self.scored)
 
-    def save(self, path: Path | str, seed: int) -> None:
-        """Writes the ensembles as one public `Disagreement`; it draws no random numbers, so the seed is not needed."""
-        Disagreement(self.model, self.memory.units).save(path)
+    def save(self, folder: Path, seed: int) -> None:
+        """Write the ensembles as one public `Disagreement`, disagreement.safetensors; it needs no seed."""
+        Disagreement(self.model, self.table.units).save(folder / "disagreement.safetensors")
 
     def state(self) -> dict[str, Any]:
-        """Weights and optimiser."""
-        return {"model": self.model.state_dict(), "optimizer": self.optimizer.state_dict(), "scored": self.scored}
+        """Weights, optimiser, and how far the episodes are scored."""
+        return super().state() | {"scored": self.scored}
 
     def restore(self, state: dict[str, Any]) -> None:
-        """Puts back what `state` gave, before anything was recorded."""
-        self.model.load_state_dict(state["model"])
-        self.optimizer.load_state_dict(state["optimizer"])
+        """Put back what `state` returned, before anything is recorded."""
+        super().restore(state)
         self.scored = state["scored"]

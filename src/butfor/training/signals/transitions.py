@@ -1,4 +1,4 @@
-"""Transitions as networks learn from them: anyone's arrays in standard units, an agent's memory, and saved models."""
+"""Transitions as models learn from them, from arrays or from the replay buffer, and the files of fitted models."""
 
 import dataclasses
 from collections.abc import Callable, Mapping, Sequence
@@ -10,7 +10,6 @@ import gymnasium
 import torch
 from torch import Tensor, nn
 
-from butfor.models.capture import captured, matrix_precision
 from butfor.models.dynamics import (
     ModelConfig,
     Table,
@@ -25,16 +24,15 @@ from butfor.models.networks import make_generators
 from butfor.runs.files import load_tensors, save_tensors
 from butfor.spaces.action_checks import check_count
 from butfor.spaces.actions import ActionLaw
-from butfor.training.replay import Replay
+from butfor.training.replay import ReplayBuffer
 
 FORMAT_VERSION = 2
-BLOCK = 20  # batches drawn, and on a GPU recorded, at a time
 Module = TypeVar("Module", bound=nn.Module)
 
 
 @dataclass(frozen=True)
 class Units:
-    """How observations are centred and scaled, actions encoded and changes scaled, and which entities there are."""
+    """How observations are centred and scaled, actions encoded and changes scaled, and what the entities are."""
 
     law: ActionLaw
     entities: Mapping[str, Sequence[int]]
@@ -51,7 +49,7 @@ class Units:
         entities: Mapping[str, Sequence[int]],
         action_space: gymnasium.Space[Any] | None,
     ) -> "Units":
-        """Those of given transitions: mean and standard deviation of each column, and of each change."""
+        """Measure the mean and standard deviation of each column, and of each change."""
         law = check_count(ActionLaw.from_data(transitions[1]) if action_space is None else ActionLaw.of(action_space))
         scale = target_scale(transitions, entities, ModelConfig())
         center, spread = obs_range(transitions[0])
@@ -59,7 +57,7 @@ class Units:
 
     @property
     def dims(self) -> list[list[int]]:
-        """Where each entity's columns stand among the predicted ones."""
+        """Positions of each entity's columns among the predicted ones."""
         return entity_dims(self.entities)
 
     def table(self, transitions: Transitions, device: torch.device | str) -> Table:
@@ -69,19 +67,20 @@ class Units:
         return training_table(transitions, self.law, self.entities, numbers[0], device, *numbers[1:])
 
 
-class Memory:
-    """The transitions of an agent's memory as inputs and targets, in the world's own units."""
+class TransitionTable:
+    """The transitions of the replay buffer as inputs and targets, in the units of the environment."""
 
     def __init__(
         self,
-        replay: Replay,
+        replay: ReplayBuffer,
         law: ActionLaw,
         entities: Mapping[str, Sequence[int]],
         scale: Sequence[float],
     ) -> None:
-        """`scale` is the factor on the change of each column that belongs to any of the entities, in rising order."""
+        """`scale` is the factor on the change of each column that belongs to any entity, in rising order."""
         columns, size = target_columns(entities), replay.observation.shape[-1]
-        self.replay, self.device = replay, replay.observation.device
+        self.replay = replay
+        self.device = replay.observation.device
         named = {name: list(entity) for name, entity in entities.items()}
         self.units = Units(law, named, list(scale), [0.0] * size, [1.0] * size)
         self.sizes = (size, law.size, len(columns))  # of an observation, an action and a target
@@ -90,9 +89,9 @@ class Memory:
 
     def table(self, replica: Tensor, episode: Tensor, time: Tensor) -> Table:
         """Inputs [..., D + A] and targets [..., d] of the transitions at these indices, which broadcast."""
-        replay, at = self.replay, (replica, episode, time)
-        now, then = replay.observation[at], replay.observation[replica, episode, time + 1]
-        inputs = torch.cat([now, self.units.law.encode(replay.action[at])], -1)
+        now = self.replay.observation[replica, episode, time]
+        then = self.replay.observation[replica, episode, time + 1]
+        inputs = torch.cat([now, self.units.law.encode(self.replay.action[replica, episode, time])], -1)
         return inputs, (then - now)[..., self.columns] * self.factor
 
     def episodes(self, slots: Tensor) -> tuple[Tensor, Tensor, Tensor]:
@@ -101,46 +100,8 @@ class Memory:
         return *self.table(self.replay.rows[:, None], slots[:, None], time), self.replay.valid()[:, slots]
 
 
-class Rounds:
-    """Training on batches with replacement, in blocks that on a GPU are graphs, recorded once for each size.
-
-    `draw(batches, generators)` gives all random numbers of a block, a tensor [R, ...] each; `steps(*numbers)` takes its
-    optimiser steps and gives their summed loss [R]. The optimiser keeps its state from call to call.
-    """
-
-    def __init__(
-        self,
-        model: nn.Module,
-        optimizer: torch.optim.Optimizer,
-        draw: Callable[[int, Sequence[torch.Generator]], Sequence[Tensor]],
-        steps: Callable[..., Tensor],
-        replay: Replay,
-    ) -> None:
-        self.model, self.optimizer, self.draw, self.steps, self.replay = model, optimizer, draw, steps, replay
-        self._recorded: dict[int, Callable[..., Tensor]] = {}
-
-    def fit(self, batches: int, generators: Sequence[torch.Generator], fast: bool = True) -> Tensor:
-        """Trains on so many batches; their summed loss [R]. `fast` lets a GPU round matrix products to TF32."""
-        self.model.train()
-        total = torch.zeros(self.replay.replicas, device=self.replay.score.device)
-        for start in range(0, batches, BLOCK):
-            count = min(BLOCK, batches - start)
-            total += self.recorded(count, fast)(*self.draw(count, generators))
-        self.model.eval()
-        return total
-
-    def recorded(self, batches: int, fast: bool = True) -> Callable[..., Tensor]:
-        """`steps` for so many batches."""
-        if batches not in self._recorded:
-            examples = self.draw(batches, make_generators([0] * self.replay.replicas, self.replay.score.device))
-            self.model.train()
-            with matrix_precision("high" if fast else "highest"):
-                self._recorded[batches] = captured(self.steps, examples, [self.model, self.optimizer])
-        return self._recorded[batches]
-
-
 def save_model(path: Path | str, kind: str, model: Any, units: Units, replicas: int, seed: int = 0) -> None:
-    """One safetensors file with a JSON header; nothing in it is executable."""
+    """Write one safetensors file with a JSON header; nothing in it is executable."""
     header = dataclasses.asdict(units) | {
         "kind": kind,
         "format": FORMAT_VERSION,
@@ -159,13 +120,16 @@ def load_model(
     device: torch.device | str,
     replica: int | None,
 ) -> tuple[Module, Units, int]:
-    """What `save_model` wrote, all replicas or one of them: the model that `make` makes, its units and its seed.
+    """Load what `save_model` wrote, all replicas or one: the model, its units and its seed.
 
-    `make` is given the sizes of an observation, an action and a target, the settings, and a generator a replica.
+    `make` builds the model from the sizes of an observation, an action and a target, the settings, and one generator
+    per replica.
     """
     tensors, header = load_tensors(path)
     if header.get("kind") != kind:
-        raise ValueError(f"{path} holds {header.get('kind')!r}; expected {kind!r}. Load it by the class that wrote it.")
+        raise ValueError(
+            f"{path} contains {header.get('kind')!r}; expected {kind!r}. Load it with the class that wrote it."
+        )
     if header.get("format") not in (1, FORMAT_VERSION):
         raise ValueError(f"{path} has format {header.get('format')}; this version reads format {FORMAT_VERSION}.")
     try:
@@ -174,11 +138,11 @@ def load_model(
         count = header["replicas"]
         if replica is not None:
             if replica not in range(count):
-                raise ValueError(f"{path} holds {count} replicas, counted from 0; there is no replica {replica}.")
+                raise ValueError(f"{path} contains {count} replicas, counted from 0; there is no replica {replica}.")
             tensors = {name: value.unflatten(0, (count, -1))[replica] for name, value in tensors.items()}
         sizes = (header["obs_size"], law.size, len(units.scale))
         model = make(sizes, header["config"], make_generators([0] * (count if replica is None else 1)))
         model.load_state_dict(tensors)
         return model.to(device), units, header["seed"]
     except (KeyError, IndexError, TypeError, RuntimeError) as error:
-        raise ValueError(f"{path} does not hold the weights that its header describes: {error}") from error
+        raise ValueError(f"{path} does not contain the weights that its header describes: {error}") from error

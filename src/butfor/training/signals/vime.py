@@ -16,8 +16,8 @@ from butfor.models.networks import draw_uniform, make_generators
 from butfor.spaces.action_checks import GUESSED, warn_untried
 from butfor.spaces.arrays import Array, check_entities, check_table, check_transitions, like
 from butfor.spaces.entities import Entities
-from butfor.training.replay import Weights
-from butfor.training.signals.transitions import BLOCK, Memory, Rounds, Units, load_model, save_model
+from butfor.training.signals.learned import BLOCK, LearnedSignal
+from butfor.training.signals.transitions import TransitionTable, Units, load_model, save_model
 
 REPORT = 1000  # batches between two reports of progress
 
@@ -167,66 +167,56 @@ class RunningMedian(nn.Module):
         return torch.where(mean > 0, mean, 1.0)
 
 
-class OnlineVime:
-    """R Bayesian networks with their optimiser; `fit` takes batches from the memory, `score` scores its episodes."""
+class VimeSignal(LearnedSignal):
+    """Information gain of every stored transition over its usual size; each episode keeps its first score."""
 
-    def __init__(self, config: VimeConfig, memory: Memory, generators: Sequence[torch.Generator]) -> None:
-        replay, device = memory.replay, memory.device
-        self.config, self.memory, self.replay = config, memory, replay
-        self.model = BayesianNetwork(self.memory.sizes, config, generators).to(device)
-        self.model.eval()  # but for `fit`
-        self.optimizer = make_optimizer(self.model, FitConfig(learning_rate=config.learning_rate))
-        self.weights = Weights(replay, even=True)
-        self.median = RunningMedian(replay.replicas, replay.steps).to(device)
-        self.scored = 0  # episodes stored when last something was scored
-        self._loss = compiled(self.model.loss, device)
-        self.rounds = Rounds(self.model, self.optimizer, self._draw, self._steps, replay)
+    def __init__(self, config: VimeConfig, table: TransitionTable, generators: Sequence[torch.Generator]) -> None:
+        """Draw the first weights, one generator per replica."""
+        model = BayesianNetwork(table.sizes, config, generators).to(table.device)
+        optimizer = make_optimizer(model, FitConfig(learning_rate=config.learning_rate))
+        super().__init__(model, optimizer, table)
+        self.config = config
+        self.median = RunningMedian(self.replay.replicas, self.replay.steps).to(table.device)
+        self.scored = 0  # episodes stored at the last scoring
+        self._loss = compiled(self.model.loss, table.device)
 
-    def choose_data(self) -> None:
-        """The coming batches are drawn from all steps in memory alike."""
-        self.weights.fill(self.replay.valid().float())
-
-    def fit(self, batches: int, generators: Sequence[torch.Generator], fast: bool = True) -> Tensor:
-        """Trains on batches of the chosen data; their summed loss [R]. `fast` lets a GPU round to TF32."""
-        return self.rounds.fit(batches, generators, fast)
-
-    def _draw(self, batches: int, generators: Sequence[torch.Generator]) -> list[Tensor]:
-        """The random numbers of a block: where the batches come from, and the noise of their weights."""
+    def draw(self, batches: int, generators: Sequence[torch.Generator]) -> list[Tensor]:
+        """Where the transitions of a block come from, and the noise of the drawn weights."""
         config = self.config
         places = draw_uniform(generators, batches * config.batch_size, 2)
         return [places, draw_noise(generators, batches, config.samples, self.model.size)]
 
-    def _steps(self, places: Tensor, noise: Tensor) -> Tensor:
-        """A block of steps: places [R, steps x batch, 2], weight noise [R, steps, S, P]; their summed loss [R]."""
-        episode, time = self.weights.draw(places)
-        inputs, target = self.memory.table(self.replay.rows, episode, time)
+    def take_steps(self, *numbers: Tensor) -> Tensor:
+        """Take the optimiser steps of a block: places [R, steps x batch, 2], weight noise [R, steps, S, P] -> [R]."""
+        places, noise = numbers
+        inputs, target = self.table.table(self.replay.rows, *self.weights.draw(places))
         return train_block(self._loss, self.optimizer, inputs, target, noise)
 
     def score(self, slots: Tensor, generators: Sequence[torch.Generator]) -> None:
-        """Scores the episodes in these slots in turn: information gain over its usual size; nothing is trained."""
-        replay, dims = self.replay, range(self.model.target_size)
+        """Score the episodes in these slots in turn; nothing is trained."""
+        replay = self.replay
+        dims = range(self.model.target_size)
         for part in slots.split(1000) if len(slots) else ():
-            inputs, target, valid = self.memory.episodes(part)
+            inputs, target, valid = self.table.episodes(part)
             gain = gain_of_steps(self.model, inputs, target, valid, generators, dims)  # [R, n, T]
             usual = [self.median.update(gain[:, row], valid[:, row]) for row in range(len(part))]
             replay.score[:, part] = gain / torch.stack(usual, 1)[..., None]
         self.scored = replay.stored
 
-    def slots_to_score(self) -> Tensor:
-        """The episodes to score after a round: those never scored; each keeps the score it was given when new."""
+    def stale(self) -> Tensor:
+        """The episodes that were never scored."""
         return self.replay.slots(self.replay.stored - self.scored)
 
-    def save(self, path: Path | str, seed: int) -> None:
-        """Writes the networks as one public `Vime`."""
-        Vime(self.model, self.memory.units, seed).save(path)
+    def save(self, folder: Path, seed: int) -> None:
+        """Write the networks as one public `Vime`, vime.safetensors."""
+        Vime(self.model, self.table.units, seed).save(folder / "vime.safetensors")
 
     def state(self) -> dict[str, Any]:
         """Weights, optimiser, and what normalises the scores."""
-        parts = ("model", "optimizer", "median")
-        return {name: getattr(self, name).state_dict() for name in parts} | {"scored": self.scored}
+        return super().state() | {"median": self.median.state_dict(), "scored": self.scored}
 
     def restore(self, state: dict[str, Any]) -> None:
-        """Puts back what `state` gave, before anything was recorded."""
-        for name in ("model", "optimizer", "median"):
-            getattr(self, name).load_state_dict(state[name])
+        """Put back what `state` returned, before anything is recorded."""
+        super().restore(state)
+        self.median.load_state_dict(state["median"])
         self.scored = state["scored"]

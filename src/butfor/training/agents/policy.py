@@ -1,0 +1,206 @@
+"""What a trained agent is: the policy network, its saved file, and the callable that users load."""
+
+import dataclasses
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+from torch import Tensor, nn
+
+from butfor.models.networks import MLP, make_generators, some_replicas
+from butfor.runs.config import check_between, check_least, check_positive
+from butfor.runs.files import load_tensors, save_tensors
+from butfor.spaces.actions import ActionLaw, from_unit
+
+FORMAT_VERSION = 1
+
+
+@dataclass(frozen=True)
+class AgentConfig:
+    """Actor and critic, whatever the algorithm. Defaults are the paper's for FetchPush and FetchPickAndPlace."""
+
+    layers: int = 3
+    """hidden layers of actor and critic"""
+    width: int = 256
+    """units of each hidden layer"""
+    learning_rate: float = 1e-3
+    """Adam's, for actor and critic"""
+    discount: float = 0.98
+    polyak: float = 0.95
+    """share of a target network that stays at each update"""
+    action_penalty: float = 1.0
+    """weight of the mean squared action in the actor's loss"""
+    target_range: tuple[float, float] | None = (-50.0, 0.0)
+    """range that the critic's targets are clipped to"""
+    observation_clip: float = 5.0
+    """normalised inputs are clipped to plus and minus this"""
+    batch_size: int = 256
+    updates: int = 20
+    """updates after each episode"""
+    normalizer_batches: int = 200
+    """batches that the input normaliser sees before the first update"""
+    critic_layer_norm: bool = False
+    """layer normalisation in the critic (not in the paper)"""
+
+    def __post_init__(self) -> None:
+        check_least(self, 1, "layers", "width", "batch_size", "updates")
+        check_positive(self, "learning_rate", "observation_clip")
+        check_between(self, 0, 1, "discount", "polyak", open_end=True)
+        if self.target_range is not None and not self.target_range[0] < self.target_range[1]:
+            raise ValueError(f"AgentConfig.target_range must be a low and a higher number; got {self.target_range}.")
+
+
+class Normalizer(nn.Module):
+    """(x - mean) / standard deviation of everything seen, the deviation at least 0.01, clipped."""
+
+    total: Tensor
+    square: Tensor
+    count: Tensor
+    mean: Tensor
+    deviation: Tensor
+
+    def __init__(self, features: int, replicas: int, clip: float, smallest: float = 0.01) -> None:
+        super().__init__()
+        self.clip, self.smallest = clip, smallest
+        # sums in float64: in float32 the variance of a coordinate near 1 would be lost after a million rows
+        self.register_buffer("total", torch.zeros(replicas, 1, features, dtype=torch.float64))
+        self.register_buffer("square", torch.zeros(replicas, 1, features, dtype=torch.float64))
+        self.register_buffer("count", torch.zeros(replicas, 1, 1, dtype=torch.float64))
+        self.register_buffer("mean", torch.zeros(replicas, 1, features))
+        self.register_buffer("deviation", torch.ones(replicas, 1, features))
+
+    @torch.no_grad()
+    def update(self, x: Tensor) -> None:
+        """Include a batch [R, B, features]."""
+        x = x.double()
+        self.total += x.sum(1, keepdim=True)
+        self.square += x.square().sum(1, keepdim=True)
+        self.count += x.shape[1]
+        mean = self.total / self.count
+        variance = self.square / self.count - mean.square()
+        self.mean.copy_(mean)
+        self.deviation.copy_(variance.clamp(min=self.smallest**2).sqrt())
+
+    def forward(self, x: Tensor) -> Tensor:
+        """[R, B, features] -> the same shape."""
+        return ((x - self.mean) / self.deviation).clamp(-self.clip, self.clip)
+
+
+class Policy(nn.Module):
+    """Observation and goal, normalised, to an action in [-1, 1]: what a trained agent needs to act."""
+
+    def __init__(self, inputs: int, actions: int, config: AgentConfig, generators: Sequence[torch.Generator]) -> None:
+        super().__init__()
+        self.normalizer = Normalizer(inputs, len(generators), config.observation_clip)
+        self.actor = MLP([inputs, *[config.width] * config.layers, actions], generators)
+
+    def forward(self, inputs: Tensor) -> Tensor:
+        """Observations with goals [R, B, D + G] -> actions [R, B, A] in [-1, 1]."""
+        return torch.tanh(self.actor(self.normalizer(inputs)))
+
+
+class TrainedPolicy:
+    """The policy of one seed: call it with observations of its environment, one or many, to get its actions.
+
+    >>> policy = load_policy("runs/push")
+    >>> action = policy(obs)  # the dictionary that the environment gives
+
+    Attributes:
+        env: name of the environment that it was trained on
+        seed: the seed that acts
+        seeds: all seeds that its file holds
+        sizes: columns of an observation, an action and a goal
+    """
+
+    def __init__(
+        self, policy: Policy, law: ActionLaw, sizes: Sequence[int], env: str, seed: int, seeds: Sequence[int]
+    ) -> None:
+        self.policy = policy
+        self.law = law
+        self.sizes = tuple(sizes)
+        self.env = env
+        self.seed = seed
+        self.seeds = tuple(seeds)
+
+    @torch.no_grad()
+    def __call__(self, obs: Mapping[str, Any]) -> NDArray[np.float32]:
+        """Actions [A] or [N, A] for a dictionary with `observation` [D] or [N, D] and `desired_goal` [G] or [N, G]."""
+        if not isinstance(obs, Mapping) or not {"observation", "desired_goal"} <= set(obs):
+            raise ValueError(f"The policy needs a dictionary with observation and desired_goal; got {type(obs)}.")
+        parts = [np.asarray(obs[name], dtype=np.float32) for name in ("observation", "desired_goal")]
+        for name, part, size in zip(("observation", "desired_goal"), parts, self.sizes[::2], strict=True):
+            if part.ndim not in (1, 2) or part.shape[-1] != size or part.shape[:-1] != parts[0].shape[:-1]:
+                raise ValueError(
+                    f"{name} has shape {list(part.shape)}; expected [{size}] or [N, {size}], one goal per observation."
+                )
+            if not np.isfinite(part).all():
+                raise ValueError(f"{name} contains NaN or infinite values.")
+        inputs = torch.from_numpy(np.concatenate(parts, -1))
+        rows = inputs.numel() // inputs.shape[-1]
+        batch = inputs.reshape(1, rows, inputs.shape[-1]).to(self.policy.normalizer.mean.device)
+        action = from_unit(self.policy(batch), self.law.bounds(batch.device))[0].cpu().numpy()
+        return np.asarray(action.reshape(*inputs.shape[:-1], self.sizes[1]))
+
+
+def save_agent(
+    path: Path | str,
+    tensors: Mapping[str, Tensor],
+    config: AgentConfig,
+    law: ActionLaw,
+    sizes: Sequence[int],
+    env: str,
+    seeds: Sequence[int],
+) -> None:
+    """Write the policies and critics of all seeds as one safetensors file, from which `load_policy` takes one."""
+    header = {
+        "kind": "agent",
+        "format": FORMAT_VERSION,
+        "env": env,
+        "sizes": list(sizes),
+        "law": dataclasses.asdict(law),
+        "agent": dataclasses.asdict(config),
+        "seeds": list(seeds),
+    }
+    save_tensors(path, {name: value for name, value in tensors.items() if not name.startswith("target")}, header)
+
+
+def load_policy(run: Path | str, seed: int | None = None, device: torch.device | str = "cpu") -> TrainedPolicy:
+    """Load the trained policy of one seed.
+
+    Args:
+        run: a run folder, or its `model.safetensors`
+        seed: which seed acts; default: the first of the run
+        device: where to compute
+
+    Returns:
+        A callable that gives actions for observations.
+    """
+    path = Path(run) / "model.safetensors" if Path(run).is_dir() else Path(run)
+    if not path.is_file():
+        raise FileNotFoundError(f"{run} does not contain a trained agent: there is no file {path}.")
+    tensors, header = load_tensors(path)
+    if header.get("kind") != "agent":
+        raise ValueError(f"{path} contains {header.get('kind')!r}, not a trained agent.")
+    if header.get("format") != FORMAT_VERSION:
+        raise ValueError(f"{path} has format {header.get('format')}; this version reads format {FORMAT_VERSION}.")
+    try:
+        seeds = header["seeds"]
+        sizes = header["sizes"]
+        env = str(header["env"] if "env" in header else header["world"])  # the name of this field before
+        law = ActionLaw.from_plain(header["law"])
+        if seed is not None and seed not in seeds:
+            raise ValueError(f"{path} contains the seeds {seeds}; there is no seed {seed}.")
+        shape = {name: header["agent"][name] for name in ("layers", "width", "observation_clip")}
+        policy = Policy(sizes[0] + sizes[2], sizes[1], AgentConfig(**shape), make_generators([0] * len(seeds)))
+        policy.load_state_dict(
+            {name.removeprefix("policy."): value for name, value in tensors.items() if name.startswith("policy.")}
+        )
+    except (KeyError, TypeError, RuntimeError) as error:
+        raise ValueError(f"{path} does not contain the weights that its header describes: {error}") from error
+    index = 0 if seed is None else seeds.index(seed)
+    one = some_replicas(policy, slice(index, index + 1)).to(device)
+    return TrainedPolicy(one, law, sizes, env, seeds[index], seeds)

@@ -1,0 +1,358 @@
+"""Training runs: a folder that is filled by the training loop, evaluated, saved, and resumed."""
+
+import os
+import time
+import warnings
+from contextlib import AbstractContextManager, closing, nullcontext
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+
+from butfor.envs import facts_of
+from butfor.models.capture import deterministic
+from butfor.rollouts.episodes import EpisodeStream
+from butfor.rollouts.play import Played, Progress
+from butfor.runs.checkpoints import latest_checkpoint, save_checkpoint_in
+from butfor.runs.config import config_from, plain
+from butfor.runs.files import check_writable, read_json, write_json
+from butfor.runs.folder import (
+    append_metrics,
+    open_events,
+    open_run,
+    run_label,
+    run_name,
+    truncate_metrics,
+    versions,
+    versions_resumed,
+)
+from butfor.runs.locks import locked
+from butfor.runs.reading import read_metrics, read_run
+from butfor.runs.stopping import check_time_limit, stopping
+from butfor.training.agents import save_agent
+from butfor.training.goal_env import (
+    GoalEnv,
+    MakeEnv,
+    check_unchanged,
+    describe,
+    describe_in_words,
+    open_goal_env,
+    reward_remarks,
+    unmoved,
+)
+from butfor.training.loop import Trainer, learn
+from butfor.training.settings import Config
+from butfor.training.signals import LABELS
+
+
+def train(
+    config: Config,
+    folder: Path | str | None = None,
+    device: torch.device | str = "cpu",
+    *,
+    make_env: MakeEnv | None = None,
+    overwrite: bool = False,
+    time_limit: float | None = None,
+    keep_episodes: Path | str | None = None,
+    progress: Progress = lambda stage, done, total, text: None,
+) -> Path:
+    """Train all seeds of a config and fill a run folder.
+
+    After `time_limit` seconds, or at Ctrl-C or SIGTERM, the episode is finished and a checkpoint written; `resume`
+    continues from there.
+
+    Args:
+        config: the settings, see `preset`
+        folder: the run folder; default: runs/ and a name made from the settings
+        device: where to compute
+        make_env: makes one environment, where `config.env` is not a registered id
+        overwrite: replace a run that the folder contains
+        time_limit: seconds after which to save and stop
+        keep_episodes: an .npz file for every episode that is played
+        progress: called with stage, done, total and a text
+
+    Returns:
+        The run folder.
+
+    Raises:
+        FileExistsError: the folder already contains a run
+    """
+    check_time_limit(time_limit)
+    folder = Path(folder) if folder is not None else Path("runs") / run_name("training", config)
+    _refuse_begun(folder, overwrite)
+    if keep_episodes is not None:
+        if Path(keep_episodes).exists():
+            raise FileExistsError(f"{keep_episodes} already exists; give another name for the episode file.")
+        check_writable(keep_episodes)
+    goal_env = _open_env(config, make_env)  # before anything is written: a mistake leaves no folder behind
+    check_writable(folder)
+    with _lock(folder), _exactness(config, device):
+        _refuse_begun(folder, overwrite)  # again: another process may just have begun it
+        open_run(folder, "training", config, overwrite)
+        if keep_episodes is not None:  # so that a resumed run keeps them, too
+            write_json(folder / "episodes.json", {"file": str(Path(keep_episodes).resolve())})
+        return _Run(config, goal_env, folder, torch.device(device), None, keep_episodes, progress).go(time_limit)
+
+
+def resume(
+    folder: Path | str,
+    device: torch.device | str = "cpu",
+    *,
+    episodes: int | None = None,
+    make_env: MakeEnv | None = None,
+    time_limit: float | None = None,
+    keep_episodes: Path | str | None = None,
+    progress: Progress = lambda stage, done, total, text: None,
+) -> Path:
+    """Resume a training run from its last checkpoint.
+
+    Args:
+        folder: the run folder
+        device: where to compute
+        episodes: train for more episodes than the run was started with
+        make_env: makes one environment, as in `train`
+        time_limit: seconds after which to save and stop
+        keep_episodes: the episode file that the run was started with
+        progress: called with stage, done, total and a text
+
+    Returns:
+        The run folder.
+    """
+    check_time_limit(time_limit)
+    folder = Path(folder)
+    if (kind := read_run(folder)["kind"]) != "training":
+        raise ValueError(f"{folder} contains a run of kind {kind!r}; only training runs can be resumed.")
+    for place in (folder, folder / "checkpoint"):
+        check_writable(place)
+    with _lock(folder):
+        record = read_run(folder)  # again: another process may just have resumed it
+        before = config_from(Config, record["config"])
+        state = latest_checkpoint(folder)
+        if state is None and _was_saved(folder):
+            raise ValueError(
+                f"{folder} contains results but no checkpoint to resume from; copy its folder checkpoint/ as well, or "
+                "start again with --overwrite (in a study: delete the folder), or in another folder."
+            )
+        keep_episodes = _episode_file(folder, keep_episodes)
+        config = before if episodes is None else replace(before, episodes=episodes)
+        if state is not None and config.episodes < state["replay"]["stored"]:
+            raise ValueError(f"{folder} has already played {state['replay']['stored']} episodes; got {episodes}.")
+        goal_env = _open_env(config, make_env)
+        if state is not None:
+            check_unchanged(goal_env, folder, state["replay"], state.get("law"))
+        if config != before:
+            changed = {"label": run_label("training", config), "config": plain(config)}
+            write_json(folder / "config.json", record | changed)
+        with _exactness(config, device):
+            return _Run(config, goal_env, folder, torch.device(device), state, keep_episodes, progress).go(time_limit)
+
+
+def _refuse_begun(folder: Path, overwrite: bool) -> None:
+    """Refuse a folder that contains a run, unless that is to be overwritten."""
+    if not overwrite and (folder / "config.json").is_file():
+        raise FileExistsError(
+            f"{folder} already contains a run. Resume it with --resume {folder}, replace it with --overwrite, or give "
+            "another folder with --run."
+        )
+
+
+def _lock(folder: Path) -> AbstractContextManager[None]:
+    """Lock a run folder; a study already holds the lock of its unit, and beside a mounted folder none can be made."""
+    place = folder.resolve()
+    mounted = place.is_dir() and not os.access(place.parent, os.W_OK)
+    return nullcontext() if mounted else locked(place, again=True)
+
+
+def _was_saved(folder: Path) -> bool:
+    """Whether a run has left models or is finished, so that starting again would destroy something."""
+    summary = folder / "summary.json"
+    return (folder / "model.safetensors").exists() or (summary.is_file() and bool(read_json(summary)["finished"]))
+
+
+def _episode_file(folder: Path, given: Path | str | None) -> Path | str | None:
+    """The episode file that a run was started with."""
+    if (folder / "episodes.json").is_file():
+        kept = read_json(folder / "episodes.json")["file"]
+        if given is not None and str(Path(given).resolve()) != kept:
+            raise ValueError(f"{folder} keeps its episodes in {kept}; it cannot continue in {given}.")
+        given = kept
+    if given is not None:
+        check_writable(given)
+    return given
+
+
+def _exactness(config: Config, device: torch.device | str) -> AbstractContextManager[None]:
+    """Bits that repeat, where they are asked for; a CPU's always do."""
+    return deterministic(config.deterministic and torch.device(device).type == "cuda")
+
+
+def _open_env(config: Config, make_env: MakeEnv | None) -> GoalEnv:
+    """The environment of a config, checked against its settings."""
+    if make_env is not None and facts_of(config.env) is not None:
+        raise ValueError(
+            f"config.env is {config.env!r}, a built-in environment, but make_env was given; use a name of your own, as "
+            "in preset('my-env')."
+        )
+    scale = config.cai.network.target_scale
+    labels = LABELS.get(config.signal, ()) if config.use else ()
+    goal_env = open_goal_env(config.env, config.entities, scale, make_env, labels)
+    if config.use and scale is None and (still := unmoved(goal_env)):
+        warnings.warn(
+            f"A few random episodes of {goal_env.name} did not move {' and '.join(still)}, so the size of its moves is "
+            "not known; give the factor that makes them about 1 with --cai.network.target-scale (the paper: 50 for "
+            "objects that move by centimetres).",
+            stacklevel=3,
+        )
+    if config.priority.kind == "ebp" and goal_env.sizes[2] != 3:
+        raise ValueError(
+            f"priority.kind is 'ebp', which needs goals that are positions (x, y, z); goals of {goal_env.name} have "
+            f"{goal_env.sizes[2]} columns. Use another kind of priority."
+        )
+    return goal_env
+
+
+class _Run:
+    """One process of a training run: what surrounds the loop."""
+
+    def __init__(
+        self,
+        config: Config,
+        goal_env: GoalEnv,
+        folder: Path,
+        device: torch.device,
+        state: dict[str, Any] | None,
+        keep_episodes: Path | str | None,
+        progress: Progress,
+    ) -> None:
+        """Make the trainer, restored from a checkpoint where there is one."""
+        self.started = time.monotonic()  # a time limit counts from here: recording a GPU's steps can take a minute
+        self.config = config
+        self.folder = folder
+        self.progress = progress
+        write_json(folder / "versions.json", versions(device) if state is None else versions_resumed(folder, device))
+        if goal_env.facts is None:  # its user does not know what random episodes have shown
+            clipped = reward_remarks(goal_env.rewards, config.agent.target_range, config.agent.discount)
+            for words in (describe_in_words(goal_env), *goal_env.remarks, *clipped):
+                progress("environment", 1, 1, words)
+        self.trainer = Trainer(config, goal_env, device)
+        if state is not None:
+            self.trainer.restore(state)
+        self.trainer.prepare()
+        self.replay = self.trainer.replay
+        evaluated = self.replay.stored - self.trainer.interrupted  # an interrupted round precedes its evaluation
+        truncate_metrics(folder, evaluated)
+        self.events = open_events(folder, evaluated)
+        self.kept = EpisodeStream(keep_episodes, self.replay.stored) if keep_episodes is not None else None
+        self.text = ""
+        self.began = time.monotonic()
+        self.first_episode = self.replay.stored
+        self.saved = time.monotonic()
+        self.seconds_before = self.trainer.seconds.get("total", 0.0)
+
+    def go(self, time_limit: float | None) -> Path:
+        """Train, then write models and summary."""
+        trainer = self.trainer
+        with closing(trainer), closing(self.events), stopping(time_limit, self.started) as stop:
+            learn(trainer, stop, self.progress, self.keep, self.evaluate_when_due, self.end_episode)
+            self.save()
+            finished = self.replay.stored >= self.config.episodes and not trainer.interrupted
+            self.write_models()
+            self.summarize(finished)
+            if self.kept is not None and self.replay.stored >= self.config.episodes:
+                law = trainer.goal_env.law
+                self.kept.join(
+                    {"env": self.config.env, "seeds": trainer.seeds, "order": "episode by episode, the seeds in turn"}
+                    | {"action_low": list(law.low), "action_high": list(law.high)}
+                )
+            if stop.signalled and not finished:
+                raise KeyboardInterrupt(
+                    f"Stopped after episode {self.replay.stored}. Resume it with: butfor train --resume {self.folder}"
+                )
+        return self.folder
+
+    def keep(self, played: Played) -> None:
+        """Add episodes to the file that keeps them."""
+        if self.kept is not None:
+            self.kept.add(played.episodes, self.config.seeds)
+
+    def evaluate_when_due(self) -> None:
+        """Evaluate all seeds, and write a row of metrics for each."""
+        config = self.config
+        trainer = self.trainer
+        episode = self.replay.stored
+        if episode % config.evaluate_every >= config.num_envs and episode < config.episodes:
+            return
+        self.note_time()
+        losses = trainer.report()
+        success = trainer.evaluate(config.evaluation_episodes, episode)
+        kinds = ("simulation", "updates", "model", "scoring")
+        spent = round(sum(trainer.seconds.get(name, 0.0) for name in kinds), 2)
+        rows = [
+            {"episode": episode, "seed": seed, "success": float(success[r])}
+            | {name: float(shares[r]) for name, shares in trainer.behaviour.items()}
+            | losses[r]
+            | {"seconds": spent}
+            for r, seed in enumerate(trainer.seeds)
+        ]
+        append_metrics(self.folder, rows)
+        values = {"success/mean": float(success.mean())}
+        shown = [name for name in rows[0] if name not in ("episode", "seed", "seconds")]
+        values |= {f"{name}/seed {row['seed']}": row[name] for row in rows for name in shown}
+        self.events.add(values, episode)
+        self.summarize(finished=False)  # for a process that is killed
+        spread = f" ± {success.std():.2f}" if len(success) > 1 else ""
+        self.text = f"success {success.mean():.2f}{spread}, "
+
+    def end_episode(self) -> None:
+        """Report progress, and save where that is due."""
+        stored = self.replay.stored
+        speed = (stored - self.first_episode) / max(time.monotonic() - self.began, 1e-9)
+        rate = f"{speed * self.config.seeds * self.trainer.goal_env.steps:,.0f} steps/s"
+        self.progress("episodes", stored, self.config.episodes, f"{self.text}{rate}")
+        if time.monotonic() - self.saved > self.config.checkpoint_seconds:
+            self.save()
+            self.saved = time.monotonic()
+
+    def save(self) -> None:
+        """Write a checkpoint."""
+        self.trainer.check()
+        self.note_time()
+        if self.kept is not None:
+            self.kept.flush(self.replay.stored)
+        save_checkpoint_in(self.folder, self.replay.stored, self.trainer.state())
+
+    def note_time(self) -> None:
+        """Add up the time of all processes of this run."""
+        self.trainer.seconds["total"] = self.seconds_before + time.monotonic() - self.began
+
+    def write_models(self) -> None:
+        """Write the agents, and the signal's model."""
+        trainer = self.trainer
+        goal_env = trainer.goal_env
+        path = self.folder / "model.safetensors"
+        tensors = trainer.agent.state_dict()
+        save_agent(path, tensors, self.config.agent, goal_env.law, goal_env.sizes, self.config.env, trainer.seeds)
+        if trainer.signal is not None:
+            trainer.signal.save(self.folder, self.config.first_seed)
+
+    def summarize(self, finished: bool) -> None:
+        """Write summary.json: the curve of success so far, and where the time went."""
+        config = self.config
+        rows = read_metrics(self.folder) if (self.folder / "metrics.jsonl").is_file() else []
+        episodes = sorted({row["episode"] for row in rows})
+        curve = [[row["success"] for row in rows if row["episode"] == episode] for episode in episodes]
+        summary = {
+            "schema": 1,
+            "env": config.env,
+            "label": run_label("training", config),
+            "seeds": self.trainer.seeds,
+            "found": describe(self.trainer.goal_env),
+            "finished": finished,
+            "played": self.replay.stored,
+            "episodes": episodes,
+            "success": {"mean": [float(np.mean(v)) for v in curve], "std": [float(np.std(v)) for v in curve]},
+            "seconds": {name: round(value, 2) for name, value in self.trainer.seconds.items()},
+        }
+        write_json(self.folder / "summary.json", summary)
