@@ -22,7 +22,7 @@ def peak() -> float:
 
 def main() -> None:
     print(describe("cpu"))
-    config = replace(preset("pick-and-place"), episodes=10_000, influence=("priority", "bonus", "active"))
+    config = replace(preset("pick-and-place"), episodes=10_000, use=("priority", "bonus", "active"))
     trainer = Trainer(config, open_goal_env(config.env, None, config.model.network.target_scale), "cpu")
     replay, model = trainer.replay, trainer.model
     assert model is not None

@@ -55,7 +55,7 @@ def main(run: Path = Path("runs/kitchen"), **settings: Any) -> Path:
     entities = ("microwave=31", "kettle=32:39")  # joint positions stand from column 18 on
     config = replace(
         preset("pick-and-place", "fast"), env="FlatKitchen-v1", entities=entities, combine="sum",
-        influence=("bonus", "active"),
+        use=("bonus", "active"),
     )  # fmt: skip
     return train(replace(config, **settings), run, overwrite=True)
 

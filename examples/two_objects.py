@@ -62,7 +62,7 @@ def main(run: Path = Path("runs/two-objects"), **settings: Any) -> dict[str, Any
     model = replace(small.model, network=replace(small.model.network, target_scale=None))  # measured instead
     config = replace(
         small, env="TwoPucks-v0", entities=("red=2:4", "blue=4:6"), combine="max",
-        influence=("priority", "bonus", "active"), model=model,
+        use=("priority", "bonus", "active"), model=model,
     )  # fmt: skip
     train(replace(config, **settings), run, overwrite=True)
     influence = Influence.load(run / "influence.safetensors")

@@ -664,7 +664,7 @@ def trained_as(monkeypatch: pytest.MonkeyPatch, butfor_command: Butfor, *argumen
 def test_the_train_command_of_the_paper_parses(monkeypatch: pytest.MonkeyPatch, butfor_command: Butfor) -> None:
     command = "pick-and-place --influence priority bonus active --seeds 10 --episodes 3000 --device auto"
     config, folder, device, named = trained_as(monkeypatch, butfor_command, *shlex.split(command))
-    expected = dataclasses.replace(preset("pick-and-place"), influence=ALL_USES, seeds=10, episodes=3000)
+    expected = dataclasses.replace(preset("pick-and-place"), use=ALL_USES, seeds=10, episodes=3000)
     assert config == expected
     assert (folder, device) == (None, "cpu")
     assert named == {"overwrite": False, "time_limit": None, "keep_episodes": None}
@@ -716,7 +716,7 @@ def test_every_part_of_the_settings_can_be_changed(monkeypatch: pytest.MonkeyPat
         base.model, schedule=((50, 7), (100, 5)), network=network, scoring=scoring, only_sampled=True
     )
     expected = dataclasses.replace(
-        base, influence=("bonus",), overlap=("acting", "model"), entity=(2, 3), num_envs=2, tf32=False, model=model,
+        base, use=("bonus",), overlap=("acting", "model"), entity=(2, 3), num_envs=2, tf32=False, model=model,
         agent=dataclasses.replace(base.agent, twin_critics=True, target_range=(-20.0, 0.0)),
         replay=dataclasses.replace(base.replay, hindsight=0.5),
         explore=dataclasses.replace(base.explore, choice="ranked"),

@@ -133,7 +133,7 @@ def test_a_damaged_summary_without_a_checkpoint_is_not_guessed(tmp_path: Path, k
 def test_a_run_that_fails_keeps_no_other_from_table_page_and_heat_map(
     tell: Tell, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
-    scored = small(influence=("priority",))
+    scored = small(use=("priority",))
     wrong = replace(small(), priority=replace(small().priority, kind="ebp"))  # needs positions; slide has none
     drawn = replace(TINY, name="heatmaps", arms=(Arm("right", scored), Arm("wrong", wrong), Arm("no scores", small())))
     monkeypatch.setitem(STUDIES, "heatmaps", lambda: drawn)

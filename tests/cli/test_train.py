@@ -30,7 +30,7 @@ def asked(monkeypatch: pytest.MonkeyPatch, command: str) -> Config:
 def test_entities_are_named_in_words(monkeypatch: pytest.MonkeyPatch) -> None:
     config = asked(monkeypatch, "push --entities cube=3:6 hand=0:3 --combine max --influence priority bonus active")
     expected = dataclasses.replace(
-        preset("push"), entities=("cube=3:6", "hand=0:3"), combine="max", influence=("priority", "bonus", "active")
+        preset("push"), entities=("cube=3:6", "hand=0:3"), combine="max", use=("priority", "bonus", "active")
     )
     assert config == expected
 

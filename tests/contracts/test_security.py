@@ -174,7 +174,7 @@ def test_objects_in_a_heat_map_stay_asleep(tmp_path: Path) -> None:
 def trained(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """A small run of training with everything that it leaves behind."""
     folder = tmp_path_factory.mktemp("security") / "trained"
-    return train(small(influence=("priority",)), folder)
+    return train(small(use=("priority",)), folder)
 
 
 LOADERS: dict[str, Callable[[Path], Any]] = {
@@ -260,7 +260,7 @@ def test_code_in_a_checkpoint_stays_asleep(how: str, by: str, trained: Path, tmp
 
 
 def test_code_in_a_config_is_text(tmp_path: Path) -> None:
-    trace, known = tmp_path / "trace", plain(small(influence=("priority", "bonus")))
+    trace, known = tmp_path / "trace", plain(small(use=("priority", "bonus")))
     code = CODE.format(str(trace))
     for changed in hostile_leaves(known, code):
         with suppress(ValueError):  # most are refused
@@ -441,7 +441,7 @@ def write_pages(folder: Path, text: str, monkeypatch: pytest.MonkeyPatch) -> dic
     """One page of each kind, with this text wherever a file's words are free."""
     root = write_root(folder / "root", text)
     training = json.loads((root / "fast" / "config.json").read_text())
-    training["config"] |= {"world": f"world {text}", "influence": [text], f"key {text}": text}
+    training["config"] |= {"world": f"world {text}", "use": [text], f"key {text}": text}
     (root / "fast" / "config.json").write_text(json.dumps(training))
     (root / "fast" / "versions.json").write_text(json.dumps({f"package {text}": text, "command": text, "device": text}))
     for name in ("metrics.jsonl", "config.json"):

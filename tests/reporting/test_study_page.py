@@ -140,7 +140,7 @@ def test_what_was_run_is_told(page: str) -> None:
     run = words(section(page, "run"))
     assert "butfor study try" in run
     assert "All runs change these settings from the defaults" in run
-    assert "influence=('priority',) , agent.learning_rate=1e-05" in run.replace(" .", "")
+    assert "use=('priority',) , agent.learning_rate=1e-05" in run.replace(" .", "")
     assert "seeds=5 5 1 min 40 s cpu, 2 cores abc123" in run
     assert report_arms.changes("training-pick-and-place-a.b=-1e-05-seeds=3") == ["a.b=-1e-05", "seeds=3"]
     assert report_arms.changes("training-push") == []

@@ -67,7 +67,7 @@ from butfor.training.settings import preset
 
 Frames = NDArray[np.uint8]
 STEPS = 30  # of an episode of slide
-ARMS = {"with": small(influence=("priority",), first_seed=5, seeds=2), "without": small(), "not run": small(seeds=3)}
+ARMS = {"with": small(use=("priority",), first_seed=5, seeds=2), "without": small(), "not run": small(seeds=3)}
 TINY = Study("tiny", "Tiny", "About nothing.", tuple(studies.Arm(*arm) for arm in ARMS.items()))
 
 torch.set_num_threads(1)
@@ -83,7 +83,7 @@ def runs(tmp_path_factory: pytest.TempPathFactory) -> Path:
         agent=AgentConfig(layers=1, width=8, updates=2, batch_size=16, normalizer_batches=1),
         model=replace(model, schedule=((10, 30),)),
     )  # fmt: skip
-    train(replace(config, influence=("priority",)), folder / "with")
+    train(replace(config, use=("priority",)), folder / "with")
     train(config, folder / "without")
     return folder
 
@@ -164,7 +164,7 @@ def test_of_several_entities_the_strip_shows_what_counted_in_training(
     tmp_path: Path, plots: list[EpisodePlot], combine: str
 ) -> None:
     entities = ("agent=0", "object=2")
-    config = small(influence=("bonus",), entities=entities, combine=combine, episodes=5, first_seed=5)
+    config = small(use=("bonus",), entities=entities, combine=combine, episodes=5, first_seed=5)
     run = train(config, tmp_path / "run")
     watch(run, tmp_path / "a.gif")
     scores = Influence.load(run / "influence.safetensors", replica=0).score(states_of(run, 5, 0)[0])
@@ -526,7 +526,7 @@ def test_the_best_seed_is_that_of_the_last_evaluation() -> None:
     held = {"held": Curve(at, np.array([[0.0, 1.0], [0.0, 0.2], [0.0, 0.1]]), 2)}
     arm = replace(arm, curve=curve, seeds=(7, 8, 9), behaviour=held)
     assert video.best_seed(arm) == 8
-    alone = {"config": {"influence": ["intrinsic"]}}
+    alone = {"config": {"use": ["intrinsic"]}}
     assert video.best_seed(replace(arm, config=alone)) == 7  # without a reward for it, success is chance
 
 

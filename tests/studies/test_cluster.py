@@ -34,7 +34,7 @@ def several(number: int) -> list[Config]:
         "episodes": 200,
         "evaluate_every": 10,
         "checkpoint_seconds": 0.2,
-        "influence": ("priority",),
+        "use": ("priority",),
     }
     return [small(first_seed=seed, **same) for seed in range(number)]
 

@@ -138,7 +138,7 @@ def test_a_heat_map_is_of_what_the_memory_holds(tmp_path: Path) -> None:
     from butfor.envs import slide
     from butfor.runs.checkpoints import latest_checkpoint
 
-    run = train(small(influence=ALL_USES, replay={"capacity": 6}), tmp_path / "run")
+    run = train(small(use=ALL_USES, replay={"capacity": 6}), tmp_path / "run")
     state = latest_checkpoint(run)
     assert state is not None
     with np.load(write_heatmap(run), allow_pickle=False) as file:

@@ -27,12 +27,12 @@ SMALL = Config(
     evaluation_episodes=3,
     agent=AgentConfig(layers=2, width=8, batch_size=8, updates=2, normalizer_batches=2),
     explore=ExploreConfig(candidates=4),
-    model=CaiConfig(
+    fit_every=3,
+    fit_schedule=((4, 30), (1000, 10)),
+    cai=CaiConfig(
         ModelConfig(layers=2, width=8, activation="tanh", spectral_norm_hidden=False, target_scale=1.0),
         ScoreConfig(actions=4),
         batch_size=8,
-        every=3,
-        schedule=((4, 30), (1000, 10)),
         newest_from=6,
     ),
 )
@@ -55,10 +55,9 @@ def small(**changes: Any) -> Config:
 
 def brief(config: Config, **changes: Any) -> Config:
     """Any settings, with only so much work that everything happens: two rounds of the model, updates, an evaluation."""
-    model = {"schedule": ((4, 3), (1000, 2)), "every": 2}
     short: Config = changed(
         config, episodes=7, warmup=4, evaluate_every=10, evaluation_episodes=1,
-        agent={"updates": 2, "normalizer_batches": 1}, model=model,
+        agent={"updates": 2, "normalizer_batches": 1}, fit_every=2, fit_schedule=((4, 3), (1000, 2)),
     )  # fmt: skip
     result: Config = changed(short, **changes)
     return result

@@ -9,7 +9,7 @@ from typing import Any
 EVALUATIONS = (100, 200, 300, 400, 500)
 RAMP = [0.2, 0.4, 0.6, 0.8, 1.0]  # 30 % at 200, 60 % at 300, 90 % and 95 % at 500 episodes; its mean height is 0.6
 FLAT = [0.1] * 5
-SETTINGS = {"env": "push", "influence": ["priority"], "priority": {"kind": "uniform"}, "curiosity": "none"}
+SETTINGS = {"env": "push", "use": ["priority"], "priority": {"kind": "uniform"}, "signal": "cai"}
 
 
 def write_training(
@@ -17,7 +17,7 @@ def write_training(
 ) -> Path:
     """A folder of a training run whose seeds succeed as told, evaluated every 100 episodes."""
     folder.mkdir(parents=True)
-    label = f"training-push-influence=('priority',)-seeds={len(curves)}-agent.learning_rate=1e-05{note}"
+    label = f"training-push-use=('priority',)-seeds={len(curves)}-agent.learning_rate=1e-05{note}"
     config = SETTINGS | {"seeds": len(curves), "episodes": asked, "note": note}
     document = {"schema": 1, "kind": "training", "label": label, "config": config}
     (folder / "config.json").write_text(json.dumps(document))

@@ -55,7 +55,7 @@ def briefly(world: str) -> Config:
     base = preset(world)
     assert base.model.network.target_scale is None
     short: Config = changed(
-        base, episodes=3, warmup=2, evaluate_every=10, evaluation_episodes=1, influence=ALL_USES,
+        base, episodes=3, warmup=2, evaluate_every=10, evaluation_episodes=1, use=ALL_USES,
         agent={"updates": 2, "batch_size": 8, "width": 8, "normalizer_batches": 1},
         model={"schedule": ((2, 4), (1000, 2)), "every": 1, "batch_size": 8, "network": {"width": 8}},
     )  # fmt: skip
@@ -135,7 +135,7 @@ def test_the_example_with_two_objects(
 def test_one_entity_by_name_is_trained_as_ever(tmp_path: Path, combine: str) -> None:
     """To the bit, however it is combined."""
     runs = [
-        train(small(influence=ALL_USES, **changes), tmp_path / name)
+        train(small(use=ALL_USES, **changes), tmp_path / name)
         for name, changes in (("one", {}), ("named", {"entities": ("ball=2",), "combine": combine}))
     ]
     assert metrics(runs[0]) == metrics(runs[1])
@@ -151,7 +151,7 @@ def test_one_entity_by_name_is_trained_as_ever(tmp_path: Path, combine: str) -> 
 
 
 def test_several_entities_are_trained_and_resumed_to_the_bit(tmp_path: Path) -> None:
-    several = small(env=TRACK, seeds=2, entities=("clock=0", "place=1"), combine="max", influence=ALL_USES)
+    several = small(env=TRACK, seeds=2, entities=("clock=0", "place=1"), combine="max", use=ALL_USES)
     whole = train(several, tmp_path / "whole")
     broken = train(changed(several, episodes=7), tmp_path / "broken")
     assert models(resume(broken, episodes=several.episodes)) == models(whole)
@@ -162,7 +162,7 @@ def test_the_chosen_entity_decides_what_the_agent_learns(tmp_path: Path) -> None
     """Whatever is combined, the model learns the same from the same random episodes; the scores differ."""
     scores = {}
     for combine in ("sum", "max", "agent", "object"):
-        config = small(influence=("bonus",), entities=("agent=0", "object=2"), combine=combine, episodes=4)
+        config = small(use=("bonus",), entities=("agent=0", "object=2"), combine=combine, episodes=4)
         state = latest_checkpoint(train(config, tmp_path / combine))
         assert state is not None
         scores[combine] = state["replay"]["score"]
@@ -172,7 +172,7 @@ def test_the_chosen_entity_decides_what_the_agent_learns(tmp_path: Path) -> None
 
 
 def test_a_heat_map_shows_the_combined_scores(tmp_path: Path) -> None:
-    config = small(influence=("bonus",), entities=("agent=0", "object=2"), combine="max")
+    config = small(use=("bonus",), entities=("agent=0", "object=2"), combine="max")
     run = train(config, tmp_path / "run")
     state = latest_checkpoint(run)
     assert state is not None

@@ -138,7 +138,7 @@ def test_replicas_draw_from_streams_of_their_own(monkeypatch: pytest.MonkeyPatch
 def test_the_bonus_is_added_clipped_and_never_beats_a_reached_goal(
     monkeypatch: pytest.MonkeyPatch, cap: float, ceiling: float | None
 ) -> None:
-    learner = make_learner(influence=("bonus",), bonus=BonusConfig(0.6, cap, ceiling=ceiling))
+    learner = make_learner(use=("bonus",), bonus=BonusConfig(0.6, cap, ceiling=ceiling))
     replay = learner.replay
     at_the_top = 0
     for r, e, t, batch, i in each(watched(learner, monkeypatch)):
@@ -160,7 +160,7 @@ def test_a_flat_and_a_multiplicative_bonus(monkeypatch: pytest.MonkeyPatch) -> N
 
     rules: dict[Any, Callable[[float, float], float]] = {"flat": flat, "multiplicative": multiplicative}
     for kind, rule in rules.items():
-        learner = make_learner(influence=("bonus",), bonus=BonusConfig(0.3, kind=kind, threshold=1.0))
+        learner = make_learner(use=("bonus",), bonus=BonusConfig(0.3, kind=kind, threshold=1.0))
         replay = learner.replay
         for r, e, t, batch, i in each(watched(learner, monkeypatch)):
             base = float(reward(replay.achieved_goal[r, e, t + 1], goal_of(batch, r, i)))
@@ -171,7 +171,7 @@ def test_a_flat_and_a_multiplicative_bonus(monkeypatch: pytest.MonkeyPatch) -> N
 def test_an_annealed_bonus_falls_with_the_episodes(monkeypatch: pytest.MonkeyPatch, over: int, left: float) -> None:
     """Six episodes are stored: of a weight that falls over 12, half is left."""
     bonus = BonusConfig(weight=0.4, ceiling=None, anneal_episodes=over)
-    learner = make_learner(influence=("bonus",), bonus=bonus)
+    learner = make_learner(use=("bonus",), bonus=bonus)
     replay = learner.replay
     for r, e, t, batch, i in each(watched(learner, monkeypatch)):
         base = float(reward(replay.achieved_goal[r, e, t + 1], goal_of(batch, r, i)))
@@ -181,7 +181,7 @@ def test_an_annealed_bonus_falls_with_the_episodes(monkeypatch: pytest.MonkeyPat
 
 def test_an_intrinsic_reward_is_the_clipped_score_alone(monkeypatch: pytest.MonkeyPatch) -> None:
     changes: dict[str, Any] = {
-        "influence": ("intrinsic",), "agent": {"target_range": None}, "bonus": BonusConfig(cap=1.5),
+        "use": ("intrinsic",), "agent": {"target_range": None}, "bonus": BonusConfig(cap=1.5),
         "replay": ReplayConfig(hindsight=0.0),
     }  # fmt: skip
     learner = make_learner(**changes)
@@ -196,7 +196,7 @@ def test_an_intrinsic_reward_is_the_clipped_score_alone(monkeypatch: pytest.Monk
 
 
 def test_scores_that_change_change_the_next_batch(monkeypatch: pytest.MonkeyPatch) -> None:
-    learner = make_learner(influence=("bonus", "priority"), bonus=BonusConfig(ceiling=None))
+    learner = make_learner(use=("bonus", "priority"), bonus=BonusConfig(ceiling=None))
     watched(learner, monkeypatch)
     learner.replay.score.mul_(0).add_(1.0)
     for r, e, t, batch, i in each(watched(learner, monkeypatch)):
@@ -243,7 +243,7 @@ def test_without_priority_every_step_is_alike(monkeypatch: pytest.MonkeyPatch) -
 
 
 def test_cai_p_draws_episodes_by_the_inverse_of_their_rank(monkeypatch: pytest.MonkeyPatch) -> None:
-    learner = make_learner(influence=("priority",), **MANY)
+    learner = make_learner(use=("priority",), **MANY)
     totals = learner.replay.score.sum(-1)
     ranks = [[1 + sum(totals[r, : len(LENGTHS)] > totals[r, e]) for e in range(len(LENGTHS))] for r in range(SEEDS)]
     assert sorted(map(int, ranks[0])) == [1, 2, 3, 4, 5, 6]
@@ -252,7 +252,7 @@ def test_cai_p_draws_episodes_by_the_inverse_of_their_rank(monkeypatch: pytest.M
 
 def test_cai_p_in_proportion_to_powered_scores_within_episodes(monkeypatch: pytest.MonkeyPatch) -> None:
     priority = PriorityConfig(distribution="proportional", power=2.0, within_episode=True)
-    learner = make_learner(influence=("priority",), priority=priority, **MANY)
+    learner = make_learner(use=("priority",), priority=priority, **MANY)
     score = learner.replay.score.double()
     expected = score.square().sum(-1, keepdim=True) * score / score.sum(-1, keepdim=True).clamp(min=1e-9)
     assert_drawn_so(learner, expected, monkeypatch)
@@ -350,7 +350,7 @@ def test_the_exponent_of_the_importance_weights_rises_with_the_episodes(stored: 
 
 
 def test_cai_p_can_be_corrected_by_importance_weights(monkeypatch: pytest.MonkeyPatch) -> None:
-    learner = make_learner(influence=("priority",), priority=PriorityConfig(importance=0.5))
+    learner = make_learner(use=("priority",), priority=PriorityConfig(importance=0.5))
     batches = watched(learner, monkeypatch)
     step = learner.weights.step
     smallest = [float(step[r][step[r] > 0].min()) for r in range(SEEDS)]
@@ -389,7 +389,7 @@ def test_statistics_are_means_since_they_were_asked_for(monkeypatch: pytest.Monk
 
 @pytest.mark.parametrize(
     "changes",
-    [{}, PER, {"influence": ("priority", "bonus")}, {"agent": {"twin_critics": True}}],
+    [{}, PER, {"use": ("priority", "bonus")}, {"agent": {"twin_critics": True}}],
     ids=["uniform", "per", "influence", "twin critics"],
 )
 def test_a_restored_learner_goes_on_to_the_same_bits(changes: dict[str, Any]) -> None:
@@ -417,7 +417,7 @@ def test_a_restored_learner_goes_on_to_the_same_bits(changes: dict[str, Any]) ->
 
 def test_a_learner_alone_and_in_a_pair_learn_the_same() -> None:
     """One replica taken out of a pair, with its own streams, ends where it ends in the pair, but for rounding."""
-    for changes in ({}, PER, {"influence": ("priority", "bonus")}):
+    for changes in ({}, PER, {"use": ("priority", "bonus")}):
         pair = make_learner(**changes)
         pair.update(make_generators([7, 8]))
         for r in range(SEEDS):

@@ -45,8 +45,8 @@ from butfor.training.signals.cai import CaiSignal
 
 torch.set_num_threads(1)
 
-CONFIG = small(seeds=2, first_seed=3, influence=ALL_USES)
-OFTEN = small(seeds=2, first_seed=3, influence=ALL_USES, checkpoint_seconds=0.0)
+CONFIG = small(seeds=2, first_seed=3, use=ALL_USES)
+OFTEN = small(seeds=2, first_seed=3, use=ALL_USES, checkpoint_seconds=0.0)
 EVALUATED = [6, 9, 10]  # every third episode after the warm-up of four, and the last
 ARRAYS = ("observation", "action", "achieved_goal", "desired_goal", "length", "sampled")
 
@@ -197,7 +197,7 @@ def test_the_run_has_a_name_of_its_own_where_none_is_given(tmp_path: Path, monke
 
 
 def test_going_on_to_more_episodes_ends_as_if_they_had_been_asked_for_at_once(tmp_path: Path) -> None:
-    config = {"seeds": 2, "influence": ALL_USES, "model": {"every": 2}}
+    config = {"seeds": 2, "use": ALL_USES, "model": {"every": 2}}
     whole = train(small(**config, episodes=12), tmp_path / "whole", keep_episodes=tmp_path / "whole.npz")
     parts = train(small(**config, episodes=6), tmp_path / "parts", keep_episodes=tmp_path / "parts.npz")
     assert len(Episodes.load(tmp_path / "parts.npz")) == 12
@@ -212,7 +212,7 @@ def test_going_on_to_more_episodes_ends_as_if_they_had_been_asked_for_at_once(tm
 
 
 def test_an_end_between_two_evaluations_adds_one_and_changes_nothing_else(tmp_path: Path, unbroken: Path) -> None:
-    parts = train(small(seeds=2, first_seed=3, influence=ALL_USES, episodes=7), tmp_path / "run")
+    parts = train(small(seeds=2, first_seed=3, use=ALL_USES, episodes=7), tmp_path / "run")
     resume(parts, episodes=10)
     assert models(parts) == models(unbroken)
     success = {(row["episode"], row["seed"]): row["success"] for row in metrics(parts)}
@@ -225,10 +225,10 @@ def test_an_end_between_two_evaluations_adds_one_and_changes_nothing_else(tmp_pa
     "changes",
     [
         {"priority": {"kind": "per"}},
-        {"influence": ("intrinsic",), "agent": {"target_range": None}},
-        {"influence": ALL_USES, "replay": {"capacity": 5}},
-        {"influence": ALL_USES, "overlap": ("acting", "updates", "model"), "num_envs": 2},
-        {"influence": ALL_USES, "model": {"rescore": "newest", "scoring": {"sampling": "sobol"}}},
+        {"use": ("intrinsic",), "agent": {"target_range": None}},
+        {"use": ALL_USES, "replay": {"capacity": 5}},
+        {"use": ALL_USES, "overlap": ("acting", "updates", "model"), "num_envs": 2},
+        {"use": ALL_USES, "model": {"rescore": "newest", "scoring": {"sampling": "sobol"}}},
         {"agent": {"twin_critics": True, "critic_layer_norm": True}},
     ],
     ids=["per", "intrinsic", "full memory", "overlap", "newest", "critics"],
@@ -250,7 +250,7 @@ def test_every_kind_of_run_goes_on_to_the_same_bits(tmp_path: Path, changes: dic
 @pytest.mark.skipif(not torch.cuda.is_available(), reason="no CUDA GPU: there is nothing to repeat on it")
 @pytest.mark.parametrize("by", ["influence", "per", "vime", "disagreement"])
 def test_on_a_gpu_a_deterministic_run_goes_on_to_the_same_bits(tmp_path: Path, by: str) -> None:
-    changes: dict[str, Any] = {"influence": ALL_USES} if by == "influence" else {"curiosity": by}
+    changes: dict[str, Any] = {"use": ALL_USES} if by == "influence" else {"curiosity": by}
     changes = {"priority": {"kind": "per"}} if by == "per" else changes
     config = small(seeds=2, evaluate_every=2, checkpoint_seconds=0.0, deterministic=True, **changes)
     whole = train(config, tmp_path / "whole", "cuda")
@@ -346,7 +346,7 @@ def test_stopped_over_and_over_a_run_ends_with_the_same_bits(
 ) -> None:
     """A time limit of nothing: each call gets a chunk of the model's round done, or an episode."""
     monkeypatch.setattr(trainer_library, "CHUNK", 4)
-    config = small(seeds=2, influence=ALL_USES, overlap=overlap)
+    config = small(seeds=2, use=ALL_USES, overlap=overlap)
     whole = train(config, tmp_path / "whole")
     folder = train(config, tmp_path / "run", time_limit=0.0, keep_episodes=tmp_path / "episodes.npz")
     within = calls = 0
@@ -663,7 +663,7 @@ def test_a_loss_that_is_no_number_stops_the_run_before_it_is_saved(
 )
 def test_a_learning_rate_that_is_far_too_high_ends_with_a_sentence(tmp_path: Path, changes: dict[str, Any]) -> None:
     with pytest.raises(FloatingPointError, match=r"became NaN or infinite. Lower the learning rate"):
-        train(small(influence=ALL_USES, checkpoint_seconds=0.0, episodes=40, **changes), tmp_path / "run")
+        train(small(use=ALL_USES, checkpoint_seconds=0.0, episodes=40, **changes), tmp_path / "run")
     assert not (tmp_path / "run" / "summary.json").exists()
     state = latest_checkpoint(tmp_path / "run")
     if state is not None:
@@ -693,7 +693,7 @@ def test_a_full_disk_leaves_the_last_checkpoint_as_it_was(
 # -------------------------------------------------------------------------------------- foreign worlds
 
 
-FOREIGN = small(env=TRACK, seeds=2, influence=ALL_USES, model={"network": {"target_scale": None}})
+FOREIGN = small(env=TRACK, seeds=2, use=ALL_USES, model={"network": {"target_scale": None}})
 
 
 @pytest.fixture
@@ -710,7 +710,7 @@ def test_a_foreign_world_trains_with_episodes_of_unequal_lengths(tmp_path: Path,
         return gymnasium.wrappers.TimeLimit(Track(), 10)
 
     made = {"make_env": make_env} if by == "function" else {}
-    config = FOREIGN if by == "id" else small(**{"env": "my own", "seeds": 2, "influence": ALL_USES})
+    config = FOREIGN if by == "id" else small(**{"env": "my own", "seeds": 2, "use": ALL_USES})
     folder = train(config, tmp_path / "run", keep_episodes=tmp_path / "kept.npz", **made)  # type: ignore[arg-type]
     replay = latest_checkpoint(folder)["replay"]  # type: ignore[index]
     lengths = replay["length"]
@@ -750,21 +750,21 @@ def test_what_was_found_out_about_a_foreign_world_is_told(tmp_path: Path) -> Non
 def test_the_entity_of_a_foreign_world_is_the_achieved_goal_unless_named(tmp_path: Path) -> None:
     first = Influence.load(train(FOREIGN, tmp_path / "goal") / "influence.safetensors")
     assert first.entities == {"object": [1]}
-    named = small(env=TRACK, entity=(0, 1), influence=("active",))
+    named = small(env=TRACK, entity=(0, 1), use=("active",))
     second = Influence.load(train(named, tmp_path / "named") / "influence.safetensors")
     assert second.entities == {"object": [0, 1]}
 
 
 def test_fetch_reach_trains_by_its_id(tmp_path: Path) -> None:
     pytest.importorskip("gymnasium_robotics")
-    config = small(env="gymnasium_robotics:FetchReach-v4", warmup=1, episodes=2, influence=ALL_USES)
+    config = small(env="gymnasium_robotics:FetchReach-v4", warmup=1, episodes=2, use=ALL_USES)
     folder = train(config, tmp_path / "run")
     assert metrics(folder)[0]["episode"] == 2
     assert np.abs(load_policy(folder)({"observation": np.zeros(10), "desired_goal": np.zeros(3)})).max() <= 1
 
 
 def test_a_world_that_fails_leaves_the_last_checkpoint_as_it_was(tmp_path: Path, track: type[Track]) -> None:
-    config = small(env=TRACK, seeds=2, influence=ALL_USES, checkpoint_seconds=0.0)
+    config = small(env=TRACK, seeds=2, use=ALL_USES, checkpoint_seconds=0.0)
     whole = train(config, tmp_path / "whole")
     counted, track.steps = track.steps, 0
     track.breaks_at = counted - 25  # in the last episodes or their evaluation

@@ -31,25 +31,25 @@ NO_RANGE = AgentConfig(target_range=None)
             for value in (0, -3)
         ],
         ({"first_seed": -1}, "first_seed must be at least 0; got -1."),
-        ({"influence": ("boost",)}, "influence is ('boost',); expected any of priority, bonus, active, intrinsic."),
+        ({"use": ("boost",)}, "influence is ('boost',); expected any of priority, bonus, active, intrinsic."),
         ({"influence": "bonus"}, "influence is bonus; expected any of priority, bonus, active, intrinsic."),
-        ({"influence": ("bonus", "bonus")}, "influence is ('bonus', 'bonus'); name each once."),
+        ({"use": ("bonus", "bonus")}, "influence is ('bonus', 'bonus'); name each once."),
         ({"overlap": ("play",)}, "overlap is ('play',); expected any of acting, updates, model."),
         ({"overlap": ("model", "model")}, "overlap is ('model', 'model'); name each once."),
         *[
             (
-                {"influence": ("active", "priority"), "priority": PriorityConfig(kind)},
+                {"use": ("active", "priority"), "priority": PriorityConfig(kind)},
                 f"influence has 'priority', but priority.kind is '{kind}': episodes can be drawn by influence or by "
                 "that, not by both.",
             )
             for kind in ("per", "ebp")
         ],
         (
-            {"influence": ("intrinsic", "bonus"), "agent": NO_RANGE},
+            {"use": ("intrinsic", "bonus"), "agent": NO_RANGE},
             "influence has 'intrinsic' and 'bonus': choose influence alone, or as an addition.",
         ),
         (
-            {"influence": ("intrinsic",)},
+            {"use": ("intrinsic",)},
             "With intrinsic rewards, which are positive, agent.target_range must be None; it is (-50.0, 0.0). The "
             "preset 'intrinsic' has the paper's settings.",
         ),
@@ -142,20 +142,20 @@ def test_what_is_possible_is_not_refused() -> None:
     """The borders of the rules above."""
     Config(episodes=200, warmup=200)
     Config(episodes=204, warmup=200, num_envs=4, replay=ReplayConfig(capacity=4))
-    Config(influence=("priority", "bonus", "active"), overlap=("acting", "updates", "model"))
-    Config(influence=("intrinsic", "priority", "active"), agent=NO_RANGE)
-    Config(influence=("active",), replay=ReplayConfig(goals_by_score=True))
-    Config(influence=("bonus", "active"), priority=PriorityConfig("per"))
+    Config(use=("priority", "bonus", "active"), overlap=("acting", "updates", "model"))
+    Config(use=("intrinsic", "priority", "active"), agent=NO_RANGE)
+    Config(use=("active",), replay=ReplayConfig(goals_by_score=True))
+    Config(use=("bonus", "active"), priority=PriorityConfig("per"))
     for combine in ("sum", "max", "cube", "ball"):
-        Config(influence=("bonus",), entities=("cube=3:6", "ball = 6:9"), combine=combine)
+        Config(use=("bonus",), entities=("cube=3:6", "ball = 6:9"), combine=combine)
 
 
 def test_a_model_is_trained_and_states_are_scored_only_where_needed() -> None:
-    plain_agent, active = Config(), Config(influence=("active",))
+    plain_agent, active = Config(), Config(use=("active",))
     by_score = dataclasses.replace(active, replay=ReplayConfig(goals_by_score=True))
     assert [config.needs_model for config in (plain_agent, active, by_score)] == [False, True, True]
     assert [config.needs_scores for config in (plain_agent, active, by_score)] == [False, False, True]
-    assert all(Config(influence=(use,)).needs_scores for use in ("priority", "bonus"))
+    assert all(Config(use=(use,)).needs_scores for use in ("priority", "bonus"))
 
 
 def test_errors_are_weighted_for_per_and_where_cai_p_asks_for_it() -> None:
@@ -164,9 +164,9 @@ def test_errors_are_weighted_for_per_and_where_cai_p_asks_for_it() -> None:
         "uniform": Config(),
         "per": Config(priority=PriorityConfig("per")),
         "ebp": Config(priority=PriorityConfig("ebp")),
-        "cai-p": Config(influence=("priority",)),
-        "cai-p weighted": Config(influence=("priority",), priority=asked),
-        "no cai-p": Config(influence=("bonus",), priority=asked),
+        "cai-p": Config(use=("priority",)),
+        "cai-p weighted": Config(use=("priority",), priority=asked),
+        "no cai-p": Config(use=("bonus",), priority=asked),
     }
     assert [name for name, config in configs.items() if config.weighs_importance] == ["per", "cai-p weighted"]
 
@@ -189,7 +189,7 @@ def test_the_base_settings_are_those_of_the_papers_table(world: str) -> None:
     assert rates == ((3e-4, 0.95, 0.99) if world == "rot-table" else (1e-3, 0.98, 0.95))
     assert not agent.twin_critics
     assert not agent.critic_layer_norm
-    assert config.influence == ()
+    assert config.use == ()
     assert config.overlap == ()
 
 
@@ -222,7 +222,7 @@ def test_the_intrinsic_experiment_has_settings_of_its_own() -> None:
     """Both tables' parts "FetchPickAndPlace, intrinsic motivation"; rounds of 40,000 at episodes 100 and 200."""
     config = preset("pick-and-place", "intrinsic")
     agent = config.agent
-    assert config.influence == ("intrinsic",)
+    assert config.use == ("intrinsic",)
     assert (config.warmup, config.evaluate_every, config.replay.hindsight) == (100, 100, 0.0)
     assert (agent.learning_rate, agent.discount, agent.polyak) == (3e-3, 0.95, 0.99)
     assert (agent.layers, agent.width, agent.target_range) == (2, 192, None)
@@ -294,13 +294,13 @@ def test_a_world_made_in_python_has_the_settings_of_a_foreign_one() -> None:
 def test_settings_come_back_from_json_as_they_were(world: str, name: str) -> None:
     config = dataclasses.replace(preset(world, name), entity=(1, 2), overlap=("acting", "model"), seeds=3)
     assert config_from(Config, json.loads(json.dumps(plain(config)))) == config
-    uses = config.influence or ("bonus",)
-    several = dataclasses.replace(config, entity=None, influence=uses, entities=("cube=3:6", "ball=6"), combine="ball")
+    uses = config.use or ("bonus",)
+    several = dataclasses.replace(config, entity=None, use=uses, entities=("cube=3:6", "ball=6"), combine="ball")
     assert config_from(Config, json.loads(json.dumps(plain(several)))) == several
 
 
 def test_runs_from_before_there_were_several_entities_keep_settings_and_name() -> None:
-    config = dataclasses.replace(preset("slide"), influence=("bonus",), entity=(2,))
+    config = dataclasses.replace(preset("slide"), use=("bonus",), entity=(2,))
     older = {name: value for name, value in plain(config).items() if name not in ("entities", "combine")}
     assert config_from(Config, older) == config
     label = run_label("training", config)

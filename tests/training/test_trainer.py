@@ -167,7 +167,7 @@ def test_a_replica_alone_follows_the_same_course_as_in_a_batch(tmp_path: Path, i
 
 
 def test_replicas_differ_from_each_other(tmp_path: Path) -> None:
-    state = trained(tmp_path, small(seeds=2, influence=ALL_USES))
+    state = trained(tmp_path, small(seeds=2, use=ALL_USES))
     for name, value in [*state["learner"]["agent"].items(), *state["model"]["model"].items()]:
         if name.endswith("weight"):
             assert (value[0] != value[1]).any(), name
@@ -202,8 +202,8 @@ def test_evaluation_counts_the_successes_of_the_bare_policy(make: Make) -> None:
 
 
 def test_evaluation_leaves_no_trace_in_training(tmp_path: Path) -> None:
-    often = train(small(seeds=2, influence=ALL_USES, evaluate_every=1, evaluation_episodes=2), tmp_path / "often")
-    seldom = train(small(seeds=2, influence=ALL_USES, evaluate_every=9), tmp_path / "seldom")
+    often = train(small(seeds=2, use=ALL_USES, evaluate_every=1, evaluation_episodes=2), tmp_path / "often")
+    seldom = train(small(seeds=2, use=ALL_USES, evaluate_every=9), tmp_path / "seldom")
     assert models(often) == models(seldom)
     assert len(metrics(often)) == 2 * 7  # from the end of the warm-up on
     assert sorted({row["episode"] for row in metrics(seldom)}) == [9, 10]
@@ -263,33 +263,33 @@ def assert_all_changed(seen: Seen) -> None:
 VARIANTS: dict[str, dict[str, Any]] = {
     "HER": {},
     "PER": {"priority": {"kind": "per"}},
-    "CAI-P": {"influence": ("priority",)},
-    "bonus": {"influence": ("bonus",)},
-    "active": {"influence": ("active",)},
-    "all uses": {"influence": ALL_USES},
-    "PER with bonus and active": {"influence": ("bonus", "active"), "priority": {"kind": "per"}},
-    "proportional": {"influence": ("priority",), "priority": {"distribution": "proportional"}},
-    "within episodes": {"influence": ("priority",), "priority": {"within_episode": True}},
-    "importance": {"influence": ("priority",), "priority": {"importance": 0.5}},
-    "power": {"influence": ("priority",), "priority": {"power": 0.5}},
-    "goals by score": {"influence": ("active",), "replay": {"goals_by_score": True}},
-    "ranked choice": {"influence": ("active",), "explore": {"choice": "ranked", "active": 0.5}},
-    "proportional choice": {"influence": ("active",), "explore": {"choice": "proportional"}},
-    "flat bonus": {"influence": ("bonus",), "bonus": {"kind": "flat"}},
-    "multiplicative bonus": {"influence": ("bonus",), "bonus": {"kind": "multiplicative"}},
-    "annealed bonus": {"influence": ("bonus",), "bonus": {"anneal_episodes": 6}},
-    "intrinsic": {"influence": ("intrinsic",), "agent": {"target_range": None}, "replay": {"hindsight": 0.0}},
-    "rescore the newest": {"influence": ("priority",), "model": {"rescore": "newest"}},
-    "only sampled actions": {"influence": ALL_USES, "model": {"only_sampled": True}},
+    "CAI-P": {"use": ("priority",)},
+    "bonus": {"use": ("bonus",)},
+    "active": {"use": ("active",)},
+    "all uses": {"use": ALL_USES},
+    "PER with bonus and active": {"use": ("bonus", "active"), "priority": {"kind": "per"}},
+    "proportional": {"use": ("priority",), "priority": {"distribution": "proportional"}},
+    "within episodes": {"use": ("priority",), "priority": {"within_episode": True}},
+    "importance": {"use": ("priority",), "priority": {"importance": 0.5}},
+    "power": {"use": ("priority",), "priority": {"power": 0.5}},
+    "goals by score": {"use": ("active",), "replay": {"goals_by_score": True}},
+    "ranked choice": {"use": ("active",), "explore": {"choice": "ranked", "active": 0.5}},
+    "proportional choice": {"use": ("active",), "explore": {"choice": "proportional"}},
+    "flat bonus": {"use": ("bonus",), "bonus": {"kind": "flat"}},
+    "multiplicative bonus": {"use": ("bonus",), "bonus": {"kind": "multiplicative"}},
+    "annealed bonus": {"use": ("bonus",), "bonus": {"anneal_episodes": 6}},
+    "intrinsic": {"use": ("intrinsic",), "agent": {"target_range": None}, "replay": {"hindsight": 0.0}},
+    "rescore the newest": {"use": ("priority",), "model": {"rescore": "newest"}},
+    "only sampled actions": {"use": ALL_USES, "model": {"only_sampled": True}},
     "twin critics": {"agent": {"twin_critics": True}},
     "layer norm": {"agent": {"critic_layer_norm": True}},
-    "two worlds": {"influence": ALL_USES, "num_envs": 2},
-    "acting overlaps": {"influence": ALL_USES, "overlap": ("acting",)},
-    "updates overlap": {"influence": ALL_USES, "overlap": ("updates",)},
-    "the model overlaps": {"influence": ALL_USES, "overlap": ("model",)},
-    "everything overlaps": {"influence": ALL_USES, "overlap": ("acting", "updates", "model"), "num_envs": 2},
-    "a small memory": {"influence": ALL_USES, "replay": {"capacity": 5}},
-    "sobol": {"influence": ALL_USES, "model": {"scoring": {"sampling": "sobol", "separate_mixture": True}}},
+    "two worlds": {"use": ALL_USES, "num_envs": 2},
+    "acting overlaps": {"use": ALL_USES, "overlap": ("acting",)},
+    "updates overlap": {"use": ALL_USES, "overlap": ("updates",)},
+    "the model overlaps": {"use": ALL_USES, "overlap": ("model",)},
+    "everything overlaps": {"use": ALL_USES, "overlap": ("acting", "updates", "model"), "num_envs": 2},
+    "a small memory": {"use": ALL_USES, "replay": {"capacity": 5}},
+    "sobol": {"use": ALL_USES, "model": {"scoring": {"sampling": "sobol", "separate_mixture": True}}},
     "no hindsight": {"replay": {"hindsight": 0.0}},
 }
 
@@ -318,7 +318,7 @@ def test_every_preset_runs_and_trains_every_parameter(
     if world != "slide":
         pytest.importorskip("mujoco")
     config = preset(world, name)
-    train(brief(config, influence=config.influence or ALL_USES), tmp_path)
+    train(brief(config, influence=config.use or ALL_USES), tmp_path)
     assert_all_changed(changes_seen)
     replay = changes_seen[0][1].replay
     assert (replay.score[:, : replay.stored].sum(-1) > 0).all()
@@ -334,8 +334,8 @@ def test_energy_based_priority_runs_in_a_world_with_positions_as_goals(tmp_path:
 
 
 def test_a_full_memory_goes_on_with_the_newest_episodes(make: Make) -> None:
-    trainer = make(small(seeds=2, replay={"capacity": 5}, influence=ALL_USES))
-    everything = make(small(seeds=2, influence=ALL_USES))
+    trainer = make(small(seeds=2, replay={"capacity": 5}, use=ALL_USES))
+    everything = make(small(seeds=2, use=ALL_USES))
     for one in (trainer, everything):
         warm_up(one, 4)
         for _ in range(4):
@@ -346,7 +346,7 @@ def test_a_full_memory_goes_on_with_the_newest_episodes(make: Make) -> None:
 
 
 def test_new_episodes_are_scored_as_they_come_once_the_model_has_learned(make: Make) -> None:
-    trainer = make(small(seeds=2, influence=("bonus",)))
+    trainer = make(small(seeds=2, use=("bonus",)))
     warm_up(trainer, 4)
     assert not trainer.replay.score.any()  # the model has learned nothing yet
     trainer.begin_round(0)
@@ -362,7 +362,7 @@ def test_new_episodes_are_scored_as_they_come_once_the_model_has_learned(make: M
 
 
 def test_states_are_not_scored_where_only_actions_are_chosen(tmp_path: Path) -> None:
-    assert not trained(tmp_path, small(influence=("active",)))["replay"]["score"].any()
+    assert not trained(tmp_path, small(use=("active",)))["replay"]["score"].any()
 
 
 # -------------------------------------------------------------------------------------------- overlap
@@ -370,7 +370,7 @@ def test_states_are_not_scored_where_only_actions_are_chosen(tmp_path: Path) -> 
 
 def test_acting_in_halves_gives_the_same_bits(tmp_path: Path) -> None:
     for seeds, worlds in ((1, 1), (2, 2), (5, 1)):
-        config: dict[str, Any] = {"seeds": seeds, "num_envs": worlds, "influence": ALL_USES}
+        config: dict[str, Any] = {"seeds": seeds, "num_envs": worlds, "use": ALL_USES}
         whole = train(small(**config), tmp_path / f"{seeds} whole")
         halves = train(small(**config, overlap=("acting",)), tmp_path / f"{seeds} halves")
         assert models(whole) == models(halves)
@@ -405,7 +405,7 @@ def same(first: dict[str, Tensor], second: dict[str, Tensor]) -> bool:
 def test_with_overlapping_updates_the_policy_that_plays_is_one_episode_old(
     tmp_path: Path, policies: dict[str, dict[int, dict[str, Tensor]]], overlap: tuple[Any, ...]
 ) -> None:
-    train(small(seeds=2, influence=ALL_USES, overlap=overlap), tmp_path)
+    train(small(seeds=2, use=ALL_USES, overlap=overlap), tmp_path)
     assert sorted(policies["played by"]) == [5, 6, 7, 8, 9, 10]
     for episode in range(5, 11):
         before, after = policies["before"][episode - 1], policies["after"][episode - 1]
@@ -429,20 +429,20 @@ def test_a_spread_round_changes_scores_only_at_its_end(tmp_path: Path, monkeypat
 
     monkeypatch.setattr(CaiSignal, "fit", watched_fit)
     monkeypatch.setattr(Trainer, "update", watched_update)
-    train(small(seeds=2, influence=ALL_USES, overlap=("model",), episodes=13), tmp_path / "spread")
+    train(small(seeds=2, use=ALL_USES, overlap=("model",), episodes=13), tmp_path / "spread")
     assert fitted == [(4, 30), (7, 4), (8, 4), (9, 2), (10, 4), (11, 4), (12, 2), (13, 4)]
     new_at = [n for n in range(5, 14) if not torch.equal(scores[n], scores[n - 1])]
     assert new_at == [9, 12]
     fitted.clear()
     scores.clear()
-    train(small(seeds=2, influence=ALL_USES, episodes=13), tmp_path / "at once")
+    train(small(seeds=2, use=ALL_USES, episodes=13), tmp_path / "at once")
     assert fitted == [(4, 30), (7, 10), (10, 10), (13, 10)]
     assert [n for n in range(5, 14) if not torch.equal(scores[n], scores[n - 1])] == [7, 10, 13]
 
 
 def test_a_spread_round_counts_episodes_not_plays(make: Make) -> None:
     """With two worlds a play is two episodes: a round of 10 is spread over 6 episodes as three shares of 4, 4, 2."""
-    trainer = make(small(influence=ALL_USES, overlap=("model",), num_envs=2, episodes=20, model={"every": 6}))
+    trainer = make(small(use=ALL_USES, overlap=("model",), num_envs=2, episodes=20, model={"every": 6}))
     warm_up(trainer, 4)
     trainer.begin_round(0)
     trainer.fit_model()
@@ -462,7 +462,7 @@ def test_a_spread_round_counts_episodes_not_plays(make: Make) -> None:
 
 
 def test_a_report_is_the_mean_since_the_last(make: Make) -> None:
-    trainer = make(small(seeds=2, influence=("bonus",)))
+    trainer = make(small(seeds=2, use=("bonus",)))
     warm_up(trainer, 4)
     trainer.begin_round(0)
     trainer.fit_model()
@@ -485,7 +485,7 @@ def test_reports_of_a_plain_agent_speak_of_no_model(make: Make) -> None:
 
 @pytest.mark.parametrize(("where", "what"), [("agent", "agent's loss"), ("model", "influence model's loss")])
 def test_a_loss_that_is_no_number_is_named_with_its_replica(make: Make, where: str, what: str) -> None:
-    trainer = make(small(seeds=3, influence=("bonus",)))
+    trainer = make(small(seeds=3, use=("bonus",)))
     trainer.check()
     broken = trainer.learner.statistics if where == "agent" else trainer.model_loss
     broken[1] = float("nan")
