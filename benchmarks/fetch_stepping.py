@@ -1,4 +1,4 @@
-"""Environment steps a second of FetchPickAndPlace: the batched worlds, their peers, and the physics alone.
+"""Environment steps per second of FetchPickAndPlace: the batched environments, other implementations, physics alone.
 
 python -m benchmarks.fetch_stepping [N ...]
 """
@@ -29,29 +29,29 @@ ROWS = ("physics floor", "butfor", "butfor, contacts", "AsyncVectorEnv", "SyncVe
 
 
 def batched(count: int, steps: int, contacts: bool, actions: np.ndarray) -> Callable[[], None]:
-    """The library's worlds, from the same start in every run."""
-    worlds = FetchVectorEnv(TASK, count, contacts=contacts)
-    worlds.reset(seed=0)
-    start = worlds.save_state()
+    """The library's environments, from the same start in every run."""
+    env = FetchVectorEnv(TASK, count, contacts=contacts)
+    env.reset(seed=0)
+    start = env.save_state()
 
     def run() -> None:
-        worlds.restore_state(None, start)
+        env.restore_state(None, start)
         for step in range(steps):
-            worlds.step(actions[step])
+            env.step(actions[step])
 
     return run
 
 
 def floor(count: int, steps: int, actions: np.ndarray) -> Callable[[], None]:
     """The same substeps from recorded inputs: no observations, rewards, checks or copies."""
-    worlds = FetchVectorEnv(TASK, count)
-    worlds.reset(seed=0)
-    start = worlds.physics.batch.state.copy()
+    env = FetchVectorEnv(TASK, count)
+    env.reset(seed=0)
+    start = env.physics.batch.state.copy()
     records = []
     for step in range(steps):
-        worlds.step(actions[step])
-        records.append([worlds.physics.field[name].copy() for name in INPUTS])
-    batch = Batch(worlds.physics.model.mj, count, min(CORES, count))
+        env.step(actions[step])
+        records.append([env.physics.field[name].copy() for name in INPUTS])
+    batch = Batch(env.physics.model.mj, count, min(CORES, count))
     fields = [batch.bind(name) for name in INPUTS]
 
     def run() -> None:
@@ -64,30 +64,30 @@ def floor(count: int, steps: int, actions: np.ndarray) -> Callable[[], None]:
     return run
 
 
-def stepping(worlds: Any, steps: int, actions: np.ndarray) -> Callable[[], None]:
-    """A peer's worlds, which go on from run to run and reset themselves."""
-    worlds.reset()
+def stepping(env: Any, steps: int, actions: np.ndarray) -> Callable[[], None]:
+    """Other environments, which continue from run to run and reset themselves."""
+    env.reset()
 
     def run() -> None:
         for step in range(steps):
-            worlds.step(actions[step])
+            env.step(actions[step])
 
     return run
 
 
 def envpool(count: int, steps: int, actions: np.ndarray) -> Callable[[], None] | None:
-    """EnvPool's worlds where it is installed and works."""
+    """EnvPool's environments, where it is installed and works."""
     try:
         pool = importlib.import_module("envpool")
 
-        worlds = pool.make(PEER, env_type="gymnasium", num_envs=count, num_threads=min(CORES, count), seed=0)
+        env = pool.make(PEER, env_type="gymnasium", num_envs=count, num_threads=min(CORES, count), seed=0)
     except Exception:
         return None
-    return stepping(worlds, steps, actions.astype(np.float64))
+    return stepping(env, steps, actions.astype(np.float64))
 
 
 def processor_seconds() -> tuple[float, float] | None:
-    """Busy seconds of all processors, and of this process with its ended children, where Linux tells."""
+    """Busy seconds of all processors, and of this process with its ended children; None without /proc/stat."""
     try:
         with open("/proc/stat") as file:
             user, nice, system, _, _, *interrupts = (int(word) for word in file.readline().split()[1:8])
@@ -98,8 +98,8 @@ def processor_seconds() -> tuple[float, float] | None:
     return busy, own.user + own.system + own.children_user + own.children_system
 
 
-def memory_per_world() -> float:
-    """Kibibytes that one more world adds to the process."""
+def memory_per_env() -> float:
+    """KiB that one more environment adds to the process."""
     few, many = 64, 2112
     kept = [FetchVectorEnv(TASK, few)]
     kept[0].reset(seed=0)
@@ -129,7 +129,7 @@ def main(counts: list[int]) -> None:
     rates: dict[str, dict[int, float]] = {name: {} for name in ROWS}
     for count in counts:
         steps = max(10, min(100, 1600 // count))
-        slow = max(4, steps // 3)  # the peers are measured on fewer steps, for they take longer
+        slow = max(4, steps // 3)  # the peers are measured on fewer steps, because they take longer
         actions = np.random.default_rng(0).uniform(-1, 1, (steps, count, 4)).astype(np.float32)
         rivals: dict[str, tuple[int, Callable[[], None] | None]] = {
             "physics floor": (steps, floor(count, steps, actions)),
@@ -137,22 +137,22 @@ def main(counts: list[int]) -> None:
             "butfor, contacts": (steps, batched(count, steps, True, actions)),
             "EnvPool": (slow, envpool(count, slow, actions)),
         }
-        rivals |= {name: (slow, stepping(worlds, slow, actions)) for name, worlds in peers[count].items()}
+        rivals |= {name: (slow, stepping(env, slow, actions)) for name, env in peers[count].items()}
         running = {name: run for name, (_, run) in rivals.items() if run is not None}
         for name, seconds in medians(running, "cpu", RUNS).items():
             rates[name][count] = count * rivals[name][0] / seconds
-        for worlds in peers[count].values():
-            worlds.close()
+        for env in peers[count].values():
+            env.close()
     report(rates, counts)
-    print(f"memory: {memory_per_world():.1f} KiB a world")
+    print(f"memory: {memory_per_env():.1f} KiB per environment")
     if before is not None and (after := processor_seconds()) is not None:
         others = (after[0] - before[0]) - (after[1] - before[1])
         share = max(0.0, others) / (CORES * (time.perf_counter() - began))
-        print(f"other processes took {share:.0%} of the processors meanwhile; many worker processes gain by that")
+        print(f"other processes used {share:.0%} of the processors; that favours many worker processes")
 
 
 def report(rates: dict[str, dict[int, float]], counts: list[int]) -> None:
-    """Steps a second, then the ratios that matter."""
+    """Print steps per second, then the ratios."""
     print(f"{'env steps/s, N =':<32}" + "".join(f"{count:>9}" for count in counts))
     for name, row in rates.items():
         cells = [f"{row[count]:>9.0f}" if count in row else f"{'-':>9}" for count in counts]

@@ -1,4 +1,4 @@
-"""How often the exact, heuristic and contact labels agree, and what the exact one costs, by world and policy.
+"""How often the exact, heuristic and contact labels agree, and what the exact one costs, by environment and policy.
 
 python -m benchmarks.label_agreement [episodes]
 """
@@ -16,20 +16,22 @@ from butfor.detection.collect import POLICIES, CollectConfig, collect_file
 def main(episodes: int) -> None:
     print(describe("cpu"))
     print(f"{episodes} episodes each, seed 0; shares of all states")
-    print(f"{'world':<16}{'policy':<14}{'exact':>8}{'heuristic':>11}{'contact':>9}{'exact=heuristic':>17}", end="")
-    print(f"{'only exact':>12}{'only heur.':>12}{'ms a state':>12}")
+    print(
+        f"{'environment':<16}{'policy':<14}{'exact':>8}{'heuristic':>11}{'contact':>9}{'exact=heuristic':>17}", end=""
+    )
+    print(f"{'only exact':>12}{'only heur.':>12}{'ms/state':>12}")
     with tempfile.TemporaryDirectory() as folder:
-        for world in ("pick-and-place", "push", "rot-table"):
+        for env in ("pick-and-place", "push", "rot-table"):
             for policy in POLICIES:
                 began = time.perf_counter()
-                config = CollectConfig(world, policy, episodes, ("exact", "heuristic", "contact"))
-                data = collect_file(config, Path(folder) / f"{world}-{policy}.npz")
+                config = CollectConfig(env, policy, episodes, ("exact", "heuristic", "contact"))
+                data = collect_file(config, Path(folder) / f"{env}-{policy}.npz")
                 cost = 1000 * (time.perf_counter() - began) / data.length.sum()
                 rows = {(row["first"], row["second"]): row for row in compare(data)}
                 row, touch = rows["exact", "heuristic"], rows["exact", "contact"]
                 exact, heuristic = row["both"] + row["only_first"], row["both"] + row["only_second"]
                 contact, agree = touch["both"] + touch["only_second"], row["both"] + row["neither"]
-                print(f"{world:<16}{policy:<14}{exact:>8.1%}{heuristic:>11.1%}{contact:>9.1%}{agree:>17.1%}", end="")
+                print(f"{env:<16}{policy:<14}{exact:>8.1%}{heuristic:>11.1%}{contact:>9.1%}{agree:>17.1%}", end="")
                 print(f"{row['only_first']:>12.2%}{row['only_second']:>12.2%}{cost:>12.2f}", flush=True)
 
 

@@ -20,7 +20,7 @@ OBS, ACTION, TARGET, LAYERS, WIDTH = 25, 4, 3, 4, 256
 
 
 class PlainModel(nn.Module):
-    """The same network in torch's own layers."""
+    """The same network made of torch's own layers."""
 
     def __init__(self, activation: type[nn.Module]) -> None:
         super().__init__()
@@ -36,7 +36,7 @@ class PlainModel(nn.Module):
 
 @torch.no_grad()
 def plain_cai(model: PlainModel, obs: Tensor, actions: int) -> Tensor:
-    """Equation 3 as one would write it first: one big batch, all pairs of actions materialised."""
+    """Equation 3 in the obvious way: one large batch, with all pairs of actions in memory."""
     tried = torch.rand(len(obs), actions, ACTION, device=obs.device) * 2 - 1
     inputs = torch.cat([obs[:, None].expand(-1, actions, -1), tried], -1)
     mean, variance = model(inputs.flatten(0, 1))

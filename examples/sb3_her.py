@@ -1,9 +1,9 @@
-"""SAC with hindsight replay of Stable-Baselines3 on a small world, with influence or without.
+"""SAC with hindsight replay of Stable-Baselines3 on a small environment, with or without influence.
 
     python examples/sb3_her.py                   # with influence: priority, bonus and active exploration
-    python examples/sb3_her.py --no-influence    # SB3's own
+    python examples/sb3_her.py --no-influence    # plain Stable-Baselines3
 
-It takes about two minutes a run. Lines marked with * are what turns a script of SB3 into one with influence.
+A run takes about two minutes. The lines marked with * add influence to a script for Stable-Baselines3.
 """
 
 import argparse
@@ -13,24 +13,24 @@ import gymnasium
 from stable_baselines3 import SAC
 from stable_baselines3.her import HerReplayBuffer
 
-import butfor.envs  # noqa: F401  registers the world
+import butfor.envs  # noqa: F401  registers the environment
 from butfor import ModelConfig
 from butfor.integrations.sb3 import ActiveExploration, InfluenceCallback, InfluenceReplayBuffer  # *
 from butfor.training.exploration import ExploreConfig
 
 
 class ActiveSAC(ActiveExploration, SAC):  # *
-    """SAC, of whose actions some are chosen for their influence."""
+    """SAC that chooses some of its actions for their influence."""
 
     exploration = ExploreConfig(epsilon=0.2)
 
 
-NETWORK = ModelConfig(layers=2, width=128)  # the world is small
+NETWORK = ModelConfig(layers=2, width=128)  # the environment is small
 
 
 def make_agent(influence: bool, seed: int) -> tuple[SAC, Any]:
-    """An agent and the callback of its `learn`."""
-    env = gymnasium.make("butfor/Slide-v0")  # an agent hits a puck, which has to slide to its goal
+    """Make an agent, and the callback for its `learn`."""
+    env = gymnasium.make("butfor/Slide-v0")  # the agent pushes a puck that has to slide to its goal
     settings: dict[str, Any] = {
         "buffer_size": 50_000,
         "learning_starts": 1_500,
@@ -65,7 +65,7 @@ def success(agent: SAC, episodes: int) -> float:
 
 
 def main(steps: int = 12_000, influence: bool = True, seed: int = 0, evaluation: int = 100) -> tuple[float, Any]:
-    """Trains an agent and tells how often it succeeds: (the share, the learned influence)."""
+    """Train and evaluate an agent; return its success rate and the influence model."""
     agent, callback = make_agent(influence, seed)
     agent.learn(steps, callback=callback)  # *
     share = success(agent, evaluation)

@@ -1,4 +1,4 @@
-"""The examples run: those of one file here, the others in the tests of what they show."""
+"""The examples run: the single-file agent here, the others in the tests of what they show."""
 
 import ast
 import importlib.util
@@ -24,7 +24,7 @@ RUN_BY = {  # the test file that calls its main
 
 
 def load(name: str) -> Any:
-    """An example as a module; its `main` does not run yet."""
+    """Import an example without running its `main`."""
     spec = importlib.util.spec_from_file_location(name, ROOT / "examples" / f"{name}.py")
     assert spec is not None
     assert spec.loader is not None
@@ -37,7 +37,7 @@ def load(name: str) -> Any:
 def test_every_example_has_a_main_that_a_test_calls(path: Path) -> None:
     tree = ast.parse(path.read_text(encoding="utf-8"))
     assert "main" in {node.name for node in tree.body if isinstance(node, ast.FunctionDef)}
-    assert f"python examples/{path.name}" in (ast.get_docstring(tree) or ""), "say at the top how it is started"
+    assert f"python examples/{path.name}" in (ast.get_docstring(tree) or ""), "the docstring must show the command"
     tests = (ROOT / "tests" / RUN_BY[path.stem]).read_text(encoding="utf-8")
     assert re.search(rf"\b{path.stem}\b", tests)
     assert ".main(" in tests
@@ -52,23 +52,23 @@ BRIEF: dict[str, Any] = {
 }
 
 
-def test_the_single_file_agent_runs_in_a_goal_world() -> None:
-    """What it returns has no bonus in it, so it lies between -30 and 0."""
+def test_the_single_file_agent_runs_in_a_goal_env() -> None:
+    """Its result excludes the bonus, so it lies between -30 and 0."""
     example = load("cleanrl_ddpg")
     assert -30 <= example.main(example.Args(total_timesteps=500, cai_bonus=100.0, **BRIEF)) <= 0
 
 
-def test_the_single_file_agent_runs_in_a_world_without_goals(capsys: pytest.CaptureFixture[str]) -> None:
-    """Pendulum's reward of a step lies between -16.3 and 0; the torque always moves it."""
+def test_the_single_file_agent_runs_in_an_env_without_goals(capsys: pytest.CaptureFixture[str]) -> None:
+    """Pendulum's reward per step lies between -16.3 and 0; the torque always has influence."""
     example = load("cleanrl_ddpg")
-    world = {"env_id": "Pendulum-v1", "cai_entity": "velocity=2", "num_envs": 2}
-    assert -200 * 16.3 < example.main(example.Args(total_timesteps=440, **world, **BRIEF)) < 0
+    env = {"env_id": "Pendulum-v1", "cai_entity": "velocity=2", "num_envs": 2}
+    assert -200 * 16.3 < example.main(example.Args(total_timesteps=440, **env, **BRIEF)) < 0
     influence = [float(line.split()[-1]) for line in capsys.readouterr().out.splitlines()]
     assert influence[0] == 0  # nothing learned yet
     assert influence[-1] > 0
     printed = []
     for seed in (1, 1, 2):
-        example.main(example.Args(total_timesteps=160, seed=seed, **world, **BRIEF | {"cai_learn_every": 100}))
+        example.main(example.Args(total_timesteps=160, seed=seed, **env, **BRIEF | {"cai_learn_every": 100}))
         printed.append(capsys.readouterr().out)
     assert printed[0] == printed[1] != printed[2]
 
@@ -84,9 +84,9 @@ class DoublePendulum(PendulumEnv):
 def test_the_single_file_agent_acts_in_any_precision() -> None:
     gymnasium.register("butfor-tests/Double-v0", DoublePendulum, max_episode_steps=20)
     try:
-        world = {"env_id": "butfor-tests/Double-v0", "cai_entity": "velocity=2", "num_envs": 2}
+        env = {"env_id": "butfor-tests/Double-v0", "cai_entity": "velocity=2", "num_envs": 2}
         example = load("cleanrl_ddpg")
-        assert -20 * 16.3 < example.main(example.Args(total_timesteps=168, **world, **BRIEF)) < 0
+        assert -20 * 16.3 < example.main(example.Args(total_timesteps=168, **env, **BRIEF)) < 0
     finally:
         gymnasium.registry.pop("butfor-tests/Double-v0")
 

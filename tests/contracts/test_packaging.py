@@ -22,22 +22,18 @@ import butfor
 PROJECT = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))["project"]
 CORE = [Requirement(text) for text in PROJECT["dependencies"]]
 EXTRAS = {extra: list(map(Requirement, texts)) for extra, texts in PROJECT["optional-dependencies"].items()}
-EXTRA_OF_ROOM = {
-    "agreement": "fetch",
-    "cluster": "ray",
-    "data": "minari",
-    "envs": "fetch",
-    "figures": "figures",
-    "films": "video",
-    "pictures": "fetch",
-    "record": "tensorboard",
-    "sb3": "sb3",
-    "sb3_buffer": "sb3",
-    "watch": "video",
-}  # only these modules may import what an extra installs
-DISTRIBUTIONS = {"PIL": "pillow", "sklearn": "scikit-learn"}  # where the import's name is not the package's name
+EXTRAS_OF_PACKAGE = {  # only these packages may import what an extra installs
+    "datasets": ("minari",),
+    "detection": ("fetch",),
+    "envs": ("fetch",),
+    "integrations": ("sb3",),
+    "reporting": ("fetch", "figures", "video"),
+    "runs": ("tensorboard",),
+    "studies": ("ray",),
+}
+DISTRIBUTIONS = {"PIL": "pillow", "sklearn": "scikit-learn"}  # where the import has another name than the distribution
 
-# What is imported is what was installed; the entropy of a unit Gaussian is log(2 pi e) / 2 a dimension.
+# The library comes from the environment; the entropy of a unit Gaussian is log(2 pi e) / 2 per dimension.
 FIRST_LINES = """
 import math, sys, torch, butfor, butfor.influence.gaussian
 assert butfor.__file__.startswith(sys.prefix), butfor.__file__
@@ -48,12 +44,12 @@ assert math.isclose(entropy, 1.5 * math.log(2 * math.pi * math.e), rel_tol=1e-6)
 
 
 def names(requirements: list[Requirement]) -> set[str]:
-    """The packages that requirements name."""
+    """The distributions that requirements name."""
     return {canonicalize_name(requirement.name) for requirement in requirements}
 
 
 def third_party(imports: list[Import]) -> Iterator[tuple[Import, str]]:
-    """Each import from outside the library and the standard library, with the package that provides it."""
+    """Each import from outside the library and the standard library, with the distribution that provides it."""
     for found in imports:
         top = found.target.split(".")[0]
         if top != "butfor" and top not in sys.stdlib_module_names:
@@ -61,24 +57,33 @@ def third_party(imports: list[Import]) -> Iterator[tuple[Import, str]]:
 
 
 def test_every_import_is_declared(library_imports: list[Import]) -> None:
-    """Core modules import core dependencies; an extra's packages only where the extra belongs."""
+    """An extra's distributions are imported only by the packages that the extra belongs to."""
     wrong = []
-    for found, package in third_party(library_imports):
-        room = found.file.split("/")[0].removesuffix(".py")
-        extra = EXTRAS.get(EXTRA_OF_ROOM.get(room, ""), [])
-        if package not in names(CORE + extra):
-            wrong.append(f"{found}, but {package} is no dependency of {room}")
+    for found, distribution in third_party(library_imports):
+        extras = EXTRAS_OF_PACKAGE.get(found.file.split("/")[0], ())
+        allowed = names(CORE + [requirement for extra in extras for requirement in EXTRAS[extra]])
+        if distribution not in allowed:
+            wrong.append(f"{found}, but {distribution} is not a dependency of that package")
     assert not wrong, "\n".join(wrong)
 
 
+def test_every_package_is_imported_without_extras(library_imports: list[Import]) -> None:
+    """`import butfor.reporting` works where only the core dependencies are installed."""
+    extras = {found.target.split(".")[0] for found, name in third_party(library_imports) if name not in names(CORE)}
+    packages = sorted(f"butfor.{path.parent.name}" for path in PACKAGE.glob("*/__init__.py"))
+    lines = f"import importlib, sys\nsys.modules.update(dict.fromkeys({sorted(extras)}))\n"
+    lines += "".join(f"importlib.import_module({name!r})\n" for name in packages)
+    ended = subprocess.run([sys.executable, "-c", lines], capture_output=True, text=True)
+    assert ended.returncode == 0, ended.stderr
+
+
 def test_every_dependency_is_used(library_imports: list[Import]) -> None:
-    """Nothing is installed for nobody."""
-    used = {package for _, package in third_party(library_imports)}
+    used = {distribution for _, distribution in third_party(library_imports)}
     assert names(CORE) <= used
 
 
 def test_constraints_pin_every_dependency() -> None:
-    """Exact versions, inside the declared ranges, without addresses, paths or options."""
+    """Exact versions within the declared ranges, without addresses, paths or options."""
     pins = {}
     for line in (ROOT / "constraints.txt").read_text(encoding="utf-8").splitlines():
         if not line.startswith("#"):
@@ -97,7 +102,7 @@ def test_version_is_repeated_correctly() -> None:
 
 @pytest.fixture(scope="module")
 def wheel(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """The wheel, built from this tree without fetching anything."""
+    """The wheel, built from this tree without downloading anything."""
     folder = tmp_path_factory.mktemp("wheel")
     run([sys.executable, "-m", "build", "--wheel", "--no-isolation", "--outdir", str(folder), str(ROOT)])
     (built,) = folder.glob("*.whl")
@@ -105,7 +110,7 @@ def wheel(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 def run(command: list[str]) -> str:
-    """Run a command away from the source tree and return what it printed; show that on failure."""
+    """Run a command outside the source tree and return what it printed; show that on failure."""
     environment = {name: os.environ[name] for name in os.environ if name not in ("PYTHONPATH", "PYTHONHOME")}
     ended = subprocess.run(command, capture_output=True, text=True, env=environment, cwd=sys.prefix)
     assert ended.returncode == 0, f"{' '.join(command)}\n{ended.stdout}{ended.stderr}"
@@ -118,7 +123,7 @@ def read_metadata(archive: zipfile.ZipFile, name: str) -> str:
 
 
 def test_wheel_contents(wheel: Path) -> None:
-    """All modules, the type marker, the templates, the command and the licence; no tests."""
+    """All modules, the type marker, the templates, the command and the licence, but no tests."""
     with zipfile.ZipFile(wheel) as archive:
         packed = {name.removeprefix("butfor/") for name in archive.namelist() if name.startswith("butfor/")}
         others = {name.split("/")[0] for name in archive.namelist()} - {"butfor"}
@@ -128,7 +133,7 @@ def test_wheel_contents(wheel: Path) -> None:
     files = {str(path.relative_to(PACKAGE)) for path in PACKAGE.rglob("*") if path.is_file()}
     assert packed == {name for name in files if "__pycache__" not in name}
     assert "py.typed" in packed
-    assert any(name.startswith("templates/") for name in packed)
+    assert any(name.startswith("reporting/templates/") for name in packed)
     assert others == {f"butfor-{butfor.__version__}.dist-info"}
     assert metadata["Version"] == butfor.__version__
     assert metadata["License-Expression"] == "MIT"
@@ -147,7 +152,7 @@ def check_installed(environment: Path) -> None:
 
 
 def test_wheel_works_beside_its_dependencies(wheel: Path, tmp_path: Path) -> None:
-    """The wheel alone in a new environment, which borrows the dependencies of the present one."""
+    """The wheel alone in a new environment that uses the dependencies of the present one."""
     environment = tmp_path / "environment"
     run([sys.executable, "-m", "venv", "--without-pip", str(environment)])
     python = str(environment / "bin" / "python")
@@ -162,7 +167,7 @@ def test_wheel_works_beside_its_dependencies(wheel: Path, tmp_path: Path) -> Non
 
 @pytest.mark.long
 def test_wheel_works_in_an_empty_environment(wheel: Path, tmp_path: Path) -> None:
-    """The wheel with the dependencies that it declares and no others."""
+    """The wheel with the dependencies that it declares, and no others."""
     environment = tmp_path / "environment"
     run([sys.executable, "-m", "venv", str(environment)])
     pip = [str(environment / "bin" / "python"), "-m", "pip", "install", "--quiet"]

@@ -1,7 +1,7 @@
-"""Files from strangers: reading one of this package's formats runs no code, and pages show what they hold as text.
+"""Files from untrusted sources: reading any of the package's formats runs no code, and pages show contents as text.
 
-Each attack carries a canary: a file that exists as soon as anything in it was executed. That the attack is real is
-shown at the end, by a reader that does execute it.
+Each attack creates a trace file when it is executed. At the end of each test an unsafe reader executes it, which shows
+that the attack is real.
 """
 
 import ast
@@ -52,12 +52,12 @@ HOSTILE = (
     "\"'><script>alert(1)</script><img src=x onerror=alert(2)></title></style></textarea><svg onload=alert(3)>"
     "</script><script>alert(4)//<!--<script>{{ 7 * 7 }}${alert(5)}\u2028&lt;b&gt;"
 )
-CALM = "calm"
+HARMLESS = "harmless"
 CODE = "__import__('pathlib').Path({!r}).touch()"
 
 
 class Canary:
-    """Whoever unpickles it creates a file, by one of the functions that attackers use."""
+    """Creates a file when it is unpickled, by one of the functions that attackers use."""
 
     def __init__(self, trace: Path, by: str = "open") -> None:
         self.trace, self.by = str(trace), by
@@ -70,10 +70,10 @@ class Canary:
         return open, (self.trace, "w")
 
 
-def spring(trace: Path, reader: Callable[[], Any]) -> None:
-    """Nothing was executed so far, although this reader does execute it."""
+def check_not_executed(trace: Path, unsafe_reader: Callable[[], Any]) -> None:
+    """Assert that the attack was not executed so far, and that an unsafe reader executes it."""
     assert not trace.exists()
-    opened = reader()
+    opened = unsafe_reader()
     for value in opened if isinstance(opened, list) else [opened]:
         if hasattr(value, "close"):
             value.close()
@@ -87,12 +87,12 @@ def spring(trace: Path, reader: Callable[[], Any]) -> None:
 def episodes() -> Episodes:
     """Two episodes with labels and metadata."""
     given = made()
-    given.metadata = {"config": {"world": "push"}}
+    given.metadata = {"config": {"env": "push"}}
     return given
 
 
 def poisoned(path: Path, name: str, trace: Path) -> Path:
-    """The same .npz with an array of objects under this name."""
+    """Replace an array of an .npz file by an array of objects."""
     with np.load(path, allow_pickle=False) as file:
         arrays = {key: file[key] for key in file.files if key != name}
     np.savez(path, allow_pickle=True, **arrays, **{name: np.array([Canary(trace)], dtype=object)})
@@ -102,33 +102,33 @@ def poisoned(path: Path, name: str, trace: Path) -> Path:
 READERS: dict[str, Callable[[Path], Any]] = {
     "Episodes.load": Episodes.load,
     "read_npz": read_npz,
-    "collect_file, going on": lambda path: collect_file(CollectConfig("slide", episodes=3), path),
-    "EpisodeStream, going on": lambda path: EpisodeStream(path, 1),
+    "collect_file, resumed": lambda path: collect_file(CollectConfig("slide", episodes=3), path),
+    "EpisodeStream, resumed": lambda path: EpisodeStream(path, 1),
 }
 
 
 @pytest.mark.parametrize("name", ["observation", "metadata", "label_exact", "schema_version", "further"])
 @pytest.mark.parametrize("reader", READERS)
-def test_objects_in_an_episode_file_stay_asleep(reader: str, name: str, tmp_path: Path) -> None:
+def test_objects_in_an_episode_file_are_not_executed(reader: str, name: str, tmp_path: Path) -> None:
     path, trace = tmp_path / "episodes.npz", tmp_path / "trace"
     episodes().save(path)
     copy = shutil.copy(poisoned(path, name, trace), tmp_path / "copy.npz")
     with pytest.raises((ValueError, OSError), match=r"episodes\.npz"):
         READERS[reader](path)
-    spring(trace, lambda: list(np.load(copy, allow_pickle=True)[name]))
+    check_not_executed(trace, lambda: list(np.load(copy, allow_pickle=True)[name]))
 
 
 @pytest.mark.parametrize("reader", READERS)
-def test_a_pickle_under_the_name_of_an_episode_file_stays_asleep(reader: str, tmp_path: Path) -> None:
+def test_a_pickle_under_the_name_of_an_episode_file_is_not_executed(reader: str, tmp_path: Path) -> None:
     path, trace = tmp_path / "episodes.npz", tmp_path / "trace"
     path.write_bytes(pickle.dumps(Canary(trace)))
     with pytest.raises((ValueError, OSError), match=r"episodes\.npz"):
         READERS[reader](path)
-    spring(trace, lambda: np.load(path, allow_pickle=True))
+    check_not_executed(trace, lambda: np.load(path, allow_pickle=True))
 
 
 def test_members_of_an_archive_are_written_nowhere(tmp_path: Path) -> None:
-    """A name that climbs out of its folder is the name of an array, no place in the file system."""
+    """A member's name with `..` is the name of an array, not a path."""
     path, outside = tmp_path / "here" / "episodes.npz", tmp_path / "outside.npy"
     path.parent.mkdir()
     episodes().save(path)
@@ -151,20 +151,20 @@ ARRAYS = {"scores.npz": "cai", "data/test.npz": "observation", "scores-random.np
 
 
 @pytest.mark.parametrize("name", ARRAYS)
-def test_objects_in_a_detection_folder_stay_asleep(name: str, full_run: Path, tmp_path: Path) -> None:
+def test_objects_in_a_detection_folder_are_not_executed(name: str, full_run: Path, tmp_path: Path) -> None:
     run, trace = Path(shutil.copytree(full_run, tmp_path / "run")), tmp_path / "trace"
     path = poisoned(run / name, ARRAYS[name], trace)
     with pytest.raises(ValueError, match=re.escape(path.name)):
         write_report(run)
-    spring(trace, lambda: list(np.load(path, allow_pickle=True)[ARRAYS[name]]))
+    check_not_executed(trace, lambda: list(np.load(path, allow_pickle=True)[ARRAYS[name]]))
 
 
-def test_objects_in_a_heat_map_stay_asleep(tmp_path: Path) -> None:
+def test_objects_in_a_heat_map_are_not_executed(tmp_path: Path) -> None:
     root, trace = write_root(tmp_path / "root"), tmp_path / "trace"
     path = root / "fast" / "heatmap.npz"
     np.savez(path, allow_pickle=True, episodes=np.arange(3), score=np.array([Canary(trace)], dtype=object))
-    assert "heatmap.npz cannot be read" in write_study_report(root, "try").read_text(encoding="utf-8")
-    spring(trace, lambda: list(np.load(path, allow_pickle=True)["score"]))
+    assert "heatmap.npz" in write_study_report(root, "try").read_text(encoding="utf-8")
+    check_not_executed(trace, lambda: list(np.load(path, allow_pickle=True)["score"]))
 
 
 # ---------------------------------------------------------------------------------------- weights: .safetensors
@@ -172,7 +172,7 @@ def test_objects_in_a_heat_map_stay_asleep(tmp_path: Path) -> None:
 
 @pytest.fixture(scope="module")
 def trained(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """A small run of training with everything that it leaves behind."""
+    """The folder of a small training run."""
     folder = tmp_path_factory.mktemp("security") / "trained"
     return train(small(use=("priority",)), folder)
 
@@ -186,12 +186,12 @@ LOADERS: dict[str, Callable[[Path], Any]] = {
 
 @pytest.mark.parametrize("how", ["pickle", "torch", "old torch"])
 @pytest.mark.parametrize("loader", LOADERS)
-def test_pickles_instead_of_weights_stay_asleep(loader: str, how: str, tmp_path: Path) -> None:
+def test_pickles_instead_of_weights_are_not_executed(loader: str, how: str, tmp_path: Path) -> None:
     path, trace = tmp_path / "model.safetensors", tmp_path / "trace"
     write_pickle(path, {"weight": Canary(trace)}, how)
     with pytest.raises(ValueError, match=r"model\.safetensors"):
         LOADERS[loader](path)
-    spring(trace, lambda: unpickle(path, how)["weight"])
+    check_not_executed(trace, lambda: unpickle(path, how)["weight"])
 
 
 def write_pickle(path: Path, value: Any, how: str) -> None:
@@ -202,13 +202,13 @@ def write_pickle(path: Path, value: Any, how: str) -> None:
 
 
 def unpickle(path: Path, how: str) -> Any:
-    """What a careless reader does."""
+    """Read a file the unsafe way."""
     content = path.read_bytes()
     return pickle.loads(content) if how == "pickle" else torch.load(io.BytesIO(content), weights_only=False)
 
 
 def hostile_leaves(value: Any, text: str) -> Iterator[Any]:
-    """The value with each of its parts in turn replaced by this text."""
+    """The value with each of its parts replaced by this text, one at a time."""
     yield text
     for key in value if isinstance(value, dict) else range(len(value)) if isinstance(value, list) else ():
         for changed in hostile_leaves(value[key], text):
@@ -219,7 +219,7 @@ def hostile_leaves(value: Any, text: str) -> Iterator[Any]:
 
 @pytest.mark.parametrize(("file", "loader"), [("influence", "Influence.load"), ("model", "load_policy")])
 def test_code_in_a_header_is_text(file: str, loader: str, trained: Path, tmp_path: Path) -> None:
-    """Wherever a header holds a value, Python there is refused or kept as it is."""
+    """Python in any value of a header is refused, or kept as text."""
     tensors, header = load_tensors(trained / f"{file}.safetensors")
     path, trace, tried = tmp_path / "model.safetensors", tmp_path / "trace", 0
     for changed in hostile_leaves(header, CODE.format(str(trace))):
@@ -229,7 +229,7 @@ def test_code_in_a_header_is_text(file: str, loader: str, trained: Path, tmp_pat
         assert not trace.exists(), changed
         tried += 1
     assert tried > 20
-    spring(trace, lambda: eval(CODE.format(str(trace))))
+    check_not_executed(trace, lambda: eval(CODE.format(str(trace))))
 
 
 # ---------------------------------------------------------------------------------------- checkpoints
@@ -237,8 +237,8 @@ def test_code_in_a_header_is_text(file: str, loader: str, trained: Path, tmp_pat
 
 @pytest.mark.parametrize("by", ["open", "exec", "system"])
 @pytest.mark.parametrize("how", ["pickle", "torch", "old torch"])
-def test_code_in_a_checkpoint_stays_asleep(how: str, by: str, trained: Path, tmp_path: Path) -> None:
-    """Also under the right name, digest and all, of a run that somebody resumes."""
+def test_code_in_a_checkpoint_is_not_executed(how: str, by: str, trained: Path, tmp_path: Path) -> None:
+    """Also under a valid name with a correct digest, in a run that is resumed."""
     from butfor.runs.checkpoints import _digest
 
     run, trace = Path(shutil.copytree(trained, tmp_path / "run")), tmp_path / "trace"
@@ -253,7 +253,7 @@ def test_code_in_a_checkpoint_stays_asleep(how: str, by: str, trained: Path, tmp
         latest_checkpoint(run)
     with pytest.raises(ValueError, match=re.escape(path.name)):
         resume(run, episodes=20)
-    spring(trace, lambda: unpickle(path, how)["weight"])
+    check_not_executed(trace, lambda: unpickle(path, how)["weight"])
 
 
 # ---------------------------------------------------------------------------------------- JSON
@@ -271,7 +271,7 @@ def test_code_in_a_config_is_text(tmp_path: Path) -> None:
 def test_a_module_that_a_run_names_is_not_imported_by_reading_it(
     trained: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """An environment such as `module:Name-v0` is imported by whoever plays in it, not by whoever reads about it."""
+    """The module of an environment `module:Name-v0` is imported to play in it, not to read a run."""
     trace = tmp_path / "trace"
     (tmp_path / "canary_env.py").write_text(CODE.format(str(trace)))
     monkeypatch.syspath_prepend(str(tmp_path))
@@ -288,7 +288,7 @@ def test_a_module_that_a_run_names_is_not_imported_by_reading_it(
     Influence.load(run / "influence.safetensors")
     write_training_report(run)
     assert "canary_env" not in sys.modules
-    spring(trace, lambda: __import__("canary_env"))
+    check_not_executed(trace, lambda: __import__("canary_env"))
     monkeypatch.delitem(sys.modules, "canary_env")
 
 
@@ -317,15 +317,15 @@ def test_a_data_set_is_not_written_outside_its_folder(new: str, data_set: Path, 
     recording = read_data("mine/cube-v0")
     scores = {"cube": np.zeros(12, np.float32)}
     before = sorted(tmp_path.rglob("*"))
-    with pytest.raises(ValueError, match="cannot name a new data set"):
+    with pytest.raises(ValueError, match=re.escape(repr(new))):
         write_minari("mine/cube-v0", new, recording, scores)
-    with pytest.raises(ValueError, match="cannot be written"):
+    with pytest.raises(ValueError, match=r"'\.\./cube'"):
         write_minari("mine/cube-v0", "mine/new-v0", recording, scores | {"../cube": scores["cube"]})
     assert sorted(tmp_path.rglob("*")) == before
 
 
 def test_code_in_the_metadata_of_a_data_set_is_text(data_set: Path, tmp_path: Path) -> None:
-    """Nor is the world made that it names."""
+    """The environment named in it is not made either."""
     trace, about = tmp_path / "trace", json.loads((data_set / "metadata.json").read_text())
     code = CODE.format(str(trace))
     about |= {"env_spec": json.dumps({"id": "x:Canary-v0", "entry_point": f"x:{code}"}), "dataset_id": code}
@@ -343,7 +343,7 @@ SAFE = {"np.load": ("allow_pickle", False), "numpy.load": ("allow_pickle", False
 
 
 def unsafe_calls(source: str) -> list[str]:
-    """Calls that could execute what a file holds, and imports of modules that do."""
+    """Calls that may execute the content of a file, and imports of modules that do."""
     found = []
     for node in ast.walk(ast.parse(source)):
         if isinstance(node, ast.Import | ast.ImportFrom):
@@ -372,12 +372,12 @@ def test_unsafe_calls_are_found() -> None:
 
 # ---------------------------------------------------------------------------------------- pages
 
-# Words on which a file's meaning depends: they are known or refused, not shown as they are.
+# Values with a fixed set of choices: unknown ones are refused, not shown.
 STRUCTURE = {"kind", "folder", "set", "sampling_law", "frames", "image", "file", "arm", "than", "measure"}
 
 
 def spoil(value: Any, text: str, key: str = "") -> Any:
-    """JSON with this text after every word of it, and as a further key of every object of words."""
+    """JSON with this text appended to every string."""
     if isinstance(value, dict):
         return {name: spoil(inner, text, name) for name, inner in value.items()}
     if isinstance(value, list):
@@ -386,7 +386,7 @@ def spoil(value: Any, text: str, key: str = "") -> Any:
 
 
 def spoil_detection(run: Path, text: str) -> Path:
-    """A detection folder whose every free word carries the text: names of detectors, entities, arrays, settings."""
+    """Put the text into every free string of a detection folder: names of detectors, entities, arrays, settings."""
     for name in ("config.json", "versions.json", "studies.json"):
         held = spoil(json.loads((run / name).read_text()), text)
         if name == "config.json":
@@ -415,7 +415,7 @@ def spoil_detection(run: Path, text: str) -> Path:
                     np.lib.format.write_array(file, array, allow_pickle=False)
     with np.load(run / "data" / "test.npz", allow_pickle=False) as file:
         arrays = {key: file[key] for key in file.files}
-    metadata = {"world": text, f"key {text}": {"inner": [text]}}
+    metadata = {"env": text, f"key {text}": {"inner": [text]}}
     np.savez(run / "data" / "test.npz", **arrays | {"metadata": np.array(json.dumps(metadata))})
     diagnosis = json.loads((run / "diagnosis.json").read_text())
     (run / "diagnosis.json").write_text(json.dumps({f"{k}{text}": spoil(v, text) for k, v in diagnosis.items()}))
@@ -425,7 +425,7 @@ def spoil_detection(run: Path, text: str) -> Path:
 
 
 def scores_page(folder: Path, text: str) -> Path:
-    """The page of a scored data set whose file, parts and entities are named after the text."""
+    """The page of a scored data set with the text in the names of file, parts and entities."""
     from butfor.datasets.score import Options, score_file
     from butfor.models.dynamics import ModelConfig
 
@@ -438,10 +438,10 @@ def scores_page(folder: Path, text: str) -> Path:
 
 
 def write_pages(folder: Path, text: str, monkeypatch: pytest.MonkeyPatch) -> dict[str, Path]:
-    """One page of each kind, with this text wherever a file's words are free."""
+    """Write one page of each kind, with this text in every free string of its files."""
     root = write_root(folder / "root", text)
     training = json.loads((root / "fast" / "config.json").read_text())
-    training["config"] |= {"world": f"world {text}", "use": [text], f"key {text}": text}
+    training["config"] |= {"env": f"env {text}", "use": [text], f"key {text}": text}
     (root / "fast" / "config.json").write_text(json.dumps(training))
     (root / "fast" / "versions.json").write_text(json.dumps({f"package {text}": text, "command": text, "device": text}))
     for name in ("metrics.jsonl", "config.json"):
@@ -458,7 +458,7 @@ def write_pages(folder: Path, text: str, monkeypatch: pytest.MonkeyPatch) -> dic
 
         given = made()
         given.metadata = {
-            "config": {"world": text, "policy": text, "seed": text, "episodes": text},
+            "config": {"env": text, "policy": text, "seed": text, "episodes": text},
             "versions": {"commit": text, "mujoco": text},
         }
         path = folder / f"labels {re.sub('/', '', text)[:80]}.npz"
@@ -469,7 +469,7 @@ def write_pages(folder: Path, text: str, monkeypatch: pytest.MonkeyPatch) -> dic
 
 
 class Skeleton(HTMLParser):
-    """The tags of a page with the names of their attributes, and the values that lead or run somewhere."""
+    """The tags of a page with the names of their attributes, and the values that load, link or style."""
 
     def __init__(self, page: str) -> None:
         super().__init__()
@@ -484,36 +484,36 @@ class Skeleton(HTMLParser):
 
 @pytest.fixture(scope="module")
 def pages(tmp_path_factory: pytest.TempPathFactory) -> Iterator[tuple[dict[str, Path], dict[str, Path]]]:
-    """Every kind of page twice: from calm files, and from hostile ones."""
+    """Every kind of page twice: from harmless files, and from hostile ones."""
     folder = tmp_path_factory.mktemp("pages")
     with pytest.MonkeyPatch.context() as patch:
-        for name in ("calm", "hostile"):
+        for name in ("harmless", "hostile"):
             (folder / name).mkdir()
-        yield write_pages(folder / "calm", CALM, patch), write_pages(folder / "hostile", HOSTILE, patch)
+        yield write_pages(folder / "harmless", HARMLESS, patch), write_pages(folder / "hostile", HOSTILE, patch)
 
 
 KINDS = ("study", "index", "training", "detection", "scores", "agreement")
 
 
 @pytest.mark.parametrize("kind", KINDS)
-def test_hostile_words_change_no_tag(kind: str, pages: tuple[dict[str, Path], dict[str, Path]]) -> None:
-    """Word by word the two pages differ; tags, their attributes, and what these load or link to are the same."""
+def test_hostile_text_changes_no_tag(kind: str, pages: tuple[dict[str, Path], dict[str, Path]]) -> None:
+    """Tags, their attributes, and what they load or link to are the same on both pages."""
     if kind not in pages[0]:
         pytest.skip("the page needs the extra fetch")
-    calm, hostile = (found[kind].read_text(encoding="utf-8") for found in pages)
-    ours, theirs = Skeleton(calm), Skeleton(hostile)
-    assert theirs.tags == ours.tags
-    assert theirs.active == ours.active
+    harmless, hostile = (paths[kind].read_text(encoding="utf-8") for paths in pages)
+    expected, found = Skeleton(harmless), Skeleton(hostile)
+    assert found.tags == expected.tags
+    assert found.active == expected.active
     assert "<script>alert" not in hostile
     assert "alert(1)" in hostile  # it is there, as text
     assert re.search(r"default-src 'none'", hostile)
 
 
 @pytest.mark.parametrize("kind", ["study", "training", "detection", "scores"])
-def test_hostile_words_stay_inside_the_data_of_a_page(
+def test_hostile_text_stays_inside_the_data_of_a_page(
     kind: str, pages: tuple[dict[str, Path], dict[str, Path]]
 ) -> None:
-    """The JSON in a page ends where it should, and what is drawn carries no markup."""
+    """The JSON in a page is not cut short, and figures contain no markup."""
     data = page_data(pages[1][kind].read_text(encoding="utf-8"))
     assert set(data) == set(page_data(pages[0][kind].read_text(encoding="utf-8")))
     figures = [*data["figures"].values()]
@@ -525,7 +525,7 @@ def test_hostile_words_stay_inside_the_data_of_a_page(
 
 
 @pytest.mark.long
-def test_hostile_words_do_nothing_in_a_browser(pages: tuple[dict[str, Path], dict[str, Path]]) -> None:
+def test_hostile_text_does_nothing_in_a_browser(pages: tuple[dict[str, Path], dict[str, Path]]) -> None:
     wrong: list[str] = []
     fetched: set[str] = set()
 
@@ -548,20 +548,20 @@ def test_hostile_words_do_nothing_in_a_browser(pages: tuple[dict[str, Path], dic
     assert [url for url in fetched if not url.startswith("data:")] == []
 
 
-def test_hostile_words_in_the_page_of_results_stay_words(tmp_path: Path) -> None:
+def test_hostile_text_in_the_page_of_results_stays_text(tmp_path: Path) -> None:
     root = write_root(
         tmp_path / "root", f"{HOSTILE} [link](javascript:alert(6)) ![image](http://example.org/x)\n# Title"
     )
-    told = write_results_page(root, tmp_path / "results.md").read_text(encoding="utf-8")
-    told = re.sub(r"```sh\n[^`]*\n```", "", told)  # a block of code is shown as it is
-    assert "alert(1)" in told
-    assert not re.search(r"<(script|img|svg)", told)
-    assert "](javascript" not in told
-    assert "](http://example" not in told
-    assert "\n# Title" not in told
+    page = write_results_page(root, tmp_path / "results.md").read_text(encoding="utf-8")
+    page = re.sub(r"```sh\n[^`]*\n```", "", page)  # a block of code is shown as it is
+    assert "alert(1)" in page
+    assert not re.search(r"<(script|img|svg)", page)
+    assert "](javascript" not in page
+    assert "](http://example" not in page
+    assert "\n# Title" not in page
 
 
-def test_hostile_words_in_figures_for_papers_stay_words(tmp_path: Path) -> None:
+def test_hostile_text_in_figures_for_papers_stays_text(tmp_path: Path) -> None:
     pytest.importorskip("matplotlib")
     from xml.etree import ElementTree
 
@@ -582,8 +582,8 @@ def test_hostile_words_in_figures_for_papers_stay_words(tmp_path: Path) -> None:
     assert "alert(1)" in svg.read_text(encoding="utf-8")
 
 
-def test_a_link_in_a_data_set_leads_to_no_other_file(data_set: Path, tmp_path: Path) -> None:
-    """Scores are written to the copy alone, also where an episode of it is a link to another file."""
+def test_a_link_in_a_data_set_is_not_followed(data_set: Path, tmp_path: Path) -> None:
+    """Scores are not written to another file that an episode links to."""
     import h5py
 
     victim = Path(shutil.copy(data_set / "main_data.hdf5", tmp_path / "victim.hdf5"))
