@@ -18,19 +18,20 @@ import numpy as np
 from mujoco.batch import Batch
 
 from benchmarks._timing import medians
+from butfor.envs import fix_gymnasium_robotics
 from butfor.envs.fetch import FetchVectorEnv
 from butfor.envs.fetch_model import SUBSTEPS
 
 CORES = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
 RUNS = 5
-TASK, PEER = "pick_and_place", "FetchPickAndPlace-v4"
+TASK, PEER = "pick-and-place", "FetchPickAndPlace-v4"
 INPUTS = ("mocap_pos", "mocap_quat", "ctrl")
 ROWS = ("physics floor", "butfor", "butfor, contacts", "AsyncVectorEnv", "SyncVectorEnv", "EnvPool")
 
 
 def batched(count: int, steps: int, contacts: bool, actions: np.ndarray) -> Callable[[], None]:
     """The library's environments, from the same start in every run."""
-    env = FetchVectorEnv(TASK, count, contacts=contacts)
+    env = FetchVectorEnv(TASK, count, labels=("contact",) if contacts else ())
     env.reset(seed=0)
     start = env.save_state()
 
@@ -115,6 +116,7 @@ def main(counts: list[int]) -> None:
     import gymnasium_robotics
 
     gymnasium.register_envs(gymnasium_robotics)
+    fix_gymnasium_robotics()
     versions = [f"{name} {importlib.metadata.version(name)}" for name in ("mujoco", "gymnasium", "gymnasium-robotics")]
     print(f"{PEER}, random actions, {CORES} processors; {', '.join(versions)}")
     began, before = time.perf_counter(), processor_seconds()

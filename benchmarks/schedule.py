@@ -14,7 +14,6 @@ from benchmarks._timing import describe
 from butfor.detection.collect import make_policy
 from butfor.detection.thresholds import evaluate
 from butfor.envs import make_vector_env
-from butfor.envs.truth import Forker, exact_label
 from butfor.influence.scoring import score_states
 from butfor.models.networks import make_generators
 from butfor.rollouts.episodes import Episodes, concatenate
@@ -30,16 +29,8 @@ WORLD = "pick-and-place"
 
 def episodes_of(policy: str, count: int, seed: int, labelled: bool) -> Episodes:
     """Episodes of a scripted policy, with the exact label where asked for."""
-    env = make_vector_env(WORLD, min(count, 64))
-    judge = None
-    if labelled:
-        worlds = env.unwrapped
-        forker = Forker(worlds)
-
-        def judge(obs: object, action: np.ndarray) -> dict[str, np.ndarray]:
-            return {"label_exact": exact_label(forker, worlds.save_state(), action)[0]}
-
-    part = collect(env, make_policy(WORLD, env, policy), count, seed, judge=judge)
+    env = make_vector_env(WORLD, min(count, 64), ("exact",) if labelled else ())
+    part = collect(env, make_policy(WORLD, env, policy), count, seed)
     env.close()
     return part
 

@@ -21,7 +21,7 @@ from stable_baselines3.common.noise import NormalActionNoise
 
 from benchmarks._timing import describe, medians
 from benchmarks.fetch_stepping import CORES, PEER
-from butfor.envs import ENVS
+from butfor.envs import ENVS, fix_gymnasium_robotics
 from butfor.training.goal_env import open_goal_env
 from butfor.training.loop import Trainer
 from butfor.training.settings import Use, preset
@@ -169,6 +169,7 @@ def silence() -> None:
     import gymnasium_robotics
 
     gymnasium.register_envs(gymnasium_robotics)
+    fix_gymnasium_robotics()
 
 
 def fastest_peer(device: str, episodes: int, turns: int) -> tuple[str, str, int]:

@@ -7,6 +7,7 @@ import numpy as np
 import pytest
 
 from butfor.envs import ENVS, EnvFacts, facts_of, make_vector_env, short_name
+from butfor.envs.experts import scripted_action
 from butfor.envs.facts import BUILT_IN, named
 
 FACTS = pytest.mark.parametrize("facts", BUILT_IN.values(), ids=list(BUILT_IN))
@@ -32,7 +33,7 @@ def test_columns_are_those_of_the_observation(facts: EnvFacts) -> None:
     env = make_vector_env(facts.name, 3)
     obs, _ = env.reset(seed=0)
     for _ in range(5):
-        action, sampled = facts.expert(obs, np.random.default_rng(0), 0.0, 0.0)
+        action, sampled = scripted_action(facts.expert, obs, np.random.default_rng(0))
         assert env.action_space.contains(action)
         assert sampled.shape == (3,)
         before = obs["achieved_goal"]

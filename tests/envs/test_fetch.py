@@ -1,8 +1,4 @@
-import os
 import re
-import subprocess
-import sys
-import types
 import warnings
 from typing import Any
 
@@ -13,26 +9,28 @@ import numpy as np
 import numpy.typing as npt
 import pytest
 import torch
-from gymnasium.error import ClosedEnvironmentError, ResetNeeded
+from gymnasium.error import ResetNeeded
 from gymnasium.utils.env_checker import check_env
 from gymnasium.vector import AutoresetMode
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from butfor import envs
-from butfor.envs import drawing, fetch_physics
-from butfor.envs.fetch import FetchEnv, FetchVectorEnv, reward, scripted_action
+from butfor.envs import fix_gymnasium_robotics
+from butfor.envs.experts import scripted_action
+from butfor.envs.facts import BUILT_IN
+from butfor.envs.fetch import FetchEnv, FetchVectorEnv, reward
 from butfor.envs.fetch_model import SUBSTEPS, TASKS, SimulationError, build
 from butfor.envs.fetch_physics import finger_forces, touching
 
-PEERS = {"push": "FetchPush-v4", "pick_and_place": "FetchPickAndPlace-v4"}
-IDS = {"push": "butfor/FetchPush-v0", "pick_and_place": "butfor/FetchPickAndPlace-v0"}
+PEERS = {"push": "FetchPush-v4", "pick-and-place": "FetchPickAndPlace-v4"}
+IDS = {"push": "butfor/FetchPush-v0", "pick-and-place": "butfor/FetchPickAndPlace-v0"}
 both_tasks = pytest.mark.parametrize("task", list(PEERS))
 
 
 def peer(task: str, count: int, mode: AutoresetMode, steps: int = 50) -> Any:
     """gymnasium-robotics' own worlds."""
     gymnasium.register_envs(gymnasium_robotics)
+    fix_gymnasium_robotics()
     options = {"autoreset_mode": mode}
     return gymnasium.make_vec(PEERS[task], count, "sync", vector_kwargs=options, max_episode_steps=steps)
 
@@ -57,9 +55,7 @@ def test_equal_to_gymnasium_robotics_over_episodes(task: str, policy: str) -> No
     moved, successes = 0.0, 0
     for step in range(101):
         share = 1.0 if policy == "random" else 0.05
-        action, _ = scripted_action(
-            task, observation["observation"], observation["desired_goal"], generator, 0.1, share
-        )
+        action, _ = scripted_action(BUILT_IN[task].expert, observation, generator, 0.1, share)
         before = observation["achieved_goal"]
         observation, rewards, terminated, truncated, infos = ours.step(action)
         expected, expected_rewards, _, expected_truncated, expected_infos = theirs.step(action)
@@ -114,7 +110,7 @@ def test_autoreset_modes_equal_gymnasiums(task: str, mode: AutoresetMode) -> Non
 
 
 @pytest.mark.parametrize(
-    ("task", "pose"), [("push", [1.3627, 0.7491, 0.4160]), ("pick_and_place", [1.3419, 0.7491, 0.5347])]
+    ("task", "pose"), [("push", [1.3627, 0.7491, 0.4160]), ("pick-and-place", [1.3419, 0.7491, 0.5347])]
 )
 def test_initial_gripper_pose(task: str, pose: list[float]) -> None:
     """Where gymnasium-robotics v4 puts the robot; v3 put it elsewhere."""
@@ -140,14 +136,14 @@ def test_reward_on_numpy_and_torch() -> None:
     assert reward(*tensors).dtype == torch.float32
     assert reward(achieved, desired).dtype == np.float32
     assert reward(achieved[None, :, :], desired[:, None, :]).shape == (3, 3)
-    with pytest.raises(ValueError, match=r"shape \(3, 2\); expected a numpy array or torch tensor \[..., 3\]"):
+    with pytest.raises(ValueError, match=r"shape \(3, 2\)"):
         reward(achieved, desired[:, :2])
 
 
 @both_tasks
 def test_contacts_change_nothing_and_equal_the_contact_forces(task: str) -> None:
     """The flag against a loop that adds up |force| of every finger-object contact point over the 20 substeps."""
-    with_contacts, without = FetchVectorEnv(task, 4, contacts=True), FetchVectorEnv(task, 4)
+    with_contacts, without = FetchVectorEnv(task, 4, labels=("contact",)), FetchVectorEnv(task, 4)
     observation, _ = with_contacts.reset(seed=3)
     without.reset(seed=3)
     model = build(TASKS[task], contacts=False).mj
@@ -156,7 +152,7 @@ def test_contacts_change_nothing_and_equal_the_contact_forces(task: str) -> None
     thing, spec, generator = model.geom("object0").id, mujoco.mjtState.mjSTATE_INTEGRATION, np.random.default_rng(0)
     flags, expected = [], []
     for _ in range(40):
-        action, _ = scripted_action(task, observation["observation"], observation["desired_goal"], generator, 0.1)
+        action, _ = scripted_action(BUILT_IN[task].expert, observation, generator, 0.1)
         before = with_contacts.physics.batch.state.copy()
         observation, _, _, _, infos = with_contacts.step(action)
         twin, _, _, _, plain_infos = without.step(action)
@@ -197,12 +193,11 @@ def test_a_restored_state_steps_identically_anywhere(seed: int, task: str) -> No
     """Any state, in any world, after any history, with or without contacts and with any number of threads."""
     generator = np.random.default_rng(seed)
     source = FetchVectorEnv(task, 3, max_episode_steps=None)
-    target = FetchVectorEnv(task, 5, max_episode_steps=None, contacts=bool(seed % 2), threads=1)
+    target = FetchVectorEnv(task, 5, max_episode_steps=None, labels=("contact",) * (seed % 2), threads=1)
     for worlds in (source, target):
         observation, _ = worlds.reset(seed=int(generator.integers(1000)))
         for _ in range(generator.integers(1, 30)):
-            goal = observation["desired_goal"]
-            action, _ = scripted_action(task, observation["observation"], goal, generator, 0.3, 0.2)
+            action, _ = scripted_action(BUILT_IN[task].expert, observation, generator, 0.3, 0.2)
             observation, *_ = worlds.step(action)
     saved, places = source.save_state(), generator.permutation(5)[:3]
     target.restore_state(places, saved)
@@ -218,7 +213,7 @@ def test_a_restored_state_steps_identically_anywhere(seed: int, task: str) -> No
 
 def test_state_columns_and_edited_states() -> None:
     """The layout names what it says, and an edited state shows in the refreshed observation."""
-    worlds = FetchVectorEnv("pick_and_place", 2)
+    worlds = FetchVectorEnv("pick-and-place", 2)
     worlds.reset(seed=0)
     worlds.step(random_actions(1, 2)[0])
     states, layout = worlds.save_state(), worlds.layout
@@ -227,7 +222,7 @@ def test_state_columns_and_edited_states() -> None:
     observation = states[:, layout.observation]
     assert np.abs(states[:, layout.object_pose][:, :3] - observation[:, 3:6]).max() < 1e-4  # one substep apart
     assert states[:, layout.elapsed].tolist() == [[1.0], [1.0]]
-    assert np.allclose(states[:, layout.time], build(TASKS["pick_and_place"], False).start[0] + 0.04)
+    assert np.allclose(states[:, layout.time], build(TASKS["pick-and-place"], False).start[0] + 0.04)
     assert layout.qpos.stop - layout.qpos.start == 22
     assert layout.qvel.stop - layout.qvel.start == 21
     states[1, layout.object_pose] = [1.5, 0.6, 0.9, 1, 0, 0, 0]
@@ -251,38 +246,20 @@ def test_bad_states_and_indices_are_refused() -> None:
     worlds = FetchVectorEnv("push", 2)
     worlds.reset(seed=0)
     states = worlds.save_state()
-    with pytest.raises(ValueError, match=r"shape \(2, 3\).*expected finite numbers of shape \(2, "):
+    with pytest.raises(ValueError, match=r"shape \(2, 3\)"):
         worlds.restore_state(None, states[:, :3])
     states[0, 4] = np.nan
-    with pytest.raises(ValueError, match="1 numbers that are not finite"):
+    with pytest.raises(ValueError, match=r"\b1 values"):
         worlds.restore_state(None, states)
     for indices in ([2], [-1], [0.5], 1):
-        with pytest.raises(ValueError, match="expected a list of worlds from 0 to 1"):
+        with pytest.raises(ValueError, match="indices"):
             worlds.save_state(indices)
-
-
-@both_tasks
-def test_a_bad_action_harms_nobody(task: str) -> None:
-    """NaN in one world or a wrong shape raises before anything moves; the next step is as if nothing had happened."""
-    worlds, twin = FetchVectorEnv(task, 3), FetchVectorEnv(task, 3)
-    worlds.reset(seed=1)
-    twin.reset(seed=1)
-    actions = random_actions(2, 3)
-    worlds.step(actions[0])
-    twin.step(actions[0])
-    bad = actions[1].copy()
-    bad[1, 2] = np.nan
-    with pytest.raises(ValueError, match=r"worlds \[1\] contain NaN; no world was stepped"):
-        worlds.step(bad)
-    for shape in ((3, 3), (2, 4), (4,), (12,)):
-        with pytest.raises(ValueError, match=re.escape(f"shape {shape}; expected (3, 4)")):
-            worlds.step(np.zeros(shape))
-    assert np.array_equal(worlds.step(actions[1])[0]["observation"], twin.step(actions[1])[0]["observation"])
-    assert np.array_equal(worlds.save_state(), twin.save_state())
+    with pytest.raises(ValueError, match="2 states for 1"):
+        worlds.restore_state([1], worlds.save_state())
 
 
 def test_actions_beyond_the_limits_are_clipped() -> None:
-    worlds, twin = FetchVectorEnv("pick_and_place", 2), FetchVectorEnv("pick_and_place", 2)
+    worlds, twin = FetchVectorEnv("pick-and-place", 2), FetchVectorEnv("pick-and-place", 2)
     worlds.reset(seed=1)
     twin.reset(seed=1)
     wild = np.array([[7, -np.inf, 0.5, 2], [-3, 1, np.inf, -9]])
@@ -290,41 +267,16 @@ def test_actions_beyond_the_limits_are_clipped() -> None:
     assert np.array_equal(worlds.step(wild)[0]["observation"], twin.step(tame)[0]["observation"])
 
 
-def test_misuse_raises_with_a_sentence() -> None:
-    worlds = FetchVectorEnv("push", 2)
-    with pytest.raises(ResetNeeded, match="call reset"):
-        worlds.step(np.zeros((2, 4)))
-    with pytest.raises(ResetNeeded, match="leaves worlds out"):
-        worlds.reset(options={"reset_mask": np.array([True, False])})
-    with pytest.raises(ValueError, match="Got 3 seeds for 2 worlds"):
-        worlds.reset(seed=[1, 2, 3])
-    worlds.reset(seed=0)
-    for mask in (np.array([1, 0]), np.array([True]), np.zeros(2, dtype=bool)):
-        with pytest.raises(ValueError, match=r"expected a bool array of shape \(2,\)"):
-            worlds.reset(options={"reset_mask": mask})
-    worlds.close()
-    worlds.close()
-    for use in (lambda: worlds.step(np.zeros((2, 4))), worlds.reset):
-        with pytest.raises(ClosedEnvironmentError, match="make new worlds"):
-            use()
-    with pytest.raises(ValueError, match="no Fetch task 'pull'; the tasks are push, pick_and_place"):
-        FetchVectorEnv("pull")
-    with pytest.raises(ValueError, match="num_envs is 0"):
-        FetchVectorEnv("push", 0)
-    with pytest.raises(ValueError, match="render_mode is 'human'"):
-        FetchVectorEnv("push", 1, render_mode="human")
-    with pytest.raises(ValueError, match=r"shape \(3,\); expected \(4,\)"):
-        FetchEnv(task="push").step(np.zeros(3))
-
-
 @pytest.mark.parametrize("contacts", [False, True])
 @pytest.mark.parametrize("mode", list(AutoresetMode))
-def test_a_blow_up_is_noticed_counted_and_mended(
+def test_a_blow_up_is_noticed_counted_and_repaired(
     mode: AutoresetMode, contacts: bool, tmp_path: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Twice in the same world, for MuJoCo restarts its counters when it resets itself; the others go on unharmed."""
     monkeypatch.chdir(tmp_path)  # MuJoCo writes its warnings to a file in the current folder
-    worlds, twin = (FetchVectorEnv("pick_and_place", 3, contacts=contacts, autoreset_mode=mode) for _ in range(2))
+    worlds, twin = (
+        FetchVectorEnv("pick-and-place", 3, labels=("contact",) * contacts, autoreset_mode=mode) for _ in range(2)
+    )
     worlds.reset(seed=1)
     twin.reset(seed=1)
     others = [0, 2]
@@ -350,7 +302,7 @@ def test_a_blow_up_is_noticed_counted_and_mended(
         assert np.array_equal(last, before)
         assert np.abs(worlds.save_state([1])[0, worlds.layout.qvel]).max() < 1
         if mode is AutoresetMode.DISABLED:
-            with pytest.raises(ResetNeeded, match=r"Worlds \[1\]"):
+            with pytest.raises(ResetNeeded, match=r"\[1\]"):
                 worlds.step(action)
             observation, _ = worlds.reset(options={"reset_mask": truncated})
         elif mode is AutoresetMode.NEXT_STEP:
@@ -385,95 +337,16 @@ def test_an_error_of_mujoco_in_one_world_is_a_blow_up(monkeypatch: pytest.Monkey
     assert np.array_equal(observation["observation"][:2], twin.step(action)[0]["observation"][:2])
 
 
-@both_tasks
-def test_the_expert_succeeds(task: str) -> None:
-    """At least 98 % of 256 episodes without noise; a random policy almost never succeeds."""
-    worlds, generator = FetchVectorEnv(task, 256), np.random.default_rng(0)
-    observation, _ = worlds.reset(seed=20_000)
-    for _ in range(50):
-        action, sampled = scripted_action(task, observation["observation"], observation["desired_goal"], generator)
-        assert not sampled.any()
-        observation, _, _, truncated, infos = worlds.step(action)
-    assert truncated.all()
-    assert infos["is_success"].mean() >= 0.98
-
-
-def test_the_expert_with_noise() -> None:
-    """Shares, bounds and errors; and a world's draws do not depend on the other worlds' states."""
-    observation, _ = FetchVectorEnv("push", 400).reset(seed=0)
-    state, goal = observation["observation"], observation["desired_goal"]
-
-    def act(state: Any, **options: Any) -> Any:
-        return scripted_action("push", state, goal, np.random.default_rng(5), **options)
-
-    plain, _ = act(state)
-    action, sampled = act(state, noise=0.2, random_share=0.3)
-    assert abs(sampled.mean() - 0.3) < 4 * np.sqrt(0.3 * 0.7 / 400)
-    assert action.dtype == np.float32
-    assert np.abs(action).max() <= 1
-    inside = (np.abs(plain) < 0.1) & ~sampled[:, None]  # where clipping cannot matter at 4.5 deviations
-    assert abs((action - plain)[inside].std() / 0.2 - 1) < 0.15
-    everything, all_sampled = act(state, random_share=1.0)
-    assert all_sampled.all()
-    assert abs(everything.mean()) < 4 * np.sqrt(1 / 3 / everything.size)
-    changed = state.copy()
-    changed[0, 3:9] += 0.1
-    assert np.array_equal(act(changed, noise=0.2, random_share=0.3)[0][1:], action[1:])
-    with pytest.raises(ValueError, match="noise is -1"):
-        act(state, noise=-1)
-    with pytest.raises(ValueError, match="no expert for the task 'pull'"):
-        scripted_action("pull", state, goal, np.random.default_rng(0))
-    with pytest.raises(ValueError, match=r"shape \(400, 24\)"):
-        act(state[:, :24])
-
-
 def test_a_world_does_not_depend_on_the_size_of_its_batch() -> None:
     """The same bits alone, among others, and with any number of threads."""
     actions, seen = random_actions(20, 1), []
     for count, threads in ((1, 1), (5, 1), (9, 2)):
-        worlds = FetchVectorEnv("pick_and_place", count, threads=threads)
+        worlds = FetchVectorEnv("pick-and-place", count, threads=threads)
         worlds.reset(seed=[3] * count)
         for action in actions:
             observation = worlds.step(np.repeat(action, count, axis=0))[0]["observation"]
         seen.append(observation)
     assert len(np.unique(np.concatenate(seen), axis=0)) == 1
-
-
-@pytest.mark.parametrize(
-    ("variable", "threads", "count", "used"),
-    [("", 0, 9, 6), ("4", 0, 9, 4), ("4", 2, 9, 2), ("4", 0, 3, 3)],
-)
-def test_threads_are_the_argument_else_the_variable_else_all_processors(
-    monkeypatch: pytest.MonkeyPatch, variable: str, threads: int, count: int, used: int
-) -> None:
-    """But never more than there are worlds."""
-    asked: list[int] = []
-
-    def batch(model: Any, worlds: int, threads: int) -> Any:
-        asked.append(threads)
-        return mujoco.batch.Batch(model, worlds, 1)
-
-    monkeypatch.setattr(fetch_physics, "Batch", batch)
-    monkeypatch.setattr(envs, "processors", lambda: 6)
-    monkeypatch.setenv("BUTFOR_THREADS", variable)
-    FetchVectorEnv("push", count, threads=threads)
-    assert asked == [used]
-
-
-def test_processors_are_those_that_the_process_may_use(monkeypatch: pytest.MonkeyPatch) -> None:
-    """On systems that cannot tell, all of them."""
-    monkeypatch.setattr(os, "sched_getaffinity", lambda process: {3, 5, 8}, raising=False)
-    assert envs.processors() == 3
-    monkeypatch.delattr(os, "sched_getaffinity")
-    monkeypatch.setattr(os, "cpu_count", lambda: 12)
-    assert envs.processors() == 12
-
-
-@pytest.mark.parametrize("variable", ["0", "-1", "two", "1.5"])
-def test_a_wrong_number_of_threads_is_a_sentence(monkeypatch: pytest.MonkeyPatch, variable: str) -> None:
-    monkeypatch.setenv("BUTFOR_THREADS", variable)
-    with pytest.raises(ValueError, match=f"BUTFOR_THREADS is '{variable}'; give a whole number of at least 1"):
-        FetchVectorEnv("push", 2)
 
 
 @both_tasks
@@ -503,7 +376,7 @@ def test_goals_and_seeds(task: str) -> None:
 def test_single_worlds_are_registered_and_pass_the_checker(task: str) -> None:
     with warnings.catch_warnings():
         warnings.simplefilter("error")
-        env = gymnasium.make(IDS[task], contacts=True)
+        env = gymnasium.make(IDS[task], labels=("contact",))
         with warnings.catch_warnings():
             warnings.filterwarnings("ignore", message=".*Box (low|high|observation space).*infinity.*")
             check_env(env.unwrapped, skip_render_check=True)
@@ -520,122 +393,3 @@ def test_single_worlds_are_registered_and_pass_the_checker(task: str) -> None:
     assert isinstance(worlds.unwrapped, FetchVectorEnv)
     assert worlds.unwrapped.max_episode_steps == 50
     assert worlds.unwrapped.physics.model.task is TASKS[task]
-
-
-def red_ring(frame: npt.NDArray[np.uint8]) -> npt.NDArray[np.float64]:
-    """The centre of the ring around the goal: row and column."""
-    return np.asarray(np.argwhere((frame == drawing.RING_COLOUR).all(axis=-1)).mean(axis=0))
-
-
-@both_tasks
-def test_pictures_show_the_goal_and_change_nothing(task: str) -> None:
-    """Chosen worlds of a batch, and a single world; drawing leaves the states alone."""
-    try:
-        drawing.open_context(8, 8).free()
-    except RuntimeError as error:
-        pytest.skip(str(error))
-    worlds = FetchVectorEnv(task, 3, render_mode="rgb_array", width=240, height=200)
-    worlds.reset(seed=0)
-    states = worlds.save_state()
-    states[0, worlds.layout.desired_goal] = [1.3, 0.75, 0.55]  # what the camera looks at
-    states[2, worlds.layout.desired_goal] = [1.3, 0.75, 0.85]  # and above it
-    worlds.restore_state(None, states)
-    frames = worlds.render([0, 2])
-    assert frames is not None
-    assert len(frames) == 2
-    assert frames[0].shape == (200, 240, 3)
-    assert frames[0].dtype == np.uint8
-    assert frames[0].std() > 20
-    assert np.abs(red_ring(frames[0]) - [99.5, 119.5]).max() < 1
-    assert np.abs(red_ring(frames[1]) - [99.5, 119.5])[1] < 1
-    # 0.3 m upwards, seen from 2.5 m under 14 degrees, with MuJoCo's vertical field of view of 45 degrees
-    upwards = 0.3 * np.cos(np.radians(14)) / (2.5 - 0.3 * np.sin(np.radians(14))) / np.tan(np.radians(22.5)) * 100
-    assert abs(99.5 - red_ring(frames[1])[0] - upwards) < 1
-    assert np.array_equal(worlds.save_state(), states)
-    all_frames = worlds.render()
-    assert all_frames is not None
-    assert np.array_equal(all_frames[2], frames[1])
-    worlds.close()
-    single = gymnasium.make(IDS[task], render_mode="rgb_array", width=64, height=48)
-    single.reset(seed=0)
-    assert np.asarray(single.render()).shape == (48, 64, 3)
-    single.close()
-
-
-def test_drawing_falls_back_and_says_what_to_install(monkeypatch: pytest.MonkeyPatch) -> None:
-    """EGL, then OSMesa, then a sentence."""
-
-    def failing(width: int, height: int) -> None:
-        raise ImportError("no display")
-
-    def backend(name: str, context: Any) -> None:
-        module = types.ModuleType(f"mujoco.{name}")
-        module.GLContext = context  # type: ignore[attr-defined]
-        monkeypatch.setitem(sys.modules, f"mujoco.{name}", module)
-
-    monkeypatch.setattr(drawing, "_forget_opengl", lambda backend, platform_before: None)
-    monkeypatch.setattr("platform.system", lambda: "Linux")
-    monkeypatch.delenv("MUJOCO_GL", raising=False)
-    backend("egl", failing)
-    backend("osmesa", lambda width, height: ("osmesa", width, height))
-    assert drawing.open_context(3, 4) == ("osmesa", 3, 4)
-    backend("osmesa", failing)
-    with pytest.raises(RuntimeError, match=r"egl: no display; osmesa: no display\); install EGL .*libegl1"):
-        drawing.open_context(3, 4)
-
-
-def run_python(program: str) -> str:
-    done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, timeout=120)
-    assert done.returncode == 0, done.stderr
-    return done.stdout
-
-
-def test_graphics_that_mujoco_cannot_load_are_told_with_what_to_do(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setenv("MUJOCO_GL", "paper")  # as "osmesa" where OSMesa is not installed
-    begin = "from butfor.cli import main; import sys; sys.argv = ['butfor', 'collect', 'push', '--episodes', '1']; "
-    done = subprocess.run([sys.executable, "-c", f"{begin}main()"], capture_output=True, text=True, timeout=120)
-    assert done.returncode == 1
-    assert re.fullmatch(
-        r"Error: mujoco cannot be imported with MUJOCO_GL=paper \(.*\); unset MUJOCO_GL, .*\n", done.stderr
-    )
-
-
-def test_the_package_mends_mujoco_without_importing_it() -> None:
-    """Whether mujoco comes before or after; then gymnasium-robotics works, and foreign comparisons do not raise."""
-    program = """
-        import sys
-        import butfor.envs
-        assert "mujoco" not in sys.modules
-        import gymnasium, gymnasium_robotics, mujoco, numpy as np
-        gymnasium.register_envs(gymnasium_robotics)
-        gymnasium.make("FetchPickAndPlace-v4").reset(seed=0)
-        hinge = mujoco.mjtJoint.mjJNT_HINGE
-        assert hinge == np.int32(3) and np.int32(3) == hinge and hinge == 3 and hinge == mujoco.mjtJoint(3)
-        assert not hinge != np.int32(3) and hinge != np.int32(2) and hinge != mujoco.mjtGeom(3)
-        assert hinge != None and hinge != "3" and hinge.__eq__(None) is NotImplemented and {hinge: 1}[hinge] == 1
-        print("mended")
-    """
-    program = "\n".join(line.strip() for line in program.splitlines())
-    for first in ("", "import mujoco\n"):
-        if first:
-            program = program.replace('assert "mujoco" not in sys.modules', "")
-        assert run_python(first + program).endswith("mended\n")
-
-
-def test_without_mujoco_the_package_imports_and_says_what_to_install() -> None:
-    for missing in ("mujoco", "gymnasium_robotics"):
-        program = f"""
-            import sys
-            sys.modules["{missing}"] = None
-            import gymnasium, butfor.envs
-            gymnasium.make("butfor/Slide-v0").reset(seed=0)
-            for id in ("butfor/FetchPush-v0", "butfor/FetchRotTable-v0"):
-                try:
-                    gymnasium.make(id)
-                except ImportError as error:
-                    print(error)
-        """
-        program = "\n".join(line.removeprefix(" " * 12) for line in program.splitlines())
-        said = run_python(program).splitlines()
-        assert len(said) == 2
-        assert all("pip install 'butfor[fetch]'" in line for line in said)

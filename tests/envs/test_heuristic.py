@@ -11,8 +11,9 @@ import numpy as np
 import numpy.typing as npt
 import pytest
 
-from butfor.envs import heuristic
-from butfor.envs.fetch import FetchVectorEnv, scripted_action
+from butfor.envs import fix_gymnasium_robotics, heuristic
+from butfor.envs.experts import pick_and_place, scripted_action
+from butfor.envs.fetch import FetchVectorEnv
 from butfor.envs.fetch_model import TASKS, build
 from butfor.envs.heuristic import all_targets, build_table, heuristic_label, load_table, save_table, semi_axes
 
@@ -60,6 +61,7 @@ def test_sampled_rows_can_be_rebuilt() -> None:
 def test_rows_equal_gymnasium_robotics_reach(monkeypatch: pytest.MonkeyPatch) -> None:
     """The paper's procedure step by step in FetchReach-v4, resetting for each action, for near and far targets."""
     gymnasium.register_envs(gymnasium_robotics)
+    fix_gymnasium_robotics()
     world: Any = gymnasium.make("FetchReach-v4").unwrapped
     targets = np.array([[1.3, 0.7, 0.5], [0.6, 0.1, 0.1], [1.55, 1.4, 1.0]])
 
@@ -98,7 +100,7 @@ def test_typical_semi_axes() -> None:
 
 def test_sizes_are_the_models() -> None:
     """The finger's box hangs down: its x is the world's z."""
-    model = build(TASKS["pick_and_place"], contacts=False).mj
+    model = build(TASKS["pick-and-place"], contacts=False).mj
     for side in "rl":
         assert model.geom(f"robot0:{side}_gripper_finger_link").size.tolist() == [0.0385, 0.007, 0.0135]
     assert model.geom("object0").size.tolist() == [0.025] * 3
@@ -183,14 +185,12 @@ def test_wrong_input_is_refused() -> None:
 
 def test_labels_in_the_world() -> None:
     """At a reset the object is 0.1 away and 0.11 below, outside; lifted by the fingers it is inside."""
-    worlds, generator = FetchVectorEnv("pick_and_place", 8), np.random.default_rng(0)
+    worlds, generator = FetchVectorEnv("pick-and-place", 8), np.random.default_rng(0)
     observation, _ = worlds.reset(seed=0)
     assert not heuristic_label(observation["observation"]).any()
     lifted = 0
     for _ in range(30):
-        action, _ = scripted_action(
-            "pick_and_place", observation["observation"], observation["desired_goal"], generator
-        )
+        action, _ = scripted_action(pick_and_place, observation, generator)
         observation, *_ = worlds.step(action)
         held = observation["achieved_goal"][:, 2] > 0.47
         assert heuristic_label(observation["observation"])[held].all()

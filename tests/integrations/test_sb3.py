@@ -27,7 +27,7 @@ from stable_baselines3.common.vec_env import DummyVecEnv, SubprocVecEnv, VecEnv,
 from stable_baselines3.her import HerReplayBuffer
 from support.project import ROOT
 
-from butfor.envs import make_vector_env, slide
+from butfor.envs import fix_gymnasium_robotics, make_vector_env, slide
 from butfor.influence.influence import Influence
 from butfor.integrations.sb3 import ActiveExploration, InfluenceCallback, InfluenceReplayBuffer
 from butfor.models.dynamics import ModelConfig
@@ -467,6 +467,7 @@ def test_a_few_episodes_of_fetch() -> None:
     import gymnasium_robotics
 
     gymnasium.register_envs(gymnasium_robotics)
+    fix_gymnasium_robotics()
     env = gymnasium.make("FetchPickAndPlace-v4", max_episode_steps=25)
     model = agent(ActiveTQC, env, replay_buffer_kwargs={"entity": [3, 4, 5], "n_sampled_goal": 4})
     callback = quick_callback(every=4)

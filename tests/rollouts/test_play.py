@@ -11,6 +11,7 @@ from gymnasium.vector import AutoresetMode
 from numpy.typing import NDArray
 
 from butfor.envs import make_vector_env, slide
+from butfor.envs.experts import hit, scripted_action
 from butfor.rollouts.episodes import Episodes
 from butfor.rollouts.errors import EnvError
 from butfor.rollouts.play import Observation, Played, Policy, collect, episode_seed, random_policy
@@ -144,7 +145,7 @@ def test_numpys_global_generator_is_left_alone() -> None:
 @pytest.mark.parametrize("worlds", [1, 4, 11])
 def test_slide_episodes_agree_with_the_physics_bit_for_bit(worlds: int) -> None:
     def policy(obs: Observation, generator: np.random.Generator) -> tuple[NDArray[Any], NDArray[np.bool_]]:
-        return slide.scripted_action(obs, generator, noise=0.2, random_share=0.2)
+        return scripted_action(hit, obs, generator, noise=0.2, random_share=0.2)
 
     episodes = play("slide", worlds, 10, 1, policy)
     assert episodes.observation.shape == (10, 31, 4)
@@ -616,7 +617,7 @@ def test_a_world_that_does_not_speak_of_success_has_none() -> None:
 def test_success_is_that_of_slides_last_state() -> None:
     def policy(group: int, time: int, obs: Observation) -> tuple[NDArray[Any], NDArray[np.bool_]]:
         generator = np.random.default_rng(time)
-        return slide.scripted_action(obs, generator, noise=0.2, random_share=0.2)
+        return scripted_action(hit, obs, generator, noise=0.2, random_share=0.2)
 
     env = make_vector_env("slide", 40)
     result = play_together([env], policy, list(range(40)), 30)

@@ -9,7 +9,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from butfor.detection.collect import LABELS
-from butfor.envs import ENVS, is_fetch_world, make_vector_env
+from butfor.envs import facts_of, make_vector_env
+from butfor.envs.facts import named
 from butfor.rollouts.episodes import Episodes
 from butfor.rollouts.play import episode_seed, replay
 from butfor.runs.files import atomic_write
@@ -61,9 +62,11 @@ def disagreements(episodes: Episodes, first: str, second: str, count: int) -> li
 
 def undrawn(episodes: Episodes) -> str:
     """Why the states of these episodes cannot be drawn, in a sentence; empty where they can."""
-    drawn = ", ".join(filter(is_fetch_world, ENVS))
     world = episodes.metadata.get("config", {}).get("env", "a world that the file does not name")
-    return "" if is_fetch_world(world) else f"States of {world} are not drawn, only those of {drawn}."
+    facts = facts_of(world)
+    if facts is not None and facts.drawing == "robot":
+        return ""
+    return f"States of {world} are not drawn, only those of {', '.join(named(drawing='robot'))}."
 
 
 def pictures(episodes: Episodes, states: list[tuple[int, int]]) -> list[NDArray[np.uint8]]:

@@ -9,9 +9,10 @@ import numpy as np
 from gymnasium.vector import VectorEnv
 from numpy.typing import NDArray
 
-from butfor.envs import ENVS, is_fetch_world, make_vector_env, short_name, slide
+from butfor.envs import facts_of, make_vector_env, short_name
+from butfor.envs.experts import scripted_action
 from butfor.rollouts.episodes import Episodes, check_episode_file, concatenate
-from butfor.rollouts.play import Judge, Observation, Policy, collect, play, random_policy
+from butfor.rollouts.play import Observation, Policy, collect, play, random_policy
 from butfor.runs.files import explain_write_error
 from butfor.runs.folder import versions
 from butfor.spaces.actions import ActionLaw
@@ -52,11 +53,11 @@ class CollectConfig:
             raise ValueError(f"episodes must be at least 1; got {self.episodes}.")
         if self.seed < 0:
             raise ValueError(f"seed must be at least 0; got {self.seed}.")
-        built_in = self.env in ENVS or self.env in ENVS.values()
+        facts = facts_of(self.env)
         scripted = self.policy in POLICIES and self.policy != "random"
-        if not built_in and (scripted or self.labels):
+        if facts is None and (scripted or self.labels):
             raise ValueError(f"{self.env} is not a built-in world: it has neither experts nor labels.")
-        if "heuristic" in self.labels and not is_fetch_world(self.env):
+        if facts is not None and "heuristic" in set(self.labels) - set(facts.labels):
             raise ValueError("The heuristic label is for the Fetch worlds; slide has the exact label and contact.")
 
 
@@ -69,17 +70,11 @@ def make_policy(world: str, env: VectorEnv[Any, Any, Any], name: str, agent_seed
         if short_name(trained.env) != world:
             raise ValueError(f"The agent of {name} was trained on {trained.env}; it cannot act in {world}.")
         return lambda obs, generator: (trained(obs), np.zeros(len(obs["observation"]), dtype=bool))
+    facts = facts_of(world)
+    assert facts is not None
+    expert = facts.expert
     noise, share = (0.2, 0.2) if name == "noisy-expert" else (0.0, 0.0)
-
-    def act(obs: Observation, generator: np.random.Generator) -> tuple[NDArray[Any], NDArray[np.bool_]]:
-        if world == "slide":
-            return slide.scripted_action(obs, generator, noise=noise, random_share=share)
-        from butfor.envs.fetch_expert import scripted_action
-
-        task = world.replace("-", "_")
-        return scripted_action(task, obs["observation"], obs["desired_goal"], generator, noise, share)
-
-    return act
+    return lambda obs, generator: scripted_action(expert, obs, generator, noise, share)
 
 
 def collect_file(
@@ -95,10 +90,7 @@ def collect_file(
         found = parts[0].metadata.get("config", {})
         if found | {"episodes": 0} != wanted["config"] | {"episodes": 0} or len(parts[0]) > config.episodes:
             raise FileExistsError(f"{path} holds other episodes ({found}); give another name.")
-    is_fetch = is_fetch_world(world)
-    options = {"contacts": True} if is_fetch and {"contact", "heuristic"} & set(config.labels) else {}
-    env = make_vector_env(config.env, min(WORLDS_AT_ONCE, config.episodes), **options)
-    judge = _exact_judge(env) if is_fetch and "exact" in config.labels else None
+    env = make_vector_env(config.env, min(WORLDS_AT_ONCE, config.episodes), _step_labels(config.labels))
     stream = 0 if config.policy in POLICIES else 4  # an agent is not to be tried on the starts it has trained with
     policy = make_policy(world, env, config.policy, config.agent_seed)
     law = ActionLaw.of(env.single_action_space)
@@ -108,7 +100,7 @@ def collect_file(
         def show(more: int, done: int = done) -> None:
             progress(done + more)
 
-        part = collect(env, policy, count, config.seed, progress=show, first=done, judge=judge, stream=stream)
+        part = collect(env, policy, count, config.seed, progress=show, first=done, stream=stream)
         if "heuristic" in config.labels:
             part.label["heuristic"] = _heuristic(part)
         parts = [concatenate([*parts, part])]
@@ -143,18 +135,13 @@ def add_labels(
 
 def _labelled(episodes: Episodes, world: str, labels: Sequence[str]) -> Episodes:
     """Some episodes, played again all at once, with labels."""
-    is_fetch = is_fetch_world(world)
-    env = make_vector_env(world, len(episodes), **({"contacts": True} if is_fetch else {}))
+    env = make_vector_env(world, len(episodes), _step_labels(labels))
     spaces: Any = (env.single_observation_space["observation"], env.single_action_space)  # type: ignore[index]
     given, own = (episodes.observation.shape[2], episodes.action.shape[2]), tuple(space.shape[0] for space in spaces)
     if given != own:
         raise ValueError(f"These episodes have states and actions of sizes {given}, {world} has {own}: another world?")
-    judge = _exact_judge(env) if is_fetch and "exact" in labels else None
-    verdicts: list[NDArray[np.bool_]] = []
 
     def act(group: int, time: int, obs: Observation) -> tuple[NDArray[Any], NDArray[np.bool_]]:
-        if judge is not None:
-            verdicts.append(judge(obs, episodes.action[:, time])["label_exact"])
         return episodes.action[:, time], episodes.sampled[:, time]
 
     assert episodes.reset_seed is not None
@@ -165,11 +152,16 @@ def _labelled(episodes: Episodes, world: str, labels: Sequence[str]) -> Episodes
         raise ValueError(f"Played again in {world}, episodes differ by {error:.2g} from what is stored: another world?")
     if {"contact", "heuristic"} & set(labels):
         episodes.contact = again.contact
-    found = {"exact": np.stack(verdicts, 1) & episodes.valid[:, : len(verdicts)]} if verdicts else {}
-    episodes.label |= found | {name: again.label[name] for name in labels if name in again.label}
+    episodes.label |= {name: again.label[name] & episodes.valid for name in labels if name in again.label}
     if "heuristic" in labels:
         episodes.label["heuristic"] = _heuristic(episodes)
     return episodes
+
+
+def _step_labels(labels: Sequence[str]) -> list[str]:
+    """The labels that the environment reports itself; the heuristic one is computed from contacts afterwards."""
+    reported = {"exact"} if "exact" in labels else set()
+    return sorted(reported | ({"contact"} if {"contact", "heuristic"} & set(labels) else set()))
 
 
 def _heuristic(episodes: Episodes) -> NDArray[np.bool_]:
@@ -177,17 +169,3 @@ def _heuristic(episodes: Episodes) -> NDArray[np.bool_]:
     from butfor.envs.heuristic import heuristic_label
 
     return heuristic_label(episodes.observation[:, :-1], episodes.contact)
-
-
-def _exact_judge(env: VectorEnv[Any, Any, Any]) -> Judge:
-    """Forks every state that the worlds come through: would another action have moved the object elsewhere?"""
-    from butfor.envs.truth import Forker, exact_label
-
-    worlds: Any = env.unwrapped
-    forker = Forker(worlds)
-
-    def judge(obs: Observation, action: NDArray[Any]) -> dict[str, NDArray[np.bool_]]:
-        label, _ = exact_label(forker, worlds.save_state(), action)
-        return {"label_exact": label}
-
-    return judge

@@ -6,12 +6,18 @@ rest of the library knows about it. `truth.py` forks saved states to find out wh
 """
 
 from butfor.envs.facts import EnvFacts, facts_of
-from butfor.envs.mujoco_mending import mend_when_imported
-from butfor.envs.registry import ENVS, env_id, is_fetch_world, make_vector_env, register_built_in, short_name
+from butfor.envs.registry import (
+    ENVS,
+    env_id,
+    fix_gymnasium_robotics,
+    is_fetch_world,
+    make_vector_env,
+    register_built_in,
+    short_name,
+)
 from butfor.envs.vector import default_threads, processors
 
 register_built_in()
-mend_when_imported()
 
 __all__ = [
     "ENVS",
@@ -19,6 +25,7 @@ __all__ = [
     "default_threads",
     "env_id",
     "facts_of",
+    "fix_gymnasium_robotics",
     "is_fetch_world",
     "make_vector_env",
     "processors",

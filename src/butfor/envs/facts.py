@@ -1,22 +1,20 @@
 """One record of facts per built-in environment: what the library knows beyond the Gymnasium interface.
 
-Ask `facts_of(env)` instead of testing for a name or counting columns. To add an environment, add a record to
-`BUILT_IN` and its entry points to `registry.py`.
+Ask `facts_of(env)` instead of testing for a name or counting columns. To add an environment, write its classes and add
+a record to `BUILT_IN`; `registry.py` registers it.
 """
 
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any, Literal, Protocol
 
 import numpy as np
 import numpy.typing as npt
 
-from butfor.envs import fetch_expert, slide
+from butfor.envs.experts import Expert, hit, pick_and_place, push
 
 Flags = npt.NDArray[np.bool_]
 Columns = tuple[int, ...]
-Expert = Callable[[Mapping[str, Any], np.random.Generator, float, float], tuple[npt.NDArray[np.float32], Flags]]
-"""(observation, generator, noise, random share) -> actions [N, A] and which of them are uniform draws [N]."""
 
 MOVED = 1e-4  # metres in one step, from which on an object counts as moved
 LIFTED = 5e-3  # metres above its resting height, from which on an object counts as lifted
@@ -54,6 +52,9 @@ class EnvFacts:
     """short name, as on the command line"""
     id: str
     """Gymnasium id"""
+    entry_point: str
+    """module and prefix of the classes `...Env` and `...VectorEnv`"""
+    max_episode_steps: int
     agent_position: Columns
     """columns of the observation: position of the agent (of the robots: of the gripper)"""
     object_position: Columns
@@ -62,7 +63,7 @@ class EnvFacts:
     full_state: Columns
     """columns of the observation without those that follow from others"""
     expert: Expert
-    """the scripted policy"""
+    """the scripted policy, see `experts.scripted_action`"""
     labels: tuple[str, ...]
     """influence labels that `make_vector_env(labels=...)` or `heuristic_label` can add to a step"""
     drawing: Literal["line", "robot"]
@@ -74,6 +75,8 @@ class EnvFacts:
     forks: bool = False
     """whether saved states can be forked, see `make_forker`"""
     table: Table | None = None
+    arguments: Mapping[str, Any] = field(default_factory=dict)
+    """of the classes"""
     tensor_reward: bool = True
     """whether compute_reward works on torch tensors, so that it can be captured in a CUDA graph"""
 
@@ -133,23 +136,6 @@ def named(**wanted: Any) -> list[str]:
     return [name for name, facts in BUILT_IN.items() if all(getattr(facts, key) == wanted[key] for key in wanted)]
 
 
-def _slide_expert(
-    obs: Mapping[str, Any], generator: np.random.Generator, noise: float, random_share: float
-) -> tuple[npt.NDArray[np.float32], Flags]:
-    return slide.scripted_action(obs, generator, noise=noise, random_share=random_share)
-
-
-def _fetch_expert(task: str) -> Expert:
-    def act(
-        obs: Mapping[str, Any], generator: np.random.Generator, noise: float, random_share: float
-    ) -> tuple[npt.NDArray[np.float32], Flags]:
-        return fetch_expert.scripted_action(
-            task, obs["observation"], obs["desired_goal"], generator, noise, random_share
-        )
-
-    return act
-
-
 def _beside_square(x: Any, y: Any) -> Flags:
     return np.asarray((x <= 1.19) | (x >= 1.5) | (y <= 0.59) | (y >= 0.9))
 
@@ -158,23 +144,26 @@ def _beside_disc(x: Any, y: Any) -> Flags:
     return np.asarray(np.hypot(x - ROUND_TABLE_CENTRE[0], y - ROUND_TABLE_CENTRE[1]) >= ROUND_TABLE_RADIUS)
 
 
-def _fetch(name: str, id: str, table: Table) -> EnvFacts:
+def _fetch(name: str, id: str, table: Table, expert: Expert) -> EnvFacts:
     """The facts that all Fetch environments share; the columns are gymnasium-robotics'."""
     return EnvFacts(
         name=name,
         id=id,
+        entry_point="butfor.envs.fetch:Fetch",
+        max_episode_steps=50,
         agent_position=(0, 1, 2),
         object_position=(3, 4, 5),
         agent_velocity=(20, 21, 22),
         object_velocity=(14, 15, 16),
         full_state=(*range(6), *range(9, 25)),
-        expert=_fetch_expert(name.replace("-", "_")),
+        expert=expert,
         labels=("exact", "heuristic", "contact"),
         drawing="robot",
         object_offset=(6, 7, 8),
         relative_velocity=True,
         forks=True,
         table=table,
+        arguments={"task": name},
     )
 
 
@@ -186,17 +175,19 @@ BUILT_IN = {
         EnvFacts(
             name="slide",
             id="butfor/Slide-v0",
+            entry_point="butfor.envs.slide:Slide",
+            max_episode_steps=30,
             agent_position=(0,),
             object_position=(2,),
             agent_velocity=(1,),
             object_velocity=(3,),
             full_state=(0, 1, 2, 3),
-            expert=_slide_expert,
+            expert=hit,
             labels=("exact",),  # contact is in every info without a request
             drawing="line",
         ),
-        _fetch("push", "butfor/FetchPush-v0", _SQUARE_TABLE),
-        _fetch("pick-and-place", "butfor/FetchPickAndPlace-v0", _SQUARE_TABLE),
-        _fetch("rot-table", "butfor/FetchRotTable-v0", _ROUND_TABLE),
+        _fetch("push", "butfor/FetchPush-v0", _SQUARE_TABLE, push),
+        _fetch("pick-and-place", "butfor/FetchPickAndPlace-v0", _SQUARE_TABLE, pick_and_place),
+        _fetch("rot-table", "butfor/FetchRotTable-v0", _ROUND_TABLE, pick_and_place),
     )
 }

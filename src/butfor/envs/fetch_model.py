@@ -51,7 +51,7 @@ class Task:
 
 TASKS = {
     "push": Task("fetch/push.xml", blocked=True, extra_height=0.0, air_share=0.0),
-    "pick_and_place": Task("fetch/pick_and_place.xml", blocked=False, extra_height=0.2, air_share=0.5),
+    "pick-and-place": Task("fetch/pick_and_place.xml", blocked=False, extra_height=0.2, air_share=0.5),
 }
 
 

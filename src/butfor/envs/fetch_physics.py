@@ -49,6 +49,10 @@ class FetchPhysics:
         self.observation = np.zeros((count, self.observation_size))
         self.forces = np.zeros((count, SUBSTEPS, self.model.mj.nsensordata))  # at the contacts, of the last step
 
+    def like(self, count: int, threads: int = 0) -> "FetchPhysics":
+        """Make simulated environments of the same kind, without contacts."""
+        return FetchPhysics(self.model.task, count, threads=threads)
+
     def place(self, worlds: npt.NDArray[np.int64], places: Floats) -> None:
         """Put worlds into the initial state with their objects at these places [n, 2]."""
         self.batch.state[worlds] = self.model.start

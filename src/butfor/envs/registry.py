@@ -3,9 +3,11 @@
 import difflib
 import importlib
 import inspect
+from collections.abc import Sequence
 from typing import Any
 
 import gymnasium
+import numpy as np
 from gymnasium.envs.registration import EnvSpec, VectorizeMode, load_env_creator
 from gymnasium.vector import AutoresetMode, VectorEnv
 
@@ -13,70 +15,71 @@ from butfor.envs.facts import BUILT_IN, facts_of
 
 ENVS = {name: facts.id for name, facts in BUILT_IN.items()}  # short name -> Gymnasium id
 
-# Short name -> module, prefix of its two classes, time limit, arguments.
-_ENTRY_POINTS: dict[str, tuple[str, str, int, dict[str, Any]]] = {
-    "slide": ("slide", "Slide", 30, {}),
-    "push": ("fetch", "Fetch", 50, {"task": "push"}),
-    "pick-and-place": ("fetch", "Fetch", 50, {"task": "pick_and_place"}),
-    "rot-table": ("rot_table", "RotTable", 50, {}),
-}
-
 
 def register_built_in() -> None:
     """Register the built-in environments with Gymnasium, unless they already are."""
-    for name, (module, prefix, steps, kwargs) in _ENTRY_POINTS.items():
-        if ENVS[name] not in gymnasium.registry:
+    for facts in BUILT_IN.values():
+        if facts.id not in gymnasium.registry:
             gymnasium.register(
-                ENVS[name],
-                entry_point=f"butfor.envs.{module}:{prefix}Env",
-                vector_entry_point=f"butfor.envs.{module}:{prefix}VectorEnv",
-                max_episode_steps=steps,
-                kwargs=kwargs,
+                facts.id,
+                entry_point=f"{facts.entry_point}Env",
+                vector_entry_point=f"{facts.entry_point}VectorEnv",
+                max_episode_steps=facts.max_episode_steps,
+                kwargs=dict(facts.arguments),
             )
 
 
 def env_id(name: str) -> str:
-    """Resolve a short name of a built-in world, or any registered Gymnasium id, to the Gymnasium id."""
+    """Resolve the name of an environment to its Gymnasium id.
+
+    Args:
+        name: short name of a built-in environment, a registered Gymnasium id, or "module:id" to import the module
+            that registers it first. Ids of gymnasium-robotics need no module.
+
+    Raises:
+        ValueError: no such environment; the message has the closest names.
+    """
     if name in ENVS:
         return ENVS[name]
     if name in gymnasium.registry:
         return name
-    (module, _, id), lacking = str(name).rpartition(":"), ""
+    module, _, id = name.rpartition(":")
+    hint = ""
     if module:
-        _import_worlds(name, module)
-    else:  # the worlds that robotics people know by name
+        _import_module(name, module)
+        hint = f" The module {module!r} was imported, but does not register it."
+    else:
         try:
             gymnasium.register_envs(importlib.import_module("gymnasium_robotics"))
         except ImportError:
-            lacking = "If it is one of gymnasium-robotics, install that: pip install 'butfor[fetch]'. "
+            hint = " If it is from gymnasium-robotics, install that with: pip install 'butfor[fetch]'."
     try:
         return gymnasium.spec(id).id
-    except (gymnasium.error.Error, ImportError, TypeError) as error:
+    except (gymnasium.error.Error, ImportError) as error:
         candidates = {known.lower(): known for known in [*gymnasium.registry, *ENVS]}
         close = difflib.get_close_matches(id.lower(), candidates, n=3)
-        hint = f" Did you mean {' or '.join(repr(candidates[match]) for match in close)}?" if close else ""
-        found = f"The module {module!r} was imported, but does not register it. " if module else ""
+        if close:
+            hint += f" Did you mean {' or '.join(repr(candidates[match]) for match in close)}?"
         raise ValueError(
-            f"There is no world named {name!r}; the built-in worlds are {', '.join(ENVS)}, and any "
-            f"registered Gymnasium id works too ('module:Name-v0' imports the module that registers it; "
-            f"in Python, make_env=... gives train, resume, evaluate_run and watch one without an id). "
-            f"{lacking}{found}{hint.lstrip()}".rstrip()
+            f"There is no environment named {name!r}. Expected a built-in environment ({', '.join(ENVS)}), a "
+            "registered Gymnasium id, or 'module:id' to import the module that registers it; in Python, train, resume, "
+            f"evaluate_run and watch also accept a function make_env=....{hint}"
         ) from error
 
 
-def _import_worlds(name: str, module: str) -> None:
-    """Imports the module that registers a world; where that fails, the sentence says why."""
+def _import_module(name: str, module: str) -> None:
+    """Import the module that registers an environment."""
     try:
         importlib.import_module(module)
-    except Exception as error:  # whatever a user's module raises
+    except Exception as error:  # a user's module can raise anything
         if isinstance(error, ModuleNotFoundError) and f"{module}.".startswith(f"{error.name}."):
             raise ValueError(
-                f"The world {name!r} needs the module {module!r}, but there is no {error.name!r} in this folder or "
-                "among the installed packages; go to the folder that holds it, or add that to PYTHONPATH."
+                f"The environment {name!r} needs the module {module!r}, but there is no {error.name!r} in this folder "
+                "or among the installed packages; run in the folder that contains it, or add that to PYTHONPATH."
             ) from error
-        text = " ".join(str(error).split()) or "no more is said."
         raise ValueError(
-            f"The module {module!r} of the world {name!r} cannot be imported; it raised {type(error).__name__}: {text}"
+            f"The module {module!r} of the environment {name!r} cannot be imported: {type(error).__name__}: "
+            f"{_one_line(error)}"
         ) from error
 
 
@@ -92,49 +95,85 @@ def is_fetch_world(world: str) -> bool:
     return facts is not None and facts.drawing == "robot"
 
 
-def make_vector_env(name: str, num_envs: int, **kwargs: Any) -> VectorEnv[Any, Any, Any]:
-    """Make worlds that reset only when told to, by reset(options={"reset_mask": mask})."""
+def make_vector_env(name: str, num_envs: int, labels: Sequence[str] = (), **kwargs: Any) -> VectorEnv[Any, Any, Any]:
+    """Make a vector environment that resets only on request, with `reset(options={"reset_mask": mask})`.
+
+    Args:
+        name: as in `env_id`.
+        num_envs: number of environments.
+        labels: influence labels that each step reports in `info`, "exact" as `label_exact` and "contact" as `contact`;
+            for built-in environments.
+        kwargs: further arguments of the environment.
+
+    Raises:
+        ValueError: no such environment, or it cannot be made.
+    """
     if isinstance(num_envs, bool) or not isinstance(num_envs, int) or num_envs < 1:
-        raise ValueError(f"num_envs is {num_envs!r}; expected a whole number of worlds, 1 or more.")
+        raise ValueError(f"num_envs is {num_envs!r}; expected a whole number of at least 1.")
     id = env_id(name)
+    if labels:
+        if facts_of(id) is None:
+            raise ValueError(f"labels is {labels!r}, but {id} is not a built-in environment; only those have labels.")
+        kwargs["labels"] = labels
+    spec = gymnasium.spec(id)
+    if str(spec.entry_point).startswith("gymnasium_robotics."):
+        fix_gymnasium_robotics()
     try:
-        if _can_disable_autoreset(gymnasium.spec(id)):
+        if _can_disable_autoreset(spec):
             mode = VectorizeMode.VECTOR_ENTRY_POINT
-            worlds = gymnasium.make_vec(id, num_envs, mode, autoreset_mode=AutoresetMode.DISABLED, **kwargs)
+            env = gymnasium.make_vec(id, num_envs, mode, autoreset_mode=AutoresetMode.DISABLED, **kwargs)
         else:
             vector_kwargs = {"autoreset_mode": AutoresetMode.DISABLED}
-            worlds = gymnasium.make_vec(id, num_envs, VectorizeMode.SYNC, vector_kwargs, **kwargs)
+            env = gymnasium.make_vec(id, num_envs, VectorizeMode.SYNC, vector_kwargs, **kwargs)
     except MemoryError:
         raise
-    except Exception as error:  # whatever a user's constructor raises
-        refused = bool(kwargs) and isinstance(error, TypeError | gymnasium.error.Error)  # as of a render_mode
+    except Exception as error:  # a user's constructor can raise anything
+        refused = bool(kwargs) and isinstance(error, TypeError | gymnasium.error.Error)  # such as a render_mode
         if refused or id in ENVS.values():
             raise
-        raise _not_made(id, error) from error
-    if worlds.metadata.get("autoreset_mode") is not AutoresetMode.DISABLED:
-        worlds.close()
-        raise ValueError(
-            f"The vector environment of {id} did not disable its automatic reset (its mode is "
-            f"{worlds.metadata.get('autoreset_mode')}); its metadata must show AutoresetMode.DISABLED."
+        entry = f" (entry point {spec.entry_point!r})" if isinstance(spec.entry_point, str) else ""
+        hint = (
+            ". If its constructor needs arguments, register it with kwargs={...}, or give make_env=... in Python."
+            if isinstance(error, TypeError)
+            else ""
         )
-    return worlds
+        raise ValueError(f"{id}{entry} cannot be made: {type(error).__name__}: {_one_line(error)}{hint}") from error
+    if env.metadata.get("autoreset_mode") is not AutoresetMode.DISABLED:
+        env.close()
+        raise ValueError(
+            f"The vector environment of {id} did not disable its automatic reset: metadata['autoreset_mode'] is "
+            f"{env.metadata.get('autoreset_mode')}; expected AutoresetMode.DISABLED."
+        )
+    return env
 
 
-def _not_made(id: str, error: Exception) -> ValueError:
-    """An error of a world's constructor, or of its entry point, as a sentence that says what to do."""
-    text = " ".join(str(error).split()) or "no more is said."
-    hint = (
-        ". Where its constructor needs arguments, register it with kwargs={...}, or give make_env=... in Python."
-        if isinstance(error, TypeError)
-        else ""
-    )
-    entry = gymnasium.spec(id).entry_point
-    made = f" (entry point {entry!r})" if isinstance(entry, str) else ""
-    return ValueError(f"{id}{made} raised {type(error).__name__} when it was made: {text}{hint}")
+def fix_gymnasium_robotics() -> None:
+    """Let gymnasium-robotics 1.4.2 work with mujoco 3.12 and later; call it before `gymnasium.make`.
+
+    Since 3.12, `mjtJoint.X == np.int32(...)` is False, and gymnasium-robotics fails on it. `make_vector_env` calls
+    this function itself.
+    """
+    import mujoco
+
+    def equal(self: Any, other: Any) -> Any:
+        if isinstance(other, int | np.integer | mujoco.mjtJoint):
+            return int(self) == int(other)
+        return NotImplemented
+
+    def unequal(self: Any, other: Any) -> Any:
+        result = equal(self, other)
+        return result if result is NotImplemented else not result
+
+    mujoco.mjtJoint.__eq__ = equal
+    mujoco.mjtJoint.__ne__ = unequal
+
+
+def _one_line(error: Exception) -> str:
+    return " ".join(str(error).split()) or "(no message)"
 
 
 def _can_disable_autoreset(spec: EnvSpec) -> bool:
-    """Whether the world has a native vector environment with an autoreset_mode (CartPole's has none)."""
+    """Whether the native vector environment, if there is one, has an autoreset_mode (CartPole's has none)."""
     if spec.vector_entry_point is None:
         return False
     entry_point = spec.vector_entry_point

@@ -9,10 +9,8 @@ table will turn in the coming step.
 from typing import Any
 
 import numpy as np
-from gymnasium.vector import AutoresetMode
 
 from butfor.envs.facts import ROUND_TABLE_CENTRE, ROUND_TABLE_RADIUS, ROUND_TABLE_TOP
-from butfor.envs.fetch import MAX_EPISODE_STEPS, FetchEnv, FetchVectorEnv
 from butfor.envs.fetch_model import Floats, Task, mujoco
 from butfor.envs.fetch_physics import TIME_STEP, FetchPhysics
 
@@ -85,6 +83,10 @@ class RotTablePhysics(FetchPhysics):
         hinge = self.model.mj.joint("table0:hinge")
         self.hinge_qpos, self.hinge_dof = int(hinge.qposadr[0]), int(hinge.dofadr[0])
 
+    def like(self, count: int, threads: int = 0) -> FetchPhysics:
+        """Make simulated environments of the same kind, without contacts."""
+        return RotTablePhysics(count, threads=threads, timing=self.timing)
+
     def _turn(self, rows: Any) -> Floats:
         """The coming step's turn [n]; the clock of the episode is the simulation's time."""
         step = np.rint((self.field["time"][rows] - self.model.start[0]) / TIME_STEP)
@@ -99,30 +101,3 @@ class RotTablePhysics(FetchPhysics):
         angle, velocity = self.field["qpos"][rows, self.hinge_qpos], self.field["qvel"][rows, self.hinge_dof]
         table = np.stack([np.sin(angle), np.cos(angle), velocity * TIME_STEP, self._turn(rows)], axis=1)
         return np.concatenate([super()._observe(rows), table], axis=1)
-
-
-class RotTableVectorEnv(FetchVectorEnv):
-    """Many FetchRotTable worlds stepped at once; options as for the other Fetch worlds, and `timing`."""
-
-    def __init__(
-        self,
-        num_envs: int = 1,
-        max_episode_steps: int | None = MAX_EPISODE_STEPS,
-        render_mode: str | None = None,
-        autoreset_mode: AutoresetMode | str = AutoresetMode.NEXT_STEP,
-        timing: str = "paper",
-        **options: Any,
-    ) -> None:
-        """Make worlds that have to be reset before their first step."""
-        self.timing = timing
-        super().__init__("rot_table", num_envs, max_episode_steps, render_mode, autoreset_mode, **options)
-
-    def _make_physics(self, task: str, contacts: bool, threads: int) -> FetchPhysics:
-        """The simulated worlds."""
-        return RotTablePhysics(self.num_envs, contacts, threads, self.timing)
-
-
-class RotTableEnv(FetchEnv):
-    """One FetchRotTable world, a batch of one."""
-
-    vector_env = RotTableVectorEnv

@@ -1,25 +1,24 @@
-"""The judge: fork a saved Fetch state, try other actions, and see whether the object's next state depends on them.
+"""The ground truth: fork a saved Fetch state, try other actions, and see whether the object's next state depends on it.
 
-A fork restores a state into a batch of its own (no refresh: the old pose of the gripper is part of the state) and
-steps it as the world itself would, to the bit; the caller's worlds are left alone. The exact label of the slide world
-is `slide.influence`.
+A fork restores a state into a batch of its own (without a refresh: the old pose of the gripper is part of the state)
+and steps it as the environment itself would, to the bit; the caller's environments are left alone. The exact label of
+`slide` is `slide.influence`.
 """
 
-from collections.abc import Callable
 from itertools import product
 from typing import Any
 
 import numpy as np
 import numpy.typing as npt
 
-from butfor.envs.fetch import FetchEnv, FetchVectorEnv
-from butfor.envs.fetch_model import FINGERS, TASKS, Floats, mujoco
-from butfor.envs.fetch_physics import TIME_STEP, FetchPhysics, Flags
-from butfor.envs.rot_table import RotTablePhysics
+from butfor.envs.fetch import FetchEnv, FetchVectorEnv, check_states, make_physics
+from butfor.envs.fetch_model import FINGERS, Floats, mujoco
+from butfor.envs.fetch_physics import TIME_STEP
+from butfor.envs.vector import Flags
 
 Actions = npt.NDArray[np.float32]
 
-ACTION_SIZE = 4
+TOLERANCE = 1e-6  # metres; labels are the same for 1e-12 to 1e-5
 HAND = ("robot0:gripper_link", *FINGERS)  # geoms
 # How far, along each axis, a link leaves the box swept by its own velocity within one step, whatever the action.
 # Measured over 170,000 steps of the three worlds (random actions, held and flipped corner actions, experts), at every
@@ -33,25 +32,30 @@ OBJECT_SPEED_FACTOR, OBJECT_SLACK = 1.5, 0.02
 
 
 class Forker:
-    """A batch of simulated worlds that saved states are forked into, a fixed number at a time."""
+    """A batch of simulated environments that saved states are forked into, a fixed number at a time."""
 
-    def __init__(
-        self,
-        world: str | FetchVectorEnv | FetchEnv | FetchPhysics,
-        slots: int = 256,
-        threads: int = 0,
-        timing: str = "paper",
-    ) -> None:
-        """Allocate `slots` worlds like `world`: "push", "pick_and_place", "rot_table" or worlds that exist.
+    def __init__(self, env: str | FetchVectorEnv | FetchEnv, slots: int = 256, threads: int = 0) -> None:
+        """Allocate `slots` environments.
 
-        `threads` 0 takes all processors; `timing` is that of a rot_table given by its name.
+        Args:
+            env: the task ("push", "pick-and-place", "rot-table"), or an environment of the same kind.
+            slots: how many alternatives are stepped at once.
+            threads: 0 for BUTFOR_THREADS, or all processors.
         """
         if slots < 1:
-            raise ValueError(f"slots is {slots}; expected 1 or more worlds to step at once.")
-        self.slots, self.physics = slots, _physics_like(world, slots, threads, timing)
+            raise ValueError(f"slots is {slots}; expected at least 1.")
+        self.slots = slots
+        if isinstance(env, str):
+            self.physics = make_physics(env, slots, threads=threads)
+        else:
+            inner: Any = env.unwrapped
+            self.physics = getattr(inner, "vector", inner).physics.like(slots, threads)
         self.layout = self.physics.layout
-        model, mj = self.physics.model, self.physics.model.mj
-        # The 16 corners of {-1, +1}^4; where no finger is driven the fourth number does nothing, and 8 say the same.
+        first = self.layout.object_pose.start
+        self.object_position = np.arange(first, first + 3)  # columns of a state
+        model = self.physics.model
+        mj = model.mj
+        # The 16 corners of {-1, +1}^4; where no finger is driven the fourth number does nothing, and 8 suffice.
         fingers = (-1, 1) if len(model.actuated_qpos) else (0,)
         self.corners: Actions = np.array(list(product((-1, 1), (-1, 1), (-1, 1), fingers)), dtype=np.float32)
 
@@ -70,12 +74,17 @@ class Forker:
             self._slack[robot.index(mj.geom(name).id)] = [HAND_SLACK, HAND_SLACK + opening, HAND_SLACK]
 
     def fork(self, states: npt.ArrayLike, actions: npt.ArrayLike, columns: Any = None) -> Floats:
-        """Step M alternatives from each state: [n, S] and actions [n, M, 4] or [M, 4] -> next states [n, M, S].
+        """Step M alternatives from each state.
 
-        `columns` chooses among the columns of `layout`, for instance layout.object_pose. A row whose physics blew up
-        is NaN.
+        Args:
+            states: [n, S], from `save_state`.
+            actions: [n, M, 4], or [M, 4] for all states.
+            columns: of the next states to return, for instance `layout.object_pose`; None for all.
+
+        Returns:
+            The next states [n, M, S], or the chosen columns of them; NaN where the physics blew up.
         """
-        rows = self._states(states)
+        rows = check_states(states, self.layout.size)
         action = _actions(actions, len(rows))  # [n, M, 4]
         count, total = action.shape[1], action.shape[0] * action.shape[1]
         chosen = np.arange(self.layout.size)[slice(None) if columns is None else columns]
@@ -93,13 +102,13 @@ class Forker:
         return outcome.reshape(len(rows), count, len(chosen))
 
     def within_reach(self, states: npt.ArrayLike) -> Flags:
-        """Which states [n, S] are such that some geom of the robot could touch the object during one step -> [n].
+        """Find the states [n, S] in which some geom of the robot could touch the object during one step -> [n].
 
-        Boxes around each link as it stands and where its velocity carries it, grown by the slack measured above,
-        against the object's box, grown by its own motion. A state unlike those measured (a tilted gripper, or one kept
-        apart from its qpos) counts as within reach.
+        Compares boxes around each link as it stands and where its velocity carries it, grown by the slack above, with
+        the object's box, grown by its own motion. A state unlike those measured (a tilted gripper, or one apart from
+        its qpos) counts as within reach.
         """
-        rows = self._states(states)
+        rows = check_states(states, self.layout.size)
         low, high, lag = self._boxes(rows)
         gap = np.maximum(low[:, :-1] - high[:, -1:], low[:, -1:] - high[:, :-1])  # [n, others, 3]; overlap: negative
         links, surroundings = gap[:, : len(self.robot_geoms)], gap[:, len(self.robot_geoms) :]
@@ -112,10 +121,10 @@ class Forker:
         return np.asarray(near | (cosine < np.cos(UPRIGHT / 2)) | (lag > GRIPPER_LAG))
 
     def _boxes(self, rows: Floats) -> tuple[Floats, Floats, Floats]:
-        """Low and high corners [n, geoms, 3] of boxes along the world's axes, the object last, and the lag [n].
+        """Return low and high corners [n, geoms, 3] of axis-aligned boxes, the object last, and the lag [n].
 
-        A box holds its geom as it stands and, but for the object, as its velocity would carry it through the step; the
-        lag is the distance between the gripper's kept position and the one that qpos gives.
+        A box contains its geom as it stands and, except for the object, where its velocity would carry it in the step;
+        the lag is the distance between the gripper's kept position and the one that qpos gives.
         """
         mj, data, geoms, layout = self.physics.model.mj, self._data, self._geoms, self.layout
         centre, matrix = np.empty((len(rows), 2, len(geoms), 3)), np.empty((len(rows), 2, len(geoms), 9))
@@ -135,122 +144,41 @@ class Forker:
         lag = np.linalg.norm(gripper - rows[:, layout.gripper][:, :3], axis=1)
         return (centre - half).min(axis=1), (centre + half).max(axis=1), lag
 
-    def _states(self, states: npt.ArrayLike) -> Floats:
-        """The states as float64 [n, S], or an error that says what was given."""
-        rows = np.asarray(states, dtype=np.float64)
-        bad = np.count_nonzero(~np.isfinite(rows))
-        if rows.ndim != 2 or rows.shape[1] != self.layout.size or bad:
-            raise ValueError(
-                f"states has shape {rows.shape} and {bad} numbers that are not finite; expected finite numbers of "
-                f"shape [n, {self.layout.size}], as save_state() of this kind of world gives them."
-            )
-        return rows
-
 
 def exact_label(
-    forker: Forker,
-    states: npt.ArrayLike,
-    taken: npt.ArrayLike | None = None,
-    extra: int = 0,
-    generator: np.random.Generator | None = None,
-    tolerance: float = 1e-6,
-    of: str = "position",
-    shortcut: bool = True,
+    forker: Forker, states: npt.ArrayLike, taken: npt.ArrayLike | None = None, shortcut: bool = True
 ) -> tuple[Flags, Floats]:
-    """Does the object's next state depend on the action? States [n, S] -> (label [n], effect [n]).
+    """Find out in which states the object's next position depends on the action.
 
-    The candidates are the corners of the action space, the actions `taken` [n, 4] and `extra` uniform ones. The effect
-    is the largest range over them, max - min, of any number of the object's next `of`: its "position" (metres) or its
-    whole "state" (position, quaternion, linear and angular velocity, each in its own unit), taken from qpos and qvel,
-    which are one substep newer than an observation. The label is effect > tolerance. Candidates whose physics blew up
-    are left out; an effect is NaN, and its label False, where all did. The `shortcut` gives 0 without a fork where no
-    part of the robot is within reach of the object.
+    Args:
+        forker: of the same environment as the states.
+        states: [n, S], from `save_state`.
+        taken: [n, 4], actions to try besides the corners of the action space.
+        shortcut: do not fork states in which no part of the robot is within reach of the object; their effect is 0.
+
+    Returns:
+        The label effect > 1e-6 m [n], and the effect [n]: the largest range over the actions, max - min, of any
+        coordinate of the object's next position in qpos, which is one substep newer than an observation. Actions whose
+        physics blew up are left out; the effect is NaN, and the label False, where all did.
     """
-    rows = forker._states(states)
-    if of not in ("position", "state"):
-        raise ValueError(f"of is {of!r}; expected 'position' or 'state' (of the object).")
-    if not tolerance >= 0 or extra < 0 or (extra > 0 and generator is None):
-        raise ValueError(
-            f"tolerance is {tolerance}, extra {extra} and generator {generator}; expected a tolerance and a number of "
-            "extra actions of 0 or more, and with extra actions a numpy Generator to draw them from."
-        )
-    layout, corners = forker.layout, forker.corners
-    candidates = [np.broadcast_to(corners, (len(rows), *corners.shape))]
+    rows = np.asarray(states, dtype=np.float64)
+    candidates = [np.broadcast_to(forker.corners, (len(rows), *forker.corners.shape))]
     if taken is not None:
-        if np.shape(taken) != (len(rows), ACTION_SIZE):
-            raise ValueError(f"taken has shape {np.shape(taken)}; expected {(len(rows), ACTION_SIZE)}, one per state.")
         candidates.append(_actions(np.asarray(taken)[:, None], len(rows)))
-    if extra and generator is not None:
-        # Drawn for every state, so that the shortcut does not shift the draws.
-        candidates.append(generator.uniform(-1, 1, (len(rows), extra, ACTION_SIZE)).astype(np.float32))
     action = np.concatenate(candidates, axis=1)  # [n, M, 4]
-
-    pose, velocity = layout.object_pose, layout.object_velocity
-    columns = np.r_[pose.start : pose.start + 3] if of == "position" else np.r_[pose, velocity]
     effect = np.zeros(len(rows))
     chosen = np.flatnonzero(forker.within_reach(rows)) if shortcut else np.arange(len(rows))
-    outcome = forker.fork(rows[chosen], action[chosen], columns)
+    outcome = forker.fork(rows[chosen], action[chosen], forker.object_position)
     spread = np.fmax.reduce(outcome, axis=1) - np.fmin.reduce(outcome, axis=1)  # they pass over NaN
     effect[chosen] = spread.max(axis=1)
-    return effect > tolerance, effect
-
-
-def label_episodes(
-    forker: Forker,
-    states: npt.ArrayLike,
-    actions: npt.ArrayLike,
-    progress: Callable[[int, int], None] | None = None,
-    block: int = 1024,
-    **options: Any,
-) -> tuple[Flags, Floats]:
-    """Exact labels and effects [...] of saved states [..., S] under the actions taken there [..., 4].
-
-    Works through the states a block at a time and calls progress(states done, states in all) after each; `options` are
-    those of `exact_label`.
-    """
-    rows, action = np.asarray(states, dtype=np.float64), np.asarray(actions)
-    shape = rows.shape[:-1]
-    if rows.ndim < 1 or action.shape != (*shape, ACTION_SIZE) or block < 1:
-        raise ValueError(
-            f"states has shape {rows.shape}, actions {action.shape} and block is {block}; expected states [..., "
-            f"{forker.layout.size}], actions [..., {ACTION_SIZE}] with equal leading sizes, and a block of 1 or more."
-        )
-    rows, action = rows.reshape(-1, rows.shape[-1]), action.reshape(-1, ACTION_SIZE)
-    label, effect = np.zeros(len(rows), dtype=np.bool_), np.zeros(len(rows))
-    for first in range(0, len(rows), block):
-        part = slice(first, first + block)
-        label[part], effect[part] = exact_label(forker, rows[part], action[part], **options)
-        if progress is not None:
-            progress(min(first + block, len(rows)), len(rows))
-    return label.reshape(shape), effect.reshape(shape)
-
-
-def _physics_like(world: Any, slots: int, threads: int, timing: str) -> FetchPhysics:
-    """New simulated worlds of the kind that a name or existing worlds stand for."""
-    if isinstance(world, str):
-        name = world.replace("-", "_")
-        if name == "rot_table":
-            return RotTablePhysics(slots, threads=threads, timing=timing)
-        if name not in TASKS:
-            raise ValueError(f"There is no Fetch world {world!r}; the worlds are {', '.join(TASKS)}, rot_table.")
-        return FetchPhysics(TASKS[name], slots, threads=threads)
-    inner = getattr(world, "unwrapped", world)
-    physics = getattr(getattr(inner, "worlds", inner), "physics", inner)
-    if isinstance(physics, RotTablePhysics):
-        return RotTablePhysics(slots, threads=threads, timing=physics.timing)
-    if isinstance(physics, FetchPhysics):
-        return FetchPhysics(physics.model.task, slots, threads=threads)
-    raise ValueError(f"Cannot fork a {type(world).__name__}; expected Fetch worlds or the name of one.")
+    return effect > TOLERANCE, effect
 
 
 def _actions(values: npt.ArrayLike, count: int) -> Actions:
-    """The actions as float32 [count, M, 4] within [-1, 1], or an error that says what was given."""
+    """Return the actions as float32 [count, M, 4] within [-1, 1]; refuse other shapes and NaN."""
     array = np.asarray(values, dtype=np.float32)
-    if array.shape[-1:] != (ACTION_SIZE,) or array.ndim not in (2, 3) or (array.ndim == 3 and len(array) != count):
-        raise ValueError(
-            f"The actions have shape {array.shape}; expected [M, {ACTION_SIZE}] for all states or "
-            f"[{count}, M, {ACTION_SIZE}], M alternatives for each of the {count} states."
-        )
+    if array.shape[-1:] != (4,) or array.ndim not in (2, 3) or (array.ndim == 3 and len(array) != count):
+        raise ValueError(f"The actions have shape {array.shape}; expected [M, 4] for all states or [{count}, M, 4].")
     if np.isnan(array).any():
         raise ValueError("The actions contain NaN; nothing was stepped. Check what computed them.")
     return np.broadcast_to(np.clip(array, -1, 1), (count, *array.shape[-2:]))

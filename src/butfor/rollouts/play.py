@@ -19,8 +19,6 @@ Progress = Callable[[str, int, int, str], None]
 """Called with the stage, how much of it is done, how much there is, and a word on how it goes."""
 Policy = Callable[[Observation, np.random.Generator], tuple[NDArray[Any], NDArray[np.bool_]]]
 """Actions [W, A] for W worlds, and which of them were drawn from a known law with full support [W]."""
-Judge = Callable[[Observation, NDArray[Any]], dict[str, NDArray[np.bool_]]]
-"""Labels `label_...` [W] of the states that W worlds are in, given the actions [W, A] about to be taken."""
 
 
 REPLAY_TOLERANCE = 5e-3  # metres between a stored episode of a robot world and its replay
@@ -57,13 +55,12 @@ def collect(
     metadata: dict[str, Any] | None = None,
     progress: Callable[[int], None] | None = None,
     first: int = 0,
-    judge: Judge | None = None,
     stream: int = 0,
 ) -> Episodes:
     """Plays whole episodes; episode e starts from the reset seeded by (seed, stream, e), for any number of worlds.
 
-    `first` is the number of the first episode. The contact and every `label_...` that the world reports in `info`, or
-    that a `judge` gives before each step, are stored, too.
+    `first` is the number of the first episode. The contact and every `label_...` that the environment reports
+    in `info` are stored, too.
     """
     if episodes < 1:
         raise ValueError(f"episodes must be at least 1; got {episodes}.")
@@ -128,11 +125,10 @@ def collect(
     while (playing < episodes).any():
         kept = playing < episodes
         action, sampled = policy(obs, generator)
-        verdict = judge(obs, action) if judge is not None else {}
         obs, reward, terminated, truncated, info = told(env.step, action)
         store("action", kept, time, action, steps)
         store("sampled", kept, time, sampled, steps)
-        for name, value in (info | verdict).items():
+        for name, value in info.items():
             if name == "contact" or name.startswith("label_"):
                 store(name, kept, time, np.asarray(value, dtype=bool), steps)
         time += 1

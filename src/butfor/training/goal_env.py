@@ -235,7 +235,7 @@ def succeeded(goal_env: GoalEnv, played: Played) -> NDArray[np.bool_]:
 def make_evaluation_env(goal_env: GoalEnv, count: int) -> VectorEnv[Any, Any, Any]:
     """Make environments that also report contacts, where they can: evaluations show what agents do to the object."""
     reports = goal_env.facts is not None and "contact" in goal_env.facts.labels
-    return make_vector_env(goal_env.name, count, contacts=True) if reports else goal_env.make(count)
+    return make_vector_env(goal_env.name, count, labels=("contact",)) if reports else goal_env.make(count)
 
 
 def _compute_reward(name: str, env: VectorEnv[Any, Any, Any]) -> Any:

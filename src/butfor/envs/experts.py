@@ -1,0 +1,118 @@
+"""Scripted experts of the built-in environments: memoryless policies, one function each."""
+
+from collections.abc import Callable, Mapping
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+from butfor.envs.slide import ACCELERATION, AGENT_LIMIT, FRICTION, GOAL_RADIUS, MASS_RATIO, TIME_STEP, WIDTH
+
+Floats = npt.NDArray[np.float64]
+Flags = npt.NDArray[np.bool_]
+Expert = Callable[[Any, Any], tuple[Floats, Flags]]
+"""(observation [..., D], desired goal [..., G]) -> action [..., A], and in which states that action matters [...]."""
+
+GAIN = 20.0  # an action of 1 moves the gripper's target by 0.05, so this asks for the whole way at once
+HOVER = 0.08  # above the object, before the gripper goes down
+NEAR = 0.02  # over its place, in x and y
+GRASP_DEPTH = 0.015  # the gripper is around the object when their heights differ by less
+GRASPED = 0.03  # finger position below which the fingers hold the object; open fingers stand at 0.05
+BEHIND = 0.06  # where the pusher goes down, from the object's centre, on the side away from the goal
+CLEAR = 0.055  # height over the object's centre at which closed fingers pass over it
+CARRY_HEIGHT = 0.09  # height at which the pusher travels
+PUSH_GAIN = 10.0  # slower near the goal, for a pushed object slides on
+CLOSE_ENOUGH = 0.03  # from the goal: the pusher rests
+
+
+def scripted_action(
+    expert: Expert,
+    obs: Mapping[str, npt.ArrayLike],
+    generator: np.random.Generator,
+    noise: float = 0.0,
+    random_share: float = 0.0,
+) -> tuple[npt.NDArray[np.float32], Flags]:
+    """Let an expert act, with noise.
+
+    Args:
+        expert: one of the functions below; `facts_of(env).expert` is that of an environment.
+        obs: the observation of one environment or of many, with `observation` and `desired_goal`.
+        generator: source of all draws.
+        noise: standard deviation of Gaussian noise on the expert's action.
+        random_share: probability of a uniform action instead.
+
+    Returns:
+        Actions [..., A] in [-1, 1], and which of them are uniform draws [...].
+    """
+    if not noise >= 0 or not 0 <= random_share <= 1:
+        raise ValueError(f"noise is {noise} and random_share {random_share}; expected noise >= 0, 0 <= share <= 1.")
+    action, matters = expert(obs["observation"], obs["desired_goal"])
+    # Every draw is made for every environment, so that the state of one never shifts the draws of another.
+    uniform = generator.uniform(-1, 1, action.shape)
+    noisy = np.clip(np.clip(action, -1, 1) + noise * generator.standard_normal(action.shape), -1, 1)
+    sampled = ~matters | (generator.random(matters.shape) < random_share)
+    return np.where(sampled[..., None], uniform, noisy).astype(np.float32), sampled
+
+
+def hit(observation: npt.ArrayLike, desired_goal: npt.ArrayLike) -> tuple[Floats, Flags]:
+    """Steer the agent of `slide` towards the speed at impact that lets the object slide to the goal.
+
+    The action matters while the object rests, left of its goal zone and within the agent's reach.
+    """
+    _, agent_velocity, position, velocity = np.moveaxis(np.asarray(observation, dtype=np.float32), -1, 0)
+    goal = np.asarray(desired_goal, dtype=np.float32)[..., 0]
+    resting = velocity == 0
+    matters = resting & (position < goal - GOAL_RADIUS) & (position - WIDTH <= AGENT_LIMIT)
+    needed = (impact_speed(np.maximum(goal - position, 0)) - agent_velocity) / ACCELERATION
+    return needed[..., None], np.asarray(matters)
+
+
+def impact_speed(distance: npt.ArrayLike) -> Floats:
+    """Return the agent's speed at impact after which a resting object slides exactly this far.
+
+    Hit to u = 2 speed, the object moves TIME_STEP (u - k FRICTION) in its k-th step, k = 1 .. n with
+    n = floor(u / FRICTION). For u = n FRICTION the sum is TIME_STEP FRICTION n (n - 1) / 2, which gives n for
+    a distance; solving the sum for u then gives the speed.
+    """
+    steps_worth = np.asarray(distance, dtype=np.float64) / TIME_STEP
+    n = np.floor((1 + np.sqrt(1 + 8 * steps_worth / FRICTION)) / 2)
+    return np.asarray((steps_worth / n + FRICTION * (n + 1) / 2) / MASS_RATIO)
+
+
+def pick_and_place(observation: npt.ArrayLike, desired_goal: npt.ArrayLike) -> tuple[Floats, Flags]:
+    """Hover over the object, go down with open fingers, close them, then carry the object to the goal."""
+    state = np.asarray(observation, dtype=np.float64)
+    goal = np.asarray(desired_goal, dtype=np.float64)
+    thing = state[:, 3:6]
+    way = state[:, 6:9]
+    motion = state[:, 14:17] + state[:, 20:23]  # of the object until the next step, for a table may turn under it
+    over = np.linalg.norm(way[:, :2], axis=1) < NEAR
+    around = over & (np.abs(way[:, 2]) < GRASP_DEPTH)
+    held = around & (state[:, 9:11].max(axis=1) < GRASPED)
+    approach = np.where(over[:, None], way, way + HOVER * np.array([0, 0, 1])) + motion
+    move = GAIN * np.where(held[:, None], goal - thing, approach)
+    action = np.concatenate([move, np.where(around, -1.0, 1.0)[:, None]], axis=1)
+    return action, np.ones(len(state), dtype=np.bool_)
+
+
+def push(observation: npt.ArrayLike, desired_goal: npt.ArrayLike) -> tuple[Floats, Flags]:
+    """Go over the object to its far side from the goal, down, and push along the line to the goal."""
+    state = np.asarray(observation, dtype=np.float64)
+    goal = np.asarray(desired_goal, dtype=np.float64)
+    pusher = -state[:, 6:9]  # seen from the object
+    line = (goal - state[:, 3:6])[:, :2]
+    distance = np.linalg.norm(line, axis=1)
+    direction = line / np.maximum(distance, 1e-9)[:, None]
+    along = (pusher[:, :2] * direction).sum(axis=1)
+    aside = pusher[:, :2] - along[:, None] * direction
+    height = pusher[:, 2]
+    way = -BEHIND * direction - pusher[:, :2]
+    above_place = np.linalg.norm(way, axis=1) < NEAR
+    ready = (along < -0.03) & (np.linalg.norm(aside, axis=1) < NEAR) & (np.abs(height) < 0.03)
+
+    travel = GAIN * way * ((height > CLEAR) | above_place)[:, None]  # straight up first if something is in the way
+    shove = np.minimum(PUSH_GAIN * distance, 1)[:, None] * direction - GAIN * aside
+    level = np.where(ready | above_place, 0.0, CARRY_HEIGHT)
+    rise = GAIN * (level - height)[:, None]
+    action = np.concatenate([np.where(ready[:, None], shove, travel), rise, np.zeros_like(rise)], axis=1)
+    return np.where((distance < CLOSE_ENOUGH)[:, None], 0.0, action), np.ones(len(state), dtype=np.bool_)
