@@ -789,7 +789,7 @@ def test_training_arguments_that_cannot_be_read_are_named(
     [
         ([], ["Which world?", "slide, push, pick-and-place"]),
         (["--seeds", "2"], ["Which world?"]),
-        (["nowhere"], ["'nowhere'", "built-in worlds are slide"]),
+        (["nowhere"], ["'nowhere'", "slide"]),
         (["slid", "--seeds", "2"], ["Did you mean 'slide'?"]),
         (["CartPole-v1"], ["CartPole-v1 is no goal world"]),
         (["slide", "--preset", "slow"], ["There is no preset 'slow'; the presets are paper, intrinsic, fast"]),

@@ -75,7 +75,7 @@ def test_a_world_that_a_function_makes(slide_run: Path) -> None:
         save_agent(run / world / "model.safetensors", agent, law, (4, 1, 1), world, [3])
     expected = evaluate_run(run / "slide", 20)
     assert evaluate_run(run / "my-world", 20, make_env=lambda: gymnasium.make("butfor/Slide-v0")) == expected
-    with pytest.raises(ValueError, match=r"no world named 'my-world'.*make_env=... gives .*evaluate_run"):
+    with pytest.raises(ValueError, match=r"'my-world'.*make_env="):
         evaluate_run(run / "my-world")
 
 

@@ -838,7 +838,7 @@ def test_who_holds_the_lock_of_a_folder_may_train_and_go_on_in_it(
 @pytest.mark.parametrize(
     ("config", "words"),
     [
-        (small(env="nowhere"), "There is no world named 'nowhere'"),
+        (small(env="nowhere"), "'nowhere'"),
         (small(env="CartPole-v1"), "CartPole-v1 is no goal world"),
         (small(entity=(7,)), r"entity is \(7,\); expected different columns from 0 to 3"),
         (

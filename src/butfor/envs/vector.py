@@ -210,12 +210,8 @@ class SingleGoalEnv(gymnasium.Env[Observation, Any]):
 
     def __init__(self, **options: Any) -> None:
         """Make an environment; `options` are those of the vector environment."""
-        self.vector: Any = self.vector_class(
-            num_envs=1,
-            max_episode_steps=None,
-            autoreset_mode=AutoresetMode.DISABLED,
-            **options,  # type: ignore[arg-type]
-        )
+        batch: dict[str, Any] = {"num_envs": 1, "max_episode_steps": None, "autoreset_mode": AutoresetMode.DISABLED}
+        self.vector: Any = self.vector_class(**batch, **options)
         self.render_mode = self.vector.render_mode
         self.observation_space = self.vector.single_observation_space
         self.action_space = self.vector.single_action_space

@@ -233,7 +233,7 @@ def open_recorder(
     check_sizes(goal_env, run, policy.sizes)
     facts = facts_of(policy.env)
     crop = make_env is None and facts is not None and facts.drawing == "robot"
-    options = {"width": width * 3 // 2, "height": width * 3 // 2} if crop else {}
+    options: dict[str, Any] = {"width": width * 3 // 2, "height": width * 3 // 2} if crop else {}
     try:
         if make_env is None:
             env = make_vector_env(policy.env, 1, render_mode="rgb_array", **options)
