@@ -12,7 +12,7 @@ from gymnasium import spaces
 from gymnasium.vector import AutoresetMode
 from numpy.typing import NDArray
 
-from butfor.envs import ENVS, is_fetch_world, make_vector_env
+from butfor.envs import ENVS, make_vector_env
 from butfor.rollouts.errors import EnvError
 from butfor.rollouts.play import play, random_policy
 from butfor.spaces.actions import ActionLaw
@@ -530,14 +530,6 @@ def test_worlds_by_name_and_by_function_are_the_same() -> None:
             np.testing.assert_array_equal(one[0][part], other[0][part])
     named.close()
     made.close()
-
-
-def test_fetch_worlds_are_known_by_both_names() -> None:
-    assert [name for name, id in ENVS.items() if is_fetch_world(name) and is_fetch_world(id)] == [
-        "push", "pick-and-place", "rot-table",
-    ]  # fmt: skip
-    for name in ("slide", ENVS["slide"], "FetchPush-v4", "nowhere:Push-v0", ""):
-        assert not is_fetch_world(name)
 
 
 def test_a_world_that_a_function_makes_is_no_fetch_world_whatever_its_name() -> None:

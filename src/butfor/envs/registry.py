@@ -89,12 +89,6 @@ def short_name(env: str) -> str:
     return env if facts is None else facts.name
 
 
-def is_fetch_world(world: str) -> bool:
-    """Use `facts_of` instead: this function goes."""
-    facts = facts_of(world)
-    return facts is not None and facts.drawing == "robot"
-
-
 def make_vector_env(name: str, num_envs: int, labels: Sequence[str] = (), **kwargs: Any) -> VectorEnv[Any, Any, Any]:
     """Make a vector environment that resets only on request, with `reset(options={"reset_mask": mask})`.
 
