@@ -8,8 +8,7 @@ from pathlib import Path
 from results_page import write_results_page
 
 from butfor.runs.files import read_json, write_json
-from butfor.studies.claims import HER
-from butfor.studies.study import STUDIES, make_study, write_study
+from butfor.studies.paper import HER, STUDIES, make_study, write_study
 
 RESULTS = Path(__file__).parent
 PICK = "training/pick-and-place"

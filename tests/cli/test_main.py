@@ -32,7 +32,7 @@ from butfor.runs import checkpoints
 from butfor.runs.files import save_checkpoint
 from butfor.runs.folder import open_run
 from butfor.studies import units
-from butfor.studies.study import STUDIES, make_study, write_study
+from butfor.studies.paper import STUDIES, make_study, write_study
 from butfor.training import loop as train_library
 from butfor.training.evaluation import evaluate_run
 from butfor.training.loop import Learner

@@ -18,7 +18,7 @@ from butfor.detection import experiment as detection
 from butfor.detection.settings import detection_preset
 from butfor.runs.folder import open_run
 from butfor.studies import units
-from butfor.studies.study import STUDIES, Arm, Study, make_study, write_study
+from butfor.studies.paper import STUDIES, Arm, Study, make_study, write_study
 from butfor.studies.units import run_unit, unit_name, unit_state
 from butfor.training import loop as train_library
 

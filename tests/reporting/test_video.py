@@ -57,8 +57,8 @@ from butfor.rollouts.play import episode_seed
 from butfor.runs import locks
 from butfor.runs.locks import locked
 from butfor.spaces.actions import ActionLaw
-from butfor.studies import study as studies
-from butfor.studies.study import Study, write_study
+from butfor.studies import paper as studies
+from butfor.studies.paper import Study, write_study
 from butfor.studies.units import run_unit, unit_name
 from butfor.training.agents.policy import AgentConfig, load_policy, save_agent
 from butfor.training.goal_env import open_goal_env

@@ -216,7 +216,6 @@ def fake(monkeypatch: pytest.MonkeyPatch, stops: int = 0) -> FakeRay:
     monkeypatch.setenv("BUTFOR_THREADS", "1")
     monkeypatch.delenv("BUTFOR_THREADS")
     monkeypatch.setitem(sys.modules, "ray", module)
-    monkeypatch.setattr(sys, "argv", ["butfor", "study", "curves"])
     monkeypatch.delenv("RAY_ADDRESS", raising=False)
     return module
 
@@ -259,11 +258,12 @@ def test_what_fails_is_named_and_the_others_finish(tmp_path: Path, monkeypatch: 
 def test_what_a_process_outside_works_on_is_left_to_it(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     fake(monkeypatch)
     monkeypatch.setattr(locks, "GRACE", 0.0)
-    theirs, ours, shown = small(first_seed=1), small(), list[str]()
+    theirs, ours, shown = small(first_seed=1), small(), list[tuple[str, str]]()
     with locked(tmp_path / unit_name(theirs)):
-        run_on_ray([theirs, ours], tmp_path, progress=lambda stage, done, total, text: shown.append(text))
-    assert shown.pop() == "of each seed, as of the last evaluations"
-    assert shown == ["", unit_name(ours), f"{unit_name(theirs)} is left to another process"]
+        run_on_ray([theirs, ours], tmp_path, progress=lambda stage, done, total, text: shown.append((stage, text)))
+    assert shown[-1][0] == "episodes"
+    texts = [text for stage, text in shown if stage == "units"]
+    assert texts == ["", unit_name(ours), f"{unit_name(theirs)} is left to another process"]
     assert [unit_state(unit, tmp_path).state for unit in (theirs, ours)] == ["absent", "finished"]
 
 

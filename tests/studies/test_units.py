@@ -91,7 +91,7 @@ def test_a_unit_of_detection_ends_with_its_report(tmp_path: Path) -> None:
     (folder / "scores.npz").unlink()
     shown: list[Any] = []
     run_here([CONFIG], tmp_path, progress=lambda *given: shown.append(given))
-    assert "scores.npz is missing" in next(text for stage, _, _, text in shown if stage == "report")
+    assert "scores.npz" in next(text for stage, _, _, text in shown if stage == "report")
     assert not (folder / "report.html").exists()
 
 
@@ -147,7 +147,7 @@ def test_interrupted_it_does_not_say_how_to_go_on_with_a_part(tmp_path: Path) ->
 def test_a_time_limit_leaves_a_unit_to_go_on_with(tmp_path: Path) -> None:
     config, shown = small(), list[tuple[Any, ...]]()
     run_here([config], tmp_path, time_limit=0.0, progress=lambda *given: shown.append(given))
-    assert shown[-1] == ("units", 0, 1, "1 cut off by the time limit")
+    assert shown[-1] == ("units", 0, 1, "1 stopped by the time limit")
     state = unit_state(config, tmp_path)
     assert (state.state, state.asked) == ("begun", 10)
     assert state.played < 10
@@ -222,7 +222,7 @@ def test_a_worker_shares_the_processors_and_tells_what_came_of_its_unit(
     before = {number: signal.getsignal(number) for number in (signal.SIGINT, signal.SIGTERM)}
     answer = types.SimpleNamespace(send=told.append)
     try:
-        units._work("training", plain(small()), "root", "cpu", 5.0, 3, "butfor", answer)  # type: ignore[arg-type]
+        units._work("training", plain(small()), "cpu", "root", 5.0, 3, "butfor", answer)  # type: ignore[arg-type]
     finally:
         for number, handler in before.items():
             signal.signal(number, handler)

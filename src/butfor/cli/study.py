@@ -11,7 +11,7 @@ from butfor.cli.train import choose_device
 from butfor.runs.files import check_writable, read_json
 
 if TYPE_CHECKING:
-    from butfor.studies.study import Study
+    from butfor.studies.paper import Study
 
 Number = Annotated[int | None, tyro.conf.arg(metavar="N", help_behavior_hint="(default: the study's)")]
 OVERLAP = tyro.conf.arg(metavar="{acting,updates,model}", help_behavior_hint="(default: none)")
@@ -64,7 +64,7 @@ def study(
         figures: of `report`: figures for papers besides, as SVG and PNG
         rliable: of `report`: the curves besides, in the layout of the library rliable
     """
-    from butfor.studies.study import STUDIES, make_study, study_states, write_study
+    from butfor.studies.paper import STUDIES, make_study, study_states, write_study
     from butfor.studies.units import StudyError
 
     if time_limit is not None and time_limit < 0:
@@ -159,7 +159,7 @@ def _check_arms(arms: tuple[str, ...], studies: "list[Study]") -> None:
 
 def _tell_replaced(study: "Study", root: Path, size: str) -> None:
     """Says which runs leave a study's page for those of other settings, and how to have that page again."""
-    from butfor.studies.study import record_path
+    from butfor.studies.paper import record_path
     from butfor.studies.units import unit_name
 
     path = record_path(study.name, root, size)
@@ -181,7 +181,7 @@ def _draw_heatmaps(study: "Study", root: Path) -> list[str]:
     """The heat maps of a study's finished runs, and what kept some of them from being drawn."""
     from butfor.reporting.heatmap import write_heatmap
     from butfor.runs.locks import BusyError, locked
-    from butfor.studies.study import study_states
+    from butfor.studies.paper import study_states
 
     problems: list[str] = []
     with live_progress() as progress:
@@ -224,7 +224,7 @@ def _write_pages(
 def _recorded(action: str, names: tuple[str, ...], size: str, root: Path) -> list[str]:
     """The records of the studies named, or of all that were run; the small ones have names of their own."""
     from butfor.analysis.arms import study_names
-    from butfor.studies.study import STUDIES, make_study, record_path
+    from butfor.studies.paper import STUDIES, make_study, record_path
 
     held, small = study_names(root), " --size small"
     found = [record_path(name, root, size).stem if name in STUDIES else name for name in names] or held

@@ -1,4 +1,4 @@
-"""Units of work on a Ray cluster: a worker that dies is replaced, and its unit goes on from the last checkpoint."""
+"""Units on a Ray cluster: when a worker dies, its unit is resumed elsewhere from the last checkpoint."""
 
 import logging
 import os
@@ -8,7 +8,6 @@ import threading
 import time
 import uuid
 import warnings
-from collections import Counter
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
@@ -20,13 +19,13 @@ from butfor.runs.config import plain
 from butfor.runs.folder import invoked_as, invoked_command
 from butfor.runs.locks import BusyError
 from butfor.studies.units import (
-    LOOK_EVERY,
     AnyConfig,
+    Ended,
     kind_of,
     raise_failed,
     read_config,
+    run_in_pool,
     run_unit,
-    show_episodes,
     unique,
     unit_name,
     unit_state,
@@ -35,7 +34,7 @@ from butfor.studies.units import (
 
 OBJECT_STORE = 80 * 2**20  # bytes, about the least that Ray allows: results travel through files
 PATIENCE = 120.0  # seconds that units have for their checkpoints after Ctrl-C
-LEASE = 120.0  # seconds until a file server takes back the locks of a machine that has gone down
+LEASE = 120.0  # seconds until a file server releases the locks of a machine that crashed
 SEEN_WITHIN = 60.0  # seconds until a network file system shows a new file everywhere
 
 
@@ -50,68 +49,83 @@ def run_on_ray(
     time_limit: float | None = None,
     progress: Progress = lambda stage, done, total, text: None,
 ) -> list[Path]:
-    """Runs units as tasks of a Ray cluster, each on `cpus` cores and `gpus` GPUs, for at most `time_limit` seconds.
+    """Run units as tasks of a Ray cluster and return their folders.
 
-    `root` must be on storage that all machines see under the same name. Without an address that of RAY_ADDRESS is used,
-    else a cluster of this machine alone, for as long as this call; a cluster that this process is connected to already
-    goes before both. When a worker dies, its unit is run again, up to `retries` times; one that fails by itself is not.
-    It does not keep the others from running; at the end an error names all that failed. Units that a process outside
-    this call works on are left to it. At Ctrl-C every unit writes a checkpoint, and the same call goes on from there.
+    Units that a process outside this call works on are left to it. At Ctrl-C every unit writes a checkpoint, and the
+    same call resumes from there.
+
+    Args:
+        root: a folder on storage that all machines share under the same name.
+        address: of the cluster; by default RAY_ADDRESS, else a cluster of this machine for as long as this call. A
+            cluster that this process is connected to already takes precedence.
+        cpus, gpus: cores and GPUs of each unit.
+        retries: how often a unit whose worker died is run again; one that fails by itself is not.
+        time_limit: seconds after which each training run stops with a checkpoint.
+
+    Raises:
+        StudyError: some units failed; the others were run.
     """
     if cpus < 0 or gpus < 0 or retries < 0:
         raise ValueError(f"cpus, gpus and retries must be at least 0; got {cpus}, {gpus} and {retries}.")
-    configs, failed, busy, stopped = unique(configs), dict[str, str](), set[str](), Counter[str]()
+    configs = unique(configs)
     ray = _import_ray()
     with _marked(Path(root).resolve()) as mark, _connected(ray, address, cpus, gpus):
         # a process for each unit: nothing is left over from the one before
         task = ray.remote(num_cpus=cpus, num_gpus=gpus, max_retries=retries, max_calls=1)(_work)
-        given = (str(mark), "cuda" if gpus else "cpu", time_limit, invoked_command(), __version__, max(1, int(cpus)))
-
-        def submit(config: AnyConfig) -> Any:
-            """A unit as a task, which processes and Ray's own tools show under the unit's name."""
-            return task.options(name=unit_name(config)).remote(kind_of(config), plain(config), *given)
-
-        waiting = {submit(config): config for config in configs}
-        try:
-            progress("units", 0, len(configs), "")
-            looked = time.monotonic()
-            while waiting:
-                for reference in ray.wait(list(waiting), timeout=1.0)[0]:
-                    config = waiting.pop(reference)
-                    name = unit_name(config)
-                    try:
-                        ray.get(reference)
-                    except ray.exceptions.RayError as error:
-                        by_signal = isinstance(error, ray.exceptions.TaskCancelledError)
-                        if by_signal and stopped[name] < retries:  # SIGTERM, which Ray itself takes for a wish to end
-                            stopped[name] += 1
-                            waiting[submit(config)] = config
-                            continue
-                        if isinstance(getattr(error, "cause", None), BusyError):
-                            busy.add(name)
-                        else:
-                            failed[name] = _reason(error)
-                    text = name + " failed" * (name in failed) + " is left to another process" * (name in busy)
-                    progress("units", len(configs) - len(waiting), len(configs), text)
-                if not waiting or time.monotonic() - looked > LOOK_EVERY:
-                    looked = time.monotonic()
-                    show_episodes(configs, root, progress)
-        except BaseException:  # Ctrl-C above all
-            for reference in waiting:
-                ray.cancel(reference)
-            if waiting:
-                ray.wait(list(waiting), num_returns=len(waiting), timeout=PATIENCE)
-            raise
-    raise_failed(failed)
+        device = "cuda" if gpus else "cpu"
+        pool = RayPool(ray, task, str(mark), device, time_limit, invoked_command(), __version__, max(1, int(cpus)))
+        problems = run_in_pool(configs, root, pool, retries, progress)
+    raise_failed(problems)
     return [unit_state(config, root).folder for config in configs]
+
+
+class RayPool:
+    """Tasks of a Ray cluster, which queues them itself."""
+
+    def __init__(self, ray: Any, task: Any, *given: Any) -> None:
+        self.ray = ray
+        self.task = task
+        self.given = given
+        self.running: dict[Any, AnyConfig] = {}  # Ray's reference -> unit
+
+    def start(self, config: AnyConfig) -> bool:
+        """Submit a unit as a task, which processes and Ray's own tools show under the unit's name."""
+        task = self.task.options(name=unit_name(config))
+        self.running[task.remote(kind_of(config), plain(config), *self.given)] = config
+        return True
+
+    def wait(self) -> list[Ended]:
+        """Wait until a task ends, for a second at most."""
+        ended = self.ray.wait(list(self.running), timeout=1.0)[0]
+        return [self._outcome(self.running.pop(reference), reference) for reference in ended]
+
+    def _outcome(self, config: AnyConfig, reference: Any) -> Ended:
+        try:
+            self.ray.get(reference)
+        except self.ray.exceptions.RayError as error:
+            cause = getattr(error, "cause", None)
+            if cause is not None:
+                return config, "busy" if isinstance(cause, BusyError) else "failed", words_of(cause)
+            lines = str(error).strip().splitlines() or [type(error).__name__]
+            by_signal = isinstance(error, self.ray.exceptions.TaskCancelledError)  # Ray takes SIGTERM for cancelling
+            return config, "lost" if by_signal else "failed", f"its worker was lost ({lines[0]})"
+        return config, "done", ""
+
+    def stop(self) -> None:
+        """Cancel the tasks that are left, and give them time for their checkpoints."""
+        for reference in self.running:
+            self.ray.cancel(reference)
+        if self.running:
+            self.ray.wait(list(self.running), num_returns=len(self.running), timeout=PATIENCE)
 
 
 def _work(
     kind: str, data: Any, mark: str, device: str, limit: float | None, command: str, version: str, threads: int
 ) -> str:
-    """One unit, in a worker of the cluster; torch has as many threads there by Ray's own doing."""
+    """Run a unit in a worker of the cluster; Ray itself gives torch as many threads there."""
     os.environ.setdefault("BUTFOR_THREADS", str(threads))
-    machine, root = platform.node(), Path(mark).parent
+    machine = platform.node()
+    root = Path(mark).parent
     if version != __version__:
         raise RuntimeError(
             f"{machine} has butfor {__version__}, and the study was started by {version}; install the same everywhere."
@@ -119,38 +133,29 @@ def _work(
     deadline = time.monotonic() + SEEN_WITHIN
     while not Path(mark).is_file():
         if not root.is_dir() or time.monotonic() > deadline:
-            found = "has a folder of its own under that name" if root.is_dir() else "has no such folder"
+            found = "has another folder of that name" if root.is_dir() else "does not have it"
             raise FileNotFoundError(
-                f"The units are to be kept in {root}, but {machine} {found}; give a folder on storage that all "
-                "machines of the cluster share."
+                f"The study's folder is {root}, but {machine} {found}; use a folder on storage that all machines of "
+                "the cluster share."
             )
         time.sleep(1.0)
     with invoked_as(command):
         return str(run_unit(read_config(kind, data), root, device, limit, patience=LEASE))
 
 
-def _reason(error: Any) -> str:
-    """Why a unit failed: the sentence of its own error, or Ray's first line on what became of its worker."""
-    cause = getattr(error, "cause", None) or error
-    if cause is error:
-        text = str(cause).strip()
-        return f"its worker was lost ({text.splitlines()[0] if text else type(error).__name__})"
-    return words_of(cause)
-
-
 def _import_ray() -> Any:
-    """Ray, without its report of usage to its makers."""
+    """Return the module, with its usage statistics switched off."""
     os.environ.setdefault("RAY_USAGE_STATS_ENABLED", "0")
     try:
         import ray
     except ImportError as error:
-        raise ImportError(f"A cluster needs Ray ({error}); to have it: pip install 'butfor[ray]'.") from error
+        raise ImportError(f"A cluster needs Ray ({error}). Install it with: pip install 'butfor[ray]'") from error
     return ray
 
 
 @contextmanager
 def _marked(root: Path) -> Iterator[Path]:
-    """A file in the root by which workers know that they see the same storage."""
+    """Write a file into the root by which workers recognise that they see the same storage."""
     root.mkdir(parents=True, exist_ok=True)
     mark = root / f".cluster-{uuid.uuid4().hex}"
     mark.touch()
@@ -162,14 +167,15 @@ def _marked(root: Path) -> Iterator[Path]:
 
 @contextmanager
 def _connected(ray: Any, address: str | None, cpus: float, gpus: float) -> Iterator[None]:
-    """While in here, this process is connected to a cluster."""
+    """Connect this process to a cluster."""
     if ray.is_initialized():
         yield
         return
     address = address or os.environ.get("RAY_ADDRESS") or "local"
-    of_its_own: dict[str, Any] = {"include_dashboard": False, "object_store_memory": OBJECT_STORE}
-    before, in_main_thread = signal.getsignal(signal.SIGTERM), threading.current_thread() is threading.main_thread()
-    ray.init(address, logging_level=logging.ERROR, log_to_driver=False, **(of_its_own if address == "local" else {}))
+    own: dict[str, Any] = {"include_dashboard": False, "object_store_memory": OBJECT_STORE}
+    before = signal.getsignal(signal.SIGTERM)
+    in_main_thread = threading.current_thread() is threading.main_thread()
+    ray.init(address, logging_level=logging.ERROR, log_to_driver=False, **(own if address == "local" else {}))
     try:
         if in_main_thread and callable(before):  # Ray has set its own
             signal.signal(signal.SIGTERM, before)
@@ -181,13 +187,12 @@ def _connected(ray: Any, address: str | None, cpus: float, gpus: float) -> Itera
             signal.signal(signal.SIGTERM, before)
 
 
-def _check_resources(there: dict[str, float], cpus: float, gpus: float, all_there_will_be: bool) -> None:
-    """Ray waits for ever where nothing has what a task asks for: this machine never will, a cluster may grow."""
+def _check_resources(there: dict[str, float], cpus: float, gpus: float, is_final: bool) -> None:
+    """Raise where this machine never has what a unit asks for, on which Ray would wait forever; a cluster may grow."""
+    if cpus <= there.get("CPU", 0) and gpus <= there.get("GPU", 0):
+        return
     have = f"{there.get('CPU', 0):g} cores and {there.get('GPU', 0):g} GPUs"
-    if cpus > there.get("CPU", 0) or gpus > there.get("GPU", 0):
-        if all_there_will_be:
-            raise ValueError(f"A unit asks for {cpus:g} cores and {gpus:g} GPUs; there are {have}. Ask for fewer.")
-        warnings.warn(
-            f"A unit asks for {cpus:g} cores and {gpus:g} GPUs; the cluster has {have} by now, so units wait for more.",
-            stacklevel=4,
-        )
+    words = f"A unit asks for {cpus:g} cores and {gpus:g} GPUs, and there are {have}"
+    if is_final:
+        raise ValueError(f"{words}; ask for fewer.")
+    warnings.warn(f"{words}; units wait until the cluster has more.", stacklevel=4)

@@ -1,4 +1,4 @@
-"""A unit of work: a pure function from a config to a run folder that is named after the config."""
+"""Units of work: a config determines a run folder, by name and content. Run units here, one by one or in processes."""
 
 import multiprocessing
 import os
@@ -10,7 +10,7 @@ from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from multiprocessing import connection
 from pathlib import Path
-from typing import Any, Literal
+from typing import Any, Literal, Protocol
 
 import torch
 
@@ -19,22 +19,22 @@ from butfor.detection.settings import DetectionConfig
 from butfor.envs import processors
 from butfor.rollouts.play import Progress
 from butfor.runs.config import config_from, plain
-from butfor.runs.files import read_json
 from butfor.runs.folder import invoked_as, invoked_command, run_name
 from butfor.runs.locks import BusyError, locked, worker_on
-from butfor.runs.reading import read_run
+from butfor.runs.reading import expected_form, read_object, read_run
 from butfor.training.run import resume, train
 from butfor.training.settings import Config
 
 AnyConfig = Config | DetectionConfig
+Ended = tuple[AnyConfig, Literal["done", "busy", "failed", "lost"], str]  # a unit, its outcome, and why
 RETRIES = 3  # of a unit whose process was killed
-FEWER = "All seeds of a run are one batch: give fewer by --seeds, in a study fewer --processes, or take --device cpu."
-LESS = "Give fewer rows or episodes, or take --device cpu."  # to commands that have no --seeds
-LOOK_EVERY = 5.0  # seconds, after which it is said anew how far units in other processes are
+FEWER = "All seeds of a run are one batch: use fewer --seeds, in a study fewer --processes, or --device cpu."
+LESS = "Use fewer rows or episodes, or --device cpu."  # for commands without --seeds
+LOOK_EVERY = 5.0  # seconds between two progress updates about units in other processes
 
 
 class StudyError(RuntimeError):
-    """Some units failed; the sentence says which and why. The others are finished."""
+    """Some units failed; the message names them and says why. The others are finished."""
 
 
 @dataclass(frozen=True)
@@ -53,7 +53,7 @@ class UnitState:
 
 
 def kind_of(config: AnyConfig) -> Literal["training", "detection"]:
-    """What a config is for, as run folders name it."""
+    """Return the kind of a config's runs."""
     return "training" if isinstance(config, Config) else "detection"
 
 
@@ -62,10 +62,20 @@ def unit_name(config: AnyConfig) -> str:
     return run_name(kind_of(config), config, digits=8)
 
 
-def unit_state(config: AnyConfig, root: Path | str) -> UnitState:
-    """Whether a unit's folder is absent, begun, finished, or so damaged that only its user can decide what to do.
+def read_config(kind: str, data: Any) -> AnyConfig:
+    """Return the config that `plain` made JSON of."""
+    return config_from(Config, data) if kind == "training" else config_from(DetectionConfig, data)
 
-    Where only the summary of a training run is damaged, the run goes on from its checkpoint, which writes it anew.
+
+def unique(configs: Iterable[AnyConfig]) -> list[AnyConfig]:
+    """Return each config once: arms of a study may share one."""
+    return list({unit_name(config): config for config in configs}.values())
+
+
+def unit_state(config: AnyConfig, root: Path | str) -> UnitState:
+    """Return whether a unit's folder is absent, begun, finished, or so damaged that the user has to decide.
+
+    A training run whose summary alone is damaged counts as begun: resuming it writes the summary again.
     """
     folder = Path(root) / unit_name(config)
     asked = config.episodes if isinstance(config, Config) else 0
@@ -75,24 +85,22 @@ def unit_state(config: AnyConfig, root: Path | str) -> UnitState:
     try:
         held = read_run(folder)
         if plain(read_config(held["kind"], held["config"])) != plain(config):
-            raise ValueError(
-                f"{folder} holds a run with other settings, of another version of butfor; use another root."
-            )
+            raise ValueError(f"{folder} has other settings, from another version of butfor; use another root.")
     except (OSError, ValueError) as error:
-        return UnitState(folder, "broken", 0, asked, words=f"{error} Delete {folder} to run it anew.")
+        return UnitState(folder, "broken", 0, asked, words=f"{error} Delete {folder} to run it again.")
     if not summary.is_file():
         return UnitState(folder, "begun", 0, asked, worker_on(folder))
     try:
-        found = dict(read_json(summary))
-        finished = bool(found.get("finished", True))  # a detection run writes its summary at the end
-        played = int(found.get("played", 0))
-    except (OSError, ValueError, TypeError) as error:
-        trains = isinstance(config, Config)
-        if trains and any((folder / "checkpoint").glob("*.pt")):
-            words = f"{summary} is damaged; butfor study run writes it anew from the checkpoint."
+        with expected_form(summary):
+            found = read_object(summary)
+            finished = bool(found.get("finished", True))  # a detection run writes its summary at the end
+            played = int(found.get("played", 0))
+    except (OSError, ValueError) as error:
+        if isinstance(config, Config) and any((folder / "checkpoint").glob("*.pt")):
+            words = f"{summary} is damaged; butfor study run writes it again from the checkpoint."
             return UnitState(folder, "begun", 0, asked, worker_on(folder), words)
-        words = f"{error} Delete {folder if trains else summary} to run it anew."
-        return UnitState(folder, "broken", 0, asked, words=words)
+        damaged = folder if isinstance(config, Config) else summary
+        return UnitState(folder, "broken", 0, asked, words=f"{error} Delete {damaged} to run it again.")
     if finished:
         return UnitState(folder, "finished", played, asked)
     return UnitState(folder, "begun", played, asked, worker_on(folder))
@@ -106,22 +114,32 @@ def run_unit(
     progress: Progress = lambda stage, done, total, text: None,
     patience: float = 0.0,
 ) -> Path:
-    """Fills a unit's folder: begins, goes on where it was cut off, or finds it finished.
+    """Start or resume a unit, unless it is finished, and return its folder.
 
-    A unit of detection ends with pictures and a report, as far as this machine can make them. A `BusyError` where
-    another process works on it; `patience` is that of `locked`.
+    A unit of detection ends with pictures and a report, as far as this machine can make them.
+
+    Args:
+        config: determines the name and content of the run folder in `root`.
+        time_limit: seconds after which a training run stops with a checkpoint.
+        patience: seconds to wait for the lock of a process on another machine.
+
+    Raises:
+        BusyError: another process works on the unit.
+        ValueError: its folder is damaged.
     """
+    from butfor.reporting.pictures import is_illustrated
+
     before = unit_state(config, root)
     folder = before.folder
-    if before.state == "finished" and _is_shown(config, folder):
+    if before.state == "finished" and (isinstance(config, Config) or is_illustrated(folder)):
         return folder
     if before.state == "broken":
         raise ValueError(before.words)
     with locked(folder, patience):
-        state = unit_state(config, root).state  # once more: another process may just have gone on with it
+        state = unit_state(config, root).state  # again: another process may just have finished it
         if isinstance(config, DetectionConfig):
-            run_detection(config, folder, device, progress=progress)  # one that is finished stays as it is
-            return _show(config, folder, progress)
+            run_detection(config, folder, device, progress=progress)  # does nothing where it is finished
+            return _illustrate(folder, progress)
         if state == "finished":
             return folder
         try:
@@ -129,23 +147,16 @@ def run_unit(
                 return train(config, folder, device, time_limit=time_limit, progress=progress)
             return resume(folder, device, time_limit=time_limit, progress=progress)
         except KeyboardInterrupt as stopped:
-            raise KeyboardInterrupt from stopped  # it says how to go on with a run, and this is a part of a study
+            raise KeyboardInterrupt from stopped  # without its advice how to resume a run: this is part of a study
 
 
-def _is_shown(config: AnyConfig, folder: Path) -> bool:
-    """Whether nothing is left to draw: of training, films and pages are made by commands of their own."""
-    from butfor.reporting.pictures import is_illustrated
-
-    return isinstance(config, Config) or is_illustrated(folder)
-
-
-def _show(config: DetectionConfig, folder: Path, progress: Progress) -> Path:
-    """Pictures and the report of a finished detection run; what cannot be made is said and makes no unit fail."""
+def _illustrate(folder: Path, progress: Progress) -> Path:
+    """Make pictures and the report of a finished detection run; what cannot be made is reported, not raised."""
     from butfor.reporting.pictures import illustrate
 
     try:
         _, lacking = illustrate(folder, progress=progress)
-    except (ValueError, OSError) as error:  # of the report: somebody has taken files of the run away
+    except (ValueError, OSError) as error:  # files of the run were removed
         lacking = [str(error)]
     progress("report", 1, 1, "; ".join(lacking) or "done")
     return folder
@@ -158,107 +169,151 @@ def run_here(
     time_limit: float | None = None,
     progress: Progress = lambda stage, done, total, text: None,
 ) -> list[Path]:
-    """Runs units on this machine, one after the other; with several devices, one process for each.
+    """Run units on this machine and return their folders.
 
-    A device may be named several times: simulation is what takes longest, and leaves a GPU idle most of the time.
-    A unit that fails does not keep the others from running; at the end an error names all that failed. Units that
-    another process works on are left to it, and tried again at the end.
+    Units that another process works on are left to it, and tried again at the end.
+
+    Args:
+        devices: with several, one process runs on each. A GPU may be named several times: simulation takes longest,
+            and leaves it idle most of the time.
+        time_limit: seconds after which each training run stops with a checkpoint.
+
+    Raises:
+        StudyError: some units failed; the others were run.
     """
     configs = unique(configs)
-    failed, left = dict[str, BaseException](), configs
+    failed: dict[str, BaseException] = {}
+    left = configs
     while left:
-        run = _run_in_turn if len(devices) <= 1 else _run_side_by_side
-        problems = run(left, root, devices or ("cpu",), time_limit, progress)
+        if len(devices) > 1:
+            pool = ProcessPool(devices, root, time_limit, min(len(devices), len(left)))
+            problems = run_in_pool(left, root, pool, RETRIES, progress)
+        else:
+            problems = _run_in_turn(left, root, devices[0] if devices else "cpu", time_limit, progress)
         busy = [config for config in left if isinstance(problems.get(unit_name(config)), BusyError)]
-        failed |= {name: error for name, error in problems.items() if not isinstance(error, BusyError)}
+        failed |= problems
         if len(busy) == len(left):  # others work on all of them
             break
         left = busy
     raise_failed(failed)
     states = [unit_state(config, root) for config in configs]
     finished = sum(state.state == "finished" for state in states)
-    others = {"left to other processes": len(left), "cut off by the time limit": len(configs) - finished - len(left)}
+    others = {"left to other processes": len(left), "stopped by the time limit": len(configs) - finished - len(left)}
     text = ", ".join(f"{count} {what}" for what, count in others.items() if count > 0)
     progress("units", finished, len(configs), text or "done")
     return [state.folder for state in states]
 
 
 def _run_in_turn(
-    configs: Sequence[AnyConfig], root: Path | str, devices: Sequence[str], limit: float | None, progress: Progress
+    configs: Sequence[AnyConfig], root: Path | str, device: str, limit: float | None, progress: Progress
 ) -> dict[str, BaseException]:
-    """Units one after the other, and what kept some of them from being run."""
+    """Run units one after the other; return the errors of those that were not run, by name."""
     problems: dict[str, BaseException] = {}
     for number, config in enumerate(configs):
         progress("units", number, len(configs), unit_name(config))
         try:
-            run_unit(config, root, devices[0], limit, progress)
+            run_unit(config, root, device, limit, progress)
         except Exception as error:
             problems[unit_name(config)] = error
     return problems
 
 
-def _run_side_by_side(
-    configs: Sequence[AnyConfig], root: Path | str, devices: Sequence[str], limit: float | None, progress: Progress
-) -> dict[str, BaseException]:
-    """Units in processes of their own, one for each device, and what kept some of them from being run.
+class Pool(Protocol):
+    """Where units run at the same time: processes of this machine, or a cluster."""
 
-    A unit whose process is killed is run again, up to RETRIES times. At Ctrl-C every unit writes a checkpoint.
+    def start(self, config: AnyConfig) -> bool:
+        """Start a unit; return False where nothing is free for it."""
+
+    def wait(self) -> list[Ended]:
+        """Wait a moment and return the units that have ended."""
+
+    def stop(self) -> None:
+        """Stop the units that are running; each writes a checkpoint."""
+
+
+def run_in_pool(
+    configs: Sequence[AnyConfig], root: Path | str, pool: Pool, retries: int, progress: Progress
+) -> dict[str, BaseException]:
+    """Run units at the same time; return the errors of those that were not run, by name.
+
+    A unit whose process was killed is run again, up to `retries` times. At Ctrl-C every unit writes a checkpoint.
     """
-    problems, lost = dict[str, BaseException](), Counter[str]()
-    waiting, free, workers = deque(configs), deque(devices), list[Worker]()
-    processes = min(len(devices), len(configs))
+    problems: dict[str, BaseException] = {}
+    lost = Counter[str]()
+    waiting = deque(configs)
+    done = 0
+    progress("units", 0, len(configs), "")
     try:
-        while waiting or workers:
-            while waiting and free:
-                workers.append(Worker(waiting.popleft(), root, free.popleft(), limit, processes))
-            connection.wait([worker.process.sentinel for worker in workers], LOOK_EVERY)
-            for worker in [worker for worker in workers if not worker.process.is_alive()]:
-                workers.remove(worker)
-                free.append(worker.device)
-                name, (outcome, text) = unit_name(worker.config), worker.outcome()
-                if outcome == "lost":
-                    lost[name] += 1
-                    if lost[name] <= RETRIES:
-                        waiting.appendleft(worker.config)
-                        continue
-                if outcome != "done":
-                    problems[name] = BusyError(text) if outcome == "busy" else StudyError(text)
-            progress("units", len(configs) - len(workers) - len(waiting), len(configs), f"{len(workers)} at work")
+        while done < len(configs):
+            while waiting and pool.start(waiting[0]):
+                waiting.popleft()
+            for config, outcome, text in pool.wait():
+                name = unit_name(config)
+                lost[name] += outcome == "lost"
+                if outcome == "lost" and lost[name] <= retries:
+                    waiting.appendleft(config)
+                    continue
+                done += 1
+                if outcome == "busy":
+                    problems[name] = BusyError(text)
+                elif outcome != "done":
+                    problems[name] = StudyError(text)
+                note = {"done": "", "busy": " is left to another process"}.get(outcome, " failed")
+                progress("units", done, len(configs), name + note)
             show_episodes(configs, root, progress)
-    finally:  # at Ctrl-C what runs finishes its episode and saves
-        for worker in workers:
-            worker.process.terminate()
-        for worker in workers:
-            worker.process.join()
+    finally:
+        pool.stop()
     return problems
 
 
-class Worker:
-    """A process that runs one unit on one device, and tells what came of it."""
+class ProcessPool:
+    """Processes of this machine, one for each device."""
 
-    def __init__(self, config: AnyConfig, root: Path | str, device: str, limit: float | None, processes: int) -> None:
-        self.config, self.device = config, device
+    def __init__(self, devices: Sequence[str], root: Path | str, limit: float | None, processes: int) -> None:
+        self.given = (str(root), limit, processes, invoked_command())
+        self.free = deque(devices)
+        self.running = dict[Any, tuple[AnyConfig, str, connection.Connection]]()  # process -> unit, device, answer
+
+    def start(self, config: AnyConfig) -> bool:
+        """Start a unit on a free device."""
+        if not self.free:
+            return False
+        device = self.free.popleft()
         context = multiprocessing.get_context("spawn")  # CUDA does not survive a fork
-        self._answer, answer = context.Pipe(duplex=False)
-        given = (kind_of(config), plain(config), str(root), device, limit, processes, invoked_command(), answer)
-        self.process = context.Process(target=_work, args=given)
-        with deaf():
-            self.process.start()
+        receiver, answer = context.Pipe(duplex=False)
+        process = context.Process(target=_work, args=(kind_of(config), plain(config), device, *self.given, answer))
+        with _ignored_interrupts():
+            process.start()
         answer.close()
+        self.running[process] = config, device, receiver
+        return True
 
-    def outcome(self) -> tuple[str, str]:
-        """Of a process that has ended: done, busy, failed or lost, and the words of an error."""
-        try:
-            outcome, text = self._answer.recv()
-        except EOFError:  # it was killed before it could answer
-            outcome, text = "lost", ""
-        self._answer.close()
-        return outcome, text or f"its process was ended from outside (exit code {self.process.exitcode})"
+    def wait(self) -> list[Ended]:
+        """Wait until a process ends, for LOOK_EVERY seconds at most."""
+        connection.wait([process.sentinel for process in self.running], LOOK_EVERY)
+        ended: list[Ended] = []
+        for process in [process for process in self.running if not process.is_alive()]:
+            config, device, receiver = self.running.pop(process)
+            self.free.append(device)
+            try:
+                outcome, text = receiver.recv()
+            except EOFError:  # it was killed before it could answer
+                outcome, text = "lost", ""
+            receiver.close()
+            ended.append((config, outcome, text or f"its process was killed (exit code {process.exitcode})"))
+        return ended
+
+    def stop(self) -> None:
+        """Let each unit finish its episode and save."""
+        for process in self.running:
+            process.terminate()
+        for process in self.running:
+            process.join()
 
 
 @contextmanager
-def deaf() -> Iterator[None]:
-    """What is started in here ignores Ctrl-C, which a terminal sends to parent and children alike: the parent cares."""
+def _ignored_interrupts() -> Iterator[None]:
+    """Let child processes ignore Ctrl-C, which a terminal sends to parent and children alike: the parent stops them."""
     if threading.current_thread() is not threading.main_thread():
         yield
         return
@@ -272,14 +327,14 @@ def deaf() -> Iterator[None]:
 def _work(
     kind: str,
     data: Any,
-    root: str,
     device: str,
+    root: str,
     limit: float | None,
     processes: int,
     command: str,
     answer: connection.Connection,
 ) -> None:
-    """One unit, in a process of its own, and what came of it."""
+    """Run a unit in a process of its own and send the outcome."""
     signal.signal(signal.SIGINT, signal.SIG_IGN)
     signal.signal(signal.SIGTERM, _interrupt)
     try:
@@ -301,33 +356,33 @@ def _interrupt(number: int, frame: Any) -> None:
 
 
 def words_of(error: BaseException, advice: str = FEWER) -> str:
-    """The sentence of an error, and its kind where that is none for which this package writes sentences.
+    """Return an error's message, with its type where butfor does not write messages for it.
 
-    Where memory is out, `advice` says what to do.
+    `advice` is added where the device's memory was full.
     """
     text = str(error).strip()
     if isinstance(error, torch.OutOfMemoryError):
         return f"{text} {advice}"
-    wrote_sentence = isinstance(error, ValueError | OSError | FloatingPointError | RuntimeError)
-    return text if wrote_sentence and text else f"{type(error).__name__}: {text}"
+    has_message = isinstance(error, ValueError | OSError | FloatingPointError | RuntimeError) and text
+    return text if has_message else f"{type(error).__name__}: {text}"
 
 
 def show_episodes(configs: Iterable[AnyConfig], root: Path | str, progress: Progress) -> None:
-    """Says how many episodes of all units are evaluated by now, where any of them trains agents."""
+    """Report how many episodes of all training units have been played, as of their last evaluations."""
     played = asked = 0
     for config in configs:
         if isinstance(config, Config):
             asked += config.episodes
-            with suppress(OSError, ValueError, KeyError, TypeError):  # none yet; a fault is told by the unit itself
-                played += int(read_json(Path(root) / unit_name(config) / "summary.json")["played"])
+            with suppress(OSError, ValueError, KeyError, TypeError):  # not there yet; errors are the unit's own
+                played += int(read_object(Path(root) / unit_name(config) / "summary.json")["played"])
     if asked:
         progress("episodes", played, asked, "of each seed, as of the last evaluations")
 
 
 def share_processors(processes: int) -> None:
-    """Gives this process its part of the processors: with more threads than those, all would wait for each other.
+    """Give this process its share of the processors: with more threads than that, all would wait for each other.
 
-    What the user says by OMP_NUM_THREADS and BUTFOR_THREADS stays as it is.
+    OMP_NUM_THREADS and BUTFOR_THREADS take precedence.
     """
     share = max(1, processors() // processes)
     if not os.environ.get("OMP_NUM_THREADS"):
@@ -336,19 +391,8 @@ def share_processors(processes: int) -> None:
         os.environ["BUTFOR_THREADS"] = str(share)
 
 
-def raise_failed(failed: dict[str, Any]) -> None:
-    """One error for all units that failed."""
+def raise_failed(problems: dict[str, BaseException]) -> None:
+    """Raise one error for all units that failed; those that another process works on did not."""
+    failed = [f"{name}: {words_of(error)}" for name, error in problems.items() if not isinstance(error, BusyError)]
     if failed:
-        words = {name: words_of(one) if isinstance(one, BaseException) else one for name, one in failed.items()}
-        reasons = "; ".join(f"{name}: {text}" for name, text in words.items())
-        raise StudyError(f"{len(failed)} unit(s) failed, the others are kept: {reasons}")
-
-
-def read_config(kind: str, data: Any) -> AnyConfig:
-    """A config back from `record.plain`."""
-    return config_from(Config, data) if kind == "training" else config_from(DetectionConfig, data)
-
-
-def unique(configs: Iterable[AnyConfig]) -> list[AnyConfig]:
-    """Each config once: arms of a study may share one."""
-    return list({unit_name(config): config for config in configs}.values())
+        raise StudyError(f"{len(failed)} unit(s) failed, the others are kept: {'; '.join(failed)}")

@@ -13,8 +13,7 @@ from support.small_training import ALL_USES, small
 from butfor.analysis.claims import claim_from
 from butfor.detection.settings import detection_preset
 from butfor.reporting.heatmap import write_heatmap
-from butfor.studies.claims import CLAIMS, HER
-from butfor.studies.study import STUDIES, Study, make_study, study_states, write_study
+from butfor.studies.paper import HER, STUDIES, Study, make_study, study_states, write_study
 from butfor.studies.units import unit_name
 from butfor.training.run import resume, train
 from butfor.training.settings import Config, preset
@@ -43,7 +42,6 @@ def test_a_study_has_a_name_arms_and_claims_about_them(name: str, size: str) -> 
     labels = [arm.label for arm in study.arms]
     assert len(set(labels)) == len(labels) > 0
     folders = [unit_name(arm.config) for arm in study.arms]
-    assert set(CLAIMS) == set(STUDIES)
     assert len(set(folders)) == len(folders)  # two arms that are the same run would be a mistake
     assert study.claims
     for claim in study.claims:
@@ -60,23 +58,23 @@ def test_the_papers_size_is_ten_seeds(name: str) -> None:
 def test_the_arms_are_what_their_labels_say() -> None:
     combined = configs(make_study("combined"))
     assert len(combined) == 8
-    assert combined[HER].influence == ()
-    assert combined["P + bonus + active"].influence == ("priority", "bonus", "active")
+    assert combined[HER].use == ()
+    assert combined["P + bonus + active"].use == ("priority", "bonus", "active")
     sweep = configs(make_study("bonus-sweep"))
-    assert {0.0 if not c.influence else c.bonus.weight for c in sweep.values()} == {0, 0.05, 0.1, 0.2, 0.5, 1}
+    assert {0.0 if not c.use else c.bonus.weight for c in sweep.values()} == {0, 0.05, 0.1, 0.2, 0.5, 1}
     active = configs(make_study("active-sweep"))
-    assert {0.0 if not c.influence else c.explore.active for c in active.values()} == {0, 0.25, 0.5, 0.75, 1}
+    assert {0.0 if not c.use else c.explore.active for c in active.values()} == {0, 0.25, 0.5, 0.75, 1}
     rotating = configs(make_study("replay-rot-table"))
     assert {c.env for c in rotating.values()} == {"rot-table"}
     assert [rotating[label].priority.kind for label in (HER, "EBP", "PER")] == ["uniform", "ebp", "per"]
-    assert rotating["CAI-P"].influence == ("priority",)
+    assert rotating["CAI-P"].use == ("priority",)
     assert rotating[HER].agent == preset("rot-table").agent
     negative = configs(make_study("negative-results"))
     assert negative["P, proportional"].priority.distribution == "proportional"
     assert negative["P, goals by score"].replay.goals_by_score
     assert negative["bonus, annealed"].bonus.anneal_episodes == negative["bonus"].episodes
     assert negative["active, ranked"].explore.choice == "ranked"
-    assert configs(make_study("partial-rescoring"))["newest"].model.rescore == "newest"
+    assert configs(make_study("partial-rescoring"))["newest"].cai.rescore == "newest"
 
 
 def test_studies_share_their_runs() -> None:
@@ -148,7 +146,7 @@ def test_a_heat_map_is_of_what_the_memory_holds(tmp_path: Path) -> None:
     np.testing.assert_allclose(found["score"][:, 0], state["replay"]["score"][0].numpy().mean(0), rtol=1e-6)
     order = np.arange(4, 10) % 6
     states = state["replay"]["observation"][0].numpy()[order][[0, 1, 2, 3], :-1]  # the first four of six, one in one
-    np.testing.assert_allclose(found["label"][:, 0], slide.influence(states.reshape(-1, 4)).reshape(4, -1).mean(0))
+    np.testing.assert_allclose(found["label"][:, 0], slide.use(states.reshape(-1, 4)).reshape(4, -1).mean(0))
     before = (run / "heatmap.npz").stat().st_mtime_ns
     assert write_heatmap(run).stat().st_mtime_ns == before  # once is enough
     resume(run, episodes=12)

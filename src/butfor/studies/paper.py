@@ -1,0 +1,448 @@
+"""The paper's experiments by name: the arms of each, what the paper claims about them, and how to record a study.
+
+A number that is not from the paper is marked as ours in the claim or the description.
+"""
+
+import dataclasses
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, replace
+from itertools import combinations
+from pathlib import Path
+from typing import Any, Literal
+
+from butfor.analysis.claims import Claim
+from butfor.detection.settings import detection_preset
+from butfor.runs.files import write_json
+from butfor.runs.folder import invoked_command
+from butfor.studies.units import AnyConfig, UnitState, kind_of, unit_name, unit_state
+from butfor.training.settings import Config, Overlap, Use, preset
+
+Size = Literal["paper", "small"]
+PICK = "pick-and-place"
+EPISODES = {PICK: 20_000, "push": 10_000, "rot-table": 30_000}  # of the paper's curves
+SHORT: dict[Use, str] = {"priority": "P", "bonus": "bonus", "active": "active"}
+HER = "DDPG + HER"
+OURS = "(the number is ours)"
+
+
+@dataclass(frozen=True)
+class Arm:
+    """One line of a figure, or one table."""
+
+    label: str
+    config: AnyConfig
+
+
+@dataclass(frozen=True)
+class Study:
+    """One experiment: what it is about, what is run for it, and what the paper claims about the results."""
+
+    name: str
+    title: str
+    about: str
+    arms: tuple[Arm, ...]
+    claims: tuple[Claim, ...] = ()
+
+
+def _detection(name: str, title: str, about: str, envs: Sequence[str], *claims: Claim) -> Study:
+    """Return a study of detection; these share one run for each environment, which answers all of them."""
+    return Study(name, title, about, tuple(Arm(env, detection_preset(env)) for env in envs), claims)
+
+
+def table1() -> Study:
+    """Table 1."""
+    envs = ("slide", PICK)
+    return _detection(
+        "table1", "Detection: table 1",
+        "CAI, entropy, attention and contact as detectors of influence on 1DSlide and FetchPickAndPlace.",
+        envs,
+        *(Claim("CAI detects influence almost without mistakes.", "detects", env) for env in envs),
+        *(Claim("No other detector does so reliably.", "alone", env) for env in envs),
+    )  # fmt: skip
+
+
+def detection_curves() -> Study:
+    """Figures 3 and S1."""
+    return _detection(
+        "detection-curves", "Detection: curves, noise and K",
+        "ROC and precision-recall curves, performance under observation noise, and by the number of actions K.",
+        ("slide", PICK),
+        Claim(f"Performance drops gracefully with noise: at 10 % noise, two thirds of it remain {OURS}.", "times", PICK,
+              factor=2 / 3, measure="noise", row="10 %, also in testing", reference="0 %, also in testing"),
+    )  # fmt: skip
+
+
+def random_test_set() -> Study:
+    """Figure S2."""
+    return _detection(
+        "random-test-set", "Detection on a random policy's states",
+        "Detection on the states of a random policy, where influence is rare.",
+        (PICK,),
+        Claim(f"Performance is lower where influence is rare, and still quite good: half of it remains {OURS}.",
+              "times", PICK, factor=0.5, measure="sets", row="random set", reference="test set"),
+        Claim(f"CAI is robust to the number of actions: with 8 instead of 64, four fifths remain {OURS}.", "times",
+              PICK, factor=0.8, measure="actions", row="8, independent, mean", reference="64, independent, mean"),
+    )  # fmt: skip
+
+
+def random_training_data() -> Study:
+    """The remark of appendix F that training on random data gives similar results."""
+    return _detection(
+        "random-training-data", "Detection learned from random data",
+        "The influence model trained on episodes of a random policy instead of a learning agent's.",
+        (PICK,),
+        Claim(f"A model of random episodes gives similar results: 95 % remain {OURS}.", "times", PICK, factor=0.95,
+              measure="helps", row="Trained on random episodes", reference="As in the table"),
+    )  # fmt: skip
+
+
+def trajectories() -> Study:
+    """Figures S3 and S4."""
+    return _detection(
+        "trajectories", "CAI along episodes",
+        "CAI along chosen episodes: no contact, a brief touch, a successful manipulation.",
+        (PICK,),
+        Claim(f"CAI is high in manipulations and low without contact: five times as high {OURS}.", "times", PICK,
+              factor=5, measure="episodes", row="manipulation", reference="no contact"),
+        Claim(f"It spikes around a brief touch: five times as high as in the other steps {OURS}.", "times", PICK,
+              factor=5, measure="episodes", row="around a brief touch", reference="the rest of these episodes"),
+        Claim(f"It misses hovering: in influenced states it is twice as high in contact as without {OURS}.", "times",
+              PICK, factor=2, measure="episodes", row="influenced, in contact", reference="influenced, no contact"),
+    )  # fmt: skip
+
+
+def _run(env: str = PICK, *uses: Use, **changes: Any) -> Config:
+    """Return the paper's settings for an environment with some uses of influence, at the paper's length, ten seeds."""
+    return replace(preset(env), seeds=10, episodes=EPISODES[env], use=uses, **changes)
+
+
+def _rival(name: str) -> Config:
+    """Return a preset of another signal on pick-and-place, at the paper's length, ten seeds."""
+    return replace(preset(PICK, name), seeds=10, episodes=EPISODES[PICK])
+
+
+def _with(config: Config, part: str, **changes: Any) -> Config:
+    """Return a config with changes in one of its nested configs."""
+    changed: Any = {part: replace(getattr(config, part), **changes)}
+    return replace(config, **changed)
+
+
+def intrinsic() -> Study:
+    """Figure 4: influence as the only reward."""
+    words = "The agent learns to lift and hold the object within 2,000 episodes:"
+    return Study(
+        "intrinsic", "Influence as the only reward",
+        "Influence on the object as the only reward: does the agent learn to grasp, lift and hold it?",
+        (Arm("CAI alone", replace(preset(PICK, "intrinsic"), seeds=10)),),
+        tuple(
+            Claim(f"{words} {measure} in a tenth of the steps {OURS}.", "reaches", "CAI alone", level=0.1,
+                  within=2_000, measure=measure)
+            for measure in ("lifted", "held")
+        ),
+    )  # fmt: skip
+
+
+def bonus_sweep() -> Study:
+    """Figure 5: the weight of the bonus."""
+    base = _run(PICK, "bonus")
+    weights = (0.05, 0.1, 0.2, 0.5, 1.0)
+    arms = [Arm(f"bonus {weight:g}", _with(base, "bonus", weight=weight)) for weight in weights]
+    return Study(
+        "bonus-sweep", "The weight of the bonus",
+        "The weight of influence as an exploration bonus; 0 is the agent without it. The grid is ours.",
+        (Arm(HER, _run()), *arms),
+        (
+            Claim("With the right weight, 60 % is reached four times faster than without a bonus.", "faster",
+                  "bonus 0.2", HER, factor=4),
+            Claim("Too large a weight lets the bonus dominate the task's reward.", "better", "bonus 0.2", "bonus 1"),
+        ),
+    )  # fmt: skip
+
+
+def active_sweep() -> Study:
+    """Figure 6: the share of active exploration."""
+    base = _run(PICK, "active")
+    arms = [Arm(f"active {share:.0%}", _with(base, "explore", active=share)) for share in (0.25, 0.5, 0.75, 1.0)]
+    words = "Any amount of active exploration improves over random exploration."
+    return Study(
+        "active-sweep", "How much active exploration",
+        "The share of exploratory actions that are chosen for their influence. The grid is ours.",
+        (Arm(HER, _run()), *arms),
+        (
+            Claim("Active exploration is roughly twice as sample-efficient.", "faster", "active 100%", HER, factor=2),
+            *(Claim(words, "better", arm.label, HER) for arm in arms),
+        ),
+    )  # fmt: skip
+
+
+def exploration() -> Study:
+    """Figure 7: CAI against VIME and disagreement."""
+    ours = {"CAI bonus": _run(PICK, "bonus"), "CAI active": _run(PICK, "active")}
+    ours["CAI bonus + active"] = _run(PICK, "bonus", "active")
+    arms = {HER: _run(), **ours, "VIME": _rival("vime"), "Disagreement": _rival("disagreement")}
+    rivals = {"VIME": "VIME", "Disagreement": "disagreement on the object, a viable alternative"}
+    singles = {"CAI bonus": "the bonus", "CAI active": "active choice"}
+    return Study(
+        "exploration", "Ways to explore",
+        "Exploration by influence against information gain (VIME) and an ensemble's disagreement.",
+        tuple(Arm(label, config) for label, config in arms.items()),
+        (
+            *(
+                Claim(f"All uses of CAI for exploration are better than {words}.", "better", label, rival)
+                for rival, words in rivals.items()
+                for label in ours
+            ),
+            *(
+                Claim(f"Bonus and active choice together improve over {words}.", "better", "CAI bonus + active", label)
+                for label, words in singles.items()
+            ),
+        ),
+    )  # fmt: skip
+
+
+def _replay(env: str) -> Study:
+    """Return figure 8 on one environment: CAI-P against EBP, PER and HER."""
+    base = _run(env)
+    return Study(
+        f"replay-{env}", f"Replay by influence: {env}",
+        f"Replaying influential episodes more often, on {env}, against energy, TD error and no priorities.",
+        (
+            Arm(HER, base),
+            Arm("CAI-P", replace(base, use=("priority",))),
+            Arm("EBP", _with(base, "priority", kind="ebp")),
+            Arm("PER", _with(base, "priority", kind="per")),
+        ),
+        (
+            Claim("CAI-P reaches 60 % 1.5 to 2.5 times faster than PER (judged by the 1.5).", "faster", "CAI-P", "PER",
+                  factor=1.5),
+            Claim("CAI-P is on par with EBP, which knows the physics, or better.", "on par", "CAI-P", "EBP"),
+            Claim("CAI-P is faster than replay without priorities.", "faster", "CAI-P", HER),
+        ),
+    )  # fmt: skip
+
+
+def combined() -> Study:
+    """Figure S6: all eight subsets of the three uses."""
+    subsets = {
+        " + ".join(SHORT[use] for use in subset) or HER: subset
+        for size in range(4)
+        for subset in combinations(SHORT, size)
+    }
+    pairs = {label: [SHORT[use] for use in subset] for label, subset in subsets.items() if len(subset) == 2}
+    everything = "P + bonus + active"
+    words = "Two or three need 4 to 10 times fewer episodes than none (judged by the 4)."
+    return Study(
+        "combined", "The three uses together",
+        "Priority (P), bonus and active choice, alone and together.",
+        tuple(Arm(label, _run(PICK, *subset)) for label, subset in subsets.items()),
+        (
+            Claim("All three together reach 95 % within 3,000 episodes.", "reaches", everything, level=0.95,
+                  within=3_000),
+            *(Claim(words, "faster", label, HER, factor=4) for label in (everything, *pairs)),
+            *(Claim("On its own, priority brings the most.", "better", "P", other) for other in ("bonus", "active")),
+            Claim("Bonus and active choice bring similar gains beside priority.", "on par", "P + bonus", "P + active"),
+            *(
+                Claim("The uses are complementary: two are better than one.", "better", pair, single)
+                for pair, singles in pairs.items()
+                for single in singles
+            ),
+            *(Claim("All three together are best.", "better", everything, pair) for pair in pairs),
+        ),
+    )  # fmt: skip
+
+
+def vime_variants() -> Study:
+    """Figure S7."""
+    best = "VIME object + agent"
+    presets = {best: "vime", "VIME object": "vime-object", "VIME full": "vime-full"}
+    words = "The variant on the positions of agent and object is the best."
+    return Study(
+        "vime-variants", "Variants of VIME",
+        "What the information gain is about.",
+        tuple(Arm(label, _rival(name)) for label, name in presets.items()),
+        tuple(Claim(words, "better", best, label) for label in presets if label != best),
+    )  # fmt: skip
+
+
+def disagreement_variants() -> Study:
+    """Figure S8, with weights of a grid that is ours."""
+    arms: list[Arm] = []
+    for label, name, weights in (
+        ("object", "disagreement", (50.0, 10.0, 100.0)),
+        ("object + agent", "disagreement-position", (50.0,)),
+        ("full state", "disagreement-full", (0.25, 0.1, 1.0)),
+    ):
+        arms += [Arm(f"{label}, {weight:g}", _with(_rival(name), "bonus", weight=weight)) for weight in weights]
+    return Study(
+        "disagreement-variants", "Variants of disagreement",
+        "What the ensemble predicts, and the weight of its bonus.",
+        tuple(arms),
+        tuple(
+            Claim("The variant on the object is the best.", "better", "object, 50", label)
+            for label in ("object + agent, 50", "full state, 0.25")
+        ),
+    )  # fmt: skip
+
+
+def partial_rescoring() -> Study:
+    """The remark of appendix G that rescoring only the newest episodes is enough."""
+    base = _run(PICK, "priority")
+    words = "Rescoring the newest 1,000 episodes, and all every 1,000, loses little."
+    return Study(
+        "partial-rescoring", "Rescoring in part",
+        "Scores of old episodes go out of date as the model learns: rescore all after each fit, or mostly the newest.",
+        (Arm("all", base), Arm("newest", _with(base, "cai", rescore="newest"))),
+        (Claim(words, "on par", "newest", "all"),),
+    )  # fmt: skip
+
+
+def heatmaps() -> Study:
+    """Figure S5: scores and labels over a run of the intrinsic experiment."""
+    return Study(
+        "heatmaps", "Influence over a training run",
+        "CAI and the exact label of each step over training, and what the agent does with the object.",
+        (Arm("CAI alone", replace(preset(PICK, "intrinsic"), seeds=1)),),
+        (
+            Claim(f"CAI approximates the label over training well: a correlation of 0.7 {OURS}.", "follows",
+                  "CAI alone", level=0.7, measure="label"),
+            Claim(f"It is highest once the agent lifts the object: a correlation of 0.7 {OURS}.", "follows",
+                  "CAI alone", level=0.7, measure="lifted"),
+            Claim(f"The label spreads more evenly: CAI differs 1.1 times as much {OURS}.", "uneven", "CAI alone",
+                  factor=1.1),
+        ),
+    )  # fmt: skip
+
+
+def negative_results() -> Study:
+    """Appendix F: the variants that the paper tried and dropped."""
+    priority, bonus, active = (_run(PICK, use) for use in SHORT)
+    configs = {
+        "P": priority,
+        "P, proportional": _with(priority, "priority", distribution="proportional"),
+        "P, power 2": _with(priority, "priority", power=2.0),
+        "P, importance weights": _with(priority, "priority", importance=1.0),
+        "P, within episodes": _with(priority, "priority", within_episode=True),
+        "P, goals by score": _with(priority, "replay", goals_by_score=True),
+        "bonus": bonus,
+        "bonus, flat": _with(bonus, "bonus", kind="flat"),
+        "bonus, multiplicative": _with(bonus, "bonus", kind="multiplicative"),
+        "bonus, annealed": _with(bonus, "bonus", anneal_episodes=bonus.episodes),
+        "active": active,
+        "active, ranked": _with(active, "explore", choice="ranked"),
+        "active, proportional": _with(active, "explore", choice="proportional"),
+    }
+    worse = ("P, proportional", "bonus, flat", "bonus, multiplicative", "active, ranked", "active, proportional")
+    same = ("P, power 2", "P, importance weights", "P, within episodes", "P, goals by score", "bonus, annealed")
+    return Study(
+        "negative-results", "What did not help",
+        "What the paper tried and dropped, beside what it kept.",
+        tuple(Arm(label, config) for label, config in configs.items()),
+        (
+            *(Claim("The variant is worse.", "better", label.split(",")[0], label) for label in worse),
+            *(Claim("The variant is not an improvement.", "on par", label.split(",")[0], label) for label in same),
+        ),
+    )  # fmt: skip
+
+
+STUDIES: dict[str, Callable[[], Study]] = {
+    "table1": table1,
+    "detection-curves": detection_curves,
+    "random-test-set": random_test_set,
+    "random-training-data": random_training_data,
+    "trajectories": trajectories,
+    "intrinsic": intrinsic,
+    "bonus-sweep": bonus_sweep,
+    "active-sweep": active_sweep,
+    "exploration": exploration,
+    "replay-push": lambda: _replay("push"),
+    "replay-pick-and-place": lambda: _replay(PICK),
+    "replay-rot-table": lambda: _replay("rot-table"),
+    "combined": combined,
+    "vime-variants": vime_variants,
+    "disagreement-variants": disagreement_variants,
+    "partial-rescoring": partial_rescoring,
+    "heatmaps": heatmaps,
+    "negative-results": negative_results,
+}
+
+
+def make_study(
+    name: str,
+    size: Size = "paper",
+    *,
+    seeds: int | None = None,
+    episodes: int | None = None,
+    num_envs: int | None = None,
+    overlap: Sequence[Overlap] | None = None,
+    evaluate_every: int | None = None,
+) -> Study:
+    """Return a study by name.
+
+    Args:
+        name: a key of `STUDIES`.
+        size: "paper", or "small" for runs of minutes that only show that everything works.
+        seeds, episodes, num_envs, overlap, evaluate_every: replace these settings in every arm that has them.
+    """
+    if name not in STUDIES:
+        raise ValueError(f"There is no study {name!r}; the studies are {', '.join(STUDIES)}.")
+    if size not in ("paper", "small"):
+        raise ValueError(f"size is {size!r}; expected 'paper' or 'small'.")
+    study = STUDIES[name]()
+    training: dict[str, Any] = {"episodes": episodes, "num_envs": num_envs, "evaluate_every": evaluate_every}
+    training["overlap"] = None if overlap is None else tuple(overlap)
+    arms = []
+    for arm in study.arms:
+        config = _small(arm.config, name) if size == "small" else arm.config
+        wanted = {"seeds": seeds} | (training if isinstance(config, Config) else {})
+        config = replace(config, **{key: value for key, value in wanted.items() if value is not None})
+        if isinstance(config, Config) and config.bonus.anneal_episodes is not None:  # over the whole run, however long
+            config = _with(config, "bonus", anneal_episodes=config.episodes)
+        arms.append(Arm(arm.label, config))
+    return replace(study, arms=tuple(arms))
+
+
+def _small(config: AnyConfig, name: str) -> AnyConfig:
+    """Return the same experiment in minutes on two cores: too short to learn anything."""
+    if not isinstance(config, Config):
+        asked: dict[str, Any] = {"detection-curves": ("actions", "noise"), "random-training-data": ("helps",)}
+        demo = detection_preset(config.env, "demo")
+        return replace(demo, studies=asked.get(name, demo.studies), noise_levels=(0.0, 0.2))
+    schedule = ((60, 200), (10**9, 50))
+    return replace(
+        config, seeds=2, episodes=120, warmup=60, evaluate_every=20, evaluation_episodes=10,
+        fit_schedule=schedule, fit_every=max(config.fit_every // 5, 1),
+    )  # fmt: skip
+
+
+def record_path(name: str, root: Path | str, size: str) -> Path:
+    """Return where a study is recorded; one of the small size has a name of its own."""
+    return Path(root) / "studies" / f"{name if size == 'paper' else f'{name}-{size}'}.json"
+
+
+def write_study(study: Study, root: Path | str, size: Size) -> Path:
+    """Record a study for its reports: arms, what the size asks of them, claims."""
+    path = record_path(study.name, root, size)
+    full = make_study(study.name, size) if study.name in STUDIES else study
+    own = {arm.label: arm.config for arm in full.arms}
+    arms = [
+        {"label": arm.label, "folder": unit_name(arm.config), "kind": kind_of(arm.config)}
+        | {key: getattr(own[arm.label], key) for key in ("seeds", "episodes") if hasattr(own.get(arm.label), key)}
+        for arm in study.arms
+    ]
+    record = {
+        "schema": 1,
+        "name": path.stem,
+        "title": study.title,
+        "about": study.about,
+        "size": size,
+        "command": invoked_command(),
+        "arms": arms,
+        "claims": [dataclasses.asdict(claim) for claim in study.claims],
+    }
+    write_json(path, record)
+    return path
+
+
+def study_states(study: Study, root: Path | str) -> dict[str, UnitState]:
+    """Return how far each arm is, by label."""
+    return {arm.label: unit_state(arm.config, root) for arm in study.arms}
