@@ -1,6 +1,7 @@
 """What the command line shows of a training run: a short table, where the time went, progress without a terminal."""
 
 import json
+import re
 from itertools import pairwise
 from pathlib import Path
 from typing import Any
@@ -34,15 +35,15 @@ def wide(monkeypatch: pytest.MonkeyPatch) -> None:
 def test_the_table_shows_every_evaluation_of_a_short_run(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     print_training(summary(tmp_path, [200, 400, 500], [0, 1]))
     out = capsys.readouterr().out
-    assert "Success on slide, 2 seeds, after 500 episodes" in out
+    assert "slide, 2 seeds, after 500 episodes" in out
     assert table(out) == [["200", "0.200", "0.125"], ["400", "0.400", "0.125"], ["500", "0.500", "0.125"]]
 
 
-def test_what_was_found_out_about_a_world_is_one_whole_line(capsys: pytest.CaptureFixture[str]) -> None:
+def test_a_fact_about_an_environment_is_one_line(capsys: pytest.CaptureFixture[str]) -> None:
     words = f"object: columns [3], 4 of {'the observation ' * 20}"
     with live_progress() as progress:
         progress("environment", 1, 1, words)
-    assert capsys.readouterr().err == f"world: {words}\n"
+    assert capsys.readouterr().err == f"environment: {words}\n"
 
 
 @pytest.mark.parametrize("count", [1, 15, 16, 17, 31, 32, 33, 100])
@@ -106,7 +107,7 @@ def test_without_a_terminal_progress_is_a_line_now_and_then(
             progress("episodes", done, 120, f"success {done / 120:.2f}")
             said[passed] = capsys.readouterr()
         now = 131.0
-        progress("episodes", 30, 60, "again")  # the stage comes round again: its pace is measured anew
+        progress("episodes", 30, 60, "again")  # the stage starts again, and so does its pace
         assert capsys.readouterr().err == ""
         now = 142.0
         progress("episodes", 41, 60, "again")
@@ -117,3 +118,19 @@ def test_without_a_terminal_progress_is_a_line_now_and_then(
     assert said[11].err == "episodes: 31 of 120, success 0.26, 89 s left\n"  # 11 in 11 seconds, 89 to go
     assert said[22].err == "episodes: 42 of 120, success 0.35, 78 s left\n"
     assert said[30].err == "episodes: 120 of 120, success 1.00, 0 s left\n"
+
+
+def test_progress_on_a_terminal_shows_every_stage(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setenv("FORCE_COLOR", "1")
+    monkeypatch.setenv("COLUMNS", "120")
+    with live_progress() as progress:
+        progress("test data", 0, 10, "random")
+        progress("test data", 10, 10, "scripted")
+        progress("fit CAI", 3, 30, "error 1.00e-02, best epochs [20, 20]")
+    out, err = capsys.readouterr()
+    assert out == ""
+    plain = re.sub(r"\x1b\[[0-9;?]*[A-Za-z]", "", err)
+    for words in ("test data", "10/10", "scripted", "fit CAI", "3/30", "[20, 20]"):
+        assert words in plain

@@ -138,7 +138,8 @@ def test_butfor_commands_of_the_docs_parse(monkeypatch: pytest.MonkeyPatch, caps
 
     @cache
     def help_of(*words: str) -> str:
-        monkeypatch.setattr(sys, "argv", ["butfor", *words, "--help"])
+        option = "--help-all" if words[0] == "train" else "--help"
+        monkeypatch.setattr(sys, "argv", ["butfor", *words, option])
         with pytest.raises(SystemExit) as ended:
             main()
         shown = capsys.readouterr()
@@ -176,7 +177,7 @@ def with_variables(lines: list[str]) -> list[str]:
 @pytest.mark.parametrize("page", MARKDOWN, ids=lambda page: str(page.relative_to(ROOT)))
 def test_no_command_of_a_page_gives_an_option_twice(page: Path) -> None:
     """Also with options from a variable: butfor refuses an option that is given twice."""
-    from butfor.cli.train import refuse_repeated
+    from butfor.cli.options import refuse_repeated
 
     for _, language, lines in fenced_blocks(page.read_text(encoding="utf-8")):
         if language in ("sh", "bash", "shell", "console"):

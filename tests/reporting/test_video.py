@@ -27,7 +27,7 @@ from support.study_runs import write_training
 
 from butfor.analysis.arms import ReadArm
 from butfor.analysis.claims import Curve
-from butfor.cli.study import study as command
+from butfor.cli.study import films as command
 from butfor.envs import make_vector_env
 from butfor.influence.influence import Influence
 from butfor.models.dynamics import GaussianDynamics
@@ -720,17 +720,17 @@ def test_the_command_makes_films_and_the_page(
     root: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     monkeypatch.setitem(studies.STUDIES, "tiny", lambda: TINY)
-    command("films", ("tiny",), root=root)
+    command(("tiny",), root=root)
     out = capsys.readouterr().out.splitlines()
     assert out[0] == "Films of tiny:"
     assert " ".join(out[1].split()) == "with strip.png, watch.mp4; kept: newer than the agent"
     assert " ".join(out[3].split()) == "not run skipped: it has not been run"
     assert (root / "reports" / "tiny.html").is_file()
     write_study(TINY, root, "small")
-    command("films", ("tiny",), root=root, size="small")
+    command(("tiny",), root=root, size="small")
     assert "Films of tiny-small:" in capsys.readouterr().out
     with pytest.raises(ValueError, match="holds no studies yet"):
-        command("films", root=root / "nothing")
+        command(root=root / "nothing")
 
 
 def test_run_and_status_tell_what_is_left_to_another_process(

@@ -1,27 +1,20 @@
-"""The command `butfor score`: parse, call, and print what was found in a data set."""
+"""`butfor score`: the influence in every state of a data set."""
 
 import time
-from pathlib import Path
 from typing import Annotated, Literal
 
 import tyro
 
-from butfor.cli.console import live_progress, print_scores
-from butfor.cli.train import choose_device
-
-OPTIONAL_FILE = tyro.conf.arg(metavar="FILE", help_behavior_hint="")
+from butfor.cli.console import live_progress, print_next, print_scores
+from butfor.cli.options import Device, File, Flag, choose_device
 
 
 def score(
     data: Annotated[str, tyro.conf.Positional, tyro.conf.arg(metavar="DATA")],
     /,
     out: Annotated[str, tyro.conf.arg(metavar="OUT")],
-    entity: Annotated[
-        tyro.conf.UseAppendAction[tuple[str, ...]], tyro.conf.arg(metavar="NAME=COLUMNS", help_behavior_hint="")
-    ] = (),
-    ignore: Annotated[
-        tyro.conf.UseAppendAction[tuple[str, ...]], tyro.conf.arg(metavar="PART", help_behavior_hint="")
-    ] = (),
+    entities: Annotated[tuple[str, ...], tyro.conf.arg(metavar="NAME=COLUMNS", help_behavior_hint="")] = (),
+    ignore: Annotated[tuple[str, ...], tyro.conf.arg(metavar="PART", help_behavior_hint="(default: none)")] = (),
     network: Literal["choose", "paper", "steep"] = "choose",
     members: Annotated[int, tyro.conf.arg(metavar="N")] = 1,
     epochs: Annotated[int | None, tyro.conf.arg(metavar="N", help_behavior_hint="(default: by the data)")] = None,
@@ -30,52 +23,55 @@ def score(
         float | None, tyro.conf.arg(metavar="SHARE", help_behavior_hint="(default: 0, or the model's)")
     ] = None,
     seed: int = 0,
-    model: Annotated[Path | None, OPTIONAL_FILE] = None,
-    save_model: Annotated[Path | None, OPTIONAL_FILE] = None,
-    report: Annotated[Path | None, OPTIONAL_FILE] = None,
-    overwrite: Annotated[bool, tyro.conf.FlagCreatePairsOff] = False,
-    device: Literal["auto", "cpu", "cuda"] = "auto",
+    model: File = None,
+    save_model: File = None,
+    report: File = None,
+    overwrite: Flag = False,
+    device: Device = "auto",
 ) -> None:
-    """In which states of your data does the action matter? Fits the model, scores every state, writes a report.
+    """Fit a model to your data, score the influence of the action in every state, and write a report.
 
-    The scores are written to a new file or data set; what was given stays as it is.
+    The scores are written to a new file or data set. The data themselves are not changed.
 
     Args:
-        data: an .npz file, or the id or folder of a local Minari data set; nothing is downloaded
-        out: where the scores go: FILE.npz, one row a state, or the id of a new Minari data set such as mine/cube-cai-v0
-        entity: what may be influenced, and its columns of the observation: cube=3:6, or cube=observation:3:6 where
-            observations are dictionaries; give it again for further entities
-        ignore: a part of the observation to leave out, such as images; give it again for further parts
-        network: the paper's, which is smooth, or a steeper one, or the latter only where the former misses much
-        members: networks that predict as one, unsure where they disagree: 5 tell influence best
-        epochs: of fitting, at most; it ends earlier where the error no longer falls
-        actions: K, the actions tried in each state
-        extreme: share of their numbers that are the lowest or highest possible; 0.75 shows what only strong actions do
-        seed: of the split into episodes, of the fit and of the tried actions
-        model: a saved Influence to score with, instead of fitting one; it has its own entities
-        save_model: keep the fitted Influence in this .safetensors file
-        report: the report (default: beside the scores)
-        overwrite: replace what is there
-        device: where to compute; auto takes a GPU where there is one
+        data: .npz file, or id or folder of a local Minari data set (nothing is downloaded)
+        out: where to write the scores: FILE.npz, one row a state, or the id of a new Minari data set such as
+            mine/cube-cai-v0
+        entities: what may be influenced, and its columns of the observation: cube=3:6 ball=6:9, or
+            cube=observation:3:6 if observations are dictionaries
+        ignore: parts of the observation to leave out, such as images
+        network: paper (smooth), steep, or choose: steep only if the smooth one misses much
+        members: networks in the ensemble; 5 detects influence most reliably
+        epochs: most epochs of fitting; early stopping may end it before
+        actions: number K of actions that are tried in each state
+        extreme: share of the tried actions' components set to their lowest or highest value; 0.75 shows what only
+            strong actions do
+        seed: seed of the split into episodes, of the fit and of the tried actions
+        model: saved Influence to score with, instead of fitting one; it has its own entities
+        save_model: .safetensors file to save the fitted Influence to
+        report: report file (default: beside the scores)
+        overwrite: replace existing files
     """
     from butfor.datasets.score import Options, score_file
     from butfor.models.dynamics import STEEP, ModelConfig
 
     if model is not None and (members != 1 or epochs is not None or network != "choose"):
-        raise ValueError(
-            "--network, --members and --epochs are for fitting; with --model there is none: leave them out."
-        )
+        raise ValueError("--network, --members and --epochs configure a fit; --model uses a fitted one. Remove them.")
     config = {"choose": None, "paper": ModelConfig(), "steep": STEEP}[network]
-    options, began = Options(members, epochs, actions, extreme, seed, tuple(ignore), config), time.time()
+    options = Options(members, epochs, actions, extreme, seed, ignore, config)
+    began = time.time()
     try:
         with live_progress() as progress:
             summary = score_file(
-                data, out, entity, options, model=model, save_model=save_model, report=report, overwrite=overwrite,
+                data, out, entities, options, model=model, save_model=save_model, report=report, overwrite=overwrite,
                 device=choose_device(device), progress=progress,
             )  # fmt: skip
     except KeyboardInterrupt:
-        again = "The same command starts anew."
+        again = "The same command starts again from the beginning."
         if save_model is not None and save_model.exists() and save_model.stat().st_mtime >= began:
-            again = f"The fitted model is in {save_model}: go on from there with --model {save_model}."
+            again = f"The fitted model is in {save_model}: use it with --model {save_model}."
         raise KeyboardInterrupt(f"Interrupted; no scores were written. {again}") from None
     print_scores(summary)
+    saved = summary["saved_model"]
+    load = f'in Python, butfor.Influence.load("{saved}")' if saved else "keep the model with --save-model FILE"
+    print_next(f"open {summary['report']} in a browser", load)

@@ -1,147 +1,178 @@
-"""The command `butfor train`: its defaults depend on the world and the preset, so it parses its own arguments."""
+"""`butfor train`: environment, preset and signal are parsed first, since the other defaults depend on them."""
 
 import dataclasses
-import re
 from pathlib import Path
-from typing import Annotated, Any, Literal
+from typing import TYPE_CHECKING, Annotated, Any, get_type_hints
 
 import tyro
 
-from butfor.cli.console import live_progress, print_training
+from butfor.cli.console import live_progress, print_next, print_training
+from butfor.cli.options import Device, File, Flag, RunFolder, Seconds, choose_device
+from butfor.runs.reading import find_run
 
-USED_BY_RIVALS = ("network.target_scale",)  # of the settings of the influence model
+if TYPE_CHECKING:
+    from butfor.training.settings import Config
+
+SHOWN = {
+    "use", "signal", "entities", "combine", "seeds", "first_seed", "episodes", "warmup", "num_envs", "evaluate_every",
+    "evaluation_episodes", "algorithm", "priority", "priority.kind", "bonus", "bonus.weight",
+}  # fmt: skip
+"""the settings that --help lists; --help-all lists all"""
+OPTIONAL_PARTS = ("cai", "vime", "disagreement", "moved", "nearness", "td3")
+"""settings that one signal or one algorithm uses"""
 
 
-@dataclasses.dataclass
-class RunOptions:
-    """Where a training run goes and how long it may take."""
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class Start:
+    """Where the defaults of the other options come from."""
 
-    run: Annotated[Path | None, tyro.conf.arg(metavar="FOLDER", help_behavior_hint="")] = None
-    """the run folder (default: runs/ and a name made from the settings)"""
-    resume: Annotated[Path | None, tyro.conf.arg(metavar="RUN", help_behavior_hint="")] = None
-    """go on with this run instead; only --episodes, --device, --time-limit and --keep-episodes may be given with it"""
     preset: Annotated[str, tyro.conf.arg(metavar="NAME")] = "paper"
-    """settings to start from: paper (those for the world), intrinsic (influence is the only reward),
-    fast (shorter rounds of the model), or a rival: vime, vime-object, vime-full, disagreement, disagreement-position,
-    disagreement-full"""
-    overwrite: Annotated[bool, tyro.conf.FlagCreatePairsOff] = False
-    """start anew where the run folder holds a run already"""
-    time_limit: Annotated[float | None, tyro.conf.arg(metavar="SECONDS", help_behavior_hint="")] = None
-    """finish the episode, save and stop after so long"""
-    keep_episodes: Annotated[Path | None, tyro.conf.arg(metavar="FILE", help_behavior_hint="")] = None
-    """write every episode that is played to this .npz file"""
-    device: Literal["auto", "cpu", "cuda"] = "auto"
-    """where to compute; auto takes a GPU where there is one"""
+    """settings to start from: paper, intrinsic (influence is the only reward), fast (shorter fits of the model), vime,
+    vime-object, vime-full, disagreement, disagreement-position or disagreement-full"""
 
 
-@dataclasses.dataclass
-class ResumeOptions:
-    """Go on with a training run from its last checkpoint."""
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class StartWithSignal(Start):
+    """The same, with the setting that selects a rival's preset."""
 
-    resume: Annotated[Path, tyro.conf.arg(metavar="RUN")]
-    """the run folder"""
-    episodes: Annotated[int | None, tyro.conf.arg(metavar="N", help_behavior_hint="(default: as first asked for)")] = (
-        None
-    )
-    """go on to more episodes than first asked for"""
-    time_limit: Annotated[float | None, tyro.conf.arg(metavar="SECONDS", help_behavior_hint="")] = None
-    """finish the episode, save and stop after so long"""
-    keep_episodes: Annotated[Path | None, tyro.conf.arg(metavar="FILE", help_behavior_hint="")] = None
-    """the file given to the run at first"""
-    device: Literal["auto", "cpu", "cuda"] = "auto"
-    """where to compute; auto takes a GPU where there is one"""
+    signal: str = "cai"
 
 
-def train_command(arguments: list[str], description: str) -> None:
-    """Parses and runs `butfor train`: its defaults depend on the world and the preset."""
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class Session:
+    """Options that hold for this process only."""
+
+    time_limit: Seconds = None
+    keep_episodes: File = None
+    """.npz file to write every played episode to"""
+    device: Device = "auto"
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class RunOptions(Start, Session):
+    """Options of a new run, beside its settings."""
+
+    run: RunFolder = None
+    resume: Annotated[str | None, tyro.conf.arg(metavar="RUN", help_behavior_hint="")] = None
+    """run to resume instead; `butfor train --resume RUN --help` lists the options"""
+    overwrite: Flag = False
+    """replace the run in the run folder"""
+    help_all: Flag = False
+    """list all settings and exit"""
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class ResumeOptions(Session):
+    """Resume a training run from its last checkpoint."""
+
+    resume: Annotated[str, tyro.conf.arg(metavar="RUN")]
+    """run folder, the beginning of its name in runs/, or latest"""
+    episodes: Annotated[int | None, tyro.conf.arg(metavar="N", help_behavior_hint="(default: as before)")] = None
+    """number of episodes to train to"""
+
+
+def train(arguments: list[str]) -> None:
+    """Train agents (DDPG with HER) that use influence as replay priority, reward bonus or for exploration."""
+    if any(word.split("=")[0] == "--resume" for word in arguments):
+        folder = _resume(arguments)
+    else:
+        folder = _start(arguments)
+    finished = print_training(folder)
+    print(f"Run: {folder}")
+    if finished:
+        print_next(f"butfor report {folder}", f"butfor watch {folder}")
+    else:
+        print_next(f"butfor train --resume {folder} (the time limit was reached)")
+
+
+def _resume(arguments: list[str]) -> Path:
+    from butfor.training.run import resume
+
+    options, unknown = tyro.cli(ResumeOptions, args=arguments, prog="butfor train", return_unknown_args=True)
+    if unknown:
+        allowed = ", ".join(f"--{field.name.replace('_', '-')}" for field in dataclasses.fields(ResumeOptions))
+        raise ValueError(
+            f"{' '.join(unknown)} cannot be given with --resume: the run keeps its settings. Allowed are {allowed}."
+        )
+    with live_progress() as progress:
+        return resume(
+            find_run(options.resume), choose_device(options.device), episodes=options.episodes,
+            time_limit=options.time_limit, keep_episodes=options.keep_episodes, progress=progress,
+        )  # fmt: skip
+
+
+def _start(arguments: list[str]) -> Path:
     from butfor.envs import ENVS
     from butfor.rollouts.episodes import check_episode_file
-    from butfor.training.run import resume as resume_run
     from butfor.training.run import train as train_run
     from butfor.training.settings import Config, preset
 
-    arguments = [re.sub(r"^--priority(?=$|=)", "--priority.kind", word) for word in arguments]
-    refuse_repeated(arguments)
-    if any(word.split("=")[0] == "--resume" for word in arguments):
-        going_on, unknown = tyro.cli(ResumeOptions, args=arguments, prog="butfor train", return_unknown_args=True)
-        if unknown:
-            *others, last = (f"--{field.name.replace('_', '-')}" for field in dataclasses.fields(ResumeOptions)[1:])
-            raise ValueError(
-                f"{' '.join(unknown)} cannot be given with --resume: the run goes on with its own settings; only "
-                f"{', '.join(others)} and {last} go with it."
-            )
-        device = choose_device(going_on.device)
-        with live_progress() as progress:
-            folder = resume_run(
-                going_on.resume, device, episodes=going_on.episodes, time_limit=going_on.time_limit,
-                keep_episodes=going_on.keep_episodes, progress=progress,
-            )  # fmt: skip
-    else:
-        named = bool(arguments) and not arguments[0].startswith("-")
-        world = arguments[0] if named else "pick-and-place"
-        joined = " ".join(arguments)
-        chosen = re.search(r"--preset[= ]([\w-]+)", joined)
-        rival = re.search(r"--signal[= ](vime|disagreement)", joined)  # brings the paper's settings for it along
-        name = chosen[1] if chosen else "paper"
-        if rival and name != "paper" and not name.startswith(rival[1]):
-            raise ValueError(f"--preset {name} and --signal {rival[1]} do not go together; choose one of them.")
-        base = preset(world, rival[1] if rival and name == "paper" else name)
-
-        def command(
-            config: Annotated[Config, tyro.conf.arg(name="")] = base,
-            options: Annotated[RunOptions, tyro.conf.arg(name="")] = RunOptions(),  # noqa: B008
-        ) -> tuple[Config, RunOptions]:
-            return config, options
-
-        worlds = f"{', '.join(ENVS)}, or the id of any Gymnasium goal world"
-        text = f"{description}\n\nWORLD is {worlds}; the defaults below are those of {world}."
-        given, prog = (arguments[1:], f"butfor train {world}") if named else (arguments, "butfor train WORLD")
-        config, options = tyro.cli(command, args=given, prog=prog, description=text)
-        if config.env != base.env:
-            raise ValueError(f"Which world, {world} or {config.env}? Name it once: butfor train WORLD.")
-        if not named:
-            raise ValueError(f"Which world? Say butfor train WORLD, where WORLD is {worlds}.")
-        if config.signal != "cai":
-            _refuse_unused(config, base)
-        if options.keep_episodes is not None:
-            check_episode_file(options.keep_episodes)
-        with live_progress() as progress:
-            folder = train_run(
-                config, options.run, choose_device(options.device), overwrite=options.overwrite,
-                time_limit=options.time_limit, keep_episodes=options.keep_episodes, progress=progress,
-            )  # fmt: skip
-    if not print_training(folder):
-        print(f"Stopped at the time limit; go on by: butfor train --resume {folder}")
-    print(f"Run: {folder}")
+    named = bool(arguments) and not arguments[0].startswith("-")
+    env = arguments[0] if named else "pick-and-place"
+    given = arguments[1:] if named else arguments
+    base = preset(env, _preset_name(given))
+    envs = f"{', '.join(ENVS)}, or the id of any goal-conditioned Gymnasium environment"
+    text = f"{train.__doc__}\n\nENV is {envs}. The defaults below are those of {env}."
+    wants_help = {"-h", "--help", "--help-all"} & set(given)
+    shown = SHOWN if wants_help and "--help-all" not in given else None
+    options = _as_options(base, shown, (RunOptions,))
+    parsed = tyro.cli(
+        type(options), default=options, args=["--help"] if wants_help else given,
+        prog=f"butfor train {env if named else 'ENV'}", description=text,
+    )  # fmt: skip
+    if not named:
+        raise ValueError(f"No environment was given. Use butfor train ENV, where ENV is {envs}.")
+    config = Config(**{field.name: getattr(parsed, field.name) for field in dataclasses.fields(Config)})
+    _refuse_unused(config, base)
+    if parsed.keep_episodes is not None:
+        check_episode_file(parsed.keep_episodes)
+    with live_progress() as progress:
+        return train_run(
+            config, parsed.run, choose_device(parsed.device), overwrite=parsed.overwrite,
+            time_limit=parsed.time_limit, keep_episodes=parsed.keep_episodes, progress=progress,
+        )  # fmt: skip
 
 
-def refuse_repeated(arguments: list[str]) -> None:
-    """Refuses an option that is given twice: the parser would take the last one alone, without a word."""
-    options = [word.split("=")[0].replace("_", "-") for word in arguments if word.startswith("--")]
-    for option in options:
-        if options.count(option) > 1:
-            raise ValueError(f"{option} is given {options.count(option)} times; give it once, with all its values.")
+def _preset_name(arguments: list[str]) -> str:
+    """Return --preset; without it a rival's signal selects the paper's settings for it."""
+    start, _ = tyro.cli(StartWithSignal, args=arguments, prog="butfor train", return_unknown_args=True, add_help=False)
+    if start.signal not in ("vime", "disagreement"):
+        return start.preset
+    if start.preset != "paper" and not start.preset.startswith(start.signal):
+        raise ValueError(f"--preset {start.preset} and --signal {start.signal} contradict each other; give one.")
+    return start.signal if start.preset == "paper" else start.preset
 
 
-def _refuse_unused(config: Any, base: Any) -> None:
-    """Settings of the influence model that a rival in its place would not look at."""
+def _as_options(settings: Any, shown: set[str] | None, bases: tuple[type, ...] = (), prefix: str = "") -> Any:
+    """Return the settings as an object of a class that tyro makes options of, with the fields of `bases` too.
+
+    Fields that are not in `shown` (None: all are) are no options. `env` never is: it is given before the options.
+    """
+    kind = type(settings)
+    hints = get_type_hints(kind)
+    fields: list[Any] = []
+    for field in dataclasses.fields(settings):
+        value = getattr(settings, field.name)
+        hint = hints[field.name]
+        if field.name == "env" or (shown is not None and prefix + field.name not in shown):
+            hint = Annotated[hint, tyro.conf.Suppress]
+        elif shown is not None and dataclasses.is_dataclass(value):
+            value = _as_options(value, shown, prefix=f"{field.name}.")
+            hint = type(value)
+        fields.append((field.name, hint, dataclasses.field(default=value)))
+    unchecked = {"__post_init__": lambda self: None}  # wrong values are reported when the config itself is made
+    made = dataclasses.make_dataclass(kind.__name__, fields, bases=(*bases, kind), frozen=True, namespace=unchecked)
+    return made()
+
+
+def _refuse_unused(config: "Config", base: "Config") -> None:
+    """Refuse changed settings of a signal or an algorithm that is not chosen."""
     from butfor.runs.config import flat
 
-    pairs = zip(flat(config.cai), flat(base.cai), strict=True)
-    unused = [name for (name, mine), (_, other) in pairs if mine != other and name not in USED_BY_RIVALS]
-    if unused:
-        options, used = (", ".join(f"--cai.{name}" for name in names) for names in (unused, USED_BY_RIVALS))
-        own = f"--{config.signal}"
-        raise ValueError(
-            f"{options.replace('_', '-')}: {config.signal} has no influence model to use this; of its settings only "
-            f"{used.replace('_', '-')} count, the others of {config.signal} are {own}.*."
-        )
-
-
-def choose_device(name: str) -> str:
-    """The device to compute on; `auto` takes a GPU where there is one."""
-    import torch
-
-    if name == "cuda" and not torch.cuda.is_available():
-        raise ValueError("device is cuda, but torch finds no CUDA GPU here; use --device cpu.")
-    return "cuda" if name != "cpu" and torch.cuda.is_available() else "cpu"
+    for part in set(OPTIONAL_PARTS) - {config.signal, config.algorithm}:
+        pairs = zip(flat(getattr(config, part)), flat(getattr(base, part)), strict=True)
+        changed = [f"{part}.{name}" for (name, mine), (_, other) in pairs if mine != other]
+        unused = [f"--{name}".replace("_", "-") for name in changed if name != "cai.network.target_scale"]  # of all
+        if unused:
+            used = f"--signal {config.signal} --algorithm {config.algorithm}"
+            raise ValueError(f"{', '.join(unused)}: not used with {used}. Remove it, or choose {part}.")

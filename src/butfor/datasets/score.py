@@ -137,7 +137,7 @@ def named_entities(recording: Recording, texts: Sequence[str]) -> dict[str, list
     """The columns of the entities that the texts name; at least one is needed."""
     if not texts:
         parts = ", ".join(f"{path or 'the observation'} ({size} columns)" for path, size in recording.sizes.items())
-        raise ValueError(f"No entity is named; say by --entity which columns it has: {EXAMPLE}. There are: {parts}.")
+        raise ValueError(f"No entity is named; say by --entities which columns it has: {EXAMPLE}. There are: {parts}.")
     return recording.entities(texts)
 
 
@@ -329,7 +329,9 @@ def _check_model(influence: Influence, path: str, recording: Recording, texts: S
         raise ValueError(f"{path} is of {law_is}; the data have an action {recording.action.max()}.")
     given = recording.entities(texts) if texts else influence.entities
     if given != influence.entities:
-        raise ValueError(f"{path} has the entities {influence.entities}, not {given}; leave --entity out, or --model.")
+        raise ValueError(
+            f"{path} has the entities {influence.entities}, not {given}; leave --entities out, or --model."
+        )
 
 
 def _retuned(influence: Influence, options: Options) -> Influence:

@@ -1,0 +1,51 @@
+"""`butfor collect`: play episodes into a file, with labels."""
+
+import re
+from contextlib import suppress
+from pathlib import Path
+
+from butfor.cli.console import live_progress, print_episodes, print_next
+from butfor.cli.options import Env, File, Seed
+from butfor.runs.reading import find_run
+
+
+def collect(
+    env: Env,
+    /,
+    policy: str = "random",
+    episodes: int = 1000,
+    labels: str = "",
+    seed: int = 0,
+    agent_seed: Seed = None,
+    out: File = None,
+) -> None:
+    """Play episodes into a file, with labels of the states in which the action has influence.
+
+    The file is saved every 500 episodes. The same command resumes an interrupted collection.
+
+    Args:
+        env: slide, push, pick-and-place, rot-table, or the id of any goal-conditioned Gymnasium environment (random
+            actions, no labels)
+        policy: random (uniform actions), expert (scripted), noisy-expert (scripted, with noise and a fifth of random
+            actions), or a training run (folder, the beginning of its name in runs/, or latest)
+        episodes: number of episodes
+        labels: any of exact, heuristic, contact, separated by commas
+        seed: seed of the initial states and of the policy
+        agent_seed: which seed of a training run acts
+        out: episode file (default: data/ENV-POLICY.npz)
+    """
+    from butfor.detection.collect import POLICIES, CollectConfig, collect_file
+    from butfor.envs import short_name
+
+    if policy not in POLICIES:
+        with suppress(FileNotFoundError):  # CollectConfig reports an unknown policy
+            policy = str(find_run(policy))
+    wanted = tuple(filter(None, re.split("[ ,]+", labels)))
+    config = CollectConfig(env, policy, episodes, wanted, seed, agent_seed)
+    path = out or Path("data") / f"{short_name(env).replace('/', '-')}-{Path(policy).name}.npz"
+    with live_progress() as progress:
+        data = collect_file(config, path, lambda done: progress("episodes", done, episodes, policy))
+    print_episodes(data)
+    print(f"Episodes: {path}")
+    score = f"butfor score {path} --out scores.npz --entities NAME=COLUMNS"
+    print_next(f"butfor labels {path}" if len(data.labels()) > 1 else score)

@@ -1,0 +1,27 @@
+"""`butfor labels`: compare the labels of an episode file."""
+
+from pathlib import Path
+from typing import Annotated
+
+import tyro
+
+from butfor.cli.console import print_agreement, print_next
+
+
+def labels(file: Annotated[Path, tyro.conf.Positional, tyro.conf.arg(metavar="FILE")], /, pictures: int = 12) -> None:
+    """Compare the labels of an episode file: a table, and a page with pictures of states where they differ.
+
+    Args:
+        file: episode file with at least two labels
+        pictures: states to draw for each pair of labels (not for slide)
+    """
+    from butfor.detection.agreement import compare, undrawn, write_agreement
+    from butfor.rollouts.episodes import Episodes
+
+    episodes = Episodes.load(file)
+    print_agreement(compare(episodes))
+    if pictures and (reason := undrawn(episodes)):
+        print(f"No pictures: {reason}")
+    page = write_agreement(episodes, file, pictures)
+    print(f"Page: {page}")
+    print_next(f"open {page} in a browser")
