@@ -28,6 +28,7 @@ from butfor.models.attention import AttentionConfig
 from butfor.models.dynamics import GaussianDynamics, ModelConfig
 from butfor.models.fitting import FitConfig
 from butfor.models.networks import make_generators
+from butfor.models.tables import Units
 from butfor.rollouts.episodes import Episodes
 from butfor.runs.folder import open_run
 from butfor.spaces.actions import ActionLaw
@@ -306,7 +307,7 @@ def gated(effects: tuple[float, ...], replicas: int = 1) -> Influence:
                 model.mean_head.weight[:, unit, 0] = sign * effect * SCALE
         model.variance_head.weight.zero_()
         model.variance_head.bias.fill_(math.log(math.expm1(variance)) - model.variance_offset)
-    return Influence(model, ActionLaw((-1.0,), (1.0,)), {"object": [groups]}, [SCALE])
+    return Influence(model, Units.raw(ActionLaw((-1.0,), (1.0,)), {"object": [groups]}, [SCALE], model.obs_size))
 
 
 def gated_episodes(effects: tuple[float, ...], count: int, steps: int = 1, seed: int = 0) -> Episodes:
@@ -476,7 +477,7 @@ def untrained(replicas: int = 3) -> Influence:
     model = GaussianDynamics(4, 2, 2, config, make_generators(range(replicas)))
     center, spread = [0.5, -1.0, 2.0, 0.0], [1.0, 2.0, 0.5, 3.0]
     law = ActionLaw((-1.0, -1.0), (1.0, 1.0))
-    return Influence(model, law, {"object": [2, 3]}, [1.0, 2.0], ScoreConfig(5), 7, center, spread)
+    return Influence(model, Units(law, {"object": [2, 3]}, [1.0, 2.0], center, spread), ScoreConfig(5), 7)
 
 
 def test_a_member_is_what_the_file_gives_alone(tmp_path: Path) -> None:
@@ -489,7 +490,7 @@ def test_a_member_is_what_the_file_gives_alone(tmp_path: Path) -> None:
         assert alone.model.replicas == 1
         np.testing.assert_array_equal(alone.score(obs)["object"], loaded.score(obs)["object"])
         np.testing.assert_allclose(alone.score(obs)["object"], together[seed], rtol=1e-5)
-        names = ("law", "entities", "scale", "scoring", "seed", "obs_center", "obs_spread")
+        names = ("units", "scoring", "seed")
         assert [getattr(alone, name) for name in names] == [getattr(loaded, name) for name in names]
     assert influence.model.replicas == 3  # left as it was
     assert not np.allclose(together[0], together[1])
@@ -500,7 +501,7 @@ def test_with_scoring_keeps_the_model() -> None:
     scoring = ScoreConfig(9, "sobol", form="product")
     other = with_scoring(influence, scoring)
     assert other.model is influence.model
-    assert (other.scoring, other.seed, other.obs_spread) == (scoring, 7, influence.obs_spread)
+    assert (other.scoring, other.seed, other.units) == (scoring, 7, influence.units)
     assert influence.scoring == ScoreConfig(5)
 
 

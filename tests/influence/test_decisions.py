@@ -1,8 +1,8 @@
 """P-values by hand, and simulations: the share of false discoveries stays within the promise, a naive rule's not."""
 
 import math
+import re
 import warnings
-from collections.abc import Callable
 from typing import Any
 
 import numpy as np
@@ -13,14 +13,12 @@ from scipy.stats import norm
 from butfor.influence.decisions import (
     Calibration,
     conformal_p_values,
-    decide,
+    decide_influenced,
+    describe_nonrandom,
     false_discovery_curve,
-    not_random,
-    pack,
     rank_p_values,
     reject,
     threshold_for,
-    unpack,
 )
 
 Bool = NDArray[np.bool_]
@@ -39,8 +37,6 @@ def test_states_of_one_episode_count_as_one() -> None:
     assert p_values.tolist() == pytest.approx([1, (4 + 3) / 9, (4 + 1) / 9, 4 / 9])
     alone = conformal_p_values([3, 1, 5, 2, 4], [0.5, 2.5, 4.5, 6], [4, 3, 2, 1, 0])
     assert alone.tolist() == conformal_p_values([3, 1, 5, 2, 4], [0.5, 2.5, 4.5, 6]).tolist()
-    with pytest.raises(ValueError, match="expected one group for each of 2 states"):
-        conformal_p_values([1, 2], [1], [0])
 
 
 def test_episodes_of_unequal_length_keep_the_bound() -> None:
@@ -62,27 +58,29 @@ def test_episodes_of_unequal_length_keep_the_bound() -> None:
 def test_actions_of_a_policy_do_not_look_random() -> None:
     random = np.random.default_rng(7)
     obs = random.normal(size=(2000, 3))
-    assert not_random(random.uniform(-1, 1, (2000, 2)), obs) is None
-    assert not_random(random.uniform(-1, 1, (60, 4)), random.normal(size=(60, 25))) is None  # few, but random
+    assert describe_nonrandom(random.uniform(-1, 1, (2000, 2)), obs) is None
+    assert describe_nonrandom(random.uniform(-1, 1, (60, 4)), random.normal(size=(60, 25))) is None  # few, but random
     squashed = np.clip(random.normal(size=(2000, 1)), -1, 1)
-    assert "away from the uniform one" in str(not_random(squashed, obs))
+    assert "away from the uniform one" in str(describe_nonrandom(squashed, obs))
     follows = 2 * (np.argsort(np.argsort(obs[:, :1] + random.normal(size=(2000, 1)), 0), 0) + 0.5) / 2000 - 1
-    assert "go with the state" in str(not_random(follows, obs))  # exactly uniform, yet chosen by the state
+    assert "depend on the state" in str(describe_nonrandom(follows, obs))  # exactly uniform, yet chosen by the state
 
 
 def test_discrete_actions_of_a_policy_do_not_look_random() -> None:
     random = np.random.default_rng(7)
     obs = np.column_stack([random.normal(size=(2000, 2)), np.ones(2000)])
-    assert not_random(np.eye(8)[random.integers(0, 8, 2000)], obs, discrete=True) is None
-    assert not_random(np.eye(18)[random.integers(0, 18, 300)], obs[:300], discrete=True) is None  # few, but random
-    assert not_random(np.eye(2)[random.integers(0, 2, 60)], random.normal(size=(60, 25)), discrete=True) is None
+    assert describe_nonrandom(np.eye(8)[random.integers(0, 8, 2000)], obs, discrete=True) is None
+    assert (
+        describe_nonrandom(np.eye(18)[random.integers(0, 18, 300)], obs[:300], discrete=True) is None
+    )  # few, but random
+    assert describe_nonrandom(np.eye(2)[random.integers(0, 2, 60)], random.normal(size=(60, 25)), discrete=True) is None
     often = np.eye(4)[random.choice(4, 2000, p=[0.55, 0.15, 0.15, 0.15])]
-    assert "away from the uniform one (total variation)" in str(not_random(often, obs, discrete=True))
+    assert "away from the uniform one (total variation)" in str(describe_nonrandom(often, obs, discrete=True))
     place = np.argsort(np.argsort(obs[:, 0])) / 2000
     follows = np.where(random.random(2000) < 0.5, random.integers(0, 8, 2000), 8 * place).astype(int)
-    assert "go with the state" in str(not_random(np.eye(8)[follows], obs, discrete=True))
+    assert "depend on the state" in str(describe_nonrandom(np.eye(8)[follows], obs, discrete=True))
     middle = np.where(np.abs(place - 0.5) < 0.25, 0, 1)  # no rank correlation, and each action half of the time
-    assert "go with the state" in str(not_random(np.eye(2)[middle], obs, discrete=True))
+    assert "depend on the state" in str(describe_nonrandom(np.eye(2)[middle], obs, discrete=True))
 
 
 def test_a_rate_may_be_any_kind_of_number() -> None:
@@ -90,14 +88,12 @@ def test_a_rate_may_be_any_kind_of_number() -> None:
     scores = np.array([1.0, 200.0])
     rates: tuple[Any, ...] = (0.05, np.float32(0.05), np.float64(0.05))
     for rate in rates:
-        assert decide(calibration, scores, rate).tolist() == [False, True]
-    with pytest.raises(ValueError, match=r"false discovery rate is '0\.05'; it must be a number"):
-        decide(calibration, scores, "0.05")  # type: ignore[arg-type]
+        assert decide_influenced(calibration, scores, rate).tolist() == [False, True]
 
 
 def test_a_single_state_is_no_batch() -> None:
-    with pytest.warns(UserWarning, match="this one has a single state"):
-        assert decide(Calibration(np.arange(100.0)), [200.0], 0.05).tolist() == [True]
+    with pytest.warns(UserWarning, match="1 state"):
+        assert decide_influenced(Calibration(np.arange(100.0)), [200.0], 0.05).tolist() == [True]
 
 
 def test_alike_states_break_the_bound_unless_they_count_as_one() -> None:
@@ -155,7 +151,12 @@ def test_the_threshold_is_the_lowest_that_will_do() -> None:
 
 def test_decisions_by_both_kinds_of_calibration() -> None:
     free = Calibration(np.arange(99.0))
-    assert decide(free, [200.0, 50.0, 98.5], 0.05).tolist() == [True, False, True]  # p = 0.01 twice: 0.01 <= 2/3 0.05
+    # p = 0.01 twice: 0.01 <= 2/3 0.05
+    assert decide_influenced(free, [200.0, 50.0, 98.5], 0.05).tolist() == [
+        True,
+        False,
+        True,
+    ]  # p = 0.01 twice: 0.01 <= 2/3 0.05
     # 200 states with p = 0 above the score 1, 100 with p = 1 below: C / (1 + k) <= 0.05 for k >= 99
     scores, p_values = (
         np.concatenate([np.linspace(2, 1, 200), np.linspace(0.9, 0, 100)]),
@@ -163,7 +164,11 @@ def test_decisions_by_both_kinds_of_calibration() -> None:
     )
     # (5 + 5 m) / (201 + m) <= 0.05 holds for m = 1 (10 / 202) and no more
     lowest = scores[200]
-    assert decide(Calibration(scores, p_values), [lowest, lowest - 1e-3, 5.0], 0.05).tolist() == [True, False, True]
+    assert decide_influenced(Calibration(scores, p_values), [lowest, lowest - 1e-3, 5.0], 0.05).tolist() == [
+        True,
+        False,
+        True,
+    ]
 
 
 def test_where_no_threshold_will_do_a_warning_says_so() -> None:
@@ -171,60 +176,39 @@ def test_where_no_threshold_will_do_a_warning_says_so() -> None:
     with pytest.warns(
         UserWarning, match=r"No threshold.*cube.*at most 0.05 \(the lowest is 0.098, from 50 transitions"
     ):
-        assert not decide(calibration, [5.0, 0.1], 0.05, "cube").any()  # the least is 5 / 51
+        assert not decide_influenced(calibration, [5.0, 0.1], 0.05, "cube").any()  # the least is 5 / 51
     with warnings.catch_warnings():
         warnings.simplefilter("error")
-        assert decide(calibration, [5.0, 0.1], 0.2).all()
+        assert decide_influenced(calibration, [5.0, 0.1], 0.2).all()
 
 
 def test_too_few_free_states_are_refused_with_the_number_that_is_needed() -> None:
-    with pytest.raises(ValueError, match=r"18 free states are too few.*p-value is 0\.0526.*at least 19"):
-        decide(Calibration(np.zeros(18)), [1.0], 0.05)
-    assert decide(Calibration(np.zeros(19)), [1.0, 1.0], 0.05).all()
-    with pytest.raises(ValueError, match="at least 9 such"):
-        decide(Calibration(np.zeros(8)), [1.0], 0.1)
-    assert decide(Calibration(np.zeros(9)), [1.0, 1.0], 0.1).all()
+    with pytest.raises(ValueError, match=r"18 free states.*0\.0526.*at least 19"):
+        decide_influenced(Calibration(np.zeros(18)), [1.0], 0.05)
+    assert decide_influenced(Calibration(np.zeros(19)), [1.0, 1.0], 0.05).all()
+    with pytest.raises(ValueError, match="at least 9,"):
+        decide_influenced(Calibration(np.zeros(8)), [1.0], 0.1)
+    assert decide_influenced(Calibration(np.zeros(9)), [1.0, 1.0], 0.1).all()
 
 
-def test_a_packed_calibration_is_the_same_again() -> None:
-    ranked = {"a.b": Calibration(np.ones(3), np.zeros(3)), "c": Calibration(np.zeros(3), np.ones(3))}
-    free = {"c": Calibration(np.arange(4.0))}
-    for given in (ranked, free, {}):
-        again = unpack(pack(given), given)
-        assert list(again) == list(given)
-        for name in given:
-            np.testing.assert_array_equal(again[name].scores, given[name].scores)
-            np.testing.assert_array_equal(again[name].p_values, given[name].p_values)
-    with pytest.raises(KeyError):
-        unpack(pack(free), ["another"])
+@pytest.mark.parametrize("rate", [0.0, 1.0, 1.5, math.nan, "0.05"])
+def test_an_impossible_rate_is_refused(rate: Any) -> None:
+    with pytest.raises(ValueError, match=re.escape(repr(rate))):
+        decide_influenced(Calibration(np.arange(100.0)), [200.0, 1.0], rate)
 
 
 @pytest.mark.parametrize(
-    ("call", "message"),
+    ("parts", "message"),
     [
-        (lambda: conformal_p_values([], [1.0]), "free_scores is empty"),
-        (lambda: conformal_p_values([[1.0]], [1.0]), r"free_scores has shape \[1, 1\]; expected \[N\]"),
-        (lambda: conformal_p_values([1.0], [1.0, math.nan]), "scores holds NaN, first in row 1"),
-        (lambda: reject([0.5], 0.0), "false discovery rate is 0.0; it must be a number between 0 and 1"),
-        (lambda: reject([0.5], 1.0), "false discovery rate is 1.0"),
-        (lambda: reject([0.5], math.nan), "false discovery rate is nan"),
-        (lambda: reject([1.5], 0.1), "p_values runs from 1.5 to 1.5"),
-        (lambda: reject([math.nan], 0.1), "p_values holds NaN, first in row 0"),
-        (lambda: rank_p_values([1.0], [1.0]), r"redrawn has shape \[1\]; expected \[N, M\]"),
-        (lambda: rank_p_values([1.0], [[1.0], [2.0]]), r"shapes \[1\] and \[2, 1\]"),
-        (lambda: rank_p_values([1.0], [[]]), "M at least 1"),
-        (lambda: false_discovery_curve([1.0], [0.5, 0.5]), "1 and 2 numbers"),
-        (lambda: false_discovery_curve([], []), "at least one"),
-        (lambda: false_discovery_curve([1.0], [0.5], split=1.0), "split is 1.0"),
-        (lambda: threshold_for([1.0], [0.5], 2.0), "false discovery rate is 2.0"),
-        (lambda: threshold_for([1.0], [], 0.1), "1 and 0 numbers"),
-        (lambda: Calibration(np.zeros(0)), "no states to calibrate with"),
-        (lambda: Calibration(np.zeros(2), np.zeros(3)), "2 scores, but 3 p-values"),
+        ([np.zeros(0)], "no states"),
+        ([np.zeros(2), np.zeros(3)], r"p_values.*\[3\].* 2 "),
+        ([np.zeros(2), None, np.zeros(1)], r"groups.*\[1\].* 2 "),
+        ([np.zeros(2), np.zeros(2), np.zeros(2)], "groups"),
     ],
 )
-def test_what_is_wrong_is_said(call: Callable[[], Any], message: str) -> None:
+def test_data_that_cannot_calibrate_are_refused(parts: list[Any], message: str) -> None:
     with pytest.raises(ValueError, match=message):
-        call()
+        Calibration(*parts)
 
 
 # --- simulations ----------------------------------------------------------------------------------

@@ -30,6 +30,7 @@ from support.linear_models import (
     linear_score,
     normal,
     random_model,
+    raw_influence,
 )
 from torch import Tensor
 
@@ -39,9 +40,10 @@ import butfor.influence.scoring
 from butfor.influence.gaussian import kl_to_mixture
 from butfor.influence.influence import Influence
 from butfor.influence.scoring import ScoreConfig, hide_among_redrawn, log_density, predict_moments
-from butfor.models.dynamics import GaussianDynamics, ModelConfig, target_scale
+from butfor.models.dynamics import GaussianDynamics, ModelConfig
 from butfor.models.fitting import FitConfig, Fitting
 from butfor.models.networks import make_generators
+from butfor.models.tables import target_scale
 from butfor.spaces.actions import ActionLaw
 
 # --- the class: a world with a gate ----------------------------------------------------------------
@@ -129,7 +131,7 @@ def test_discrete_actions_are_told_too(discrete: Influence) -> None:
 def linear_influence(gains: list[float], entities: dict[str, list[int]], **scoring: Any) -> Influence:
     obs_size = 1 + max(column for columns in entities.values() for column in columns)
     model = linear_model(gains, 0.1, obs_size)
-    return Influence(model, UNIT, entities, [1.0] * len(gains), ScoreConfig(**scoring))
+    return raw_influence(model, UNIT, entities, [1.0] * len(gains), ScoreConfig(**scoring))
 
 
 def test_each_entity_has_the_score_of_its_own_columns() -> None:
@@ -157,9 +159,7 @@ def test_scores_do_not_change_from_call_to_call_but_with_the_generator(fitted: I
 
 
 def test_a_sobol_score_changes_with_the_generator_too(fitted: Influence) -> None:
-    influence = Influence(
-        fitted.model, fitted.law, fitted.entities, fitted.scale, ScoreConfig(actions=8, sampling="sobol")
-    )
+    influence = Influence(fitted.model, fitted.units, ScoreConfig(actions=8, sampling="sobol"))
     first = influence.score(OBS[:20])["object"]
     assert np.array_equal(first, influence.score(OBS[:20])["object"])
     assert not np.array_equal(first, influence.score(OBS[:20], generator(1))["object"])
@@ -208,7 +208,7 @@ def test_no_states_have_no_scores(fitted: Influence) -> None:
 def test_members_predict_as_one_gaussian() -> None:
     """Mean of the means; mean of the variances plus the variance of the means (the law of total variance)."""
     model, config = random_model(3), ScoreConfig(actions=16)
-    ensemble = Influence(model, BOX, {"a": [0, 1], "b": [2]}, [1.0] * 3, config, seed=4)
+    ensemble = raw_influence(model, BOX, {"a": [0, 1], "b": [2]}, [1.0] * 3, config, seed=4)
     obs, seen = normal(10, 4), BOX.draw(10, 5, make_generators([1]))[0]
     inputs, actions = torch.cat([obs[:, None].expand(-1, 5, -1), seen], -1).flatten(0, 1), BOX.decode(seen)
     mean, variance = (part.unflatten(1, (10, 5)) for part in model(inputs.expand(3, -1, -1)))  # [3, 10, 5, 3]
@@ -220,7 +220,7 @@ def test_members_predict_as_one_gaussian() -> None:
     repeated = random_model(1)
     same = GaussianDynamics(4, 2, 3, repeated.config, make_generators([0] * 3))
     same.load_state_dict({name: value.expand(3, *value.shape[1:]) for name, value in repeated.state_dict().items()})
-    one, three = (Influence(m, BOX, {"a": [0, 1]}, [1.0] * 3, config, seed=4) for m in (repeated, same))
+    one, three = (raw_influence(m, BOX, {"a": [0, 1]}, [1.0] * 3, config, seed=4) for m in (repeated, same))
     torch.testing.assert_close(three.score(obs)["a"], one.score(obs)["a"], rtol=1e-4, atol=1e-5)  # agreed members
 
 
@@ -301,7 +301,7 @@ def test_the_best_discrete_action_is_an_integer_of_the_space(discrete: Influence
 def test_ties_are_broken_at_random() -> None:
     config = ModelConfig(layers=1, width=4, normalize_input=False)
     model = ignore_actions(GaussianDynamics(1, 4, 1, config, make_generators([0])))
-    influence = Influence(model, ActionLaw(count=4), {"a": [0]}, [1.0])
+    influence = raw_influence(model, ActionLaw(count=4), {"a": [0]}, [1.0])
     action, score = influence.best_action(np.zeros((2000, 1)))
     assert np.abs(score).max() <= 1e-6
     counts = np.bincount(action, minlength=4)
@@ -424,7 +424,7 @@ def test_without_a_space_actions_are_tried_within_the_data() -> None:
         ({"validation": (OBS[:50], ACTION[:50, :1], NEXT_OBS[:50])}, r"validation.*\[50, 1\]"),
         ({"validation": (OBS[:50], ACTION[:50])}, "validation"),
         ({"validation": "a tenth"}, "validation"),
-        ({"members": 0}, "members"),
+        ({"members": 0}, "members.*0"),
     ],
 )
 def test_what_cannot_be_fitted_is_refused_with_its_place(changes: dict[str, Any], message: str) -> None:
@@ -454,7 +454,7 @@ def test_constant_columns_are_warned_of_at_the_users_line() -> None:
     texts = sorted(str(warning.message) for warning in caught)
     assert len(texts) == 2
     assert texts[0].startswith("Action column(s) [1] never vary")
-    assert texts[1].startswith("Column(s) [2] of entity 'bystander' always change")
+    assert texts[1].startswith("Column(s) [2] of entity 'bystander' change")
     assert {Path(warning.filename).name for warning in caught} == {Path(__file__).name}
 
 
@@ -484,7 +484,7 @@ def test_a_change_that_is_constant_up_to_rounding_does_not_become_noise_of_size_
     obs, action, next_obs = gate_world(200, 0)
     next_obs[:, 2] = obs[:, 2] + 0.1
     transitions = tuple(map(torch.from_numpy, (obs, action, next_obs)))
-    scale = target_scale(transitions, {"clock": [2]}, ModelConfig())  # type: ignore[arg-type]
+    scale = target_scale(transitions, {"clock": [2]})  # type: ignore[arg-type]
     # the change is 0.1 plus rounding of 1e-17; its inverse as a scale would give targets of 1e15
     assert scale.item() * 0.1 < 1e6
 
@@ -529,9 +529,9 @@ def test_wrong_states_are_refused_with_the_place(method: str, obs: Array, messag
 @pytest.mark.parametrize(
     ("actions", "message"),
     [
-        (np.zeros((5, 2)), r"actions has shape \[5, 2\]; expected \[5, 'M', 2\]"),
-        (np.zeros((4, 3, 2)), r"actions has shape \[4, 3, 2\]; expected \[5, 'M', 2\]"),
-        (np.zeros((5, 3, 1)), r"actions has shape \[5, 3, 1\]; expected \[5, 'M', 2\]"),
+        (np.zeros((5, 2)), r"actions has shape \[5, 2\]; expected \[5, M, 2\]"),
+        (np.zeros((4, 3, 2)), r"actions has shape \[4, 3, 2\]; expected \[5, M, 2\]"),
+        (np.zeros((5, 3, 1)), r"actions has shape \[5, 3, 1\]; expected \[5, M, 2\]"),
         (np.full((5, 3, 2), np.nan), "actions holds NaN or infinity.*row 0"),
         (np.zeros((5, 0, 2)), r"actions has shape \[5, 0, 2\]"),
     ],
@@ -544,7 +544,7 @@ def test_wrong_actions_are_refused_with_the_place(actions: Array, message: str, 
 @pytest.mark.parametrize(
     ("actions", "message"),
     [
-        (np.zeros((2, 3, 3)), r"actions has shape \[2, 3, 3\]; expected \[2, 'M'\]"),
+        (np.zeros((2, 3, 3)), r"actions has shape \[2, 3, 3\]; expected \[2, M\]"),
         (np.array([[0, 1], [2, 3]]), r"(?i)action.*row 1\b"),
         (np.array([[0, 1], [-1, 2]]), r"(?i)action.*row 1\b"),
         (np.array([[0.0, 1.0], [1.7, 2.0]]), "(?i)action.*(integer|fraction)"),
@@ -576,14 +576,14 @@ def test_a_saved_influence_gives_the_same_numbers(kind: str, tmp_path: Path) -> 
             strict=True,
         ):
             assert np.array_equal(first, second)
-    for field in ("law", "entities", "scale", "scoring", "seed"):
+    for field in ("law", "entities", "units", "scoring", "seed"):
         assert getattr(influence, field) == getattr(loaded, field), field
     assert influence.model.config == loaded.model.config
 
 
 def test_one_replica_can_be_loaded_alone(tmp_path: Path) -> None:
     path, obs = tmp_path / "model.safetensors", normal(10, 4)
-    Influence(random_model(3), BOX, {"a": [0, 1]}, [1.0] * 3, ScoreConfig(actions=16), seed=4).save(path)
+    raw_influence(random_model(3), BOX, {"a": [0, 1]}, [1.0] * 3, ScoreConfig(actions=16), seed=4).save(path)
     everything = load_file(path)
     parts = [Influence.load(path, replica=replica) for replica in range(3)]
     for replica, part in enumerate(parts):
@@ -594,7 +594,7 @@ def test_one_replica_can_be_loaded_alone(tmp_path: Path) -> None:
     assert (scores[1:] != scores[0]).all()
     assert (Influence.load(path).score(obs)["a"] != scores).any()  # all together are another model again
     for wrong in (3, -1):
-        with pytest.raises(ValueError, match=rf"holds 3 replicas, counted from 0; there is no replica {wrong}"):
+        with pytest.raises(ValueError, match=rf"model\.safetensors .*replica {wrong}\b"):
             Influence.load(path, replica=wrong)
 
 
@@ -640,13 +640,13 @@ def test_a_foreign_safetensors_file_is_refused(saved: Path) -> None:
 
 def test_another_kind_of_file_is_refused(saved: Path) -> None:
     resave(saved, header_of(saved) | {"kind": "agent"})
-    with pytest.raises(ValueError, match=r"holds 'agent', not a saved Influence"):
+    with pytest.raises(ValueError, match=r"model\.safetensors .*'agent'.*'influence'"):
         Influence.load(saved)
 
 
 def test_a_newer_format_is_refused_with_both_versions(saved: Path) -> None:
     resave(saved, header_of(saved) | {"format": 3})
-    with pytest.raises(ValueError, match=r"format 3.*format 2"):
+    with pytest.raises(ValueError, match=r"format 3.* 2\b"):
         Influence.load(saved)
 
 
@@ -706,14 +706,7 @@ def clear_states(rows: int, seed: int) -> tuple[Array, NDArray[np.bool_]]:
 @pytest.fixture
 def uncalibrated(fitted: Influence) -> Influence:
     """The fitted influence, to be calibrated by one test alone."""
-    return Influence(
-        fitted.model,
-        fitted.law,
-        fitted.entities,
-        fitted.scale,
-        obs_center=fitted.obs_center,
-        obs_spread=fitted.obs_spread,
-    )
+    return Influence(fitted.model, fitted.units)
 
 
 def test_free_states_make_decisions_with_few_false_discoveries(uncalibrated: Influence) -> None:
@@ -786,21 +779,21 @@ def test_what_cannot_be_calibrated_or_decided_is_refused(uncalibrated: Influence
         with pytest.raises(ValueError, match=r"not calibrated.*free_obs=.*transitions="):
             method(OBS[:5])
     for given in ({}, {"free_obs": OBS[:5], "transitions": transitions}):
-        with pytest.raises(ValueError, match=r"exactly one of free_obs.*transitions"):
+        with pytest.raises(ValueError, match=r"free_obs.*transitions"):
             uncalibrated.calibrate(**given)  # type: ignore[arg-type]
-    with pytest.raises(ValueError, match="no states to calibrate with"):
+    with pytest.raises(ValueError, match="no states"):
         uncalibrated.calibrate(free_obs=OBS[:0])
     with pytest.raises(ValueError, match=r"obs has shape \[5, 2\]; expected \[N, 3\]"):
         uncalibrated.calibrate(free_obs=OBS[:5, :2])
     with pytest.raises(ValueError, match=r"transitions must be \(obs, action, next_obs\).*\[50, 1\]"):
         uncalibrated.calibrate(transitions=(transitions[0], transitions[1][:, :1], transitions[2]))
-    with pytest.raises(ValueError, match="redraws must be at least 1; got 0"):
+    with pytest.raises(ValueError, match=r"redraws.* 0"):
         uncalibrated.calibrate(transitions=transitions, redraws=0)
     assert not uncalibrated.calibration
     uncalibrated.calibrate(free_obs=OBS[:10])
-    with pytest.raises(ValueError, match=r"10 free states are too few.*at least 19"):
+    with pytest.raises(ValueError, match=r"\b10 .*\b19\b"):
         uncalibrated.decide(OBS[:5])
-    with pytest.raises(ValueError, match=r"false discovery rate is 1\.5"):
+    with pytest.raises(ValueError, match=r"1\.5"):
         uncalibrated.decide(OBS[:5], 1.5)
 
 
@@ -827,20 +820,20 @@ def test_a_saved_influence_decides_as_before(kind: str, tmp_path: Path) -> None:
 def test_a_calibration_for_other_entities_is_refused(saved: Path) -> None:
     tensors = load_file(saved) | {"calibration.scores.cube": torch.zeros(3)}
     resave(saved, header_of(saved), tensors)
-    with pytest.raises(ValueError, match=r"model\.safetensors does not hold"):
+    with pytest.raises(ValueError, match=r"model\.safetensors .*calibration"):
         Influence.load(saved)
 
 
 def test_the_spread_is_the_deviation_of_the_members_scores(tmp_path: Path) -> None:
     path, obs = tmp_path / "model.safetensors", normal(10, 4)
-    influence = Influence(random_model(3), BOX, {"a": [0, 1], "b": [2]}, [1.0] * 3, ScoreConfig(actions=16), seed=4)
+    influence = raw_influence(random_model(3), BOX, {"a": [0, 1], "b": [2]}, [1.0] * 3, ScoreConfig(actions=16), seed=4)
     influence.save(path)
     parts = [Influence.load(path, replica=replica).score(obs) for replica in range(3)]
     for name, spread in influence.spread(obs).items():
         scores = torch.stack([part[name] for part in parts])
         torch.testing.assert_close(spread, scores.std(0), rtol=1e-3, atol=1e-5)
         assert spread.max() > 0.01
-    with pytest.raises(ValueError, match="fit with members=5"):
+    with pytest.raises(ValueError, match="members"):
         Influence.load(path, replica=0).spread(obs)
 
 
@@ -912,15 +905,12 @@ def test_a_fitted_model_is_diagnosed_for_each_entity(fitted: Influence) -> None:
 def test_scores_by_extreme_actions_are_judged_by_what_uniform_ones_promise(fitted: Influence) -> None:
     """What is redrawn is uniform: a score by extreme actions is another, and no sign of a model too sure of itself."""
     held_out = gate_world(2000, 8)
-    extreme = Influence(
-        fitted.model, fitted.law, fitted.entities, fitted.scale, dataclasses.replace(fitted.scoring, extreme=0.75),
-        fitted.seed, fitted.obs_center, fitted.obs_spread,
-    )  # fmt: skip
+    extreme = Influence(fitted.model, fitted.units, dataclasses.replace(fitted.scoring, extreme=0.75), fitted.seed)
     means = [np.mean(one.score(held_out[0])["object"]) for one in (fitted, extreme)]
     assert abs(means[1] - means[0]) > 0.05
     uniform, other = (one.diagnose(*held_out)["object"] for one in (fitted, extreme))
     assert other.gain_by_score == uniform.gain_by_score
-    assert other.words() == [*uniform.words(), "Extreme actions, by which the scores ask, are in the data."]
+    assert other.words() == [*uniform.words(), "The data contain extreme actions, which the scores use."]
 
 
 def test_discrete_actions_are_diagnosed_too(discrete: Influence) -> None:
@@ -955,11 +945,11 @@ def test_a_discrete_policy_that_sees_the_state_is_not_taken_for_chance() -> None
     for action, expected in ((chosen, True), (drawn, False)):
         influence = Influence.fit(obs, action, next_obs, {"thing": [1]}, action_space=Discrete(4), fitting=fitting)
         words = " ".join(influence.diagnose(obs, action, next_obs)["thing"].words())
-        assert ("the actions do not look random (they go with the state" in words) == expected
+        assert ("the actions do not look random (they depend on the state" in words) == expected
         with warnings.catch_warnings(record=True) as told:
             warnings.simplefilter("always")
             influence.calibrate(transitions=(obs, action, next_obs))
-        assert any("do not look drawn from the law" in str(one.message) for one in told) == expected
+        assert any("do not look random" in str(one.message) for one in told) == expected
 
 
 def test_a_policy_that_sees_the_state_is_not_taken_for_chance() -> None:
@@ -976,11 +966,11 @@ def test_a_policy_that_sees_the_state_is_not_taken_for_chance() -> None:
     found = influence.diagnose(obs, action, next_obs)["thing"]
     assert not found.trusted
     assert any("do not look random" in sentence for sentence in found.words())
-    with pytest.warns(UserWarning, match="do not look drawn from the law"):
+    with pytest.warns(UserWarning, match="do not look random"):
         influence.calibrate(transitions=(obs, action, next_obs), redraws=9)
     drawn = np.arange(3000) < 1000
     action[drawn] = random.uniform(-1, 1, (1000, 1))
     words = influence.diagnose(obs, action, next_obs, sampled=drawn)["thing"].words()
     assert not any("do not look random" in sentence for sentence in words)
-    with pytest.raises(ValueError, match="sampled is true in 0 of 3000 rows; at least 10 are needed"):
+    with pytest.raises(ValueError, match=r"sampled.* 0 of 3000"):
         influence.diagnose(obs, action, next_obs, sampled=np.zeros(3000, dtype=bool))

@@ -7,11 +7,13 @@ from gymnasium.spaces import Box
 
 from butfor import Influence
 from butfor.detection.thresholds import evaluate
-from butfor.influence.network_choice import boasting, fit_network, missed_columns, split_inputs
+from butfor.influence.network_choice import fit_network, overpromised_columns, split_inputs, unexplained_columns
 from butfor.influence.scoring import log_density, predict_moments
 from butfor.models.dynamics import STEEP, GaussianDynamics, ModelConfig
 from butfor.models.fitting import FitConfig, Fitting
 from butfor.models.networks import make_generators
+from butfor.models.tables import Units
+from butfor.spaces.actions import ActionLaw
 
 QUICK = FitConfig(batch_size=500, learning_rate=2e-3, max_epochs=60, validate_every=20)
 
@@ -25,6 +27,11 @@ def made_up(rows: int, seed: int, kinds: list[str]) -> tuple[torch.Tensor, torch
     return x, torch.cat([known[kind] + 0.05 * chance if kind in known else chance for kind in kinds], 1)
 
 
+def units_of(targets: int) -> Units:
+    """One entity per target; one action."""
+    return Units.raw(ActionLaw((-1.0,), (1.0,)), {f"{j}": [j] for j in range(targets)}, [1.0] * targets, 3)
+
+
 def fit(
     kinds: list[str], config: ModelConfig | None = None, fitting: FitConfig = QUICK, held_out: int = 500
 ) -> tuple[GaussianDynamics, list[ModelConfig]]:
@@ -36,7 +43,7 @@ def fit(
             tried.append(run.module.config)  # type: ignore[arg-type]
 
     tables = made_up(2000, 0, kinds), made_up(held_out, 1, kinds)
-    network = fit_network(*tables, 3, [[j] for j in range(len(kinds))], config, fitting, [0], seen)
+    network = fit_network(*tables, units_of(len(kinds)), config, fitting, [0], seen)
     return network, tried
 
 
@@ -75,7 +82,7 @@ def test_an_entity_that_never_changes_decides_nothing() -> None:
     for _, target in (train, held_out):
         target[:, 1] = 0.25
     tried: list[int] = []
-    network = fit_network(train, held_out, 3, [[0], [1]], None, QUICK, [0], lambda run: tried.append(run.epoch))
+    network = fit_network(train, held_out, units_of(2), None, QUICK, [0], lambda run: tried.append(run.epoch))
     assert network.config == ModelConfig()
     assert tried.count(1) == 1
 
@@ -100,12 +107,12 @@ def test_missed_are_the_columns_that_vary_of_entities_of_which_less_than_half_is
     network = constant_network([1.0, 0.0, 0.0], [3.0, 0.0, 0.0])  # 2, 0, 0 in the mean over replicas
     table = torch.zeros(2, 2), torch.tensor([[2.0, -1.0, 5.0], [2.0, 1.0, 5.0]])
     # columns 0 and 2 never vary; 1 is predicted as its mean: R² = 0
-    assert missed_columns(network, table, [[0], [1], [2]]) == [1]
-    assert missed_columns(network, table, [[0, 1], [1, 2]]) == [1]  # a shared column counts once
-    assert missed_columns(network, table, [[0], [2]]) == []
+    assert unexplained_columns(network, table, [[0], [1], [2]]) == [1]
+    assert unexplained_columns(network, table, [[0, 1], [1, 2]]) == [1]  # a shared column counts once
+    assert unexplained_columns(network, table, [[0], [2]]) == []
     better = constant_network([2.0, 0.0, 0.0])
     inputs, target = torch.zeros(3, 2), torch.tensor([[0.0, 0, 0], [0.0, 0, 0], [0.3, 0, 0]])
-    assert missed_columns(better, (inputs, target), [[0]]) == [0]  # worse than its mean
+    assert unexplained_columns(better, (inputs, target), [[0]]) == [0]  # worse than its mean
 
 
 def test_the_likelihood_is_that_of_the_replicas_mean_density() -> None:
@@ -180,4 +187,4 @@ def test_a_network_that_knows_nothing_of_the_action_promises_nothing() -> None:
     with torch.no_grad():
         network.mean_head.weight.zero_()
         network.variance_head.weight.zero_()
-    assert boasting(network, table, [[0]]) == []
+    assert overpromised_columns(network, table, [[0]]) == []

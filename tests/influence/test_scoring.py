@@ -199,7 +199,10 @@ def test_a_discrete_space_is_tried_exhaustively_whatever_k() -> None:
 
 @pytest.mark.parametrize("extreme", [0.0, 0.25, 0.75, 1.0])
 def test_the_extreme_share_of_numbers_is_at_a_bound_and_the_rest_uniform(extreme: float) -> None:
-    for drawn in (BOX.draw(100, 50, [generator()], extreme)[0], BOX.shared(4096, 0, torch.device("cpu"), extreme)[0]):
+    for drawn in (
+        BOX.draw(100, 50, [generator()], extreme)[0],
+        BOX.draw_shared(4096, 0, torch.device("cpu"), extreme)[0],
+    ):
         unit = (drawn.flatten(0, 1) + 1) / 2
         low, high = ((unit == bound).double().mean(0) for bound in (0, 1))
         torch.testing.assert_close(low + high, torch.full((2,), extreme).double(), atol=0.02, rtol=0)

@@ -472,7 +472,7 @@ def test_one_world_learns_with_discrete_actions() -> None:
         ({"entities": ["cube=3"]}, ValueError, "columns 0 to 2"),
         ({"entities": {"cube": [3]}}, ValueError, "columns 0 to 2"),
         ({"entities": ["cube=1"], "learn_every": 0}, ValueError, "learn_every"),
-        ({"entities": ["cube=1"], "memory": 99}, ValueError, "memory is 99"),
+        ({"entities": ["cube=1"], "memory": 99}, ValueError, "99"),
         ({"entities": ["cube=1"], "bonus": -1.0}, ValueError, "weight"),
         ({"entities": ["cube=1"], "bonus": 0.2, "bonus_from": "lamp"}, ValueError, "bonus_from is 'lamp'"),
         ({"entities": ["cube=1"], "parts": ["robot"]}, ValueError, "parts is"),

@@ -8,14 +8,7 @@ import torch
 from support.small_networks import CONFIGS, SEEDS, network, normal
 from torch.distributions import Normal
 
-from butfor.models.dynamics import (
-    GaussianDynamics,
-    ModelConfig,
-    split_table,
-    target_columns,
-    target_scale,
-    training_table,
-)
+from butfor.models.dynamics import GaussianDynamics, ModelConfig
 from butfor.models.fitting import FitConfig, make_optimizer, train_step
 from butfor.models.networks import Linear, make_generators
 from butfor.spaces.actions import ActionLaw
@@ -209,9 +202,9 @@ def test_the_predictor_refuses_training_mode_and_changes_nothing() -> None:
 @pytest.mark.parametrize(
     ("change", "message"),
     [
-        ({"layers": 0}, "layers=0"),
-        ({"width": 0}, "width=0"),
-        ({"activation": "gelu"}, "'gelu'.*relu, tanh"),
+        ({"layers": 0}, "layers.*0"),
+        ({"width": 0}, "width.*0"),
+        ({"activation": "gelu"}, "'gelu'.*relu.*tanh"),
         ({"min_variance": 0.0}, "min_variance"),
         ({"min_variance": 5.0, "max_variance": 5.0}, "max_variance"),
         ({"min_variance": math.nan}, "min_variance"),
@@ -230,56 +223,3 @@ def test_a_wrong_model_setting_is_refused_by_name(change: dict[str, Any], messag
 def test_a_wrong_fit_setting_is_refused_by_name(name: str) -> None:
     with pytest.raises(ValueError, match=f"{name} must be .*got 0"):
         FitConfig(**{name: 0})  # type: ignore[arg-type]
-
-
-# --- tables ---------------------------------------------------------------------------------------
-
-
-def test_the_model_predicts_the_union_of_the_entities_columns() -> None:
-    assert target_columns({"a": [4, 2], "b": [2, 0]}) == [0, 2, 4]
-
-
-def test_targets_are_scaled_by_their_deviation_or_as_configured() -> None:
-    change = torch.tensor([[1.0, 0.0, 5.0], [3.0, 0.0, -5.0], [5.0, 0.0, 0.0]], dtype=torch.float64)
-    transitions = (torch.zeros(3, 3, dtype=torch.float64), torch.zeros(3, 1), change)
-    scale = target_scale(transitions, {"a": [0, 1], "b": [2]}, ModelConfig())
-    torch.testing.assert_close(scale, torch.tensor([0.5, 1.0, 0.2], dtype=torch.float64))
-    scale = target_scale(transitions, {"a": [0, 1], "b": [2]}, ModelConfig(target_scale=50.0))
-    assert scale.tolist() == [50.0, 50.0, 50.0]
-
-
-def test_changes_are_taken_before_rounding_to_single_precision() -> None:
-    # next to 1e6 single precision has steps of 0.06
-    obs = torch.full((4, 2), 1e6, dtype=torch.float64)
-    change = torch.tensor([[0.001, 7], [0.002, 7], [0.003, 7], [0.004, 7]], dtype=torch.float64)
-    scale = torch.tensor([10.0, 0.5], dtype=torch.float64)
-    inputs, target = training_table((obs, torch.zeros(4, 1), obs + change), UNIT, {"a": [1, 0]}, scale, "cpu")
-    assert inputs.dtype == target.dtype == torch.float32
-    assert inputs.shape == (4, 3)
-    torch.testing.assert_close(target, (change * scale).float(), rtol=1e-5, atol=0)
-
-
-def test_inputs_are_observations_and_encoded_actions() -> None:
-    obs, action = torch.arange(6.0).view(3, 2), torch.tensor([2, 0, 1])
-    inputs, _ = training_table((obs, action, obs), ActionLaw(count=3), {"a": [0]}, torch.ones(1), "cpu")
-    assert inputs.tolist() == [[0, 1, 0, 0, 1], [2, 3, 1, 0, 0], [4, 5, 0, 1, 0]]
-
-
-@pytest.mark.parametrize(("share", "held_out"), [(0.1, 10), (0.5, 50), (0.001, 1), (0.985, 98)])
-def test_a_share_of_the_rows_is_held_out_at_random(share: float, held_out: int) -> None:
-    rows = torch.arange(100.0)[:, None]
-    train, validation = split_table((rows, -rows), share, 0)
-    assert len(validation[0]) == held_out
-    assert sorted([*train[0].flatten().tolist(), *validation[0].flatten().tolist()]) == list(range(100))
-    assert torch.equal(train[0], -train[1])
-    assert torch.equal(validation[0], -validation[1])
-    again, other = split_table((rows, -rows), share, 0), split_table((rows, -rows), share, 1)
-    assert torch.equal(validation[0], again[1][0])
-    assert not torch.equal(torch.cat([train[0], validation[0]]), torch.cat([other[0][0], other[1][0]]))
-
-
-@pytest.mark.parametrize("share", [0.0, 1.0, -0.1, 2.0, math.nan, 0.9999])
-def test_a_share_that_leaves_nothing_on_one_side_is_refused(share: float) -> None:
-    rows = torch.arange(100.0)[:, None]
-    with pytest.raises(ValueError, match="validation"):
-        split_table((rows, rows), share, 0)

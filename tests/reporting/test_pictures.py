@@ -21,6 +21,7 @@ from butfor.envs.truth import Forker, exact_label
 from butfor.influence.influence import Influence
 from butfor.models.dynamics import GaussianDynamics, ModelConfig
 from butfor.models.networks import make_generators
+from butfor.models.tables import Units
 from butfor.reporting.pictures import (
     SIZE,
     central_seed,
@@ -43,7 +44,7 @@ STEPS = 16  # of the episodes that are played: an expert is at the object by the
 def untrained() -> Influence:
     """Two seeds of a model of the object that has not learned anything."""
     model = GaussianDynamics(25, 4, 3, ModelConfig(layers=1, width=8), make_generators([0, 1]))
-    return Influence(model, ActionLaw((-1.0,) * 4, (1.0,) * 4), {"object": [3, 4, 5]}, [50.0] * 3)
+    return Influence(model, Units.raw(ActionLaw((-1.0,) * 4, (1.0,) * 4), {"object": [3, 4, 5]}, [50.0] * 3, 25))
 
 
 def shortened(episodes: Episodes) -> Episodes:

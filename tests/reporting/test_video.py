@@ -32,6 +32,7 @@ from butfor.envs import make_vector_env
 from butfor.influence.influence import Influence
 from butfor.models.dynamics import GaussianDynamics
 from butfor.models.networks import make_generators
+from butfor.models.tables import Units
 from butfor.reporting import video
 from butfor.reporting.study_page import described, write_study_report
 from butfor.reporting.video import (
@@ -396,7 +397,7 @@ def test_a_robot_is_rendered_around_its_table(
     untrained(tmp_path, "pick-and-place", (25, 4, 3))
     law, config = ActionLaw((-1.0,) * 4, (1.0,) * 4), preset("pick-and-place").model.network
     model = GaussianDynamics(25, 4, 3, config, make_generators([0]))
-    Influence(model, law, {"object": [3, 4, 5]}, [50.0] * 3).save(tmp_path / "influence.safetensors")
+    Influence(model, Units.raw(law, {"object": [3, 4, 5]}, [50.0] * 3, 25)).save(tmp_path / "influence.safetensors")
     with Image.open(watch(tmp_path, tmp_path / "a.gif", size=240)) as gif:
         assert (gif.n_frames, gif.size) == (3, (240, 240 + 60))  # type: ignore[attr-defined]
         picture = np.asarray(gif.convert("RGB"))[:240]

@@ -1,5 +1,6 @@
 """The uniform law over action spaces: bounds, draws, and how a model sees an action."""
 
+import warnings
 from typing import Any
 
 import gymnasium
@@ -10,7 +11,7 @@ from gymnasium.spaces import Box, Dict, Discrete, MultiBinary, MultiDiscrete
 from scipy import stats
 
 from butfor.models.networks import make_generators
-from butfor.spaces.actions import ActionLaw, from_unit, to_unit
+from butfor.spaces.actions import MOST_ACTIONS, ActionLaw, from_unit, to_unit, warn_untried
 
 LAW = ActionLaw((-1.0, 0.0, 2.0), (1.0, 10.0, 2.5))
 CPU = torch.device("cpu")
@@ -18,14 +19,14 @@ CPU = torch.device("cpu")
 
 def test_the_law_of_a_box_has_its_bounds() -> None:
     low, high = np.array([-1, 0.1], np.float32), np.array([1, 0.7], np.float32)
-    law = ActionLaw.of(Box(low, high))
+    law = ActionLaw.from_space(Box(low, high))
     assert (law.size, law.count) == (2, 0)
     assert law.low == tuple(map(float, low))
     assert law.high == tuple(map(float, high))
 
 
 def test_the_law_of_a_discrete_space_has_its_count() -> None:
-    law = ActionLaw.of(Discrete(5))
+    law = ActionLaw.from_space(Discrete(5))
     assert (law.size, law.count) == (5, 5)
 
 
@@ -49,7 +50,7 @@ def test_a_space_without_a_uniform_law_over_numbers_is_refused(
     space: gymnasium.Space[Any], error: type[Exception], message: str
 ) -> None:
     with pytest.raises(error, match=message):
-        ActionLaw.of(space)
+        ActionLaw.from_space(space)
 
 
 def test_without_a_space_the_law_is_the_smallest_box_around_the_data() -> None:
@@ -90,21 +91,13 @@ def test_box_actions_are_encoded_from_minus_one_to_one_and_decoded_back() -> Non
     assert torch.equal(unit.encode(action), action.float())  # bit for bit
 
 
-def test_a_model_that_saw_unscaled_actions_is_refused() -> None:
-    plain = {"low": LAW.low, "high": LAW.high, "count": 0}
-    assert ActionLaw.of_file("old", {"law": plain, "format": 2}) == LAW
-    with pytest.raises(ValueError, match=r"old has format 1, whose model saw actions .* unscaled; fit it again"):
-        ActionLaw.of_file("old", {"law": plain, "format": 1})
-    assert ActionLaw.of_file("old", {"law": plain | {"low": [-1], "high": [1]}, "format": 1}).is_unit
-
-
 # --- draws ----------------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize("limit", [0.1, 0.3, 0.4, 0.7, 1 / 3, 1e-3, 8.75])
 def test_rounding_does_not_leave_a_box_of_float64(limit: float) -> None:
     space = Box(-limit, limit, (2,), np.float64)
-    law, corners = ActionLaw.of(space), torch.tensor([[-1.0, 1.0], [1.0, -1.0]])
+    law, corners = ActionLaw.from_space(space), torch.tensor([[-1.0, 1.0], [1.0, -1.0]])
     for action in (law.decode(corners), from_unit(corners, law.bounds(CPU))):
         assert all(space.contains(row) for row in action.double().numpy())
         torch.testing.assert_close(action, limit * corners)
@@ -146,7 +139,7 @@ def test_drawing_states_in_parts_is_drawing_them_at_once(actions: int, size: int
 
 def test_a_column_without_extent_is_constant() -> None:
     law = ActionLaw((-1.0, 0.3), (1.0, 0.3))
-    for drawn in (law.draw(5, 4, make_generators([0])), law.shared(4, 0, CPU)):
+    for drawn in (law.draw(5, 4, make_generators([0])), law.draw_shared(4, 0, CPU)):
         assert torch.equal(drawn[..., 1], torch.zeros(drawn.shape[:-1]))
         assert torch.equal(law.decode(drawn)[..., 1], torch.full(drawn.shape[:-1], 0.3))
     assert torch.equal(law.encode(torch.tensor([[0.5, 0.3]])), torch.tensor([[0.5, 0.0]]))
@@ -156,13 +149,13 @@ def test_a_column_without_extent_is_constant() -> None:
 
 
 def test_a_shared_discrete_set_is_every_action_once() -> None:
-    shared = ActionLaw(count=5).shared(5, 0, CPU)
+    shared = ActionLaw(count=5).draw_shared(5, 0, CPU)
     assert torch.equal(shared[0, 0], torch.eye(5))
 
 
 @pytest.mark.parametrize("actions", [8, 64, 256])
 def test_a_shared_set_is_evenly_spread_in_each_column(actions: int) -> None:
-    shared = LAW.shared(actions, 3, CPU)
+    shared = LAW.draw_shared(actions, 3, CPU)
     assert shared.shape == (1, 1, actions, 3)
     unit = (shared[0, 0] + 1) / 2
     assert unit.min() >= 0
@@ -173,13 +166,13 @@ def test_a_shared_set_is_evenly_spread_in_each_column(actions: int) -> None:
 
 
 def test_shared_sets_of_other_seeds_differ_and_of_the_same_do_not() -> None:
-    assert torch.equal(LAW.shared(16, 0, CPU), LAW.shared(16, 0, CPU))
-    assert not torch.equal(LAW.shared(16, 0, CPU), LAW.shared(16, 1, CPU))
+    assert torch.equal(LAW.draw_shared(16, 0, CPU), LAW.draw_shared(16, 0, CPU))
+    assert not torch.equal(LAW.draw_shared(16, 0, CPU), LAW.draw_shared(16, 1, CPU))
 
 
 def test_whole_numbers_in_a_column_are_not_guessed_to_be_continuous() -> None:
     # how some replay buffers store discrete actions
-    with pytest.raises(ValueError, match=r"whole numbers \[N, 1\]: give discrete actions as integers \[N\]"):
+    with pytest.raises(ValueError, match=r"\[N, 1\]"):
         ActionLaw.from_data(torch.tensor([[0], [2], [1]]))
 
 
@@ -228,3 +221,59 @@ def test_a_saturated_action_stays_within_the_bounds() -> None:
     law = ActionLaw(tuple(edges[0].tolist()), tuple(edges[1].tolist()))
     assert (from_unit(torch.ones(300), law.bounds(CPU)) <= edges[1]).all()
     assert (from_unit(-torch.ones(300), law.bounds(CPU)) >= edges[0]).all()
+
+
+# --- actions that cannot be compared, or were never tried ----------------------------------------------
+
+
+def test_more_discrete_actions_than_can_be_compared_are_refused() -> None:
+    assert ActionLaw.from_space(Discrete(MOST_ACTIONS)).count == MOST_ACTIONS
+    with pytest.raises(ValueError, match="1,001"):
+        ActionLaw.from_space(Discrete(MOST_ACTIONS + 1))
+    with pytest.raises(ValueError, match="1,000,000,001"):
+        ActionLaw.from_data(torch.tensor([0, 10**9]))
+
+
+@pytest.mark.parametrize(
+    ("law", "action", "start"),
+    [
+        (
+            ActionLaw(count=4),
+            torch.arange(120) % 3,
+            r"\[3\]",
+        ),
+        (
+            ActionLaw(count=20),
+            torch.full((120,), 2),
+            r"\[0, 1, 3, .*, 10\] and 9 more",
+        ),
+        (ActionLaw(count=1), torch.zeros(120).long(), "only one action"),
+        (
+            ActionLaw((-1.0, -1.0), (1.0, 1.0)),
+            torch.rand(120, 2).index_fill(1, torch.tensor([1]), 0.3),
+            r"\[1\]",
+        ),
+    ],
+)
+def test_actions_that_were_never_tried_are_warned_of(law: ActionLaw, action: torch.Tensor, start: str) -> None:
+    with pytest.warns(UserWarning, match=start):
+        assert warn_untried(law, action)
+
+
+def test_actions_that_were_all_tried_are_not_warned_of() -> None:
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        assert not warn_untried(ActionLaw(count=3), torch.arange(120) % 3)
+        assert not warn_untried(ActionLaw((-1.0,), (1.0,)), torch.rand(120, 1))
+
+
+def test_discrete_actions_that_were_hardly_ever_tried_are_warned_of() -> None:
+    action = torch.arange(3000) % 3
+    action[:19] = 3
+    with pytest.warns(UserWarning, match=r"\[3\].* 20 of 3,000"):
+        assert warn_untried(ActionLaw(count=4), action)
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        action[19] = 3
+        assert not warn_untried(ActionLaw(count=4), action)
+        assert not warn_untried(ActionLaw(count=4), torch.arange(60) % 4)  # 15 each: few, but no fewer than the others

@@ -8,9 +8,11 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
+from butfor.influence.influence import Influence
 from butfor.influence.scoring import ScoreConfig, score_states
 from butfor.models.dynamics import GaussianDynamics, ModelConfig
 from butfor.models.networks import make_generators
+from butfor.models.tables import Units
 from butfor.spaces.actions import ActionLaw
 
 Array = NDArray[np.float64]
@@ -59,6 +61,18 @@ def ignore_actions(model: GaussianDynamics) -> GaussianDynamics:
 
 
 BOX = ActionLaw((-1.0, 0.0), (1.0, 3.0))
+
+
+def raw_influence(
+    model: GaussianDynamics,
+    law: ActionLaw,
+    entities: dict[str, list[int]],
+    scale: list[float],
+    scoring: ScoreConfig = ScoreConfig(),
+    seed: int = 0,
+) -> Influence:
+    """An `Influence` whose network sees observations as they are."""
+    return Influence(model, Units.raw(law, entities, scale, model.obs_size), scoring, seed)
 
 
 def linear_score(ratio: float, **config: Any) -> Tensor:

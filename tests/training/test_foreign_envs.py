@@ -88,14 +88,14 @@ def test_fetch_slide_watches_the_puck_that_achieves_the_goal(tmp_path: Path) -> 
     """Which random actions hardly ever reach: that its moves are of unknown size is told."""
     with pytest.warns(UserWarning, match=r"FetchSlide-v4 did not move the object.*--model\.network\.target-scale"):
         run = train(briefly("FetchSlide-v4"), tmp_path / "run")
-    assert check_run(run, {"object": [3, 4, 5]}, (25, 4, 3)).scale == [1.0] * 3
+    assert check_run(run, {"object": [3, 4, 5]}, (25, 4, 3)).units.scale == [1.0] * 3
 
 
 @pytest.mark.usefixtures("robotics")
 def test_in_a_point_maze_the_agent_itself_is_the_entity(tmp_path: Path) -> None:
     run = train(briefly("PointMaze_UMaze-v3"), tmp_path / "run")
     influence = check_run(run, {"object": [0, 1]}, (4, 2, 2))
-    assert all(scale > 10 for scale in influence.scale)  # a step moves it by centimetres
+    assert all(scale > 10 for scale in influence.units.scale)  # a step moves it by centimetres
 
 
 @pytest.mark.long

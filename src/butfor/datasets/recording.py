@@ -14,7 +14,7 @@ from gymnasium import spaces
 from numpy.typing import NDArray
 
 from butfor.rollouts.episodes import Bool
-from butfor.spaces.action_checks import MOST_ACTIONS
+from butfor.spaces.actions import MOST_ACTIONS
 from butfor.spaces.entities import Entities, entity_columns
 from butfor.spaces.observations import is_image
 

@@ -93,7 +93,7 @@ def collect_file(
     env = make_vector_env(config.env, min(WORLDS_AT_ONCE, config.episodes), _step_labels(config.labels))
     stream = 0 if config.policy in POLICIES else 4  # an agent is not to be tried on the starts it has trained with
     policy = make_policy(world, env, config.policy, config.agent_seed)
-    law = ActionLaw.of(env.single_action_space)
+    law = ActionLaw.from_space(env.single_action_space)
     while (done := sum(map(len, parts))) < config.episodes:
         count = min(EPISODES_A_PART, config.episodes - done)
 

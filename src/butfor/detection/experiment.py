@@ -32,9 +32,10 @@ from butfor.detection.thresholds import evaluate_seeds, summarize
 from butfor.influence.gaussian import KL_FORMS
 from butfor.influence.influence import Influence
 from butfor.models.attention import AttentionModel
-from butfor.models.dynamics import GaussianDynamics, ModelConfig, Table, target_scale, training_table
+from butfor.models.dynamics import GaussianDynamics, ModelConfig
 from butfor.models.fitting import FitConfig, Fitting
 from butfor.models.networks import make_generators
+from butfor.models.tables import Table, Units, target_scale
 from butfor.rollouts.episodes import Episodes
 from butfor.rollouts.play import Progress
 from butfor.runs.config import differences
@@ -188,37 +189,38 @@ class Fits:
             members: replicas per seed.
         """
         model = model or self.config.model
-        tables, scale = self._tables(train or self.train, validation or self.validation, model, target_noise)
+        tables, units = self._tables(train or self.train, validation or self.validation, model, target_noise)
         generators = make_generators(range(self.config.seeds * members))
         obs_size = self.train.observation.shape[2]
-        network = GaussianDynamics(obs_size, self.law.size, len(scale), model, generators).to(self.device)
+        network = GaussianDynamics(obs_size, self.law.size, len(units.scale), model, generators).to(self.device)
         self._fit(name, network, tables, self.config.fitting, generators)
-        return Influence(network, self.law, self.entities, scale, self.config.scoring)
+        return Influence(network, units, self.config.scoring)
 
     def attention(self, name: str) -> AttentionModel:
         """Fit the Transformer whose attention to the action is a detector."""
         config = self.config
-        tables, scale = self._tables(self.train, self.validation, config.model, 0.0)
+        tables, units = self._tables(self.train, self.validation, config.model, 0.0)
         tables = [(with_absolute_velocity(inputs, config.env), target) for inputs, target in tables]
         tokens = TOKENS[f"{config.env}, four tokens" if config.split_agent else config.env]
         generators = make_generators(range(config.seeds))
-        transformer = AttentionModel(tokens, len(scale), config.attention, generators).to(self.device)
+        transformer = AttentionModel(tokens, len(units.scale), config.attention, generators).to(self.device)
         self._fit(name, transformer, tables, config.attention_fitting, generators)
         return transformer
 
     def _tables(
         self, train: Episodes, validation: Episodes, model: ModelConfig, target_noise: float
-    ) -> tuple[list[Table], list[float]]:
-        """Inputs and targets of training and validation, and the factor on the targets."""
+    ) -> tuple[list[Table], Units]:
+        """Inputs and targets of training and validation, and their units."""
         transitions = [check_transitions(*part.transitions()) for part in (train, validation)]
-        scale = target_scale(transitions[0], self.entities, model)
-        tables = [training_table(part, self.law, self.entities, scale, self.device) for part in transitions]
+        scale = target_scale(transitions[0], self.entities, model.target_scale)
+        units = Units.raw(self.law, self.entities, scale.tolist(), train.observation.shape[2])
+        tables = [units.table(part, self.device) for part in transitions]
         if target_noise:
             generator = torch.Generator().manual_seed(0)
             factor = (target_noise * scale).float().to(self.device)
             noise = [torch.randn(target.shape, generator=generator).to(self.device) for _, target in tables]
             tables = [(inputs, target + factor * one) for (inputs, target), one in zip(tables, noise, strict=True)]
-        return tables, scale.tolist()
+        return tables, units
 
     def _fit(
         self, name: str, model: Any, tables: list[Table], config: FitConfig, generators: list[torch.Generator]

@@ -1,17 +1,31 @@
-"""Causal action influence (CAI) for anyone's arrays: how much the agent's action matters for each entity."""
+"""Causal action influence (CAI) from arrays: how much does the agent's action matter for each entity?
+
+`Influence.fit` learns p(s'_j | s, a) from transitions. `score` gives the CAI of states, `action_scores` and
+`best_action` compare actions, `calibrate` and `decide` turn scores into decisions with few false alarms, and `diagnose`
+checks on held-out transitions whether the scores can be trusted.
+"""
 
 import dataclasses
 import warnings
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 import gymnasium
 import numpy as np
 import torch
+from numpy.typing import NDArray
 from torch import Tensor
 
-from butfor.influence import decisions, diagnosis
+from butfor.influence.decisions import (
+    Calibration,
+    conformal_p_values,
+    decide_influenced,
+    describe_nonrandom,
+    rank_p_values,
+)
+from butfor.influence.diagnosis import FEWEST, GROUPS, Diagnosis, diagnose_entity
 from butfor.influence.network_choice import fit_network, split_inputs
 from butfor.influence.scoring import (
     ScoreConfig,
@@ -22,21 +36,12 @@ from butfor.influence.scoring import (
     score_actions,
     score_states,
 )
-from butfor.models.dynamics import (
-    GaussianDynamics,
-    ModelConfig,
-    checked_table,
-    entity_dims,
-    obs_range,
-    split_table,
-    target_scale,
-    training_table,
-)
+from butfor.models.dynamics import GaussianDynamics, ModelConfig
 from butfor.models.fitting import FOR_ANY_DATA, FitConfig, Fitting
 from butfor.models.networks import make_generators
-from butfor.runs.files import load_tensors, save_tensors
-from butfor.spaces.action_checks import check_count, warn_untried
-from butfor.spaces.actions import ActionLaw
+from butfor.models.tables import Units, split_table
+from butfor.models.weights import choose_replica, reading_weights, save_weights, units_of_header
+from butfor.spaces.actions import ActionLaw, warn_untried
 from butfor.spaces.arrays import (
     Array,
     check_entities,
@@ -52,30 +57,39 @@ FORMAT_VERSION = 2
 
 
 class Influence:
-    """CAI for anyone's data: fit it on transitions, then ask how much the action matters in any state.
+    """CAI of a fitted transition model: how much the action matters for each entity, in any state.
 
-    >>> Influence.fit(obs, action, next_obs, entities={"cube": [3, 4, 5]}).score(obs)["cube"]  # [N], in nats
+    >>> influence = Influence.fit(obs, action, next_obs, entities="cube=3:6")
+    >>> influence.score(obs)["cube"]  # [N], in nats
+
+    Methods take numpy or torch arrays and return the same kind, one array per entity.
+
+    Attributes:
+        model: the fitted networks; its replicas are the members of an ensemble.
+        units: how observations, actions and changes are scaled.
+        law: the uniform distribution of the actions that are tried.
+        entities: columns of the observation by name.
+        scoring: how CAI is estimated.
+        calibration: what `decide` needs, by entity; empty before `calibrate`.
     """
 
     def __init__(
-        self,
-        model: GaussianDynamics,
-        law: ActionLaw,
-        entities: Mapping[str, Sequence[int]],
-        scale: Sequence[float],
-        scoring: ScoreConfig = ScoreConfig(),
-        seed: int = 0,
-        obs_center: Sequence[float] | None = None,
-        obs_spread: Sequence[float] | None = None,
+        self, model: GaussianDynamics, units: Units, scoring: ScoreConfig = ScoreConfig(), seed: int = 0
     ) -> None:
-        self.model, self.law, self.scoring, self.seed = model.eval(), law, scoring, seed
-        self.entities = {name: list(columns) for name, columns in entities.items()}
-        self.scale = list(scale)  # of each target column, in the order of `target_columns`
-        self.obs_center = list(obs_center or [0.0] * model.obs_size)
-        self.obs_spread = list(obs_spread or [1.0] * model.obs_size)
-        self.calibration: dict[str, decisions.Calibration] = {}  # by entity; empty before `calibrate`
-        self._stream = make_generators([seed], model.mean_head.weight.device)[0]
-        self._dims = entity_dims(self.entities)
+        self.model = model.eval()
+        self.units = units
+        self.law = units.law
+        self.entities = units.entities
+        self.scoring = scoring
+        self.seed = seed
+        self.calibration: dict[str, Calibration] = {}
+        self._dims = units.dims
+        self._stream = make_generators([seed], self.device)[0]  # of the actions that `best_action` tries
+
+    @property
+    def device(self) -> torch.device:
+        """Where scores are computed."""
+        return self.model.mean_head.weight.device
 
     @classmethod
     def fit(
@@ -95,73 +109,114 @@ class Influence:
         device: torch.device | str = "cpu",
         progress: Callable[[Fitting], None] | None = None,
     ) -> "Influence":
-        """Learns p(s'_j | s, a) from transitions obs [N, D], action [N, A] (or integers [N]), next_obs [N, D].
+        """Learn p(s'_j | s, a) from transitions.
 
-        `entities` names sets of columns of `next_obs`. `action_space` gives the bounds within which actions are tried
-        (default: the smallest box around the data). `validation` is a share of the transitions, or other transitions.
-        `members` networks predict as one, unsure where they disagree. `progress` is called after every validation.
-        Without a `model`, the network is the paper's, which is smooth; if that explains less than half of an entity's
-        held-out change, or promises influence that this does not show, a steep one (`models.dynamics.STEEP`) is fitted,
-        too (up to twice the time; `progress` gets a second `Fitting`), and kept if what happened is clearly likelier.
+        Args:
+            obs: states [N, D].
+            action: actions [N, A], or integers [N] for discrete actions.
+            next_obs: the states that followed [N, D].
+            entities: columns of the observation by name, such as {"cube": [3, 4, 5]} or "cube=3:6".
+            action_space: bounds of the actions that are tried; default: the smallest box around the data.
+            validation: share of the transitions to hold out for early stopping, or other transitions for it.
+            model: the network. By default it is the paper's, which is smooth. If that explains less than half of an
+                entity's held-out change, or promises influence that held-out transitions do not show, `STEEP` is
+                fitted too (up to twice the time) and kept if it makes these transitions clearly more likely.
+            fitting: optimiser, epochs and early stopping.
+            scoring: how CAI is estimated from the model.
+            members: networks of an ensemble, which is uncertain where they disagree.
+            seed: for the initial weights, the batches, the held-out rows and the tried actions.
+            device: where the networks are fitted and scores are computed.
+            progress: called after every validation.
+
+        Returns:
+            The fitted `Influence`.
+
+        Raises:
+            ValueError: the arrays do not fit together, are too few, or contain NaN or infinite values.
+            TypeError: an argument is of a type that cannot be used.
         """
         if members < 1:
             raise ValueError(f"members must be at least 1; got {members}.")
         transitions = check_transitions(obs, action, next_obs)
-        columns = check_entities(entities, *transitions[::2])
-        law = check_count(ActionLaw.from_data(transitions[1]) if action_space is None else ActionLaw.of(action_space))
+        columns = check_entities(entities, transitions[0], transitions[2])
+        law = ActionLaw.from_data(transitions[1], action_space)
         law.check("action", transitions[1])
         warn_untried(law, transitions[1])
-        scale = target_scale(transitions, columns, model or ModelConfig())
-        center, spread = obs_range(transitions[0])
-        table = training_table(transitions, law, columns, scale, device, center, spread)
+        units = Units.measure(transitions, columns, law, None if model is None else model.target_scale)
+        train = units.table(transitions, device)
         if isinstance(validation, float | int):
-            train, held_out = split_table(table, validation, seed)
+            train, held_out = split_table(train, validation, seed)
         else:
-            what, units = "validation must be a share or", (scale, center, spread)
-            train, held_out = table, checked_table(what, validation, law, columns, device, units)
+            held_out = units.checked_table("validation must be a share or", validation, device)
         seeds = [seed * 1000 + member for member in range(members)]
-        network = fit_network(train, held_out, len(center), entity_dims(columns), model, fitting, seeds, progress)
-        return cls(network, law, columns, scale.tolist(), scoring, seed, center.tolist(), spread.tolist())
+        network = fit_network(train, held_out, units, model, fitting, seeds, progress)
+        return cls(network, units, scoring, seed)
 
     def score(self, obs: Array, generator: torch.Generator | None = None) -> dict[str, Any]:
-        """CAI of each state, one array [N] an entity, in nats, at most log K.
+        """Compute the CAI of each state (equation 3).
 
-        The same call gives the same numbers unless a `generator` for the tried actions is passed in; each row has its
-        own actions, so a state's score varies a little with its row.
+        Args:
+            obs: states [N, D].
+            generator: draws the tried actions; by default the same call gives the same scores.
+
+        Returns:
+            The CAI [N] of each entity in nats, at most log K. Each row has its own actions, so the score of a state
+            varies a little with its row.
         """
-        return self._named(self._scores(obs, generator, self.model.replicas)[0], obs)  # [1, N, J] -> [N, J]
+        return self._by_entity(self._scores(obs, generator, self.model.replicas)[0], obs)  # [1, N, J] -> [N, J]
 
     def spread(self, obs: Array) -> dict[str, Any]:
-        """How far the members disagree: the standard deviation of their scores, one array [N] an entity."""
+        """Compute how far the members disagree.
+
+        Returns:
+            The standard deviation [N] of the members' scores, for each entity.
+        """
         if self.model.replicas < 2:
-            raise ValueError("One member has nobody to disagree with; fit with members=5.")
-        return self._named(self._scores(obs, None, 1).std(0), obs)
+            raise ValueError("`spread` needs at least 2 members; this model has 1. Fit with `members=5`.")
+        return self._by_entity(self._scores(obs, None, 1).std(0), obs)
 
     def action_scores(self, obs: Array, actions: Array) -> dict[str, Any]:
-        """How far each given action's outcome stands out from the mixture over them: actions [N, M, A] -> [N, M]."""
-        states, given = self.model_obs(obs), to_tensor("actions", actions)
-        expected = [states.shape[1], "M", *([] if self.law.count else [self.law.size])]
-        wanted = [given.shape[1] if size == "M" and given.dim() > 1 else size for size in expected]
-        if list(given.shape) != wanted or not given.shape[1]:
-            raise ValueError(f"actions has shape {list(given.shape)}; expected {expected}: M actions for each state.")
+        """Compute how far the outcome of each given action differs from that of the others.
+
+        Args:
+            obs: states [N, D].
+            actions: M actions for each state [N, M, A], or integers [N, M].
+
+        Returns:
+            The KL divergence [N, M] of each action's outcome to the mixture over the M actions, for each entity.
+        """
+        states = self.model_obs(obs)
+        given = to_tensor("actions", actions)
+        count = given.shape[1] if given.dim() > 1 else 0
+        shape = [states.shape[1], count] if self.law.count else [states.shape[1], count, self.law.size]
+        if not count or list(given.shape) != shape:
+            expected = str(shape).replace(f", {count}", ", M", 1)
+            raise ValueError(f"actions has shape {list(given.shape)}; expected {expected}, M actions for each state.")
         check_finite_rows("actions", given)
         self.law.check("actions", given)
         encoded = self.law.encode(given).to(states.device)[None]
         scores = score_actions(self.model, states, encoded, self._dims, self.scoring.form, self.model.replicas)
-        return self._named(scores[0], obs)
+        return self._by_entity(scores[0], obs)
 
     def best_action(
         self, obs: Array, entity: str | None = None, generator: torch.Generator | None = None
     ) -> tuple[Any, Any]:
-        """The most influential of K tried actions, ties broken at random: (action [N, A], score [N]).
+        """Find the most influential of K tried actions, ties broken at random.
 
-        Each call tries other actions than the one before, so that an agent that explores by it does not repeat itself.
+        Args:
+            obs: states [N, D].
+            entity: the entity to influence; may be omitted if there is only one.
+            generator: draws the tried actions; by default each call tries new ones, so that exploration with them
+                does not repeat itself.
+
+        Returns:
+            The actions [N, A] (or integers [N]) and their scores [N].
         """
         if entity is None and len(self.entities) > 1:
             raise ValueError(f"There are several entities; choose one with entity=: {', '.join(self.entities)}.")
         dims = self.dims(entity if entity is not None else next(iter(self.entities)))
-        states, random = self.model_obs(obs), self._stream if generator is None else self._random(generator)
-        action, score = best_tried(self.model, states, self.law, dims, self.scoring, random)
+        random = self._stream if generator is None else self._generator(generator)
+        action, score = best_tried(self.model, self.model_obs(obs), self.law, dims, self.scoring, random)
         return like(self.law.decode(action), obs), like(score, obs)
 
     def calibrate(
@@ -172,185 +227,231 @@ class Influence:
         transitions: Sequence[Array] | None = None,
         redraws: int = 99,
     ) -> "Influence":
-        """Prepares `decide` by data held out from fitting, of one of two kinds; returns this Influence.
+        """Prepare `decide` with data that was not used for fitting: give either `free_obs` or `transitions`.
 
-        `free_obs` [n, D]: states known to be free of influence on every entity, drawn as the free states of later
-        batches will be; `groups` [n] says which are of one episode, for those are alike and count as one. `transitions`
-        (obs, action, next_obs): from states like the later ones, with actions drawn from this Influence's action law
-        (of an episode file, pass only the rows with `sampled` true); each taken action is ranked among `redraws` fresh
-        ones by the likelihood log p(s'_j | s, a) of what happened.
+        Args:
+            free_obs: states [n, D] that are known to be free of influence on every entity, distributed like the free
+                states of later batches.
+            groups: the episode [n] of each free state; states of one episode are similar and count as one.
+            transitions: (obs, action, next_obs) from states like the later ones, with actions drawn from the uniform
+                law (of an episode file, only the rows with `sampled` true). Each taken action is ranked among redrawn
+                ones by log p(s'_j | s, a).
+            redraws: number of redrawn actions per transition.
+
+        Returns:
+            This `Influence`.
         """
+        if (free_obs is None) == (transitions is None):
+            raise ValueError("calibrate needs either free_obs=[n, D] or transitions=(obs, action, next_obs).")
         p_values: dict[str, Any] = {}
-        if free_obs is not None and transitions is None:
-            scores = self.score(free_obs)
-        elif transitions is not None and free_obs is None:
-            states, taken, _, densities = self._held_out(transitions, redraws)
-            if doubt := self._doubt(states, taken):
-                warnings.warn(f"The actions of transitions do not look drawn from the law: {doubt}.", stacklevel=2)
-            scores, ties = self.score(transitions[0]), np.random.default_rng(self.seed)
-            p_values = {name: decisions.rank_p_values(*pair, ties) for name, pair in densities.items()}
+        if transitions is not None:
+            held_out = self._held_out(transitions, redraws)
+            if problem := self._describe_nonrandom(held_out.obs, held_out.action):
+                warnings.warn(f"The actions of transitions do not look random: {problem}.", stacklevel=2)
+            scores = self.score(transitions[0])
+            ties = np.random.default_rng(self.seed)
+            for name, (taken, redrawn) in held_out.densities.items():
+                p_values[name] = rank_p_values(taken, redrawn, ties)
         else:
-            raise ValueError("calibrate needs exactly one of free_obs=[n, D] and transitions=(obs, action, next_obs).")
-        like_ones = None if groups is None else np.unique(_numpy(groups), return_inverse=True)[1]
-        self.calibration = {n: decisions.Calibration(_numpy(scores[n]), p_values.get(n), like_ones) for n in scores}
+            assert free_obs is not None
+            scores = self.score(free_obs)
+        numbered = None if groups is None else np.unique(_numpy(groups), return_inverse=True)[1]
+        self.calibration = {
+            name: Calibration(_numpy(score), p_values.get(name), numbered) for name, score in scores.items()
+        }
         return self
 
     def decide(self, obs: Array, false_discovery_rate: float = 0.05) -> dict[str, Any]:
-        """In which states the action matters: true or false [N] for each entity.
+        """Decide in which states the action matters; needs `calibrate` first.
 
-        Of those called true, an expected share of at most `false_discovery_rate` is free of influence: within this
-        batch after calibrating with free states, in states like those of calibration after calibrating with
-        transitions.
+        Args:
+            obs: states [N, D].
+            false_discovery_rate: the largest expected share of false decisions among those that are true. It holds
+                within this batch after calibration with free states, and for states like those of calibration after
+                calibration with transitions.
+
+        Returns:
+            True or false [N] for each entity.
         """
-        scores, decided = self.score(obs), {}
+        scores = self.score(obs)
+        decided = {}
         for name, calibration in self._calibrated().items():
-            flags = decisions.decide(calibration, _numpy(scores[name]), false_discovery_rate, name)
+            flags = decide_influenced(calibration, _numpy(scores[name]), false_discovery_rate, name)
             decided[name] = like(torch.from_numpy(flags), obs)
         return decided
 
     def p_values(self, obs: Array) -> dict[str, Any]:
-        """How rare so high a score is among free states: conformal p-values [N] for each entity."""
-        known = self._calibrated()
-        if any(calibration.p_values is not None for calibration in known.values()):
-            raise ValueError("p_values needs free states; calibrate(free_obs=...) with some.")
-        scores = {name: _numpy(score) for name, score in self.score(obs).items()}
-        p_values = {
-            name: decisions.conformal_p_values(known[name].scores, score, known[name].groups)
-            for name, score in scores.items()
-        }
-        return {name: like(torch.from_numpy(values), obs) for name, values in p_values.items()}
+        """Compute how rare such a high score is among free states; needs `calibrate(free_obs=...)` first.
+
+        Returns:
+            Conformal p-values [N] for each entity.
+        """
+        calibrated = self._calibrated()
+        if any(calibration.p_values is not None for calibration in calibrated.values()):
+            raise ValueError("p_values needs free states; call calibrate(free_obs=...).")
+        scores = self.score(obs)
+        found = {}
+        for name, calibration in calibrated.items():
+            values = conformal_p_values(calibration.scores, _numpy(scores[name]), calibration.groups)
+            found[name] = like(torch.from_numpy(values), obs)
+        return found
 
     def diagnose(
         self, obs: Array, action: Array, next_obs: Array, sampled: Array | None = None
-    ) -> dict[str, diagnosis.Diagnosis]:
-        """Whether the scores can be trusted, from held-out transitions: checks of the model for each entity.
+    ) -> dict[str, Diagnosis]:
+        """Check on held-out transitions whether the scores can be trusted.
 
-        What the action tells can be judged only where it was drawn from the action law, not chosen by a policy that
-        sees the state: `sampled` [N] says where. Without it all count as drawn, and a doubt about that is a finding.
+        Args:
+            obs: states [N, D].
+            action: actions [N, A], or integers [N].
+            next_obs: the states that followed [N, D].
+            sampled: where the action was drawn at random [N] instead of chosen by a policy; the effect of actions can
+                be judged only there. By default everywhere; actions that do not look random are then reported.
+
+        Returns:
+            The checks of the model for each entity.
         """
-        states, taken, target, densities = self._held_out((obs, action, next_obs), self.scoring.actions)
-        predicted = predict_moments(self.model, states, taken)
-        drawn = np.ones(len(taken), dtype=bool) if sampled is None else _numpy(sampled).astype(bool)
-        if drawn.shape != (len(taken),):
-            raise ValueError(f"sampled has shape {list(drawn.shape)}; expected [{len(taken)}].")
-        if sampled is not None and drawn.sum() < diagnosis.GROUPS:
-            need = f"at least {diagnosis.GROUPS} are needed, better {diagnosis.FEWEST}"
-            raise ValueError(f"sampled is true in {drawn.sum()} of {len(taken)} rows; {need}.")
-        doubt = self._doubt(states[:, drawn], taken[torch.from_numpy(drawn).to(taken.device)])
-        scoring, random = dataclasses.replace(self.scoring, extreme=0.0), [self._random(None)]  # as what is redrawn
-        scores = score_states(self.model, states, self.law, self._dims, scoring, random, self.model.replicas)[0]
+        held_out = self._held_out((obs, action, next_obs), self.scoring.actions)
+        rows = len(held_out.action)
+        drawn = np.ones(rows, dtype=bool) if sampled is None else _numpy(sampled).astype(bool)
+        if drawn.shape != (rows,):
+            raise ValueError(f"sampled has shape {list(drawn.shape)}; expected [{rows}].")
+        if sampled is not None and drawn.sum() < GROUPS:
+            raise ValueError(
+                f"sampled is true in {drawn.sum()} of {rows} rows; at least {GROUPS} are needed, better {FEWEST}."
+            )
+        problem = self._describe_nonrandom(held_out.obs[:, drawn], held_out.action[torch.from_numpy(drawn)])
+        scoring = dataclasses.replace(self.scoring, extreme=0.0)  # uniform, like the redrawn actions
+        scores = score_states(
+            self.model, held_out.obs, self.law, self._dims, scoring, [self._generator(None)], self.model.replicas
+        )[0]  # [N, J]
+        mean, variance = predict_moments(self.model, held_out.obs, held_out.action)
         found = {}
         for name, dims, score in zip(self.entities, self._dims, scores.T, strict=True):
-            change, mean, variance = (_numpy(part[:, dims]) for part in (target, *predicted))
-            told = (*densities[name], _numpy(score), _numpy(taken), bool(self.law.count))
-            asked = (drawn, doubt, self.scoring.extreme, not self.model.config.spectral_norm_hidden)
-            found[name] = diagnosis.diagnose(change, mean, variance, *told, *asked)
+            taken, redrawn = held_out.densities[name]
+            found[name] = diagnose_entity(
+                target=_numpy(held_out.target[:, dims]),
+                mean=_numpy(mean[:, dims]),
+                variance=_numpy(variance[:, dims]),
+                log_likelihood=taken,
+                log_redrawn=redrawn,
+                score=_numpy(score),
+                action=_numpy(held_out.action),
+                discrete=bool(self.law.count),
+                drawn=drawn,
+                doubt=problem,
+                extreme=self.scoring.extreme,
+                steep=not self.model.config.spectral_norm_hidden,
+            )
         return found
 
     def save(self, path: Path | str) -> None:
-        """Writes one safetensors file with a JSON header; nothing in it is executable."""
-        header = {
-            "kind": "influence",
-            "format": FORMAT_VERSION,
+        """Write one safetensors file with a JSON header; nothing in it is executable."""
+        header = dataclasses.asdict(self.units) | {
             "obs_size": self.model.obs_size,
-            "law": dataclasses.asdict(self.law),
-            "entities": self.entities,
-            "scale": self.scale,
             "model": dataclasses.asdict(self.model.config),
             "scoring": dataclasses.asdict(self.scoring),
             "seed": self.seed,
-            "obs_center": self.obs_center,
-            "obs_spread": self.obs_spread,
         }
-        kept = {name: torch.from_numpy(values) for name, values in decisions.pack(self.calibration).items()}
-        save_tensors(path, self.model.state_dict() | kept, header)
+        tensors = dict(self.model.state_dict())
+        for name, calibration in self.calibration.items():
+            for part, values in dataclasses.asdict(calibration).items():
+                if values is not None:
+                    tensors[f"calibration.{part}.{name}"] = torch.from_numpy(values)
+        save_weights(path, "influence", FORMAT_VERSION, tensors, header)
 
     @classmethod
     def load(cls, path: Path | str, device: torch.device | str = "cpu", replica: int | None = None) -> "Influence":
-        """Reads what `save` wrote: all replicas as one ensemble, or one alone, without the calibration."""
-        tensors, header = load_tensors(path)
-        kept = {name: tensors.pop(name).numpy() for name in list(tensors) if name.startswith("calibration.")}
-        if header.get("kind") != "influence":
-            raise ValueError(f"{path} holds {header.get('kind')!r}, not a saved Influence.")
-        if header.get("format") not in (1, FORMAT_VERSION):
-            raise ValueError(f"{path} has format {header.get('format')}; this version reads format {FORMAT_VERSION}.")
-        try:
-            law = ActionLaw.of_file(path, header)
-            count = len(tensors["mean_head.weight"])
-            if replica is not None:
-                if replica not in range(count):
-                    raise ValueError(f"{path} holds {count} replicas, counted from 0; there is no replica {replica}.")
-                tensors = {name: value[replica : replica + 1] for name, value in tensors.items()}
+        """Load what `save` wrote.
+
+        Args:
+            path: the file, such as `influence.safetensors` of a run folder.
+            device: where scores are computed.
+            replica: load only this replica, such as one seed of a run, without the calibration. By default all
+                replicas are loaded as one ensemble.
+
+        Raises:
+            FileNotFoundError: there is no such file.
+            ValueError: the file is not a complete `Influence`.
+        """
+        with reading_weights(path, "influence", FORMAT_VERSION) as (tensors, header):
+            calibration = {name: tensors.pop(name).numpy() for name in list(tensors) if name.startswith("calibration.")}
+            tensors = choose_replica(tensors, len(tensors["mean_head.weight"]), replica)
+            units = units_of_header(header)
             generators = make_generators([0] * len(tensors["mean_head.weight"]))
-            config, scoring = ModelConfig(**header["model"]), ScoreConfig(**header["scoring"])
-            model = GaussianDynamics(header["obs_size"], law.size, len(header["scale"]), config, generators)
+            config = ModelConfig(**header["model"])
+            model = GaussianDynamics(header["obs_size"], units.law.size, len(units.scale), config, generators)
             model.load_state_dict(tensors)
-            rest = {name: header[name] for name in ("seed", "obs_center", "obs_spread")}
-            influence = cls(model.to(device), law, header["entities"], header["scale"], scoring, **rest)
-            if replica is None:
-                influence.calibration = decisions.unpack(kept, influence.entities)
+            influence = cls(model.to(device), units, ScoreConfig(**header["scoring"]), header["seed"])
+            if calibration and replica is None:
+                for name in influence.entities:
+                    scores = calibration[f"calibration.scores.{name}"]
+                    rest = [calibration.get(f"calibration.{part}.{name}") for part in ("p_values", "groups")]
+                    influence.calibration[name] = Calibration(scores, *rest)
             return influence
-        except (KeyError, IndexError, TypeError, RuntimeError) as error:
-            raise ValueError(f"{path} does not hold the weights that its header describes: {error}") from error
 
     def dims(self, entity: str) -> list[int]:
-        """Where an entity's columns stand in what the model predicts."""
+        """The place of an entity's columns in what the model predicts."""
         if entity not in self.entities:
             raise ValueError(f"There is no entity {entity!r}; the entities are {', '.join(self.entities)}.")
         return self._dims[list(self.entities).index(entity)]
 
     def model_obs(self, obs: Array) -> Tensor:
-        """States as the model wants them: [R, N, D], without copying for the replicas."""
-        table = check_table("obs", obs, self.model.obs_size)
-        units = torch.tensor([self.obs_center, self.obs_spread], dtype=torch.float64, device=table.device)
-        table = ((table - units[0]) / units[1]).to(self.model.mean_head.weight.device, torch.float32)
+        """States [N, D] as the model sees them [R, N, D], without copies for the replicas."""
+        table = self.units.standardize(check_table("obs", obs, self.model.obs_size)).to(self.device)
         return table.expand(self.model.replicas, -1, -1)
 
     def _scores(self, obs: Array, generator: torch.Generator | None, members: int) -> Tensor:
-        """The CAI that each group of `members` gives each state, for the same actions: [R / members, N, J]."""
-        random = [self._random(generator)]
+        """The CAI of each state from each group of `members` networks, for the same actions: [R / members, N, J]."""
+        random = [self._generator(generator)]
         return score_states(self.model, self.model_obs(obs), self.law, self._dims, self.scoring, random, members)
 
-    def _held_out(
-        self, transitions: Sequence[Array], redraws: int
-    ) -> tuple[Tensor, Tensor, Tensor, dict[str, tuple[np.ndarray[Any, Any], np.ndarray[Any, Any]]]]:
-        """States [R, N, D], actions [N, A], targets [N, d]; log p(s'_j | s, a) of taken [N], redrawn actions [N, M]."""
-        device = self.model.mean_head.weight.device
-        units = [torch.tensor(one, dtype=torch.float64) for one in (self.scale, self.obs_center, self.obs_spread)]
-        inputs, target = checked_table("transitions must be", transitions, self.law, self.entities, device, units)
-        states, taken = split_inputs(self.model, inputs)
-        random = make_generators([self.seed + 1], device)[0]  # not the stream that the scores' actions come from
-        tried, is_taken = hide_among_redrawn(self.law, taken, redraws, random)
+    def _held_out(self, transitions: Sequence[Array], redraws: int) -> "_HeldOut":
+        """Prepare held-out transitions, with the likelihood of what happened under redrawn actions."""
+        inputs, target = self.units.checked_table("transitions must be", transitions, self.device)
+        obs, action = split_inputs(self.model, inputs)
+        random = make_generators([self.seed + 1], self.device)[0]  # not the stream of the scores' actions
+        tried, is_taken = hide_among_redrawn(self.law, action, redraws, random)
         densities = {}
         for name, dims in zip(self.entities, self._dims, strict=True):
-            density = log_density(self.model, states, tried[None], target, dims)  # [N, M + 1]
-            densities[name] = _numpy(density[is_taken]), _numpy(density[~is_taken].unflatten(0, (-1, redraws)))
-        return states, taken, target, densities
+            density = log_density(self.model, obs, tried[None], target, dims)  # [N, M + 1]
+            redrawn = density[~is_taken].unflatten(0, (-1, redraws))
+            densities[name] = _numpy(density[is_taken]), _numpy(redrawn)
+        return _HeldOut(obs, action, target, densities)
 
-    def _doubt(self, states: Tensor, taken: Tensor) -> str | None:
-        """What speaks against these actions having been drawn from the law."""
-        return decisions.not_random(_numpy(taken), _numpy(states[0]), bool(self.law.count))
+    def _describe_nonrandom(self, obs: Tensor, action: Tensor) -> str | None:
+        return describe_nonrandom(_numpy(action), _numpy(obs[0]), bool(self.law.count))
 
-    def _calibrated(self) -> dict[str, decisions.Calibration]:
+    def _calibrated(self) -> dict[str, Calibration]:
         if not self.calibration:
-            need = (
-                "free_obs= (states known to be free of influence) or transitions= (held-out ones with random actions)"
+            raise ValueError(
+                "This Influence is not calibrated; first call calibrate with free_obs= (states known to be free of "
+                "influence) or transitions= (held-out ones with random actions)."
             )
-            raise ValueError(f"This Influence is not calibrated; call calibrate with {need} first.")
         return self.calibration
 
-    def _random(self, generator: torch.Generator | None) -> torch.Generator:
-        device = self.model.mean_head.weight.device
-        if generator is None:
-            return make_generators([self.seed], device)[0]
-        if not isinstance(generator, torch.Generator) or generator.device.type != device.type:
-            raise TypeError(f"generator is {generator!r}; expected a torch.Generator on {device}.")
-        return generator
+    def _generator(self, given: torch.Generator | None) -> torch.Generator:
+        """The user's generator, or by default one that starts at the seed."""
+        if given is None:
+            return make_generators([self.seed], self.device)[0]
+        if not isinstance(given, torch.Generator) or given.device.type != self.device.type:
+            raise TypeError(f"generator is {given!r}; expected a torch.Generator on {self.device}.")
+        return given
 
-    def _named(self, scores: Tensor, given: Array) -> dict[str, Any]:
+    def _by_entity(self, scores: Tensor, given: Array) -> dict[str, Any]:
         return {name: like(scores[..., j], given) for j, name in enumerate(self.entities)}
 
 
-def _numpy(values: Any) -> np.ndarray[Any, Any]:
-    """A tensor as an array; an array as it is."""
+@dataclass(frozen=True)
+class _HeldOut:
+    """Held-out transitions as the model sees them."""
+
+    obs: Tensor  # [R, N, D]
+    action: Tensor  # [N, A]
+    target: Tensor  # [N, d]
+    densities: dict[str, tuple[NDArray[Any], NDArray[Any]]]
+    """log p(s'_j | s, a) of the taken action [N] and of redrawn ones [N, M], by entity"""
+
+
+def _numpy(values: Any) -> NDArray[Any]:
     return values.cpu().numpy() if isinstance(values, Tensor) else np.asarray(values)

@@ -201,7 +201,9 @@ def action_drawer(
     count = law.count or config.actions * (2 if config.separate_mixture else 1)
     if law.count or config.sampling == "sobol":
         seeds = [int(torch.randint(2**31, (1,), generator=g, device=g.device)) for g in generators]
-        sets = [law.shared(count, seed, g.device, config.extreme) for seed, g in zip(seeds, generators, strict=True)]
+        sets = [
+            law.draw_shared(count, seed, g.device, config.extreme) for seed, g in zip(seeds, generators, strict=True)
+        ]
         shared = torch.cat(sets)  # [generators, 1, K, A]
         return count, lambda start, stop: shared
     return count, lambda start, stop: law.draw(stop - start, count, generators, config.extreme)

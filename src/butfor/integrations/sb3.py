@@ -18,9 +18,10 @@ from torch import Tensor
 from butfor.influence.influence import Influence
 from butfor.influence.learner import InfluenceLearner
 from butfor.influence.scoring import ScoreConfig
-from butfor.models.dynamics import ModelConfig, Transitions, target_scale
+from butfor.models.dynamics import ModelConfig
 from butfor.models.fitting import FOR_ANY_DATA, FitConfig, make_optimizer
 from butfor.models.networks import make_generators
+from butfor.models.tables import Transitions, target_scale
 from butfor.spaces.arrays import FEWEST_TRANSITIONS
 from butfor.training.exploration import ExploreConfig, draw_noise, explore
 
@@ -64,10 +65,10 @@ class _BufferLearner(InfluenceLearner):
         self.device = influence.model.mean_head.weight.device
         self._optimizer = make_optimizer(influence.model, self.fitting)
 
-    def _start(self, transitions: Transitions, scale: Tensor) -> tuple[Influence, torch.optim.Optimizer]:
+    def _start(self, transitions: Transitions) -> tuple[Influence, torch.optim.Optimizer]:
         if self.keeps_units and self.influence is not None and self._optimizer is not None:
             return self.influence, self._optimizer
-        return super()._start(transitions, scale)
+        return super()._start(transitions)
 
 
 class InfluenceCallback(BaseCallback):
@@ -174,7 +175,7 @@ class InfluenceCallback(BaseCallback):
         transitions = learner.transitions()
         if len(transitions[0]) < FEWEST_TRANSITIONS:
             return
-        still = target_scale(transitions, buffer.entities, ModelConfig()) == 1  # only rounding varies
+        still = target_scale(transitions, buffer.entities) == 1  # only rounding varies
         if before is None and bool(still.all()):
             text = f"The entity {buffer.entities} has not moved yet; the influence model waits until it does."
             warnings.warn(text, stacklevel=2)

@@ -15,9 +15,8 @@ from stable_baselines3.her.her_replay_buffer import HerReplayBuffer
 from torch import Tensor
 
 from butfor.influence.influence import Influence
-from butfor.models.dynamics import Transitions
-from butfor.spaces.action_checks import other_actions
-from butfor.spaces.actions import ActionLaw, from_unit
+from butfor.models.tables import Transitions
+from butfor.spaces.actions import ActionLaw, describe_mismatch, from_unit
 from butfor.spaces.entities import entity_columns
 from butfor.spaces.observations import GOAL_PARTS
 from butfor.training.bonus import BonusConfig, add_bonus
@@ -73,7 +72,7 @@ class InfluenceReplayBuffer(HerReplayBuffer):
                 "as 'cube=observation:3:6'."
             ) from error
         self.entities = entity_columns(words if "=" in words else f"entity={words}", {"observation": shape[0]})
-        self.law = ActionLaw.of(action_space)
+        self.law = ActionLaw.from_space(action_space)
         self.bonus = BonusConfig(weight=bonus, cap=cap, ceiling=ceiling)
         super().__init__(buffer_size, observation_space, action_space, env, **her)
         self.prioritised = priority
@@ -102,7 +101,7 @@ class InfluenceReplayBuffer(HerReplayBuffer):
                 f"The influence model is for {influence.model.obs_size} columns and entities {influence.entities}; the "
                 f"buffer has {size} columns and the entity {list(columns)}. Fit one on this world's 'observation'."
             )
-        if wrong := other_actions(influence.law, self.law):
+        if wrong := describe_mismatch(influence.law, self.law):
             raise ValueError(f"{wrong} Fit it on this world's actions, with action_space=env.action_space.")
         self.influence, self.name = influence, same[0]
 

@@ -19,8 +19,7 @@ from butfor.influence.learner import InfluenceLearner
 from butfor.influence.scoring import ScoreConfig
 from butfor.models.dynamics import ModelConfig
 from butfor.models.fitting import FOR_ANY_DATA, FitConfig
-from butfor.spaces.action_checks import other_actions
-from butfor.spaces.actions import ActionLaw
+from butfor.spaces.actions import ActionLaw, describe_mismatch
 from butfor.spaces.arrays import FEWEST_TRANSITIONS
 from butfor.spaces.entities import Entities, entity_columns
 from butfor.spaces.observations import choose_parts, flatten_parts
@@ -112,12 +111,12 @@ class StepInfluence:
         self.learner: InfluenceLearner | None = None
         if entities is not None:
             self.learner = InfluenceLearner(
-                sum(self.sizes.values()), action_space, entity_columns(entities, self.sizes), memory=memory,
+                sum(self.sizes.values()), action_space, entity_columns(entities, self.sizes), buffer_size=memory,
                 model=model, fitting=fitting, scoring=scoring, seed=seed, device=device,
             )  # fmt: skip
             self.names = list(self.learner.entities)
         elif self._saved is not None:
-            if wrong := other_actions(self._saved.law, ActionLaw.of(action_space)):
+            if wrong := describe_mismatch(self._saved.law, ActionLaw.from_space(action_space)):
                 raise ValueError(
                     f"{wrong} Fit it with action_space=env.action_space, or, where a wrapper such as RescaleAction "
                     "changes the actions, put this one inside: RescaleAction(InfluenceWrapper(env, ...), ...)."

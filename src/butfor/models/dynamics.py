@@ -1,29 +1,27 @@
-"""The transition model p(s'_j | s, a): a Gaussian network for R replicas, and the tables it learns from."""
+"""The transition model p(s'_j | s, a): a network for R replicas that predicts Gaussians."""
 
 import math
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
 import torch
 from torch import Tensor, nn
 
 from butfor.models.networks import ACTIVATIONS, ACTIVATIONS_IN_PLACE, Activation, InputNorm, Linear
-from butfor.spaces.actions import ActionLaw
-from butfor.spaces.arrays import Array, change_rounding, check_table, check_transitions
-
-STIRRED = 1e-12  # the least spread of a column that is not constant
+from butfor.models.tables import Table
+from butfor.runs.config import check_between, check_choices, check_least, check_positive
 
 
 @dataclass(frozen=True)
 class ModelConfig:
-    """The Gaussian network. Defaults are the paper's for detection on Fetch; presets hold those of each world."""
+    """The Gaussian network. Defaults are the paper's for detection on Fetch; presets have those of each environment."""
 
     layers: int = 3
     """hidden layers"""
     width: int = 256
     """units of each hidden layer"""
     activation: Activation = "relu"
-    """what follows each hidden layer"""
+    """activation after each hidden layer"""
     normalize_input: bool = True
     """batch normalisation of states and actions, without learnable parameters"""
     spectral_norm_hidden: bool = True
@@ -40,22 +38,21 @@ class ModelConfig:
     """beta-NLL: each dimension's term is weighted by its detached variance to this power (0: plain likelihood)"""
 
     def __post_init__(self) -> None:
-        if self.layers < 1 or self.width < 1:
-            raise ValueError(f"layers and width must be at least 1; got layers={self.layers}, width={self.width}.")
-        if self.activation not in ACTIVATIONS:
-            raise ValueError(f"activation is {self.activation!r}; it must be one of {', '.join(ACTIVATIONS)}.")
-        if not 0 < self.min_variance < self.max_variance:
+        check_least(self, 1, "layers", "width")
+        check_choices(self, "activation")
+        check_positive(self, "min_variance")
+        check_between(self, 0, 1, "beta")
+        if not self.min_variance < self.max_variance:
             raise ValueError(
-                f"min_variance must lie between 0 and max_variance; got {self.min_variance} and {self.max_variance}."
+                f"ModelConfig.min_variance must be less than max_variance; got {self.min_variance} and "
+                f"{self.max_variance}."
             )
-        if self.target_scale is not None and not self.target_scale > 0:
-            raise ValueError(f"target_scale must be positive; got {self.target_scale}.")
-        if not 0 <= self.beta <= 1:
-            raise ValueError(f"beta must lie between 0 (plain likelihood) and 1; got {self.beta}.")
+        if self.target_scale is not None:
+            check_positive(self, "target_scale")
 
 
 STEEP = ModelConfig(spectral_norm_hidden=False, beta=0.5)
-"""A network that may change abruptly, and a likelihood that attends to what is hard to predict."""
+"""A network whose predictions may change abruptly, with a loss that gives hard-to-predict changes more weight."""
 
 Predictor = Callable[[Tensor, Tensor], tuple[Tensor, Tensor]]
 """obs [R, N, D], actions [R or 1, N or 1, K, A] -> mean, variance [R, N, K, d] of the scaled change."""
@@ -73,7 +70,9 @@ class GaussianDynamics(nn.Module):
         generators: Sequence[torch.Generator],
     ) -> None:
         super().__init__()
-        self.obs_size, self.target_size, self.config = obs_size, target_size, config
+        self.obs_size = obs_size
+        self.target_size = target_size
+        self.config = config
         self.replicas = len(generators)
         inputs = obs_size + action_size
         self.norm = InputNorm(inputs, self.replicas, obs_size) if config.normalize_input else None
@@ -83,12 +82,10 @@ class GaussianDynamics(nn.Module):
         )
         self.mean_head = Linear(config.width, target_size, generators)
         self.variance_head = Linear(config.width, target_size, generators, config.spectral_norm_variance)
-        # softplus(offset) + min_variance = start, so the untrained variance is about 1, or midway where 1 is no option
-        start = (
-            1.0
-            if config.min_variance < 1 < config.max_variance / 2
-            else (config.min_variance + config.max_variance) / 2
-        )
+        # softplus(variance_offset) + min_variance = start, the untrained variance: 1, or midway if 1 is out of range
+        start = 1.0
+        if not config.min_variance < 1 < config.max_variance / 2:
+            start = (config.min_variance + config.max_variance) / 2
         rise = start - config.min_variance
         self.variance_offset = rise + math.log(-math.expm1(-rise))  # the inverse of softplus, without overflow
 
@@ -120,9 +117,9 @@ class GaussianDynamics(nn.Module):
 
     @torch.no_grad()
     def predictor(self) -> Predictor:
-        """Prepares the weights once and gives what predicts K actions in each state, without gradients.
+        """Prepare the weights once and return a function that predicts K actions in each state, without gradients.
 
-        The first layer is affine, so its state part is computed once a state; the two heads are one narrow product.
+        The first layer is affine, so its state part is computed once per state; the two heads are one product.
         """
         if self.training:
             raise RuntimeError("predictor was called in training mode; call .eval() on the model first.")
@@ -141,36 +138,26 @@ class GaussianDynamics(nn.Module):
                 obs, actions = self.norm.frozen(obs, 0), self.norm.frozen(actions, self.obs_size)
             from_obs = torch.baddbmm(first_bias, obs, first[:, : self.obs_size])  # [R, N, width]
             from_action = torch.bmm(actions, first[:, self.obs_size :])  # [R, N * K or K, width]
-            x = from_obs.unsqueeze(2) + from_action.unflatten(
-                1, (from_action.shape[1] // count, count)
-            )  # [R, N, K, width]
+            by_state = from_action.unflatten(1, (from_action.shape[1] // count, count))  # [R, N or 1, K, width]
+            x = from_obs.unsqueeze(2) + by_state  # [R, N, K, width]
             x = activation_(x).flatten(1, 2)  # [R, N * K, width]
             for weight, bias in layers[1:]:
                 x = activation_(torch.baddbmm(bias, x, weight))
             output = torch.baddbmm(head_bias, head_weight, x.mT)  # [R, 2d, N * K], each dimension a plane
-            mean, raw = (
-                output.view(self.replicas, 2 * self.target_size, states, count)
-                .movedim(1, -1)
-                .split(self.target_size, -1)
-            )
-            return mean, self._variance(raw)
+            output = output.view(self.replicas, 2 * self.target_size, states, count).movedim(1, -1)
+            mean, raw_variance = output.split(self.target_size, -1)
+            return mean, self._variance(raw_variance)
 
         return predict
 
 
-Transitions = tuple[Tensor, Tensor, Tensor]
-"""obs [N, D], action [N, A] or integers [N], next_obs [N, D]."""
-Table = tuple[Tensor, Tensor]
-"""What a model learns from: inputs [N, D + A] and targets [N, d]."""
-
-
-def begin_network(
+def make_network(
     obs_size: int, table: Table, config: ModelConfig, generators: Sequence[torch.Generator]
 ) -> GaussianDynamics:
-    """A fresh network on the device of the table that it is to learn; a steady drift it need not learn.
+    """An untrained network on the device of its table; its bias already predicts the mean change.
 
-    Numbers of the action that never vary count for nothing from the first batch on, not only once the running
-    statistics, which start at a variance of 1, have forgotten their start: the best weights may be early ones.
+    Action columns that never vary get a running variance of 0, so that they have no effect from the first batch on:
+    the running statistics start at a variance of 1, and the best weights may be early ones.
     """
     inputs, target = table
     actions = inputs[:, obs_size:]
@@ -180,79 +167,3 @@ def begin_network(
         if network.norm is not None:
             network.norm.variance[..., obs_size:] *= (actions != actions[:1]).any(0)
     return network
-
-
-def target_columns(entities: Mapping[str, Sequence[int]]) -> list[int]:
-    """The columns of next_obs that the model predicts: the union of the entities' columns."""
-    return sorted({column for entity in entities.values() for column in entity})
-
-
-def entity_dims(entities: Mapping[str, Sequence[int]]) -> list[list[int]]:
-    """Where each entity's columns stand in what the model predicts."""
-    columns = target_columns(entities)
-    return [[columns.index(column) for column in entity] for entity in entities.values()]
-
-
-def target_scale(transitions: Transitions, entities: Mapping[str, Sequence[int]], config: ModelConfig) -> Tensor:
-    """The factor on each target: as configured, or 1 / standard deviation (1 where only rounding varies) -> [d]."""
-    obs, next_obs = (table[:, target_columns(entities)] for table in transitions[::2])
-    deviation = (next_obs.double() - obs.double()).std(0)
-    if config.target_scale is not None:
-        return torch.full_like(deviation, config.target_scale)
-    return torch.where(deviation > change_rounding(obs, next_obs), 1 / deviation, 1.0)
-
-
-def obs_range(obs: Tensor) -> tuple[Tensor, Tensor]:
-    """Mean and standard deviation (1 where constant) of each column in float64, so that units do not matter: [D].
-
-    A column that varies by less than `STIRRED`, as velocities at rest do, counts as constant: it may be 1 later.
-    """
-    deviation = obs.double().std(0)
-    return obs.double().mean(0), torch.where(deviation > STIRRED, deviation, 1.0)
-
-
-def training_table(
-    transitions: Transitions,
-    law: ActionLaw,
-    entities: Mapping[str, Sequence[int]],
-    scale: Tensor,
-    device: torch.device | str,
-    center: Tensor | float = 0.0,
-    spread: Tensor | float = 1.0,
-) -> Table:
-    """Inputs, centred and divided by their spread, and scaled relative targets; all before rounding to float32."""
-    obs, action, next_obs = transitions
-    target = (next_obs - obs)[:, target_columns(entities)] * scale
-    inputs = torch.cat([((obs - center) / spread).float(), law.encode(action)], 1)
-    return inputs.to(device), target.float().to(device)
-
-
-def split_table(table: Table, share: float, seed: int) -> tuple[Table, Table]:
-    """A random share of the rows held out for validation: (train, validation)."""
-    inputs, target = table
-    held_out = max(1, round(share * len(inputs))) if 0 < share < 1 else 0
-    if not 0 < held_out < len(inputs):
-        raise ValueError(f"validation is {share}; expected a share of the transitions that leaves some on both sides.")
-    order = torch.randperm(len(inputs), generator=torch.Generator().manual_seed(seed)).to(inputs.device)
-    rest, chosen = order.split([len(order) - held_out, held_out])
-    return (inputs[rest], target[rest]), (inputs[chosen], target[chosen])
-
-
-def checked_table(
-    what: str,
-    given: Sequence[Array],
-    law: ActionLaw,
-    entities: Mapping[str, Sequence[int]],
-    device: torch.device | str,
-    units: Sequence[Tensor],
-) -> Table:
-    """Other transitions as a table, in units (scale, center, spread); what is wrong with them is named as theirs."""
-    try:
-        obs, action, next_obs = given
-        transitions = check_transitions(obs, action, next_obs, fewest=1)
-        check_table("obs", obs, len(units[1]))
-        law.check("action", transitions[1])
-    except (ValueError, TypeError) as error:
-        raise ValueError(f"{what} (obs, action, next_obs): {error}") from error
-    scale, center, spread = (part.to(transitions[0].device) for part in units)
-    return training_table(transitions, law, entities, scale, device, center, spread)

@@ -1,10 +1,13 @@
-"""The uniform law over an action space: what CAI averages over, and how a model sees an action."""
+"""The law of random actions: the uniform distribution over an action space that CAI averages over.
+
+Networks do not get actions in their own units: `ActionLaw.encode` maps a box to [-1, 1] and makes discrete actions
+one-hot.
+"""
 
 import warnings
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from functools import cache
-from pathlib import Path
 from typing import Any
 
 import gymnasium
@@ -12,104 +15,116 @@ import numpy as np
 import torch
 from torch import Tensor
 
+MOST_ACTIONS = 1_000  # discrete actions: each one is tried in each state
+FEW = 20  # rows of a discrete action below which it is reported as rare, if they are also below a fifth of its share
+Bounds = tuple[Tensor, Tensor]
+"""The lowest and the highest action, [A] each."""
+
 
 @dataclass(frozen=True)
 class ActionLaw:
-    """Uniform over a box from `low` to `high`, or over `count` discrete actions, which the model sees one-hot."""
+    """The law (probability distribution) of random actions: uniform over a box, or over discrete actions.
+
+    A box runs from `low` to `high`; `count` discrete actions are numbered from 0 and one-hot for networks.
+    """
 
     low: tuple[float, ...] = ()
     high: tuple[float, ...] = ()
     count: int = 0
 
+    def __post_init__(self) -> None:
+        if self.count > MOST_ACTIONS:
+            raise ValueError(
+                f"There are {self.count:,} discrete actions, 0 to {self.count - 1:,}; at most {MOST_ACTIONS:,} can be "
+                "compared, because each is tried in each state. Give continuous actions as floats [N, A], or number "
+                "discrete ones from 0 without gaps."
+            )
+
     @property
     def size(self) -> int:
-        """Numbers that describe one action to the model."""
+        """The number of columns of an encoded action."""
         return self.count or len(self.low)
 
+    @property
+    def is_unit(self) -> bool:
+        """Whether the bounds are -1 and 1 in every dimension."""
+        return set(self.low) == {-1.0} and set(self.high) == {1.0}
+
     @classmethod
-    def of(cls, space: gymnasium.Space[Any]) -> "ActionLaw":
-        """The uniform law over a Gymnasium space."""
+    def from_space(cls, space: gymnasium.Space[Any]) -> "ActionLaw":
+        """The uniform law over a `Discrete` space or a bounded one-dimensional `Box`."""
         if isinstance(space, gymnasium.spaces.Discrete):
             if space.start != 0:
                 raise ValueError(f"The discrete action space starts at {space.start}; shift its actions to start at 0.")
             return cls(count=int(space.n))
-        if isinstance(space, gymnasium.spaces.Box) and len(space.shape) == 1:
-            if not space.shape[0]:
-                raise ValueError(f"The action space {space} has no dimension, so there are no actions to compare.")
-            if not (np.isfinite(space.low).all() and np.isfinite(space.high).all()):
-                raise ValueError(f"The action space {space} has infinite bounds; give a Box with finite ones.")
-            return cls(tuple(space.low.astype(float).tolist()), tuple(space.high.astype(float).tolist()))
-        raise TypeError(
-            f"The action space must be a one-dimensional Box or a Discrete; got {space}. Wrap the world so that its "
-            "actions are one of these, for example by numbering the combinations of a MultiDiscrete."
-        )
+        if not isinstance(space, gymnasium.spaces.Box) or len(space.shape) != 1:
+            raise TypeError(
+                f"The action space must be a one-dimensional Box or a Discrete; got {space}. Wrap the environment, for "
+                "example to number the combinations of a MultiDiscrete."
+            )
+        if not space.shape[0]:
+            raise ValueError(f"The action space {space} has no dimension, so there are no actions to compare.")
+        if not (np.isfinite(space.low).all() and np.isfinite(space.high).all()):
+            raise ValueError(f"The action space {space} has infinite bounds; give a Box with finite ones.")
+        return cls(tuple(space.low.astype(float).tolist()), tuple(space.high.astype(float).tolist()))
+
+    @classmethod
+    def from_data(cls, action: Tensor, space: gymnasium.Space[Any] | None = None) -> "ActionLaw":
+        """The law over `space`; without one, over all integers that occur [N] or the smallest box around [N, A]."""
+        if space is not None:
+            return cls.from_space(space)
+        if action.dim() == 1:
+            numbers = action.long()
+            if int(numbers.min()) < 0:
+                row = int((numbers < 0).nonzero()[0, 0])
+                raise ValueError(f"action is {int(numbers[row])} in row {row}; discrete actions start at 0.")
+            return cls(count=int(numbers.max()) + 1)
+        if not action.is_floating_point():
+            raise ValueError(
+                f"action contains integers of shape [N, {action.shape[1]}]; give discrete actions as integers [N], or "
+                "continuous ones as floats or with action_space=Box(...)."
+            )
+        return cls(tuple(action.double().amin(0).tolist()), tuple(action.double().amax(0).tolist()))
 
     @classmethod
     def from_plain(cls, data: Mapping[str, Any]) -> "ActionLaw":
-        """What `dataclasses.asdict` gave, back from JSON."""
+        """The inverse of `dataclasses.asdict`, after JSON."""
         return cls(tuple(data["low"]), tuple(data["high"]), data["count"])
 
-    @classmethod
-    def of_file(cls, path: Path | str, header: Mapping[str, Any]) -> "ActionLaw":
-        """The law of a saved model, which must see actions as it did when it was fitted: format 1 had them unscaled."""
-        law = cls.from_plain(header["law"])
-        if header["format"] == 1 and not (law.count or law.is_unit):
-            span = f"from {list(law.low)} to {list(law.high)}"
-            raise ValueError(f"{path} has format 1, whose model saw actions {span} unscaled; fit it again.")
-        return law
-
-    @classmethod
-    def from_data(cls, action: Tensor) -> "ActionLaw":
-        """The law where no space is given: integers [N] are discrete actions, else the smallest box around the data."""
-        if action.dim() == 1:
-            negative = (action.long() < 0).nonzero()
-            if len(negative):
-                row = int(negative[0, 0])
-                raise ValueError(f"action holds {int(action[row])} in row {row}; discrete actions start at 0.")
-            return cls(count=int(action.long().max()) + 1)
-        if not action.is_floating_point():
-            raise ValueError(
-                f"action holds whole numbers [N, {action.shape[1]}]: give discrete actions as integers [N], or say by "
-                "action_space=Box(...) that they are continuous."
-            )
-        low, high = action.double().amin(0).tolist(), action.double().amax(0).tolist()
-        return cls(tuple(low), tuple(high))
-
     def check(self, name: str, action: Tensor) -> None:
-        """Refuses actions that are not of this space, naming the first row; warns of those outside a box's bounds."""
+        """Refuse actions that are not of this space, naming the first row; warn of actions outside the bounds."""
         if self.count:
-            action = action if action.is_floating_point() else action.long()
-            if action.is_floating_point() and bool((action != action.round()).any()):
-                raise ValueError(f"{name} holds fractions; discrete actions are integers from 0 to {self.count - 1}.")
+            if not action.is_floating_point():
+                action = action.long()  # unsigned integers cannot be compared
+            elif bool((action != action.round()).any()):
+                raise ValueError(f"{name} has fractions; discrete actions are integers from 0 to {self.count - 1}.")
             bad = ((action < 0) | (action >= self.count)).nonzero()
             if len(bad):
                 value, row = action[tuple(bad[0])].item(), bad[0, 0].item()
-                raise ValueError(f"{name} holds {value} in row {row}; discrete actions run from 0 to {self.count - 1}.")
+                raise ValueError(f"{name} is {value} in row {row}; discrete actions run from 0 to {self.count - 1}.")
             if name == "action" and action.dim() != 1:
-                raise ValueError(f"{name} has shape {list(action.shape)}; a discrete action space takes integers [N].")
+                raise ValueError(f"{name} has shape {list(action.shape)}; discrete actions are integers [N].")
             return
         if action.dim() < 2 or action.shape[-1] != self.size:
-            shape = list(action.shape)
-            raise ValueError(f"{name} has shape {shape}, but the action space has {self.size} dimension(s).")
-        rows, margin = action.reshape(-1, self.size).double(), 1e-5
-        low, high = rows.new_tensor(self.low), rows.new_tensor(self.high)
-        outside = ((rows < low - margin) | (rows > high + margin)).any(0).nonzero().flatten().tolist()
-        if outside:
-            warnings.warn(
-                f"{name} leaves the action space in column(s) {outside}: is it the right space?", stacklevel=3
-            )
+            raise ValueError(f"{name} has shape {list(action.shape)}; the action space has {self.size} dimension(s).")
+        rows = action.reshape(-1, self.size).double()
+        margin = 1e-5
+        outside = (rows < rows.new_tensor(self.low) - margin) | (rows > rows.new_tensor(self.high) + margin)
+        if outside.any():
+            columns = outside.any(0).nonzero().flatten().tolist()
+            warnings.warn(f"{name} is outside the action space in column(s) {columns}; check the space.", stacklevel=3)
 
     def encode(self, action: Tensor) -> Tensor:
-        """Actions as the model sees them, whatever their units: a box's from -1 to 1, discrete ones one-hot.
+        """Actions as networks see them, [..., A] or integers [...] -> [..., size].
 
-        A number that the bounds leave no choice about is 0. [..., A] or [...] -> [..., size].
+        A box is mapped to [-1, 1] (0 where both bounds are the same number); discrete actions become one-hot.
         """
         if self.count:
             return torch.nn.functional.one_hot(action.long(), self.count).float()
         if self.is_unit:
             return action.float()
-        middle, half = _frame(self.low, self.high, action.device)
-        return torch.where(half > 0, (action - middle) / half, 0.0).float()
+        center, half_width = _center_and_half_width(self.low, self.high, action.device)
+        return torch.where(half_width > 0, (action - center) / half_width, 0.0).float()
 
     def decode(self, encoded: Tensor) -> Tensor:
         """The inverse of `encode`."""
@@ -117,56 +132,50 @@ class ActionLaw:
             return encoded.argmax(-1)
         if self.is_unit:
             return encoded
-        middle, half = _frame(self.low, self.high, encoded.device)
-        return (middle + half * encoded).float().clamp(*self.bounds(encoded.device))  # rounding must not leave the box
-
-    @property
-    def is_unit(self) -> bool:
-        """Whether the bounds are -1 and 1 in every dimension."""
-        return set(self.low) == {-1.0} and set(self.high) == {1.0}
+        center, half_width = _center_and_half_width(self.low, self.high, encoded.device)
+        action = (center + half_width * encoded).float()
+        return action.clamp(*self.bounds(encoded.device))  # rounding must not leave the box
 
     def draw(self, states: int, actions: int, generators: Sequence[torch.Generator], extreme: float = 0.0) -> Tensor:
-        """Independent actions for each state, encoded, one stream a replica -> [generators, states, actions, size].
+        """Draw encoded actions for each state, one stream per replica -> [generators, states, actions, size].
 
-        They are uniform, or, in the mean, an `extreme` share of their numbers is at a bound of the box.
+        On average a share `extreme` of their numbers is at a bound of the box, the others are uniform.
         """
         unit = torch.stack([torch.rand(states, actions, self.size, generator=g, device=g.device) for g in generators])
         return self._stretch(unit, extreme)
 
-    def shared(self, actions: int, seed: int, device: torch.device, extreme: float = 0.0) -> Tensor:
-        """One set for all states, encoded: every discrete action, or a scrambled Sobol set: [1, 1, actions, size]."""
+    def draw_shared(self, actions: int, seed: int, device: torch.device, extreme: float = 0.0) -> Tensor:
+        """One encoded set for all states: every discrete action, or a scrambled Sobol set [1, 1, actions, size]."""
         if self.count:
             return torch.eye(self.count, device=device)[None, None]
         unit = torch.quasirandom.SobolEngine(self.size, scramble=True, seed=seed).draw(actions)
         return self._stretch(unit.to(device), extreme)[None, None]
 
-    def bounds(self, device: torch.device) -> tuple[Tensor, Tensor]:
-        """`low` and `high` in float32 [size], within the box also where it is one of float64, as from -0.1 to 0.1."""
-        return _rounded_inwards(self.low, self.high, device)
+    def bounds(self, device: torch.device) -> Bounds:
+        """`low` and `high` in float32 [A], rounded so that they stay inside a box of float64 such as [-0.1, 0.1]."""
+        return _bounds_in_float32(self.low, self.high, device)
 
     def _stretch(self, unit: Tensor, extreme: float) -> Tensor:
-        """Numbers in [0, 1) to -1 to 1; from a wider range, of which the `extreme` share is outside, clipped to it."""
+        """Map [0, 1) to [-1, 1]; with `extreme`, from a wider interval of which that share is outside and clipped."""
         if extreme:
             unit = ((unit - 0.5) / max(1 - extreme, 1e-6) + 0.5).clamp(0, 1)
         drawn = 2 * unit - 1
-        if any(low == high for low, high in zip(self.low, self.high, strict=True)):  # no choice there
-            drawn = drawn * (_frame(self.low, self.high, unit.device)[1] > 0)
+        if any(low == high for low, high in zip(self.low, self.high, strict=True)):
+            drawn = drawn * (_center_and_half_width(self.low, self.high, unit.device)[1] > 0)
         return drawn
 
 
+# Both are cached so that the tensors exist before a CUDA graph is captured, which cannot copy them from the host.
 @cache
-def _frame(low: tuple[float, ...], high: tuple[float, ...], device: torch.device) -> tuple[Tensor, Tensor]:
-    """The middle of a box and half its width, in float64, so that an offset does not matter.
-
-    They are made once: a graph of a GPU's work cannot copy them from the host.
-    """
+def _center_and_half_width(low: tuple[float, ...], high: tuple[float, ...], device: torch.device) -> Bounds:
+    """In float64, so that a large offset of the box costs no digits: [A] each."""
     lowest, highest = torch.tensor([low, high], dtype=torch.float64, device=device)
     return (lowest + highest) / 2, (highest - lowest) / 2
 
 
 @cache
-def _rounded_inwards(low: tuple[float, ...], high: tuple[float, ...], device: torch.device) -> tuple[Tensor, Tensor]:
-    """The bounds of a box in float32, none beyond its own; both are the lower one where no number lies between."""
+def _bounds_in_float32(low: tuple[float, ...], high: tuple[float, ...], device: torch.device) -> Bounds:
+    """Rounded towards the inside of the box; both are the lower one where no float32 lies in between."""
     lowest, highest = torch.tensor([low, high], dtype=torch.float64, device=device)
     above, below = lowest.float(), highest.float()
     above = torch.where(above < lowest, above.nextafter(torch.full_like(above, torch.inf)), above)
@@ -174,12 +183,8 @@ def _rounded_inwards(low: tuple[float, ...], high: tuple[float, ...], device: to
     return above, torch.maximum(above, below)
 
 
-Bounds = tuple[Tensor, Tensor]
-"""The lowest and the highest action, [A] each."""
-
-
 def from_unit(action: Tensor, bounds: Bounds) -> Tensor:
-    """Actions in [-1, 1], as an agent's network gives them, in the bounds of the world's action space."""
+    """Map an agent's actions from [-1, 1] to the bounds of the environment's action space."""
     low, high = bounds
     return ((low + high) / 2 + (high - low) / 2 * action).clamp(low, high)  # rounding must not leave the bounds
 
@@ -188,3 +193,51 @@ def to_unit(action: Tensor, bounds: Bounds) -> Tensor:
     """The inverse of `from_unit`."""
     low, high = bounds
     return (2 * action - low - high) / (high - low)
+
+
+def warn_untried(law: ActionLaw, action: Tensor) -> bool:
+    """Warn, at the line of the caller's caller, of actions that never or hardly occur in the data; return if so."""
+    rare: list[int] = []
+    if law.count:
+        counts = torch.bincount(action.long(), minlength=law.count)
+        never = (counts == 0).nonzero().flatten().tolist()
+        rare = ((counts > 0) & (counts < min(FEW, len(action) / law.count / 5))).nonzero().flatten().tolist()
+        missing = f"Discrete action(s) {_first_ten(never)} never occur"
+    else:
+        never = (action == action[0]).all(0).nonzero().flatten().tolist()
+        missing = f"Action column(s) {never} never vary"
+    if law.count == 1:
+        never = [0]
+        missing = "There is only one action, so actions never vary"
+    if rare:
+        warnings.warn(
+            f"Discrete action(s) {_first_ten(rare)} occur in fewer than {FEW} of {len(action):,} rows each. Their "
+            "effect is hardly known and may look like influence; collect more of them.",
+            stacklevel=3,
+        )
+    if never:
+        warnings.warn(f"{missing} in the data, so their effect is unknown; collect varied actions.", stacklevel=3)
+    return bool(never or rare)
+
+
+def describe_mismatch(law: ActionLaw, env_law: ActionLaw) -> str | None:
+    """A sentence if an `Influence` with this law does not fit the environment's actions; a smaller box does fit.
+
+    Without an action space the law is the smallest box around the data, a little smaller than the environment's.
+    """
+    if (law.count, law.size) == (env_law.count, env_law.size):
+        sides = zip(law.low, law.high, env_law.low, env_law.high, strict=True)
+        if all(max(c - a, b - d) <= 1e-6 * max(abs(c), abs(d)) for a, b, c, d in sides):  # except for rounding
+            return None
+    return f"The Influence was fitted for {_in_words(law)}; the environment has {_in_words(env_law)}."
+
+
+def _first_ten(numbers: list[int]) -> str:
+    return f"{numbers[:10]}{f' and {len(numbers) - 10} more' if len(numbers) > 10 else ''}"
+
+
+def _in_words(law: ActionLaw) -> str:
+    if law.count:
+        return f"{law.count} discrete actions"
+    low, high = (", ".join(f"{bound:g}" for bound in side) for side in (law.low, law.high))
+    return f"actions from [{low}] to [{high}]"

@@ -14,8 +14,8 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from butfor.envs import EnvFacts, env_id, facts_of, make_vector_env
-from butfor.models.dynamics import ModelConfig, target_columns
-from butfor.models.dynamics import target_scale as scale_of
+from butfor.models.tables import target_columns
+from butfor.models.tables import target_scale as scale_of
 from butfor.rollouts.errors import EnvError
 from butfor.rollouts.play import PARTS, Observation, Played, episode_seed, episode_steps, play, random_policy
 from butfor.spaces.actions import ActionLaw
@@ -116,7 +116,7 @@ def open_goal_env(
         sizes = _check_spaces(name, probe)
         steps = episode_steps(probe)
         compute = _compute_reward(name, probe)
-        law = ActionLaw.of(probe.single_action_space)
+        law = ActionLaw.from_space(probe.single_action_space)
         columns = entity_columns(entities, sizes[0]) if entities else {}
         watched = {key: tuple(sorted(value)) for key, value in columns.items()}
         if facts is not None:
@@ -343,7 +343,7 @@ def _goal_columns(name: str, played: Played) -> tuple[int, ...]:
 def _measure_scale(played: Played, entities: Mapping[str, tuple[int, ...]]) -> tuple[float, ...]:
     """1 / standard deviation of each column's change; 1 where only rounding changed it."""
     obs, _, next_obs = (torch.from_numpy(part) for part in played.episodes.transitions())
-    return tuple(scale_of((obs, obs, next_obs), entities, ModelConfig(target_scale=None)).tolist())
+    return tuple(scale_of((obs, obs, next_obs), entities).tolist())
 
 
 def unit_remarks(obs: NDArray[np.float64], length: NDArray[np.int64]) -> tuple[str, ...]:

@@ -318,7 +318,7 @@ def test_the_public_influence_is_that_of_the_models(tmp_path: Path) -> None:
     model.save(tmp_path / "model.safetensors", 3)
     public = Influence.load(tmp_path / "model.safetensors")
     assert public.entities == {"object": list(ENTITY)}
-    assert public.scale == list(SCALE)
+    assert public.units.scale == list(SCALE)
     obs = replay.observation[0, 0, :2]
     expected = score_states(model.model, obs.expand(2, -1, -1), LAW, [[0, 1]], SMALL.scoring, make_generators([3]), 2)
     torch.testing.assert_close(torch.as_tensor(public.score(obs, make_generators([3])[0])["object"]), expected[0, :, 0])
@@ -353,7 +353,7 @@ def test_scores_of_several_entities_are_combined(combine: str, tmp_path: Path) -
     model.save(tmp_path / "model.safetensors", 3)
     public = Influence.load(tmp_path / "model.safetensors", replica=1)
     assert public.entities == {name: list(columns) for name, columns in SEVERAL.items()}
-    assert public.scale == [5.0, *SCALE]
+    assert public.units.scale == [5.0, *SCALE]
     scores = public.score(obs[1], make_generators([4])[0])
     for entity, name in enumerate(SEVERAL):
         torch.testing.assert_close(torch.as_tensor(scores[name]), own[1, ..., entity].flatten(), rtol=1e-4, atol=1e-6)

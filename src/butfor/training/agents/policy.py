@@ -12,8 +12,8 @@ from numpy.typing import NDArray
 from torch import Tensor, nn
 
 from butfor.models.networks import MLP, make_generators, some_replicas
+from butfor.models.weights import reading_weights, save_weights
 from butfor.runs.config import check_between, check_least, check_positive
-from butfor.runs.files import load_tensors, save_tensors
 from butfor.spaces.actions import ActionLaw, from_unit
 
 FORMAT_VERSION = 1
@@ -157,15 +157,14 @@ def save_agent(
 ) -> None:
     """Write the policies and critics of all seeds as one safetensors file, from which `load_policy` takes one."""
     header = {
-        "kind": "agent",
-        "format": FORMAT_VERSION,
         "env": env,
         "sizes": list(sizes),
         "law": dataclasses.asdict(law),
         "agent": dataclasses.asdict(config),
         "seeds": list(seeds),
     }
-    save_tensors(path, {name: value for name, value in tensors.items() if not name.startswith("target")}, header)
+    kept = {name: value for name, value in tensors.items() if not name.startswith("target")}
+    save_weights(path, "agent", FORMAT_VERSION, kept, header)
 
 
 def load_policy(run: Path | str, seed: int | None = None, device: torch.device | str = "cpu") -> TrainedPolicy:
@@ -182,25 +181,18 @@ def load_policy(run: Path | str, seed: int | None = None, device: torch.device |
     path = Path(run) / "model.safetensors" if Path(run).is_dir() else Path(run)
     if not path.is_file():
         raise FileNotFoundError(f"{run} does not contain a trained agent: there is no file {path}.")
-    tensors, header = load_tensors(path)
-    if header.get("kind") != "agent":
-        raise ValueError(f"{path} contains {header.get('kind')!r}, not a trained agent.")
-    if header.get("format") != FORMAT_VERSION:
-        raise ValueError(f"{path} has format {header.get('format')}; this version reads format {FORMAT_VERSION}.")
-    try:
+    with reading_weights(path, "agent", FORMAT_VERSION) as (tensors, header):
         seeds = header["seeds"]
         sizes = header["sizes"]
         env = str(header["env"] if "env" in header else header["world"])  # the name of this field before
         law = ActionLaw.from_plain(header["law"])
         if seed is not None and seed not in seeds:
-            raise ValueError(f"{path} contains the seeds {seeds}; there is no seed {seed}.")
+            raise ValueError(f"There is no seed {seed}; the file has the seeds {seeds}.")
         shape = {name: header["agent"][name] for name in ("layers", "width", "observation_clip")}
         policy = Policy(sizes[0] + sizes[2], sizes[1], AgentConfig(**shape), make_generators([0] * len(seeds)))
         policy.load_state_dict(
             {name.removeprefix("policy."): value for name, value in tensors.items() if name.startswith("policy.")}
         )
-    except (KeyError, TypeError, RuntimeError) as error:
-        raise ValueError(f"{path} does not contain the weights that its header describes: {error}") from error
-    index = 0 if seed is None else seeds.index(seed)
-    one = some_replicas(policy, slice(index, index + 1)).to(device)
-    return TrainedPolicy(one, law, sizes, env, seeds[index], seeds)
+        index = 0 if seed is None else seeds.index(seed)
+        one = some_replicas(policy, slice(index, index + 1)).to(device)
+        return TrainedPolicy(one, law, sizes, env, seeds[index], seeds)

@@ -135,5 +135,5 @@ class CaiSignal(LearnedSignal):
     def save(self, folder: Path, seed: int) -> None:
         """Write the models as one public `Influence`, influence.safetensors."""
         units = self.table.units
-        influence = Influence(self.model, units.law, units.entities, units.scale, self.config.scoring, seed)
+        influence = Influence(self.model, units, self.config.scoring, seed)
         influence.save(folder / "influence.safetensors")

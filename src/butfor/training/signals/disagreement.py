@@ -11,15 +11,15 @@ import torch
 from torch import Tensor, nn
 
 from butfor.models.capture import compiled
-from butfor.models.dynamics import split_table
 from butfor.models.fitting import FitConfig, Fitting, make_optimizer, train_step
 from butfor.models.networks import ACTIVATIONS, Activation, InputNorm, Linear, draw_uniform, make_generators
+from butfor.models.tables import Units, split_table
 from butfor.runs.config import check_between, check_choices, check_least, check_positive
-from butfor.spaces.action_checks import GUESSED, warn_untried
+from butfor.spaces.actions import ActionLaw, warn_untried
 from butfor.spaces.arrays import Array, check_entities, check_table, check_transitions, like
 from butfor.spaces.entities import Entities
 from butfor.training.signals.learned import LearnedSignal
-from butfor.training.signals.transitions import TransitionTable, Units, load_model, save_model
+from butfor.training.signals.transitions import TransitionTable, load_model, save_model
 
 AT_ONCE = {"cpu": 2**20, "cuda": 2**28}  # activations: what stays in a processor's cache, or in 4 GiB of a GPU
 
@@ -155,9 +155,10 @@ class Disagreement:
         config = config or EnsembleConfig()
         fitting = FitConfig(config.batch_size, config.learning_rate, config.betas, epochs, validate_every=5)
         transitions = check_transitions(obs, action, next_obs)
-        units = Units.of(transitions, check_entities(entities, *transitions[::2]), action_space)
-        units.law.check("action", transitions[1])
-        warn_untried(units.law, transitions[1], GUESSED)
+        law = ActionLaw.from_data(transitions[1], action_space)
+        law.check("action", transitions[1])
+        warn_untried(law, transitions[1])
+        units = Units.measure(transitions, check_entities(entities, transitions[0], transitions[2]), law)
         train, held_out = split_table(units.table(transitions, device), validation, seed)
         sizes = (transitions[0].shape[1], units.law.size, train[1].shape[1])
         ensemble = Ensemble(sizes, config, make_generators([seed * 1000])).to(device)

@@ -13,11 +13,12 @@ from butfor.models.bayesian import BayesianNetwork, VimeConfig, draw_noise, gain
 from butfor.models.capture import captured, compiled
 from butfor.models.fitting import FitConfig, check_finite, make_optimizer
 from butfor.models.networks import draw_uniform, make_generators
-from butfor.spaces.action_checks import GUESSED, warn_untried
+from butfor.models.tables import Units
+from butfor.spaces.actions import ActionLaw, warn_untried
 from butfor.spaces.arrays import Array, check_entities, check_table, check_transitions, like
 from butfor.spaces.entities import Entities
 from butfor.training.signals.learned import BLOCK, LearnedSignal
-from butfor.training.signals.transitions import TransitionTable, Units, load_model, save_model
+from butfor.training.signals.transitions import TransitionTable, load_model, save_model
 
 REPORT = 1000  # batches between two reports of progress
 
@@ -55,9 +56,10 @@ class Vime:
         if batches < 1:
             raise ValueError(f"batches must be at least 1; got {batches}.")
         transitions = check_transitions(obs, action, next_obs)
-        units = Units.of(transitions, check_entities(entities, *transitions[::2]), action_space)
-        units.law.check("action", transitions[1])
-        warn_untried(units.law, transitions[1], GUESSED)
+        law = ActionLaw.from_data(transitions[1], action_space)
+        law.check("action", transitions[1])
+        warn_untried(law, transitions[1])
+        units = Units.measure(transitions, check_entities(entities, transitions[0], transitions[2]), law)
         rows, obs_size = transitions[0].shape
         config = config or VimeConfig(kl_weight=1 / rows, method="second_order")
         inputs, target = units.table(transitions, device)

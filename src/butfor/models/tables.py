@@ -1,0 +1,112 @@
+"""The tables that networks learn from: transitions in standard units, and these units.
+
+A network sees observations with mean 0 and standard deviation 1, actions as `ActionLaw.encode` gives them, and predicts
+the change of the entities' columns, each times a factor.
+"""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor
+
+from butfor.spaces.actions import ActionLaw
+from butfor.spaces.arrays import Array, change_rounding, check_table, check_transitions
+
+Transitions = tuple[Tensor, Tensor, Tensor]
+"""obs [N, D], action [N, A] or integers [N], next_obs [N, D]."""
+Table = tuple[Tensor, Tensor]
+"""Inputs [N, D + A] and targets [N, d] of a network."""
+
+SMALLEST_DEVIATION = 1e-12  # of a column that is not treated as constant
+
+
+@dataclass(frozen=True)
+class Units:
+    """How observations, actions and changes are scaled, and which columns belong to each entity."""
+
+    law: ActionLaw
+    entities: dict[str, list[int]]
+    """columns of the observation by name"""
+    scale: Sequence[float]
+    """factor on the change of each predicted column, in the order of `target_columns`"""
+    obs_center: Sequence[float]
+    obs_spread: Sequence[float]
+
+    @classmethod
+    def measure(
+        cls, transitions: Transitions, entities: dict[str, list[int]], law: ActionLaw, scale: float | None = None
+    ) -> "Units":
+        """Measure mean and deviation of each column, and of each change; `scale` fixes the factor on all changes."""
+        obs = transitions[0].double()
+        deviation = obs.std(0)
+        # A column that varies less, as velocities at rest do, counts as constant: it may be of the size of 1 later.
+        spread = torch.where(deviation > SMALLEST_DEVIATION, deviation, 1.0)
+        factors = target_scale(transitions, entities, scale)
+        return cls(law, entities, factors.tolist(), obs.mean(0).tolist(), spread.tolist())
+
+    @classmethod
+    def raw(
+        cls, law: ActionLaw, entities: Mapping[str, Sequence[int]], scale: Sequence[float], obs_size: int
+    ) -> "Units":
+        """Units that leave observations as they are."""
+        columns = {name: list(entity) for name, entity in entities.items()}
+        return cls(law, columns, list(scale), [0.0] * obs_size, [1.0] * obs_size)
+
+    @property
+    def dims(self) -> list[list[int]]:
+        """The place of each entity's columns in what the network predicts."""
+        columns = target_columns(self.entities)
+        return [[columns.index(column) for column in entity] for entity in self.entities.values()]
+
+    def standardize(self, obs: Tensor) -> Tensor:
+        """Observations [N, D] as the network sees them; centred in float64, so that large offsets cost no digits."""
+        center, spread = torch.tensor([self.obs_center, self.obs_spread], dtype=torch.float64, device=obs.device)
+        standardized: Tensor = ((obs - center) / spread).float()
+        return standardized
+
+    def table(self, transitions: Transitions, device: torch.device | str) -> Table:
+        """Inputs [N, D + A] and targets [N, d] on the device."""
+        obs, action, next_obs = transitions
+        scale = torch.tensor(self.scale, dtype=torch.float64, device=obs.device)
+        target = (next_obs - obs)[:, target_columns(self.entities)] * scale
+        inputs = torch.cat([self.standardize(obs), self.law.encode(action)], 1)
+        return inputs.to(device), target.float().to(device)
+
+    def checked_table(self, what: str, given: Sequence[Array], device: torch.device | str) -> Table:
+        """The table of a user's own transitions; an error begins with `what` was expected."""
+        try:
+            obs, action, next_obs = given
+            transitions = check_transitions(obs, action, next_obs, fewest=1)
+            check_table("obs", obs, len(self.obs_center))
+            self.law.check("action", transitions[1])
+        except (ValueError, TypeError) as error:
+            raise ValueError(f"{what} (obs, action, next_obs): {error}") from error
+        return self.table(transitions, device)
+
+
+def target_columns(entities: Mapping[str, Sequence[int]]) -> list[int]:
+    """The columns that a network predicts: those of all entities, in rising order."""
+    return sorted({column for entity in entities.values() for column in entity})
+
+
+def target_scale(transitions: Transitions, entities: Mapping[str, Sequence[int]], fixed: float | None = None) -> Tensor:
+    """The factor on each predicted change [d]: `fixed`, or 1 / standard deviation (1 where only rounding varies)."""
+    obs, next_obs = (table[:, target_columns(entities)] for table in transitions[::2])
+    deviation = (next_obs.double() - obs.double()).std(0)
+    if fixed is not None:
+        return torch.full_like(deviation, fixed)
+    return torch.where(deviation > change_rounding(obs, next_obs), 1 / deviation, 1.0)
+
+
+def split_table(table: Table, share: float, seed: int) -> tuple[Table, Table]:
+    """Hold out a random share of the rows for validation: (train, validation)."""
+    inputs, target = table
+    held_out = max(1, round(share * len(inputs))) if 0 < share < 1 else 0
+    if not 0 < held_out < len(inputs):
+        raise ValueError(
+            f"validation is {share}; expected a share of the transitions between 0 and 1 that leaves some for training."
+        )
+    order = torch.randperm(len(inputs), generator=torch.Generator().manual_seed(seed)).to(inputs.device)
+    rest, chosen = order.split([len(order) - held_out, held_out])
+    return (inputs[rest], target[rest]), (inputs[chosen], target[chosen])
