@@ -10,7 +10,7 @@ from typing import Any, Protocol
 import torch
 from torch import Tensor, nn
 
-from butfor.models.capture import captured, compiled
+from butfor.models.gpu import captured, compiled
 
 
 class Fittable(Protocol):

@@ -10,8 +10,8 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from butfor.influence.gaussian import kl_to_mixture
-from butfor.models.capture import captured, compiled
 from butfor.models.dynamics import GaussianDynamics
+from butfor.models.gpu import captured, compiled
 from butfor.models.networks import refresh_replicas, some_replicas
 from butfor.rollouts.play import Observation
 from butfor.runs.config import check_between, check_choices, check_least

@@ -16,8 +16,8 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from butfor.influence.gaussian import kl_to_mixture
-from butfor.models.capture import captured, matrix_precision
 from butfor.models.fitting import check_finite
+from butfor.models.gpu import captured, matrix_precision
 from butfor.models.networks import draw_uniform, make_generators
 from butfor.rollouts.play import Observation, Played, Progress, episode_seed, play
 from butfor.runs.stopping import Stop

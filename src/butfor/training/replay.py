@@ -8,7 +8,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from butfor.models.capture import running_sum
+from butfor.models.gpu import running_sum
 from butfor.runs.config import check_between, check_least
 
 Reward = Callable[[Tensor, Tensor], Tensor]

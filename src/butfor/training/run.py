@@ -12,7 +12,7 @@ import numpy as np
 import torch
 
 from butfor.envs import facts_of
-from butfor.models.capture import deterministic
+from butfor.models.gpu import deterministic
 from butfor.rollouts.episodes import EpisodeStream
 from butfor.rollouts.play import Played, Progress
 from butfor.runs.checkpoints import latest_checkpoint, save_checkpoint_in

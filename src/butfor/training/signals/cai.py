@@ -11,9 +11,9 @@ from torch import Tensor
 from butfor.influence.gaussian import kl_to_mixture
 from butfor.influence.influence import Influence
 from butfor.influence.scoring import ScoreConfig, combine_scores, score_states
-from butfor.models.capture import compiled
 from butfor.models.dynamics import GaussianDynamics, ModelConfig
 from butfor.models.fitting import FitConfig, make_optimizer, train_step
+from butfor.models.gpu import compiled
 from butfor.models.networks import draw_uniform
 from butfor.runs.config import check_between, check_choices, check_least, check_positive
 from butfor.training.signals.learned import LearnedSignal

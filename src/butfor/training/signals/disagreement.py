@@ -10,8 +10,8 @@ import gymnasium
 import torch
 from torch import Tensor, nn
 
-from butfor.models.capture import compiled
 from butfor.models.fitting import FitConfig, Fitting, make_optimizer, train_step
+from butfor.models.gpu import compiled
 from butfor.models.networks import ACTIVATIONS, Activation, InputNorm, Linear, draw_uniform, make_generators
 from butfor.models.tables import Units, split_table
 from butfor.runs.config import check_between, check_choices, check_least, check_positive

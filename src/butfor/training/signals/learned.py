@@ -6,7 +6,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from butfor.models.capture import captured, matrix_precision
+from butfor.models.gpu import captured, matrix_precision
 from butfor.models.networks import make_generators
 from butfor.training.replay import Weights
 from butfor.training.signals.transitions import TransitionTable

@@ -10,8 +10,8 @@ import torch
 from torch import Tensor, nn
 
 from butfor.models.bayesian import BayesianNetwork, VimeConfig, draw_noise, gain_of_steps, train_block
-from butfor.models.capture import captured, compiled
 from butfor.models.fitting import FitConfig, check_finite, make_optimizer
+from butfor.models.gpu import captured, compiled
 from butfor.models.networks import draw_uniform, make_generators
 from butfor.models.tables import Units
 from butfor.spaces.actions import ActionLaw, warn_untried

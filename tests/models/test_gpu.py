@@ -7,10 +7,11 @@ import torch
 from torch import Tensor
 
 from butfor.models.attention import AttentionConfig, AttentionModel
-from butfor.models.capture import _tensors, captured, compiled, matrix_precision
 from butfor.models.dynamics import GaussianDynamics, ModelConfig
 from butfor.models.fitting import FitConfig, Fitting, make_optimizer, take, train_step
+from butfor.models.gpu import _tensors, captured, compiled, matrix_precision
 from butfor.models.networks import make_generators
+from butfor.training.agents.ddpg import DDPG
 from butfor.training.agents.policy import AgentConfig
 from butfor.training.replay import Batch
 
@@ -158,10 +159,9 @@ def test_all_that_an_optimiser_and_a_module_hold_is_found() -> None:
 
 
 def updates(device: str, capture: bool, count: int = 4) -> dict[str, Tensor]:
-    """Updates of an agent, with two critics and weights, from noise alone."""
-    config = AgentConfig(layers=2, width=16, twin_critics=True, critic_layer_norm=True)
-    agent = Agent(6, 2, config, make_generators([1, 2, 3])).to(device)
-    optimizers = agent.make_optimizers()
+    """Updates of an agent, with weights, from noise alone."""
+    config = AgentConfig(layers=2, width=16, critic_layer_norm=True)
+    agent = DDPG(6, 2, config, make_generators([1, 2, 3]), device)
     total = torch.zeros(3, 3, device=device)
 
     def eager(noise: Tensor) -> Tensor:
@@ -169,11 +169,11 @@ def updates(device: str, capture: bool, count: int = 4) -> dict[str, Tensor]:
         place = torch.zeros(noise.shape[:2], dtype=torch.long, device=device)
         batch = Batch(inputs, action, next_inputs, -rest[..., 0].round(), (rest[..., 1] > 0.1).float(), rest[..., 0],
                       place, place, rest[..., 1])  # fmt: skip
-        total.add_(agent.update(batch, optimizers)[0])
+        total.add_(agent.update(batch, 0)[0])
         return total
 
     draws = torch.rand(count, 3, 32, 16, generator=make_generators([9])[0]).to(device)
-    step = captured(eager, [draws[0]], [agent, *optimizers, total]) if capture else eager
+    step = captured(eager, [draws[0]], [*agent.changes(), total]) if capture else eager
     for noise in draws:
         step(noise)
     return agent.state_dict() | {"total": total}

@@ -1,4 +1,8 @@
-"""CUDA graphs: the same step, recorded once and replayed: small networks cost launches rather than arithmetic."""
+"""Speed and repeatability on a GPU: CUDA graphs, fused operations, matrix precision and deterministic operations.
+
+Small networks spend more time on launching operations than on arithmetic, so a training step is recorded once as a CUDA
+graph and replayed. On a CPU, and where the same bits are required, the same functions run as they are.
+"""
 
 import os
 import shutil
@@ -15,10 +19,10 @@ Changed = nn.Module | torch.optim.Optimizer | Tensor
 
 
 def captured(step: Callable[..., Any], examples: Sequence[Tensor], changes: Sequence[Changed]) -> Callable[..., Any]:
-    """`step` as a CUDA graph for arguments shaped like `examples`; `step` itself elsewhere and where bits must repeat.
+    """Record `step` as a CUDA graph for arguments shaped like `examples`; return `step` itself where this is not done.
 
-    Recording needs a few calls to warm up; what they did to `changes` is undone. The result is overwritten by the
-    next call.
+    Recording needs a few warm-up calls; what they did to `changes` is undone. The result of a call is overwritten by
+    the next one.
     """
     if examples[0].device.type != "cuda" or torch.are_deterministic_algorithms_enabled():
         return step
@@ -35,7 +39,7 @@ def captured(step: Callable[..., Any], examples: Sequence[Tensor], changes: Sequ
     with torch.cuda.graph(graph):
         result = step(*arguments)
     with torch.no_grad():
-        for value in _tensors(fresh):  # it had no moments before
+        for value in _tensors(fresh):  # these optimisers had no moments before
             value.zero_()
         kept = [one for one in changes if not any(one is other for other in fresh)]
         for value, old in zip(_tensors(kept), before, strict=True):
@@ -51,7 +55,7 @@ def captured(step: Callable[..., Any], examples: Sequence[Tensor], changes: Sequ
 
 
 def compiled(function: Function, device: torch.device | str) -> Function:
-    """`function` with its small operations fused, on a GPU for which a compiler is installed; elsewhere itself."""
+    """Fuse the small operations of `function` on a GPU with a compiler; elsewhere return it as it is."""
     if torch.device(device).type != "cuda" or torch.are_deterministic_algorithms_enabled():
         return function
     if shutil.which("cc") is None or not torch.utils._triton.has_triton():
@@ -68,15 +72,15 @@ def _tensors(changes: Sequence[Changed]) -> list[Tensor]:
         elif isinstance(one, nn.Module):
             found += one.state_dict().values()
         else:
-            groups = [parameter for group in one.param_groups for parameter in group["params"]]
-            states = [one.state.get(parameter, {}) for parameter in groups]
-            found += [value for state in states for _, value in sorted(state.items())]
+            parameters = [parameter for group in one.param_groups for parameter in group["params"]]
+            for parameter in parameters:
+                found += [value for _, value in sorted(one.state.get(parameter, {}).items())]
     return found
 
 
 @contextmanager
 def matrix_precision(precision: str) -> Iterator[None]:
-    """float32 matrix products on a GPU at "highest" precision, or "high" (TF32); recorded graphs keep theirs."""
+    """Set the precision of float32 matrix products, "highest" or "high" (TF32); recorded graphs keep theirs."""
     before = torch.get_float32_matmul_precision()
     torch.set_float32_matmul_precision(precision)
     try:
@@ -87,7 +91,7 @@ def matrix_precision(precision: str) -> Iterator[None]:
 
 @contextmanager
 def deterministic(on: bool) -> Iterator[None]:
-    """Where `on`, nothing is recorded or compiled, and only operations that give the same bits every time are used."""
+    """If `on`, nothing is recorded or compiled, and only operations are used that always give the same bits."""
     before = torch.are_deterministic_algorithms_enabled()
     warns = torch.is_deterministic_algorithms_warn_only_enabled()
     if on:
@@ -100,7 +104,7 @@ def deterministic(on: bool) -> Iterator[None]:
 
 
 def running_sum(values: Tensor) -> Tensor:
-    """The cumulative sum over the last axis; a GPU adds in any order, so where bits must repeat the host does it."""
+    """The cumulative sum over the last axis; computed on the CPU where the same bits are required."""
     if values.device.type == "cuda" and torch.are_deterministic_algorithms_enabled():
-        return values.cpu().cumsum(-1).to(values.device)
+        return values.cpu().cumsum(-1).to(values.device)  # a GPU adds in any order
     return values.cumsum(-1)
