@@ -1,4 +1,4 @@
-"""A step of the influence model as training takes it (draw, gather, optimise), against plain PyTorch and default Adam.
+"""A step of the influence model in training (draw, gather, optimise), against plain PyTorch with default Adam.
 
 python -m benchmarks.model_step [cuda]
 """
@@ -16,13 +16,16 @@ from butfor.training.replay import ReplayBuffer
 from butfor.training.signals.cai import CaiConfig, CaiSignal
 from butfor.training.signals.transitions import TransitionTable
 
-BATCH, ROWS, STEPS, STEPS_AN_EPISODE = 500, 10_000, 20, 50
+BATCH = 500
+ROWS = 10_000
+STEPS = 20
+STEPS_PER_EPISODE = 50
 
 
 def main(device: str) -> None:
     print(describe(device))
     print(f"model step: {LAYERS}x{WIDTH} tanh, batch {BATCH}")
-    print(f"{'R':>4}{'plain ms':>10}{'butfor ms':>11}{'ms a replica':>14}{'ratio a replica':>17}")
+    print(f"{'R':>4}{'plain ms':>10}{'butfor ms':>11}{'ms/replica':>14}{'ratio/replica':>17}")
     inputs = torch.randn(ROWS, OBS + ACTION, device=device)
     target = torch.randn(ROWS, TARGET, device=device)
     plain = PlainModel(nn.Tanh).to(device)
@@ -38,18 +41,17 @@ def main(device: str) -> None:
             optimizer.step()
 
     for replicas in (1, 4, 10):
-        # as in training an agent: spectral norm on the variance head alone
+        # as in training: spectral norm on the variance head only
         generators = make_generators(range(replicas), device)
-        replay = ReplayBuffer(replicas, ROWS // STEPS_AN_EPISODE, STEPS_AN_EPISODE, (OBS, ACTION, TARGET), device)
+        replay = ReplayBuffer(replicas, ROWS // STEPS_PER_EPISODE, STEPS_PER_EPISODE, (OBS, ACTION, TARGET), device)
         for name in ("observation", "action"):
             getattr(replay, name).normal_()
-        replay.length.fill_(STEPS_AN_EPISODE)
+        replay.length.fill_(STEPS_PER_EPISODE)
         replay.stored = replay.capacity
         config = CaiConfig(learning_rate=1e-3, batch_size=BATCH)
         law = ActionLaw((-1.0,) * ACTION, (1.0,) * ACTION)
         first = make_generators(range(replicas))
         model = CaiSignal(config, TransitionTable(replay, law, {"object": range(TARGET)}, [1.0] * TARGET), first)
-        model.choose_data()
 
         def steps(model: CaiSignal = model, generators: list[torch.Generator] = generators) -> None:
             model.fit(STEPS, generators)

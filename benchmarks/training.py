@@ -1,4 +1,4 @@
-"""Environment steps a second of training on FetchPickAndPlace, beside Stable-Baselines3's DDPG with hindsight.
+"""Environment steps per second of training on FetchPickAndPlace, against Stable-Baselines3's DDPG with hindsight.
 
 python -m benchmarks.training [cuda] [--quick]
 """
@@ -27,34 +27,36 @@ from butfor.training.loop import Trainer
 from butfor.training.settings import Use, preset
 
 CONFIG = preset("pick-and-place")
-OWN = ENVS[CONFIG.world]
+OWN = ENVS[CONFIG.env]
 STEPS = 50  # of an episode
 WARMUP = 20  # random episodes before the first update, on both sides
-ROUNDS = 100  # batches of the model for an episode: 10,000 every 100 episodes
-RESCORED = 2  # episodes scored anew for an episode: 200 in memory every 100 episodes
+BATCHES = 100  # of the influence model per episode: 10,000 every 100 episodes
+RESCORED = 2  # episodes scored again per episode: 200 every 100 episodes
 PARTS = {"simulation": "simulation with acting", "updates": "updates", "model": "model", "scoring": "scoring"}
 
 
 class Seeds:
-    """R seeds of butfor past their warm-up; each call trains them for some episodes more, in the order of `train`."""
+    """R seeds of butfor after their warm-up; each call trains them for some more episodes, in the order of `train`."""
 
-    def __init__(self, replicas: int, influence: tuple[Use, ...], device: str, episodes: int) -> None:
-        config = replace(CONFIG, influence=influence, seeds=replicas, warmup=WARMUP)
-        world = open_goal_env(config.env, config.entity, config.model.network.target_scale)
-        self.trainer, self.replicas, self.episodes = Trainer(config, world, device), replicas, episodes
-        assert world.steps == STEPS
-        self.threads, self.spent, self.played = CORES, 0.0, 0
-        torch.set_num_threads(self.threads)
-        self.trainer.store(self.trainer.play_random(WARMUP))
-        self._fit()
-        self.trainer.rescore()
-        self._learn()
+    def __init__(self, replicas: int, use: tuple[Use, ...], device: str, episodes: int) -> None:
+        config = replace(CONFIG, use=use, seeds=replicas, warmup=WARMUP)
+        goal_env = open_goal_env(config.env, config.entities, config.cai.network.target_scale)
+        assert goal_env.steps == STEPS
+        self.trainer = Trainer(config, goal_env, device)
+        self.replicas = replicas
+        self.episodes = episodes
+        self.spent = 0.0
+        self.played = 0
+        torch.set_num_threads(CORES)
+        self.trainer.store(self.trainer.play_random())
+        self._fit_and_score(WARMUP)
+        self._update()
         for _ in range(2):  # what is made on first use, on a GPU the recorded graphs
             self._episode()
         self.trainer.seconds.clear()
 
     def __call__(self) -> None:
-        torch.set_num_threads(self.threads)
+        torch.set_num_threads(CORES)
         began = time.perf_counter()
         for _ in range(self.episodes):
             self._episode()
@@ -62,45 +64,46 @@ class Seeds:
         self.played += self.episodes * self.replicas
 
     def _episode(self) -> None:
+        self.trainer.store(self.trainer.play())
+        self._fit_and_score(RESCORED)
+        self._update()
+
+    def _fit_and_score(self, episodes: int) -> None:
         trainer = self.trainer
-        trainer.store(trainer.play())
-        self._fit()
-        if trainer.model is not None:
+        if trainer.signal is not None:
+            with trainer.clock("model"):
+                trainer.signal.fit(BATCHES, trainer.generators["model"], trainer.config.tf32)
             with trainer.clock("scoring"):
-                trainer.model.score(trainer.replay.slots(RESCORED), trainer.generators["scores"])
-        self._learn()
+                trainer.signal.score(trainer.replay.slots(episodes), trainer.generators["scores"])
 
-    def _fit(self) -> None:
-        if self.trainer.model is not None:
-            self.trainer.round = self.trainer.pending = ROUNDS
-            self.trainer.fit_model()
-
-    def _learn(self) -> None:
+    def _update(self) -> None:
         self.trainer.update()
-        self.trainer.refresh_acting()
+        self.trainer.refresh_explorers()
 
     @property
     def steps(self) -> int:
         return self.replicas * self.episodes * STEPS
 
     def parts(self) -> dict[str, float]:
-        """Milliseconds that an episode of one seed took, by kind of work."""
+        """Milliseconds per episode of one seed, by kind of work."""
         scale = 1000 / self.played
         result = {text: self.trainer.seconds.get(name, 0.0) * scale for name, text in PARTS.items()}
         return result | {"rest": self.spent * scale - sum(result.values())}
 
 
 class Peer:
-    """Stable-Baselines3's agent with the same networks and update ratio, past its warm-up."""
+    """Stable-Baselines3's agent with the same networks and update ratio, after its warm-up."""
 
-    def __init__(self, world: str, device: str, threads: int, episodes: int) -> None:
+    def __init__(self, env: str, device: str, threads: int, episodes: int) -> None:
         agent = CONFIG.agent
-        self.threads, self.steps, self.updates = threads, episodes * STEPS, episodes * agent.updates
+        self.threads = threads
+        self.steps = episodes * STEPS
+        self.updates = episodes * agent.updates
         torch.set_num_threads(threads)
         size = 4  # of an action
         self.model = DDPG(
             "MultiInputPolicy",
-            gymnasium.make(world),
+            gymnasium.make(env),
             learning_rate=agent.learning_rate,
             buffer_size=CONFIG.episodes * STEPS,
             learning_starts=WARMUP * STEPS,
@@ -125,13 +128,13 @@ class Peer:
 
 
 class Processes:
-    """The same agent in one process of one thread for each processor, all at once."""
+    """The same agent in one process of one thread per processor, all at once."""
 
-    def __init__(self, world: str, episodes: int) -> None:
+    def __init__(self, env: str, episodes: int) -> None:
         context = multiprocessing.get_context("spawn")
         pairs = [context.Pipe() for _ in range(CORES)]
         self.ends = [here for here, _ in pairs]
-        self.processes = [context.Process(target=serve, args=(end, world, episodes), daemon=True) for _, end in pairs]
+        self.processes = [context.Process(target=serve, args=(end, env, episodes), daemon=True) for _, end in pairs]
         for process, (_, end) in zip(self.processes, pairs, strict=True):
             process.start()
             end.close()  # so that a process that dies is noticed
@@ -152,10 +155,10 @@ class Processes:
             process.join()
 
 
-def serve(end: Connection, world: str, episodes: int) -> None:
-    """What each of the processes does: train whenever asked to."""
+def serve(end: Connection, env: str, episodes: int) -> None:
+    """Train whenever asked to, in a process of its own."""
     silence()
-    peer = Peer(world, "cpu", 1, episodes)
+    peer = Peer(env, "cpu", 1, episodes)
     end.send(True)
     while end.recv():
         peer()
@@ -163,7 +166,7 @@ def serve(end: Connection, world: str, episodes: int) -> None:
 
 
 def silence() -> None:
-    """Makes the peer's worlds known, without the warnings of their package."""
+    """Register gymnasium-robotics' environments, without warnings."""
     warnings.simplefilter("ignore")
     gymnasium.logger.min_level = gymnasium.logger.ERROR
     import gymnasium_robotics
@@ -173,7 +176,7 @@ def silence() -> None:
 
 
 def fastest_peer(device: str, episodes: int, turns: int) -> tuple[str, str, int]:
-    """World, device and threads with which Stable-Baselines3 trains fastest."""
+    """Environment, device and threads with which Stable-Baselines3 trains fastest."""
     places = [("cpu", 1), ("cpu", min(2, CORES)), *([("cuda", min(2, CORES))] if device == "cuda" else [])]
     variants = list(dict.fromkeys(product((OWN, PEER), places)))
     peers = {str(variant): Peer(variant[0], *variant[1], episodes) for variant in variants}
@@ -181,12 +184,12 @@ def fastest_peer(device: str, episodes: int, turns: int) -> tuple[str, str, int]
     version = importlib.metadata.version("stable-baselines3")
     print(f"Stable-Baselines3 {version} (SB3), DDPG with HerReplayBuffer, env steps/s:")
     for variant in variants:
-        world, (place, threads) = variant
+        env, (place, threads) = variant
         rate = episodes * STEPS / seconds[str(variant)]
-        print(f"  {world:<30}{place:>5}, torch threads: {threads}{rate:>10.0f}")
-    world, (place, threads) = min(variants, key=lambda variant: seconds[str(variant)])
-    print(f"  used below, as the fastest: {world} on {place}, torch threads: {threads}", flush=True)
-    return world, place, threads
+        print(f"  {env:<30}{place:>5}, torch threads: {threads}{rate:>10.0f}")
+    env, (place, threads) = min(variants, key=lambda variant: seconds[str(variant)])
+    print(f"  used below, as the fastest: {env} on {place}, torch threads: {threads}", flush=True)
+    return env, place, threads
 
 
 def main(arguments: Sequence[str]) -> None:
@@ -197,16 +200,16 @@ def main(arguments: Sequence[str]) -> None:
     print(describe(device))
     agent = CONFIG.agent
     print(
-        f"FetchPickAndPlace, {STEPS} steps an episode; actor and critic {agent.layers}x{agent.width}, "
-        f"{agent.updates} updates an episode of batch {agent.batch_size}; memory of {CONFIG.episodes} episodes"
+        f"FetchPickAndPlace, {STEPS} steps per episode; actor and critic {agent.layers}x{agent.width}, "
+        f"{agent.updates} updates per episode of batch {agent.batch_size}; replay buffer of {CONFIG.episodes} episodes"
     )
     print(f"butfor: torch threads: {torch.get_num_threads()}, processors: {CORES}", flush=True)
-    world, place, threads = fastest_peer(device, episodes, max(1, turns // 2))
-    processes = Processes(world, episodes)
+    env, place, threads = fastest_peer(device, episodes, max(1, turns // 2))
+    processes = Processes(env, episodes)
     own = {f"butfor, R = {replicas}": Seeds(replicas, (), device, episodes) for replicas in (1, 4)}
     own |= {f"butfor with CAI-P, R = {r}": Seeds(r, ("priority",), device, few) for r in (1, 4)}
     together = f"SB3, {CORES} processes of 1 thread"
-    rivals = {"SB3": Peer(world, place, threads, episodes), together: processes, **own}
+    rivals = {"SB3": Peer(env, place, threads, episodes), together: processes, **own}
     seconds = medians(rivals, device, turns)
     processes.close()
     rates = {name: rival.steps / seconds[name] for name, rival in rivals.items()}
@@ -217,14 +220,14 @@ def main(arguments: Sequence[str]) -> None:
 
 
 def report(own: dict[str, Seeds]) -> None:
-    """Where the time goes, an episode of one seed."""
+    """Print where the time of an episode of one seed goes."""
     parts = {name.removeprefix("butfor").lstrip(", ").removeprefix("with "): one.parts() for name, one in own.items()}
-    print(f"{'ms an episode of one seed':<26}" + "".join(f"{name:>15}" for name in parts))
+    print(f"{'ms/episode of one seed':<26}" + "".join(f"{name:>15}" for name in parts))
     for row in [*PARTS.values(), "rest"]:
         print(f"{row:<26}" + "".join(f"{values[row]:>15.1f}" for values in parts.values()))
     print(f"{'together':<26}" + "".join(f"{sum(values.values()):>15.1f}" for values in parts.values()))
     print(f"{'share of the model':<26}" + "".join(f"{v['model'] / sum(v.values()):>15.0%}" for v in parts.values()))
-    print(f"with CAI-P: {ROUNDS} batches of the model an episode, 1 + {RESCORED} episodes scored an episode")
+    print(f"with CAI-P: {BATCHES} batches of the model and 1 + {RESCORED} scored episodes per episode")
 
 
 if __name__ == "__main__":

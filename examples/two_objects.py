@@ -59,10 +59,10 @@ gymnasium.register("TwoPucks-v0", lambda **options: TwoPucks(), max_episode_step
 def main(run: Path = Path("runs/two-objects"), **settings: Any) -> dict[str, Any]:
     """Train with both pucks as entities; print the influence on each at the red puck, the blue puck and neither."""
     small = preset("slide")  # small networks and few batches, enough for a small environment
-    model = replace(small.model, network=replace(small.model.network, target_scale=None))  # measured instead
+    cai = replace(small.cai, network=replace(small.cai.network, target_scale=None))  # measured instead
     config = replace(
         small, env="TwoPucks-v0", entities=("red=2:4", "blue=4:6"), combine="max",
-        use=("priority", "bonus", "active"), model=model,
+        use=("priority", "bonus", "active"), cai=cai,
     )  # fmt: skip
     train(replace(config, **settings), run, overwrite=True)
     influence = Influence.load(run / "influence.safetensors")

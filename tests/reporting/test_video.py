@@ -61,7 +61,7 @@ from butfor.spaces.actions import ActionLaw
 from butfor.studies import paper as studies
 from butfor.studies.paper import Study, write_study
 from butfor.studies.units import run_unit, unit_name
-from butfor.training.agents.policy import AgentConfig, load_policy, save_agent
+from butfor.training.agents.policy import AgentConfig, Policy, load_policy, save_agent
 from butfor.training.goal_env import open_goal_env
 from butfor.training.run import train
 from butfor.training.settings import preset
@@ -78,11 +78,11 @@ torch.set_num_threads(1)
 def runs(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """Two seeds, 5 and 6, with an influence model in the folder `with`, without in `without`."""
     folder, start = tmp_path_factory.mktemp("runs"), preset("slide")
-    model = replace(start.model, network=replace(start.model.network, layers=1, width=8), batch_size=32)
+    model = replace(start.cai, network=replace(start.cai.network, layers=1, width=8), batch_size=32)
     config = replace(
         start, seeds=2, first_seed=5, episodes=6, warmup=4, evaluation_episodes=1, checkpoint_seconds=1e6,
         agent=AgentConfig(layers=1, width=8, updates=2, batch_size=16, normalizer_batches=1),
-        model=replace(model, schedule=((10, 30),)),
+        fit_schedule=((10, 30),), cai=model,
     )  # fmt: skip
     train(replace(config, use=("priority",)), folder / "with")
     train(config, folder / "without")
@@ -321,8 +321,10 @@ def register(**kwargs: Any) -> str:
 def untrained(folder: Path, env: str, sizes: tuple[int, int, int]) -> Path:
     """A run folder with an agent that has not learned anything."""
     law, random = ActionLaw((-1.0,) * sizes[1], (1.0,) * sizes[1]), make_generators([0])
-    agent = Agent(sizes[0] + sizes[2], sizes[1], AgentConfig(layers=1, width=8), random)
-    save_agent(folder / "model.safetensors", agent, law, sizes, env, [0])
+    config = AgentConfig(layers=1, width=8)
+    policy = Policy(sizes[0] + sizes[2], sizes[1], config, random)
+    tensors = {f"policy.{name}": value for name, value in policy.state_dict().items()}
+    save_agent(folder / "model.safetensors", tensors, config, law, sizes, env, [0])
     return folder
 
 
@@ -395,7 +397,7 @@ def test_a_robot_is_rendered_around_its_table(
         video, "open_goal_env", lambda *args, **kwargs: replace(open_goal_env(*args, **kwargs), steps=2)
     )
     untrained(tmp_path, "pick-and-place", (25, 4, 3))
-    law, config = ActionLaw((-1.0,) * 4, (1.0,) * 4), preset("pick-and-place").model.network
+    law, config = ActionLaw((-1.0,) * 4, (1.0,) * 4), preset("pick-and-place").cai.network
     model = GaussianDynamics(25, 4, 3, config, make_generators([0]))
     Influence(model, Units.raw(law, {"object": [3, 4, 5]}, [50.0] * 3, 25)).save(tmp_path / "influence.safetensors")
     with Image.open(watch(tmp_path, tmp_path / "a.gif", size=240)) as gif:

@@ -22,7 +22,6 @@ from numpy.typing import NDArray
 
 from butfor.analysis.arms import ReadArm, read_study
 from butfor.envs import make_vector_env
-from butfor.envs.facts import facts_of
 from butfor.influence.influence import Influence
 from butfor.influence.scoring import combine_scores
 from butfor.rollouts.errors import EnvError
@@ -231,8 +230,7 @@ def open_recorder(
     # the entity and its scale, which open_goal_env finds by playing otherwise, are not used here
     goal_env = open_goal_env(policy.env, entities=["any=0"], target_scale=1.0, make_env=make_env)
     check_sizes(goal_env, run, policy.sizes)
-    facts = facts_of(policy.env)
-    crop = make_env is None and facts is not None and facts.drawing == "robot"
+    crop = goal_env.facts is not None and goal_env.facts.drawing == "robot"
     options: dict[str, Any] = {"width": width * 3 // 2, "height": width * 3 // 2} if crop else {}
     try:
         if make_env is None:
@@ -438,7 +436,7 @@ def best_seed(arm: ReadArm) -> int | None:
     if arm.curve is None:
         return None
     behaviour = sum((curve.success[:, -1] for curve in arm.behaviour.values()), np.zeros(len(arm.seeds)))
-    intrinsic = "intrinsic" in ((arm.config.get("config") or {}).get("influence") or [])
+    intrinsic = "intrinsic" in ((arm.config.get("config") or {}).get("use") or [])
     success = 0 * behaviour if intrinsic else arm.curve.success[:, -1]
     order = np.lexsort((-arm.curve.success.mean(1), -behaviour, -success))
     return arm.seeds[int(order[0])]
