@@ -22,7 +22,8 @@ from butfor.training.goal_env import GoalEnv, open_goal_env
 from butfor.training.replay import ReplayBuffer
 from butfor.training.settings import preset
 from butfor.training.signals.cai import CaiSignal
-from butfor.training.signals.transitions import BLOCK, TransitionTable
+from butfor.training.signals.learned import BLOCK
+from butfor.training.signals.transitions import TransitionTable
 
 ENV = "pick-and-place"
 

@@ -1,4 +1,4 @@
-"""Cost of the signals CAI, VIME and disagreement with FetchPickAndPlace's sizes: a fit, and scores of 1,000 transitions.
+"""Cost of the signals CAI, VIME and disagreement with FetchPickAndPlace's sizes: a fit, and 1,000 scores.
 
 python -m benchmarks.signals [cuda]
 """
