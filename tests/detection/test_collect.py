@@ -172,13 +172,13 @@ def test_episodes_that_cannot_be_played_again_are_refused(tmp_path: Path) -> Non
     episodes = collect_file(CollectConfig("slide", episodes=3), tmp_path / "a.npz")
     forgotten = episodes.take(np.arange(3))
     forgotten.reset_seed = None
-    with pytest.raises(ValueError, match="do not hold the seeds of their resets"):
+    with pytest.raises(ValueError, match="reset seeds"):
         add_labels(forgotten, "slide", ("exact",))
     for name, change in (("observation", 0.01), ("action", 0.5), ("reset_seed", 1)):
         other = episodes.take(np.arange(3))
         array = getattr(other, name)
         array[1] = array[1] + change if name != "action" else -array[1]
-        with pytest.raises(ValueError, match=r"episodes differ by .* from what is stored: another world\?"):
+        with pytest.raises(ValueError, match="Episode 1"):
             add_labels(other, "slide", ("exact",))
     nearly = episodes.take(np.arange(3))
     nearly.observation += np.float32(1e-4)  # another processor may round otherwise
@@ -188,10 +188,10 @@ def test_episodes_that_cannot_be_played_again_are_refused(tmp_path: Path) -> Non
 def test_episodes_of_another_world_are_refused(tmp_path: Path) -> None:
     pytest.importorskip("mujoco")
     episodes = collect_file(CollectConfig("slide", episodes=2), tmp_path / "a.npz")
-    with pytest.raises(ValueError, match=r"sizes \(4, 1\), push has \(25, 4\): another world\?"):
+    with pytest.raises(ValueError, match=r"\(4, 1\).*FetchPush-v0.*\(25, 4\)"):
         add_labels(episodes, "push", ("exact",))
     push = collect_file(CollectConfig("push", episodes=2), tmp_path / "b.npz")
-    with pytest.raises(ValueError, match=r"Played again in pick-and-place, episodes differ by .*: another world\?"):
+    with pytest.raises(ValueError, match="FetchPickAndPlace-v0"):
         add_labels(push, "pick-and-place", ("contact",))
 
 

@@ -13,8 +13,7 @@ from gymnasium.vector import AutoresetMode
 from numpy.typing import NDArray
 
 from butfor.envs import ENVS, make_vector_env
-from butfor.rollouts.errors import EnvError
-from butfor.rollouts.play import play, random_policy
+from butfor.rollouts.play import EnvError, play, random_policy
 from butfor.spaces.actions import ActionLaw
 from butfor.training.goal_env import behaviour, describe, describe_in_words, make_evaluation_env, open_goal_env, unmoved
 

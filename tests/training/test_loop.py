@@ -27,7 +27,7 @@ from support.training_server import Server
 from butfor.detection.settings import DetectionConfig
 from butfor.influence.influence import Influence
 from butfor.rollouts.episodes import Episodes
-from butfor.rollouts.errors import EnvError
+from butfor.rollouts.play import EnvError
 from butfor.runs import checkpoints, locks
 from butfor.runs.checkpoints import latest_checkpoint
 from butfor.runs.config import config_from

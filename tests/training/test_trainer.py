@@ -12,8 +12,7 @@ from torch import Tensor
 
 from butfor.envs import make_vector_env
 from butfor.models.networks import make_generators
-from butfor.rollouts.errors import EnvError
-from butfor.rollouts.play import episode_seed
+from butfor.rollouts.play import EnvError, episode_seed
 from butfor.runs.checkpoints import latest_checkpoint
 from butfor.training.exploration import draw_noise
 from butfor.training.goal_env import GoalEnv, open_goal_env

@@ -12,7 +12,7 @@ from butfor.detection.collect import LABELS
 from butfor.envs import facts_of, make_vector_env
 from butfor.envs.facts import named
 from butfor.rollouts.episodes import Episodes
-from butfor.rollouts.play import episode_seed, replay
+from butfor.rollouts.play import Stream, episode_seed, replay
 from butfor.runs.files import atomic_write
 
 PICTURES = 12
@@ -76,7 +76,7 @@ def pictures(episodes: Episodes, states: list[tuple[int, int]]) -> list[NDArray[
     frames = []
     for episode, time in states:
         resets = episodes.reset_seed  # files of earlier versions do not hold them
-        seed = episode_seed(config["seed"], 0, episode) if resets is None else int(resets[episode])
+        seed = episode_seed(config["seed"], Stream.TRAINING, episode) if resets is None else int(resets[episode])
         replay(env, seed, episodes.action[episode, :time])
         frames.append(env.render()[0][240:600, 200:560])  # what is around the gripper
     env.close()

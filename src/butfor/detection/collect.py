@@ -12,7 +12,7 @@ from numpy.typing import NDArray
 from butfor.envs import facts_of, make_vector_env, short_name
 from butfor.envs.experts import scripted_action
 from butfor.rollouts.episodes import Episodes, check_episode_file, concatenate
-from butfor.rollouts.play import Observation, Policy, collect, play, random_policy
+from butfor.rollouts.play import Policy, Stream, collect, play_again, random_policy
 from butfor.runs.files import explain_write_error
 from butfor.runs.folder import versions
 from butfor.spaces.actions import ActionLaw
@@ -27,7 +27,6 @@ POLICIES = {
 LABELS = ("exact", "heuristic", "contact")
 EPISODES_A_PART = 500  # what a killed process can lose
 WORLDS_AT_ONCE = 64
-REPLAY_TOLERANCE = 1e-3  # another processor may round otherwise, and contact makes more of it
 
 
 @dataclass(frozen=True)
@@ -91,7 +90,7 @@ def collect_file(
         if found | {"episodes": 0} != wanted["config"] | {"episodes": 0} or len(parts[0]) > config.episodes:
             raise FileExistsError(f"{path} holds other episodes ({found}); give another name.")
     env = make_vector_env(config.env, min(WORLDS_AT_ONCE, config.episodes), _step_labels(config.labels))
-    stream = 0 if config.policy in POLICIES else 4  # an agent is not to be tried on the starts it has trained with
+    stream = Stream.TRAINING if config.policy in POLICIES else Stream.TRAINED_AGENT
     policy = make_policy(world, env, config.policy, config.agent_seed)
     law = ActionLaw.from_space(env.single_action_space)
     while (done := sum(map(len, parts))) < config.episodes:
@@ -121,41 +120,28 @@ def add_labels(
     Episodes that do not come out as they are stored, but for rounding, were not played in this world; they are refused.
     """
     world = short_name(CollectConfig(world, labels=tuple(labels)).env)  # unknown labels are refused here
-    if episodes.reset_seed is None:
-        raise ValueError("These episodes do not hold the seeds of their resets, so they cannot be played again.")
     parts: list[Episodes] = []
     for first in range(0, len(episodes), WORLDS_AT_ONCE):
         rows = np.arange(first, min(first + WORLDS_AT_ONCE, len(episodes)))
-        parts.append(_labelled(episodes.take(rows), world, labels))
+        parts.append(_labelled(episodes, rows, world, labels))
         progress(first + len(rows))
     labelled = concatenate(parts)
     labelled.metadata = episodes.metadata
     return labelled
 
 
-def _labelled(episodes: Episodes, world: str, labels: Sequence[str]) -> Episodes:
+def _labelled(episodes: Episodes, rows: NDArray[np.int64], world: str, labels: Sequence[str]) -> Episodes:
     """Some episodes, played again all at once, with labels."""
-    env = make_vector_env(world, len(episodes), _step_labels(labels))
-    spaces: Any = (env.single_observation_space["observation"], env.single_action_space)  # type: ignore[index]
-    given, own = (episodes.observation.shape[2], episodes.action.shape[2]), tuple(space.shape[0] for space in spaces)
-    if given != own:
-        raise ValueError(f"These episodes have states and actions of sizes {given}, {world} has {own}: another world?")
-
-    def act(group: int, time: int, obs: Observation) -> tuple[NDArray[Any], NDArray[np.bool_]]:
-        return episodes.action[:, time], episodes.sampled[:, time]
-
-    assert episodes.reset_seed is not None
-    again = play([env], act, episodes.reset_seed.tolist(), episodes.action.shape[1]).episodes
+    env = make_vector_env(world, len(rows), _step_labels(labels))
+    again = play_again(env, episodes, rows.tolist())
     env.close()
-    error = float(np.abs(again.observation - episodes.observation)[:, :-1][episodes.valid].max())
-    if not error < REPLAY_TOLERANCE:
-        raise ValueError(f"Played again in {world}, episodes differ by {error:.2g} from what is stored: another world?")
+    part = episodes.take(rows)
     if {"contact", "heuristic"} & set(labels):
-        episodes.contact = again.contact
-    episodes.label |= {name: again.label[name] & episodes.valid for name in labels if name in again.label}
+        part.contact = again.contact
+    part.label |= {name: again.label[name] & part.valid for name in labels if name in again.label}
     if "heuristic" in labels:
-        episodes.label["heuristic"] = _heuristic(episodes)
-    return episodes
+        part.label["heuristic"] = _heuristic(part)
+    return part
 
 
 def _step_labels(labels: Sequence[str]) -> list[str]:

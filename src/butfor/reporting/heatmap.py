@@ -8,7 +8,7 @@ from numpy.typing import NDArray
 from butfor.detection.collect import add_labels
 from butfor.envs.facts import facts_of
 from butfor.rollouts.episodes import Episodes
-from butfor.rollouts.play import Progress, episode_seed
+from butfor.rollouts.play import Progress, Stream, episode_seed
 from butfor.runs.checkpoints import latest_checkpoint
 from butfor.runs.config import config_from
 from butfor.runs.files import atomic_write
@@ -47,7 +47,7 @@ def write_heatmap(run: Path | str, progress: Progress = lambda stage, done, tota
     kept = ("observation", "action", "achieved_goal", "desired_goal", "length", "sampled", "score")
     episodes = Episodes(
         **{name: replay[name][number % size] for name in kept},
-        reset_seed=np.array([episode_seed(config.first_seed, 0, int(one)) for one in number], dtype=np.int64),
+        reset_seed=np.array([episode_seed(config.first_seed, Stream.TRAINING, int(one)) for one in number], np.int64),
     )
     groups = np.array_split(np.arange(size), max(1, size // GROUP))
     arrays = {

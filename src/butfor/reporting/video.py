@@ -24,8 +24,7 @@ from butfor.analysis.arms import ReadArm, read_study
 from butfor.envs import make_vector_env
 from butfor.influence.influence import Influence
 from butfor.influence.scoring import combine_scores
-from butfor.rollouts.errors import EnvError
-from butfor.rollouts.play import Observation, Played, Progress, episode_seed, play
+from butfor.rollouts.play import EnvError, Observation, Played, Progress, Stream, episode_seed, play
 from butfor.runs.config import config_from
 from butfor.runs.files import atomic_write, check_writable
 from butfor.runs.locks import locked
@@ -131,7 +130,7 @@ class Recorder:
                 images.append(self._render())
             return self.policy(obs), np.zeros(1, dtype=bool)
 
-        played = play([self.env], act, [episode_seed(self.policy.seed, 1, number)], self.goal_env.steps)
+        played = play([self.env], act, [episode_seed(self.policy.seed, Stream.EVALUATION, number)], self.goal_env.steps)
         if render:
             images.append(self._render())  # play does not reset a finished environment
         plot = self._plot(played, f"{self.goal_env.name}, seed {self.policy.seed}, episode {number}")

@@ -1,8 +1,15 @@
-"""Playing episodes: the only place that calls `env.step`."""
+"""Playing episodes: the only place that calls `env.step`.
 
-from collections.abc import Callable, Mapping, Sequence
+`collect` plays a number of episodes with a policy; `play` plays one episode in every environment, in step. Both let a
+`_Player` do it, which also reports what a faulty environment did, as an `EnvError`.
+"""
+
+import itertools
+import math
+from collections.abc import Callable, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import dataclass
+from enum import IntEnum
 from typing import Any
 
 import numpy as np
@@ -10,41 +17,68 @@ from gymnasium.spaces import Box
 from gymnasium.vector import AutoresetMode, VectorEnv
 from numpy.typing import NDArray
 
+from butfor.envs import facts_of
 from butfor.rollouts.episodes import Episodes
-from butfor.rollouts.errors import all_finite, check_numbers, raised
 
 PARTS = ("observation", "achieved_goal", "desired_goal")
-Observation = dict[str, NDArray[Any]]  # observation [W, D], achieved_goal [W, G], desired_goal [W, G]
+Observation = dict[str, NDArray[Any]]  # observation [N, D], achieved_goal [N, G], desired_goal [N, G]
 Progress = Callable[[str, int, int, str], None]
 """Called with the stage, how much of it is done, how much there is, and a word on how it goes."""
 Policy = Callable[[Observation, np.random.Generator], tuple[NDArray[Any], NDArray[np.bool_]]]
-"""Actions [W, A] for W worlds, and which of them were drawn from a known law with full support [W]."""
+"""Actions [N, A] for N environments, and which of them were drawn from a known law with full support [N]."""
+Act = Callable[[int, int, Observation], tuple[NDArray[Any], NDArray[np.bool_]]]
+"""(group, time, observation of its environments) -> the same as a `Policy`."""
+
+REPLAY_TOLERANCE = 5e-3  # metres between a stored episode and its replay: another processor rounds differently
 
 
-REPLAY_TOLERANCE = 5e-3  # metres between a stored episode of a robot world and its replay
+class EnvError(RuntimeError):
+    """An environment failed; the message has its name, what was played, and the error."""
+
+
+class Stream(IntEnum):
+    """Purposes of resets. Each has its own random starts, so that no agent is tested where it was trained."""
+
+    TRAINING = 0  # and scripted policies
+    EVALUATION = 1  # during training
+    PROBE = 2  # random episodes that show what an environment is like
+    EVALUATE_RUN = 3
+    TRAINED_AGENT = 4  # episodes collected with a trained agent
 
 
 def episode_seed(seed: int, stream: int, episode: int) -> int:
-    """The seed of one reset, so that an episode's start depends on nothing else.
+    """Return the seed of one reset, so that an episode's start depends on nothing else.
 
-    Streams: 0 training and scripted policies, 1 evaluation, 2 looking at a world, 3 `butfor evaluate`, 4 episodes of a
-    trained agent.
+    Args:
+        seed: of the run.
+        stream: a `Stream`.
+        episode: number of the episode.
     """
-    return int(np.random.SeedSequence((seed, stream, episode)).generate_state(1)[0])
+    return int(np.random.SeedSequence((seed, int(stream), episode)).generate_state(1)[0])
 
 
 def random_policy(env: VectorEnv[Any, Any, Any]) -> Policy:
-    """Uniform actions within the world's own bounds."""
+    """Return a policy of uniform actions within the bounds of the environment."""
     space: Any = env.single_action_space
     if not isinstance(space, Box) or not space.is_bounded():
         raise ValueError(f"Uniform actions need a Box with finite bounds as action space; got {space}.")
 
     def act(obs: Observation, generator: np.random.Generator) -> tuple[NDArray[Any], NDArray[np.bool_]]:
-        worlds = len(obs["observation"])
-        action = generator.uniform(space.low, space.high, (worlds, *space.shape)).astype(space.dtype)
-        return action, np.ones(worlds, dtype=bool)
+        count = len(obs["observation"])
+        action = generator.uniform(space.low, space.high, (count, *space.shape)).astype(space.dtype)
+        return action, np.ones(count, dtype=bool)
 
     return act
+
+
+@dataclass
+class Played:
+    """Episodes, and how each of them ended."""
+
+    episodes: Episodes
+    success: NDArray[np.bool_]  # [E]: at the last step, as the environment reports; False where it does not
+    terminated: NDArray[np.bool_]  # [E]
+    reports_success: bool = True  # whether the environment reports success
 
 
 def collect(
@@ -55,143 +89,51 @@ def collect(
     metadata: dict[str, Any] | None = None,
     progress: Callable[[int], None] | None = None,
     first: int = 0,
-    stream: int = 0,
+    stream: int = Stream.TRAINING,
 ) -> Episodes:
-    """Plays whole episodes; episode e starts from the reset seeded by (seed, stream, e), for any number of worlds.
+    """Play whole episodes; each environment begins its next episode when one ends.
 
-    `first` is the number of the first episode. The contact and every `label_...` that the environment reports
-    in `info` are stored, too.
+    Args:
+        env: goal-conditioned environments without automatic reset, see `butfor.envs.make_vector_env`.
+        policy: called once a step for all environments.
+        episodes: how many.
+        seed: episode e starts from the reset seeded by (seed, stream, e), for any number of environments.
+        metadata: of the result.
+        progress: called with the number of episodes done.
+        first: number of the first episode.
+        stream: a `Stream`.
+
+    Returns:
+        The episodes, with `contact` and every `label_...` that the environments report in `info`.
+
+    Raises:
+        EnvError: an environment raised an error, or gave NaN or infinite values.
     """
     if episodes < 1:
         raise ValueError(f"episodes must be at least 1; got {episodes}.")
-    goals = getattr(env.single_observation_space, "spaces", {})
-    if not set(PARTS) <= set(goals):
-        needed = "observation, achieved_goal and desired_goal"
+    if not set(PARTS) <= set(getattr(env.single_observation_space, "spaces", {})):
         raise ValueError(
-            f"collect needs a goal world with {needed}; its observations are {env.single_observation_space}."
+            "collect needs a goal-conditioned environment, with the parts observation, achieved_goal and desired_goal; "
+            f"got observations {env.single_observation_space}."
         )
     if env.metadata.get("autoreset_mode") is not AutoresetMode.DISABLED:
-        raise ValueError("collect needs worlds made with AutoresetMode.DISABLED; make them with envs.make_vector_env.")
-    steps = episode_steps(env)
-    generator = np.random.default_rng(np.random.SeedSequence((seed, 1, first)))
-    worlds = env.num_envs
-    playing = np.arange(worlds)  # the episode each world plays; those past the last are played but not kept
-    next_episode = worlds
-    stored: dict[str, NDArray[Any]] = {}
+        raise ValueError(
+            f"collect needs AutoresetMode.DISABLED, but got {env.metadata.get('autoreset_mode')}; make the environment "
+            "with butfor.envs.make_vector_env."
+        )
 
-    def told(call: Callable[..., Any], *values: Any, **named: Any) -> Any:
-        try:
-            return call(*values, **named)
-        except Exception as error:
-            if "action" in stored:
-                check(playing < episodes)  # it may have failed because it had given NaN before
-            low, high = first + int(playing.min()), first + int(playing.max())
-            what = f"one of the episodes {low} to {high}" if low < high else f"episode {low}"
-            raise raised(env, error, what) from error
+    def name(low: int, high: int) -> str:
+        one = f"episode {first + low}"
+        return one if low == high else f"one of the episodes {first + low} to {first + high}"
 
-    def reset(mask: NDArray[np.bool_]) -> Observation:
-        seeds: Any = [episode_seed(seed, stream, first + int(episode)) for episode in playing]
-        start: Observation = told(env.reset, seed=seeds, options={"reset_mask": mask})[0]
-        return start
-
-    obs = reset(np.ones(worlds, dtype=bool))
-    time = np.zeros(worlds, dtype=np.int64)
-
-    def store(name: str, rows: NDArray[np.bool_], at: NDArray[np.int64], value: NDArray[Any], length: int) -> None:
-        if name not in stored:
-            kind = np.bool_ if value.dtype == np.bool_ else np.float32
-            stored[name] = np.zeros((episodes, length, *value.shape[1:]), kind)
-        while at[rows].max(initial=0) >= stored[name].shape[1]:  # the world's own limit is longer than it declares
-            stored[name] = np.concatenate([stored[name], np.zeros_like(stored[name])], 1)
-        stored[name][playing[rows], at[rows]] = value[rows]
-
-    def store_obs(rows: NDArray[np.bool_], at: NDArray[np.int64], value: Observation) -> None:
-        for name in PARTS:
-            store(name, rows, at, value[name], steps + 1)
-
-    def check(rows: NDArray[np.bool_], reward: NDArray[Any] | None = None) -> None:
-        shown, looked = playing[rows], stored["action"][playing[rows]]
-
-        def named(row: int) -> str:
-            number = first + int(shown[row])
-            return f"episode {number} (reset with seed {episode_seed(seed, stream, number)})"
-
-        given = None if reward is None else reward[rows]
-        check_numbers(env, {part: stored[part][shown] for part in PARTS}, looked, named, given, time[rows])
-
-    length = np.zeros(episodes, dtype=np.int64)
-    blow_ups = np.zeros(worlds, dtype=np.int64)
-    store_obs(playing < episodes, time, obs)
-    while (playing < episodes).any():
-        kept = playing < episodes
-        action, sampled = policy(obs, generator)
-        obs, reward, terminated, truncated, info = told(env.step, action)
-        store("action", kept, time, action, steps)
-        store("sampled", kept, time, sampled, steps)
-        for name, value in info.items():
-            if name == "contact" or name.startswith("label_"):
-                store(name, kept, time, np.asarray(value, dtype=bool), steps)
-        time += 1
-        store_obs(kept, time, obs)
-        if not all_finite(reward):
-            check(kept, reward)
-        ended = terminated | truncated
-        # a world whose physics blew up in this step shows its last true state again: that step does not count
-        lost, blow_ups = info.get("blow_ups", blow_ups) > blow_ups, info.get("blow_ups", blow_ups).copy()
-        if ended.any():
-            check(ended & kept)
-            length[playing[ended & kept]] = np.maximum(time - lost, 1)[ended & kept]
-            for world in ended.nonzero()[0]:
-                playing[world], next_episode = next_episode, next_episode + 1
-            time[ended] = 0
-            obs = reset(ended)
-            store_obs(ended & (playing < episodes), time, obs)
-            if progress is not None:
-                progress(int((length > 0).sum()))
-    longest = int(length.max())
-    for name in stored:
-        extra = 1 if name in PARTS else 0
-        stored[name] = stored[name][:, : longest + extra]
-    label = {name.removeprefix("label_"): stored.pop(name) for name in list(stored) if name.startswith("label_")}
-    resets = np.array([episode_seed(seed, stream, first + episode) for episode in range(episodes)], dtype=np.int64)
-    return Episodes(**stored, length=length, reset_seed=resets, label=label, metadata=metadata or {})
-
-
-def replay(env: VectorEnv[Any, Any, Any], seed: int, actions: NDArray[Any]) -> Observation:
-    """Plays the given actions [t, A] in the first world from a seeded reset; the observation it ends with."""
-    seeds: Any = [seed] * env.num_envs
-    obs: Observation = env.reset(seed=seeds)[0]
-    for action in actions:
-        obs = env.step(np.repeat(action[None], env.num_envs, 0))[0]
-    return obs
-
-
-@dataclass
-class Played:
-    """One episode of each of N worlds."""
-
-    episodes: Episodes
-    success: NDArray[np.bool_]  # [N]: at the last step, as the world says; False where it does not say
-    terminated: NDArray[np.bool_]  # [N]
-    told: bool = True  # whether the world says of its episodes if they succeeded
-
-
-Act = Callable[[int, int, Observation], tuple[NDArray[Any], NDArray[np.bool_]]]
-"""(group, time, observation of its worlds) -> actions [W, A], and which were drawn from a known law [W]."""
-
-
-def episode_steps(env: VectorEnv[Any, Any, Any]) -> int:
-    """The time limit of the worlds' episodes."""
-    inner: Any = getattr(env, "envs", [None])[0]
-    for one in (env, inner):
-        limit = getattr(getattr(one, "spec", None), "max_episode_steps", None)
-        if limit is not None:
-            return int(limit)
-    if inner is not None and inner.has_wrapper_attr("_max_episode_steps"):  # gymnasium's TimeLimit
-        return int(inner.get_wrapper_attr("_max_episode_steps"))
-    raise ValueError(
-        "The world has no time limit; register it with max_episode_steps, or wrap it in gymnasium.wrappers.TimeLimit."
+    player = _Player(
+        env, episodes, episode_steps(env), lambda env, row: episode_seed(seed, stream, first + row), name, progress
     )
+    generator = np.random.default_rng(np.random.SeedSequence((seed, 1, first)))
+    _run([player], lambda group, time, obs: policy(obs, generator), None)
+    played = _join([player], int(player.length.max())).episodes
+    played.metadata = metadata or {}
+    return played
 
 
 def play(
@@ -201,143 +143,297 @@ def play(
     steps: int | None = None,
     what: str = "an episode",
 ) -> Played:
-    """Plays one episode in every world, all in step; world i of the groups together starts from reset seed i.
+    """Play one episode in every environment, all in step.
 
-    `steps` is the longest episode, by default the worlds' time limit. With several groups, one acts while the others
-    are being stepped in threads of their own. `what` is played is said where a world raises an error.
+    Args:
+        groups: vector environments; with several, one acts while the others are stepped in threads of their own.
+        act: called for a group until all its episodes have ended.
+        seeds: reset seeds, for the environments of all groups one after the other.
+        steps: longest episode; None for the time limit.
+        what: is played, for error messages.
+
+    Raises:
+        EnvError: an environment raised an error, or gave NaN or infinite values.
     """
     steps = steps or episode_steps(groups[0])
-    counts = [env.num_envs for env in groups]
-    firsts = np.cumsum([0, *counts])
-    parts = [
-        _Part(env, seeds[first : first + env.num_envs], steps, what) for env, first in zip(groups, firsts, strict=False)
-    ]
-    if len(parts) == 1:
-        for time in range(steps):
-            if not parts[0].alive.any():
-                break
-            parts[0].step(time, *act(0, time, parts[0].obs))
-    else:
-        with ThreadPoolExecutor(len(parts)) as pool:
-            pending: dict[int, Future[None]] = {}
-            for time in range(steps):
-                for group, part in enumerate(parts):
-                    if group in pending:
-                        pending.pop(group).result()
-                    if part.alive.any():
-                        action, sampled = act(group, time, part.obs)
-                        pending[group] = pool.submit(part.step, time, action, sampled)
-            for future in pending.values():
-                future.result()
-    for part in parts:
-        part.check()
-    names = sorted({name for part in parts for name in part.stored})  # a label that one group never saw is False there
-    false = [np.zeros((part.env.num_envs, steps), dtype=bool) for part in parts]
-    arrays: dict[str, Any] = {
-        name: np.concatenate([part.stored.get(name, other) for part, other in zip(parts, false, strict=True)])
-        for name in names
-    }
-    label = {name.removeprefix("label_"): arrays.pop(name) for name in names if name.startswith("label_")}
-    length, resets = np.concatenate([part.length for part in parts]), np.array(seeds, dtype=np.int64)
-    episodes = Episodes(**arrays, length=length, reset_seed=resets, label=label)
-    success, terminated = (np.concatenate([getattr(p, name) for p in parts]) for name in ("success", "terminated"))
-    return Played(episodes, success, terminated, any(part.told for part in parts))
+    firsts = np.cumsum([0, *(env.num_envs for env in groups)])
 
+    def player(env: VectorEnv[Any, Any, Any], first: int) -> _Player:
+        def name(low: int, high: int) -> str:
+            return f"{what} (environment {low + 1} of {env.num_envs})" if low == high else what
 
-class _Part:
-    """The worlds of one group within an episode."""
+        return _Player(env, env.num_envs, steps, lambda index, row: seeds[first + index], name)
 
-    def __init__(self, env: VectorEnv[Any, Any, Any], seeds: Sequence[int], steps: int, what: str) -> None:
-        self.env, self.seeds, self.steps, self.what = env, list(seeds), steps, what
-        self.stored: dict[str, NDArray[Any]] = {}
-        self.obs: Observation = self._told(env.reset, seed=self.seeds)[0]
-        worlds = env.num_envs
-        self.alive = np.ones(worlds, dtype=bool)
-        self.length = np.zeros(worlds, dtype=np.int64)
-        self.success, self.terminated = np.zeros(worlds, dtype=bool), np.zeros(worlds, dtype=bool)
-        self.told = False
-        self.blow_ups: NDArray[np.int64] | None = None  # worlds count theirs over their whole life
-        for name in PARTS:
-            self.stored[name] = np.zeros((worlds, steps + 1, self.obs[name].shape[1]), np.float32)
-        self._keep_obs(0)
-
-    def step(self, time: int, action: NDArray[Any], sampled: NDArray[np.bool_]) -> None:
-        """One step of every world; those whose episode is over are played on from a reset, and not kept."""
-        self._keep({"action": action, "sampled": sampled}, time)
-        self.obs, reward, terminated, truncated, info = self._told(self.env.step, action)
-        self._keep_obs(time + 1)
-        if not all_finite(reward):
-            self.check(np.where(self.alive, reward, 0), time + 1)
-        self._keep({name: info[name] for name in info if name == "contact" or name.startswith("label_")}, time)
-        success = info.get("is_success", info.get("success"))
-        self.told |= success is not None
-        # a world whose physics blew up in this step shows its last true state again: that step does not count
-        blow_ups = np.array(info.get("blow_ups", np.zeros_like(self.length)))
-        lost = np.zeros_like(self.alive) if self.blow_ups is None else blow_ups > self.blow_ups
-        self.blow_ups = blow_ups
-        if success is not None:
-            self.success = np.where(self.alive & ~lost, np.asarray(success, dtype=bool), self.success)
-        self.terminated |= self.alive & terminated
-        self.length = np.where(self.alive, np.maximum(time + 1 - lost, 1), self.length)
-        over = terminated | truncated
-        self.alive &= ~over
-        if self.alive.any() and over.any():
-            self.obs = self._told(self.env.reset, seed=self.seeds, options={"reset_mask": over})[0]
-
-    def check(self, reward: NDArray[Any] | None = None, step: int = 0) -> None:
-        """Raises where the worlds gave numbers that are none: in what is stored, or as the reward [W] of a step."""
-        parts = {name: self.stored[name] for name in PARTS if name in self.stored}
-        action = self.stored.get("action", np.zeros((self.env.num_envs, self.steps, 1)))
-
-        def named(row: int) -> str:
-            return f"{self.what} (world {row + 1} of {self.env.num_envs}, reset with seed {self.seeds[row]})"
-
-        check_numbers(self.env, parts, action, named, reward, step)
-
-    def _told(self, call: Callable[..., Any], *values: Any, **named: Any) -> Any:
-        """What the world answers; an error of its own becomes a sentence that says where it happened."""
-        try:
-            return call(*values, **named)
-        except Exception as error:
-            self.check()  # it may have failed because it had given NaN before
-            raise raised(self.env, error, self.what) from error
-
-    def _keep_obs(self, time: int) -> None:
-        """Writes the parts of the observation that training has a use for."""
-        self._keep({name: self.obs[name] for name in PARTS}, time)
-
-    def _keep(self, values: Mapping[str, NDArray[Any]], time: int) -> None:
-        """Writes what the worlds that still play show at a time."""
-        for name, value in values.items():
-            if name not in self.stored:
-                kind = np.bool_ if value.ndim == 1 else np.float32
-                self.stored[name] = np.zeros((self.env.num_envs, self.steps, *value.shape[1:]), kind)
-            self.stored[name][self.alive, time] = value[self.alive]
+    players = [player(env, int(first)) for env, first in zip(groups, firsts, strict=False)]
+    _run(players, act, steps)
+    return _join(players, steps)
 
 
 def play_again(
-    env: VectorEnv[Any, Any, Any], episodes: Episodes, numbers: list[int], look: Callable[[int], None]
-) -> None:
-    """Plays stored episodes, one a world, from their reset seeds and actions; `look(time)` is called in each state."""
-    seeds = reset_seeds(episodes)[numbers].tolist()
-    going = np.arange(episodes.action.shape[1])[:, None] < episodes.length[numbers]  # [T, W]
+    env: VectorEnv[Any, Any, Any],
+    episodes: Episodes,
+    numbers: Sequence[int],
+    look: Callable[[int], None] = lambda time: None,
+) -> Episodes:
+    """Play stored episodes again, one in each environment, from their reset seeds and actions.
+
+    Args:
+        env: as many environments as `numbers`.
+        episodes: with reset seeds.
+        numbers: which episodes.
+        look: called with the time in each state before a step.
+
+    Raises:
+        ValueError: the episodes were not played in this environment, or by another version of mujoco.
+    """
+    spaces: Any = (env.single_observation_space["observation"], env.single_action_space)  # type: ignore[index]
+    sizes = (episodes.observation.shape[2], episodes.action.shape[2])
+    own = tuple(space.shape[0] for space in spaces)
+    if sizes != own:
+        raise ValueError(
+            f"The episodes have observations and actions of sizes {sizes}, but {env_name(env)} has {own}; they were "
+            "played in another environment."
+        )
+    facts = facts_of(env_name(env))
+    columns = list(range(own[0]) if facts is None else facts.positions)
+    going = np.arange(episodes.action.shape[1])[:, None] < episodes.length[numbers]  # [T, N]
 
     def act(group: int, time: int, obs: Observation) -> tuple[NDArray[Any], NDArray[np.bool_]]:
-        gap = np.abs(obs["observation"] - episodes.observation[numbers, time])[:, :6].max(1)  # gripper and object
-        if (gap[going[time]] > REPLAY_TOLERANCE).any():
-            worst = int(np.where(going[time], gap, 0).argmax())
+        gap = np.abs(obs["observation"] - episodes.observation[numbers, time])[:, columns].max(1)
+        gap = np.where(going[time], gap, 0)
+        if not (gap <= REPLAY_TOLERANCE).all():
+            worst = int(gap.argmax())
             raise ValueError(
-                f"Episode {numbers[worst]} played again is {gap[worst]:.3f} m off its stored course at step {time}; it "
-                "was collected in another world or by another version of mujoco. Collect the episodes anew."
+                f"Episode {numbers[worst]}, played again in {env_name(env)}, is {gap[worst]:.3g} off its stored course "
+                f"at step {time}; it was played in another environment or with another version of mujoco. Collect the "
+                "episodes again."
             )
         look(time)
-        return episodes.action[numbers, time], np.zeros(len(numbers), dtype=bool)
+        return episodes.action[numbers, time], episodes.sampled[numbers, time]
 
-    play([env], act, seeds, len(going), "an episode that is played again")
+    seeds = reset_seeds(episodes)[numbers].tolist()
+    return play([env], act, seeds, len(going), "an episode that is played again").episodes
+
+
+def replay(env: VectorEnv[Any, Any, Any], seed: int, actions: NDArray[Any]) -> Observation:
+    """Play actions [t, A] in every environment from a seeded reset, and return the last observation."""
+    seeds: Any = [seed] * env.num_envs
+    obs: Observation = env.reset(seed=seeds)[0]
+    for action in actions:
+        obs = env.step(np.repeat(action[None], env.num_envs, 0))[0]
+    return obs
 
 
 def reset_seeds(episodes: Episodes) -> NDArray[np.int64]:
-    """The reset seeds [E], which have to be known."""
+    """Return the reset seeds [E] of episodes that must have them."""
     if episodes.reset_seed is None:
-        raise ValueError("These episodes have no reset seeds, so they cannot be played again; collect them anew.")
+        raise ValueError("These episodes have no reset seeds, so they cannot be played again; collect them again.")
     return episodes.reset_seed
+
+
+def episode_steps(env: VectorEnv[Any, Any, Any]) -> int:
+    """Return the time limit of the episodes."""
+    inner: Any = getattr(env, "envs", [None])[0]
+    for one in (env, inner):
+        limit = getattr(getattr(one, "spec", None), "max_episode_steps", None)
+        if limit is not None:
+            return int(limit)
+    if inner is not None and inner.has_wrapper_attr("_max_episode_steps"):  # gymnasium's TimeLimit
+        return int(inner.get_wrapper_attr("_max_episode_steps"))
+    raise ValueError(
+        f"{env_name(env)} has no time limit; register it with max_episode_steps, or wrap it in "
+        "gymnasium.wrappers.TimeLimit."
+    )
+
+
+def env_name(env: VectorEnv[Any, Any, Any]) -> str:
+    """Return the id of the environments, or else the name of their class."""
+    inner: Any = getattr(env, "envs", [env])[0].unwrapped
+    return str(inner.spec.id if inner.spec is not None else type(inner).__name__)
+
+
+class _Player:
+    """Plays episodes in one vector environment and keeps them in rows of arrays.
+
+    Environment i begins with row i. When its episode ends, it begins the next row that no other has begun. Rows from
+    `count` on are played, because all environments are stepped together, but they are not kept.
+    """
+
+    def __init__(
+        self,
+        env: VectorEnv[Any, Any, Any],
+        count: int,
+        steps: int,
+        seed_of: Callable[[int, int], int],  # (environment, row) -> reset seed
+        name: Callable[[int, int], str],  # (first row, last row) -> the episodes, for messages
+        progress: Callable[[int], None] | None = None,
+    ) -> None:
+        self.env = env
+        self.count = count
+        self.steps = steps
+        self.seed_of = seed_of
+        self.name = name
+        self.progress = progress
+        self.row = np.arange(env.num_envs)  # that each environment plays
+        self.time = np.zeros(env.num_envs, dtype=np.int64)
+        self.seeds = [0] * env.num_envs
+        self.next_row = env.num_envs
+        self.finished = 0
+        self.stored: dict[str, NDArray[Any]] = {}
+        self.length = np.zeros(count, dtype=np.int64)
+        self.reset_seed = np.zeros(count, dtype=np.int64)
+        self.success = np.zeros(count, dtype=bool)
+        self.terminated = np.zeros(count, dtype=bool)
+        self.reports_success = False
+        self.blow_ups: NDArray[np.int64] | None = None  # environments count theirs over their whole life
+        self.obs: Observation = {}
+        self._reset(np.ones(env.num_envs, dtype=bool))
+
+    @property
+    def kept(self) -> NDArray[np.bool_]:
+        """Which environments play an episode that is kept [N]."""
+        return self.row < self.count
+
+    def step(self, action: NDArray[Any], sampled: NDArray[np.bool_]) -> None:
+        """Make one step in every environment, and begin the next episodes where it was the last."""
+        kept = self.kept
+        self._store("action", action, kept)
+        self._store("sampled", sampled, kept)
+        self.obs, reward, terminated, truncated, info = self._call(self.env.step, action)
+        for name, value in info.items():
+            if name == "contact" or name.startswith("label_"):
+                self._store(name, np.asarray(value, dtype=bool), kept)
+        self.time += 1
+        self._store_obs(kept)
+        if not math.isfinite(np.dot(reward, reward)):  # the fastest way to look at all; it may be wrong about huge ones
+            self.check(kept, reward)
+        lost = self._lost(info)
+        success = info.get("is_success", info.get("success"))
+        if success is not None:
+            self.reports_success = True
+            self.success[self.row[kept & ~lost]] = np.asarray(success, dtype=bool)[kept & ~lost]
+        self.terminated[self.row[kept]] = terminated[kept]
+        self.length[self.row[kept]] = np.maximum(self.time - lost, 1)[kept]
+        ended = terminated | truncated
+        if ended.any():
+            self.check(ended & kept)
+            self.finished += int((ended & kept).sum())
+            self.row[ended] = self.next_row + np.arange(ended.sum())
+            self.next_row += int(ended.sum())
+            self.time[ended] = 0
+            if self.kept.any():
+                self._reset(ended)
+            if self.progress is not None:
+                self.progress(self.finished)
+
+    def check(self, envs: NDArray[np.bool_], reward: NDArray[Any] | None = None) -> None:
+        """Raise where the episodes of some environments, or the rewards of this step, have NaN or infinite values.
+
+        What follows a NaN or infinite action is not the fault of the environment.
+        """
+        if "action" not in self.stored:
+            return
+        rows = self.row[envs]
+        action = self.stored["action"][rows]
+        values = {name: self.stored[name][rows] for name in PARTS}
+        if reward is not None:
+            values["reward"] = np.zeros((*values["observation"].shape[:2], 1))
+            values["reward"][np.arange(len(rows)), self.time[envs], 0] = reward[envs]
+        for name, numbers in values.items():
+            bad = ~np.isfinite(numbers)
+            for place in bad.any((1, 2)).nonzero()[0]:
+                time = int(bad[place].any(1).argmax())
+                if np.isfinite(action[place, :time]).all():
+                    row = int(rows[place])
+                    column = int(bad[place, time].argmax())
+                    where = "as its reward" if name == "reward" else f"in column {column} of {name}"
+                    when = f"after step {time}" if time else "at the start"
+                    raise EnvError(
+                        f"{env_name(self.env)} gave {numbers[place, time, column]} {where} {when} of "
+                        f"{self.name(row, row)}, reset with seed {self.reset_seed[row]}; expected finite numbers. Fix "
+                        "the environment."
+                    )
+
+    def _reset(self, envs: NDArray[np.bool_]) -> None:
+        """Begin new episodes in some environments."""
+        for env in envs.nonzero()[0]:
+            self.seeds[env] = self.seed_of(int(env), int(self.row[env]))
+        begun = envs & self.kept
+        self.reset_seed[self.row[begun]] = np.array(self.seeds)[begun]
+        options = None if envs.all() else {"reset_mask": envs}
+        self.obs = self._call(self.env.reset, seed=list(self.seeds), options=options)[0]
+        self._store_obs(begun)
+
+    def _call(self, call: Callable[..., Any], *values: Any, **named: Any) -> Any:
+        """Call the environment; report an error of its own with the episodes in which it happened."""
+        try:
+            return call(*values, **named)
+        except Exception as error:
+            self.check(self.kept)  # it may have failed because it had given NaN before
+            rows = self.row[self.kept]
+            text = " ".join(str(error).split()) or "(no message)"
+            raise EnvError(
+                f"{env_name(self.env)} raised {type(error).__name__} in {self.name(rows.min(), rows.max())}: {text}"
+            ) from error
+
+    def _lost(self, info: dict[str, Any]) -> NDArray[np.bool_]:
+        """Which environments' physics blew up in this step [N]: they show their last true state again."""
+        before = self.blow_ups
+        if "blow_ups" not in info:
+            return np.zeros(self.env.num_envs, dtype=bool)
+        self.blow_ups = np.array(info["blow_ups"])
+        return np.zeros(self.env.num_envs, dtype=bool) if before is None else self.blow_ups > before
+
+    def _store_obs(self, envs: NDArray[np.bool_]) -> None:
+        for name in PARTS:
+            self._store(name, self.obs[name], envs)
+
+    def _store(self, name: str, value: NDArray[Any], envs: NDArray[np.bool_]) -> None:
+        """Keep the values [N, ...] of some environments at their time."""
+        time = self.time[envs]
+        if name not in self.stored:
+            dtype = np.bool_ if value.dtype == np.bool_ else np.float32
+            self.stored[name] = np.zeros((self.count, self.steps + (name in PARTS), *value.shape[1:]), dtype)
+        while time.max(initial=0) >= self.stored[name].shape[1]:  # episodes last longer than the environment declares
+            self.stored[name] = np.concatenate([self.stored[name], np.zeros_like(self.stored[name])], 1)
+        self.stored[name][self.row[envs], time] = value[envs]
+
+
+def _run(players: Sequence[_Player], act: Act, steps: int | None) -> None:
+    """Step the players until all episodes have ended, or `steps` times."""
+    times = itertools.count() if steps is None else range(steps)
+    if len(players) == 1:
+        for time in times:
+            if not players[0].kept.any():
+                break
+            players[0].step(*act(0, time, players[0].obs))
+    else:
+        with ThreadPoolExecutor(len(players)) as pool:
+            pending: dict[int, Future[None]] = {}
+            for time in times:
+                for group, player in enumerate(players):
+                    if group in pending:
+                        pending.pop(group).result()
+                    if player.kept.any():
+                        pending[group] = pool.submit(player.step, *act(group, time, player.obs))
+            for future in pending.values():
+                future.result()
+    for player in players:
+        player.check(player.kept)  # episodes that `steps` has cut
+
+
+def _join(players: Sequence[_Player], steps: int) -> Played:
+    """Put the rows of all players together, with `steps` steps each."""
+    names = sorted({name for player in players for name in player.stored})
+    arrays: dict[str, Any] = {}
+    for name in names:
+        # a label that one group never reported is False there
+        parts = [player.stored.get(name, np.zeros((player.count, steps), dtype=bool)) for player in players]
+        arrays[name] = np.concatenate([part[:, : steps + (name in PARTS)] for part in parts])
+    label = {name.removeprefix("label_"): arrays.pop(name) for name in names if name.startswith("label_")}
+    ends = {
+        name: np.concatenate([getattr(player, name) for player in players])
+        for name in ("length", "reset_seed", "success", "terminated")
+    }
+    episodes = Episodes(**arrays, length=ends["length"], reset_seed=ends["reset_seed"], label=label)
+    return Played(episodes, ends["success"], ends["terminated"], any(player.reports_success for player in players))

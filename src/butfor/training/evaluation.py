@@ -5,7 +5,7 @@ from pathlib import Path
 import numpy as np
 import torch
 
-from butfor.rollouts.play import Progress, episode_seed, play
+from butfor.rollouts.play import Progress, Stream, episode_seed, play
 from butfor.training.agents.policy import load_policy
 from butfor.training.goal_env import MakeEnv, check_sizes, open_goal_env, succeeded
 
@@ -43,7 +43,7 @@ def evaluate_run(
         policy = load_policy(run, seed, device)
         wins = 0
         for played in range(0, episodes, count):
-            resets = [episode_seed(seed, 3, played + index) for index in range(count)]
+            resets = [episode_seed(seed, Stream.EVALUATE_RUN, played + index) for index in range(count)]
             result = play([env], lambda group, time, obs, policy=policy: (policy(obs), sampled), resets)  # type: ignore[misc]
             wins += int(succeeded(goal_env, result)[: episodes - played].sum())
             done = len(success) * episodes + min(played + count, episodes)

@@ -16,8 +16,17 @@ from torch import Tensor
 from butfor.envs import EnvFacts, env_id, facts_of, make_vector_env
 from butfor.models.tables import target_columns
 from butfor.models.tables import target_scale as scale_of
-from butfor.rollouts.errors import EnvError
-from butfor.rollouts.play import PARTS, Observation, Played, episode_seed, episode_steps, play, random_policy
+from butfor.rollouts.play import (
+    PARTS,
+    EnvError,
+    Observation,
+    Played,
+    Stream,
+    episode_seed,
+    episode_steps,
+    play,
+    random_policy,
+)
 from butfor.spaces.actions import ActionLaw
 from butfor.spaces.entities import entity_columns
 from butfor.training.replay import Reward
@@ -224,7 +233,7 @@ def describe_in_words(goal_env: GoalEnv) -> str:
 
 def succeeded(goal_env: GoalEnv, played: Played) -> NDArray[np.bool_]:
     """Which episodes ended in success [N]: as the environment reports, or by the reward of a reached goal."""
-    if played.told:
+    if played.reports_success:
         return played.success
     rows = np.arange(len(played.episodes))
     last = played.episodes.length
@@ -303,7 +312,7 @@ def _random_episodes(env: VectorEnv[Any, Any, Any], steps: int) -> tuple[Played,
     """One random episode of each environment, and the observations [T, W, D] before they are rounded."""
     policy = random_policy(env)
     generator = np.random.default_rng(0)
-    seeds = [episode_seed(0, 2, index) for index in range(env.num_envs)]
+    seeds = [episode_seed(0, Stream.PROBE, index) for index in range(env.num_envs)]
     seen: list[NDArray[np.float64]] = []
 
     def act(group: int, time: int, obs: Observation) -> tuple[NDArray[Any], NDArray[np.bool_]]:

@@ -19,7 +19,7 @@ from butfor.influence.gaussian import kl_to_mixture
 from butfor.models.fitting import check_finite
 from butfor.models.gpu import captured, matrix_precision
 from butfor.models.networks import draw_uniform, make_generators
-from butfor.rollouts.play import Observation, Played, Progress, episode_seed, play
+from butfor.rollouts.play import Observation, Played, Progress, Stream, episode_seed, play
 from butfor.runs.stopping import Stop
 from butfor.spaces.actions import from_unit, to_unit
 from butfor.training import priorities
@@ -163,7 +163,7 @@ class Trainer:
     def _reset_seeds(self, count: int) -> list[int]:
         """Seeds of the next `count` resets of each replica; they depend on (seed, episode) alone."""
         stored = self.replay.stored
-        return [episode_seed(seed, 0, stored + index) for seed in self.seeds for index in range(count)]
+        return [episode_seed(seed, Stream.TRAINING, stored + index) for seed in self.seeds for index in range(count)]
 
     # ----------------------------------------------------------------------------------------------- store
 
@@ -327,7 +327,7 @@ class Trainer:
             for first in range(0, episodes, goal_env.evaluation_envs):
                 count = min(goal_env.evaluation_envs, episodes - first)
                 places = range(number * episodes + first, number * episodes + first + count)
-                resets = [episode_seed(seed, 1, place) for seed in self.seeds for place in places]
+                resets = [episode_seed(seed, Stream.EVALUATION, place) for seed in self.seeds for place in places]
                 if self._evaluation_env is None or self._evaluation_env.num_envs != len(resets):
                     if self._evaluation_env is not None:
                         self._evaluation_env.close()
