@@ -25,7 +25,7 @@ from butfor.analysis.rows import (
 )
 from butfor.reporting.charts import Row
 from butfor.reporting.page import write_page
-from butfor.reporting.study_detection import shown_by, study_tables
+from butfor.reporting.study_page import shown_by, study_tables
 
 SIDES = {  # side questions of a detection run, by title
     "helps": "What helps",
@@ -174,7 +174,7 @@ def detection_tables(study: str, arm: ReadArm, folder: Path) -> list[str]:
         parts.append(detector_table(one["detectors"]))
     sides = side_rows(arm.summary, read_optional(arm.folder / "studies.json") or {})
     shown_here = shown_by(study)
-    for name in (*shown_here.asked, *(["episodes"] if shown_here.episodes else [])):
+    for name in (*shown_here.studies, *(["episodes"] if shown_here.episodes else [])):
         if rows := sides.get(name):
             where = f", on the {clean(rows[0]['set'])} set" if rows[0].get("set") else ""
             parts.append(f"{SIDES[name]}, exact label{where}:\n")

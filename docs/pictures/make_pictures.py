@@ -15,7 +15,7 @@ from butfor import FitConfig, Influence, ModelConfig
 from butfor.detection.collect import CollectConfig, collect_file
 from butfor.influence.scoring import predict_moments
 from butfor.reporting.charts import BLUE, GREEN, GREY, INK, ORANGE, VERMILLION
-from butfor.reporting.figures import PAGE, STYLE
+from butfor.reporting.matplotlib_renderer import PAGE, STYLE
 from butfor.rollouts.episodes import concatenate
 from butfor.runs.files import atomic_write
 

@@ -39,7 +39,7 @@ from butfor import Influence, load_policy
 from butfor.datasets.files import read_data, read_npz, write_minari
 from butfor.detection.collect import CollectConfig, collect_file
 from butfor.reporting.report import write_report
-from butfor.reporting.study_page import write_study_index, write_study_report, write_training_report
+from butfor.reporting.study_page import write_study_index, write_study_report
 from butfor.rollouts.episodes import Episodes, EpisodeStream
 from butfor.runs.checkpoints import latest_checkpoint
 from butfor.runs.config import config_from, plain
@@ -286,7 +286,7 @@ def test_a_module_that_a_run_names_is_not_imported_by_reading_it(
     assert load_policy(run).env == "canary_env:Canary-v0"
     assert read_metrics(run)
     Influence.load(run / "influence.safetensors")
-    write_training_report(run)
+    write_report(run)
     assert "canary_env" not in sys.modules
     check_not_executed(trace, lambda: __import__("canary_env"))
     monkeypatch.delitem(sys.modules, "canary_env")
@@ -449,7 +449,7 @@ def write_pages(folder: Path, text: str, monkeypatch: pytest.MonkeyPatch) -> dic
     pages = {
         "study": write_study_report(root, "try"),
         "index": write_study_index(root),
-        "training": write_training_report(root / "fast"),
+        "training": write_report(root / "fast"),
         "detection": write_report(spoil_detection(write_full_run(folder / "detection", hostile=text), text)),
         "scores": scores_page(folder, text),
     }
@@ -567,7 +567,7 @@ def test_hostile_text_in_figures_for_papers_stays_text(tmp_path: Path) -> None:
 
     from matplotlib.figure import Figure
 
-    from butfor.reporting.figures import save_figures
+    from butfor.reporting.matplotlib_renderer import save_figures
 
     def draw() -> dict[str, Figure]:
         figure = Figure()

@@ -1,5 +1,6 @@
 """Pages of studies and of training runs: the numbers, what is missing, the verdicts; alive in a browser."""
 
+import base64
 import json
 import re
 import shutil
@@ -14,18 +15,27 @@ import pytest
 from playwright.sync_api import Page
 from results_page import write_results_page
 from support.browser import chromium
+from support.detection_runs import FILM_STEPS, write_full_run
 from support.pages import BREAKOUT, FITS, HOSTILE, Tags, page_data, section, words
-from support.study_runs import RAMP, change_study, grey_png, write_root, write_training
+from support.study_runs import (
+    ARM,
+    RAMP,
+    add_behaviour,
+    change_study,
+    grey_png,
+    write_detection_study,
+    write_root,
+    write_training,
+)
 
 from butfor import cli
 from butfor.analysis import arms as report_arms
 from butfor.analysis import rows as report_rows
 from butfor.analysis.claims import Claim, Curve
 from butfor.reporting import report
-from butfor.reporting import study_figures as figures_study
 from butfor.reporting import study_page as report_study
-from butfor.reporting.study_figures import write_study_figures
-from butfor.reporting.study_page import write_study_index, write_study_report
+from butfor.reporting.charts import arm_look
+from butfor.reporting.study_page import STRIP_FRAMES, study_tables, write_study_index, write_study_report
 
 
 @pytest.fixture(scope="module")
@@ -211,16 +221,15 @@ def test_runs_that_are_shorter_than_the_study_asks_say_so(root: Path, tmp_path: 
     assert "1 of 2 arms finished, 1 unfinished; 330 to 500 of the paper's 500 episodes" in page  # what was played
 
 
-ARM = {"label": "a", "folder": "fast", "kind": "training"}
 BROKEN: dict[str, tuple[dict[str, Any], str]] = {
     "schema": ({"schema": 2}, r"try\.json has schema 2"),
-    "no arms": ({"arms": []}, "label of its own"),
-    "twice": ({"arms": [ARM, ARM]}, "label of its own"),
-    "elsewhere": ({"arms": [ARM | {"folder": "../fast"}]}, "no folder below"),
-    "absolute": ({"arms": [ARM | {"folder": "/tmp"}]}, "no folder below"),
-    "no label": ({"arms": [{"folder": "fast"}]}, "'label' is missing"),
-    "odd claim": ({"claims": [{"words": "x", "kind": "guess", "arm": "a"}]}, "kind of a claim is 'guess'"),
-    "odd key": ({"claims": [{"wrds": "x"}]}, "unexpected form"),
+    "no arms": ({"arms": []}, r"try\.json.*arm"),
+    "twice": ({"arms": [ARM, ARM]}, r"try\.json.*label"),
+    "elsewhere": ({"arms": [ARM | {"folder": "../fast"}]}, r"'\.\./fast'"),
+    "absolute": ({"arms": [ARM | {"folder": "/tmp"}]}, "'/tmp'"),
+    "no label": ({"arms": [{"folder": "fast"}]}, "'label'"),
+    "odd claim": ({"claims": [{"words": "x", "kind": "guess", "arm": "a"}]}, "'guess'"),
+    "odd key": ({"claims": [{"wrds": "x"}]}, r"try\.json"),
 }
 
 
@@ -235,9 +244,9 @@ def test_a_broken_study_is_refused_with_a_sentence(case: str, tmp_path: Path) ->
 
 
 def test_names_of_studies(root: Path) -> None:
-    with pytest.raises(ValueError, match=r"'\.\./try' is no name of a study; .* holds try\."):
+    with pytest.raises(ValueError, match=r"'\.\./try'"):
         write_study_report(root, "../try")
-    with pytest.raises(FileNotFoundError, match=r"nothing\.json is missing"):
+    with pytest.raises(FileNotFoundError, match=r"nothing\.json"):
         write_study_report(root, "nothing")
 
 
@@ -250,7 +259,7 @@ def test_an_evaluation_that_a_crash_cut_off_is_left_out(tmp_path: Path) -> None:
     assert arm.curve.episodes.tolist() == [100, 200, 300, 400]
     assert arm.curve.success.shape == (3, 4)
     (folder / "metrics.jsonl").write_text(json.dumps({"episode": 1, "seed": 0, "success": 1.5}))
-    with pytest.raises(ValueError, match="success must lie from 0 to 1"):
+    with pytest.raises(ValueError, match="success"):
         report_arms.read_run_folder(folder)
 
 
@@ -282,20 +291,15 @@ def test_a_training_run_has_a_page(root: Path, tmp_path: Path) -> None:
     assert row_of(page, "priority").startswith("priority 1 seed 1.00 one seed at 500 200 one seed")
 
 
-def test_films_frames_and_heat_maps(root: Path, tmp_path: Path) -> None:
+def test_films_and_heat_maps(root: Path, tmp_path: Path) -> None:
     run = Path(shutil.copytree(root / "fast", tmp_path / "fast"))
     (run / "watch.gif").write_bytes(b"GIF89a" + bytes(50))
     (run / "watch.mp4").write_bytes(bytes(report_study.MOST_BYTES + 1))  # too large: a link
-    (run / "frames").mkdir()
-    for number in range(40):
-        (run / "frames" / f"{number:03d}.jpg").write_bytes(b"\xff\xd8\xff" + bytes([number]))
-    (run / "frames" / "000.jpg").write_bytes(b"<svg onload=alert(1)>")
     score = np.arange(15.0).reshape(5, 3)
     np.savez(run / "heatmap.npz", episodes=[100, 200, 300], score=score, label=score > 7)
     page = report.write_report(run).read_text(encoding="utf-8")
     images = [str(tag["src"]) for tag in Tags(page).named("img")]
     assert sum(image.startswith("data:image/gif") for image in images) == 1
-    assert sum(image.startswith("data:image/jpeg") for image in images) == report_study.FRAMES - 1  # one was no image
     assert 'href="watch.mp4"' in page
     figures = page_data(page)["figures"]
     assert figures["heat-0-0"]["data"][0]["z"] == score.tolist()
@@ -364,33 +368,8 @@ def test_what_the_agent_does_is_drawn_where_it_was_measured(root: Path, tmp_path
 
 
 def test_arms_can_be_told_apart() -> None:
-    looks = [tuple(report_study.arm_look(place, 18).values()) for place in range(18)]
+    looks = [tuple(arm_look(place, 18).values()) for place in range(18)]
     assert len(set(looks)) == 18
-
-
-def test_figures_for_papers(root: Path, tmp_path: Path) -> None:
-    root = Path(shutil.copytree(root, tmp_path / "root"))
-    paths = write_study_figures(root, "try")
-    names = [f"try-{name}.{kind}" for name in ("curves", "reach") for kind in ("svg", "png")]
-    assert [path.name for path in paths] == names
-    svg = (root / "reports" / "figures" / "try-curves.svg").read_text()
-    for text in ("fast arm, 5 seeds", "few arm, 3 seeds, range", "episodes of each seed"):
-        assert text in svg
-    reach = (root / "reports" / "figures" / "try-reach.svg").read_text()
-    assert "&gt; 500" in reach or "> 500" in reach
-    before = [path.read_bytes() for path in paths]
-    assert [path.read_bytes() for path in write_study_figures(root, "try")] == before
-    change_study(root, arms=[ARM | {"folder": "absent"}])
-    assert write_study_figures(root, "try") == []
-
-
-def behaving(run: Path) -> None:
-    """Adds to a run of three seeds how often the object was moved, and a heat map."""
-    rows = [json.loads(line) for line in (run / "metrics.jsonl").read_text().splitlines()]
-    (run / "metrics.jsonl").write_text(
-        "".join(json.dumps(row | {"moved": row["seed"] / 10, "held": 0.5}) + "\n" for row in rows)
-    )
-    np.savez(run / "heatmap.npz", episodes=[100, 200, 300], score=np.eye(3), label=np.eye(3) > 0)
 
 
 def test_the_command_writes_figures_and_curves_for_rliable(
@@ -423,34 +402,6 @@ def test_the_command_writes_figures_and_curves_for_rliable(
     assert "For rliable: nothing, for the arms of try share no evaluation" in said
 
 
-def test_behaviour_and_heat_maps_are_figures_where_they_were_measured(root: Path, tmp_path: Path) -> None:
-    root = Path(shutil.copytree(root, tmp_path / "root"))
-    behaving(root / "few")
-    names = {path.name for path in write_study_figures(root, "try")}
-    heat = [name for name in names if "heat-map" in name]
-    assert len(heat) == 2
-    assert "try-behaviour.png" in names
-    figures = root / "reports" / "figures"
-    limits = [axes.get_ylim() for axes in figures_study.draw_arms(report_arms.read_study(root, "try").arms)[
-        "behaviour"].axes]  # fmt: skip
-    assert min(high for _, high in limits) >= 0.5  # that of held, though moved is lower
-    drawn = (figures / "try-behaviour.svg").read_text()
-    assert all(f">{name}<" in drawn for name in ("moved", "held"))
-    assert "lifted" not in drawn
-    (svg,) = [name for name in heat if name.endswith("svg")]
-    assert "states with influence (%)" in (figures / svg).read_text()
-
-
-def test_a_heat_map_of_one_group_of_episodes_fills_its_panel(root: Path, tmp_path: Path) -> None:
-    run = Path(shutil.copytree(root / "few", tmp_path / "few"))
-    np.savez(run / "heatmap.npz", episodes=[60.0], score=np.ones((5, 1)))
-    (mesh,) = figures_study.heat_figure(*report_arms.read_heat_map(run)).axes[0].collections
-    assert mesh.get_coordinates()[0, :, 0].tolist() == [0.0, 120.0]
-    np.savez(run / "heatmap.npz", episodes=[50.0, 150.0, 260.0], score=np.ones((5, 3)))
-    (mesh,) = figures_study.heat_figure(*report_arms.read_heat_map(run)).axes[0].collections
-    assert mesh.get_coordinates()[0, :, 0].tolist() == [0.0, 100.0, 205.0, 315.0]
-
-
 def test_a_damaged_heat_map_keeps_no_study_from_its_report(
     root: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -466,7 +417,7 @@ def test_a_damaged_heat_map_keeps_no_study_from_its_report(
 
 def test_the_results_page_tells_what_the_agent_does_where_a_claim_is_about_it(root: Path, tmp_path: Path) -> None:
     root = Path(shutil.copytree(root, tmp_path / "root"))
-    behaving(root / "few")
+    add_behaviour(root / "few")
     few = next(arm for arm in json.loads((root / "studies" / "try.json").read_text())["arms"] if arm["folder"] == "few")
     claim = {"words": "It moves it.", "kind": "reaches", "arm": few["label"], "level": 0.05, "measure": "moved"}
     change_study(root, claims=[claim])
@@ -511,6 +462,189 @@ def test_the_results_page_tells_which_runs_were_too_short_to_decide(root: Path, 
     assert f"- A try: {line}. `butfor study run try --arms 'slow arm'`" in text
     change_study(root, claims=claims, arms=[arm | {"seeds": 5, "episodes": 500} for arm in arms])
     assert "what is undecided" not in write_results_page(root, tmp_path / "results.md").read_text(encoding="utf-8")
+
+
+NAMES = ("table1", "detection-curves", "random-test-set", "random-training-data", "trajectories")
+EXACT, HEURISTIC, RANDOM = (
+    "Against the exact label, on the test set",
+    "Against the paper’s heuristic label",
+    "On random-policy states, exact label",
+)
+NOISE, ACTIONS, HELPS = "Noise in the observations", "How many actions to try", "What helps"
+NOISE_PLOTS = {f"0-noise-{metric}" for metric in ("auc", "ap", "f1")}
+SHOWN = {  # study -> headings, and plots
+    "table1": ((EXACT, HEURISTIC), set()),
+    "detection-curves": (
+        (EXACT, HEURISTIC, NOISE, ACTIONS),
+        {"0-roc-0", "0-pr-0", "0-roc-1", "0-pr-1", "0-actions"} | NOISE_PLOTS,
+    ),
+    "random-test-set": ((RANDOM, ACTIONS), {"0-roc-0", "0-pr-0", "0-actions"}),
+    "random-training-data": ((EXACT, HEURISTIC, HELPS), set()),
+    "trajectories": ((EXACT, HEURISTIC), {"0-film-0", "0-film-1"}),
+}
+
+
+@pytest.fixture(scope="module")
+def detection_root(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    root = tmp_path_factory.mktemp("studies") / "root"
+    write_full_run(root / "run", episodes=6)
+    (root / "run" / "report.html").write_text("its own page")
+    for name in NAMES:
+        write_detection_study(root, name)
+        write_study_report(root, name)
+    return root
+
+
+def page_of(root: Path, name: str) -> str:
+    return (root / "reports" / f"{name}.html").read_text(encoding="utf-8")
+
+
+def detection(root: Path, name: str) -> str:
+    """The words of the part about detection, written anew."""
+    return words(section(write_study_report(root, name).read_text(encoding="utf-8"), "detection"))
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_the_page_shows_the_experiment_of_its_study(detection_root: Path, name: str) -> None:
+    page, (headings, plots) = page_of(detection_root, name), SHOWN[name]
+    part = section(page, "detection")
+    found = re.findall(r"<h4>(.*?)</h4>", part)
+    assert sorted(words(heading) for heading in found) == sorted(headings)
+    assert set(page_data(page)["figures"]) == plots
+    assert {tag["id"] for tag in Tags(page).named("div") if "plot" in (tag.get("class") or "")} == {
+        f"plot-{plot}" for plot in plots
+    }
+    assert '<a href="../run/report.html">The whole report of this run</a>' in part
+
+
+def test_tables_name_states_label_and_the_papers_share(detection_root: Path) -> None:
+    told = words(section(page_of(detection_root, "table1"), "detection"))
+    assert re.search(
+        r"180 states of pick-and-place, heuristic label; [\d.]+% of them influenced \(paper: 41.2%\)", told
+    )
+    assert "90 states of pick-and-place, exact label" in words(
+        section(page_of(detection_root, "random-test-set"), "detection")
+    )
+
+
+def test_curves_are_those_of_the_states_that_the_study_judges(detection_root: Path) -> None:
+    """Chance in a chart of precision is the share of influenced states, which the sets do not share."""
+    for name, file, key, plot in (
+        ("detection-curves", "scores.npz", "label", "0-pr-0"),
+        ("detection-curves", "scores.npz", "label_heuristic", "0-pr-1"),
+        ("random-test-set", "scores-random.npz", "label", "0-pr-0"),
+    ):
+        with np.load(detection_root / "run" / file) as scores:
+            share = float(scores[key].mean())
+        chance = page_data(page_of(detection_root, name))["figures"][plot]["data"][-1]
+        assert (chance["name"], chance["y"]) == ("chance", pytest.approx([share, share], abs=1e-5))
+
+
+def test_episodes_are_strips_of_frames_over_their_influence(detection_root: Path) -> None:
+    page = page_of(detection_root, "trajectories")
+    assert "Episode 7: No contact" in words(page)
+    images = [str(tag["src"]) for tag in Tags(section(page, "detection")).named("img")]
+    assert len(images) == 2 * STRIP_FRAMES
+    middle = (detection_root / "run" / "pictures" / f"step-0-{int(0.5 * FILM_STEPS / STRIP_FRAMES)}.png").read_bytes()
+    assert images[0] == "data:image/png;base64," + base64.b64encode(middle).decode()
+    index = json.loads((detection_root / "run" / "pictures" / "index.json").read_text())
+    influenced = np.flatnonzero(index["timelines"][1]["label"])
+    shapes = page_data(page)["figures"]["0-film-1"]["layout"]["shapes"]
+    (shade,) = shapes[:-1]  # the last is the threshold, and nothing is a cursor
+    assert (shade["x0"], shade["x1"]) == (influenced[0] - 0.5, influenced[-1] + 0.5)
+    assert len(influenced) == influenced[-1] - influenced[0] + 1
+
+
+def test_the_paper_has_columns_only_where_it_gives_numbers(detection_root: Path, tmp_path: Path) -> None:
+    root = Path(shutil.copytree(detection_root, tmp_path / "root"))
+    summary = json.loads((root / "run" / "summary.json").read_text())
+    summary["detectors"] = [row | {"paper": None} for row in summary["detectors"]]
+    (root / "run" / "summary.json").write_text(json.dumps(summary))
+    tables = section(write_study_report(root, "table1").read_text(encoding="utf-8"), "detection").split("<h4>")[1:]
+    assert ["columnheader" in table and 'class="number paper"' in table for table in tables] == [False, True]
+    assert "The paper gives no numbers by this label on these states." in words(tables[0])
+
+
+def test_what_a_folder_lacks_is_said_and_the_tables_are_there(detection_root: Path, tmp_path: Path) -> None:
+    root = Path(shutil.copytree(detection_root, tmp_path / "root"))
+    for name in ("scores.npz", "scores-random.npz", "studies.json", "report.html"):
+        (root / "run" / name).unlink()
+    shutil.rmtree(root / "run" / "pictures")
+    for name, sentences in {
+        "detection-curves": ("(scores.npz)", "butfor detect --studies noise"),
+        "random-test-set": ("(scores-random.npz)",),
+        "random-training-data": ("butfor detect --studies helps",),
+        "trajectories": ("pictures/index.json",),
+    }.items():
+        told = detection(root, name)
+        assert all(sentence in told for sentence in sentences), name
+        assert "CAI ★ best: 1.000" in told
+        assert "The whole report" not in told
+    (root / "run" / "figures").mkdir()  # committed results hold figures, not what they were drawn from
+    for figure in ("timeline-1", "roc-random-exact"):
+        (root / "run" / "figures" / f"{figure}.png").write_bytes(grey_png(3, 2))
+    for name, figure in (("trajectories", "timeline-1"), ("random-test-set", "roc-random-exact")):
+        page = write_study_report(root, name).read_text(encoding="utf-8")
+        (image,) = Tags(page).named("img")
+        assert image["alt"] == f"Figure {figure} of this run, drawn by butfor report --figures"
+        assert "butfor report RUN --figures" not in page  # nothing is lacking
+    summary = json.loads((root / "run" / "summary.json").read_text())
+    (root / "run" / "summary.json").write_text(json.dumps(summary | {"others": []}))
+    assert "states of the random set" in detection(root, "random-test-set")
+
+
+@pytest.mark.parametrize(
+    ("study", "file"),
+    [
+        ("detection-curves", "scores.npz"),
+        ("detection-curves", "studies.json"),
+        ("trajectories", "pictures/index.json"),
+        ("trajectories", "metrics.jsonl"),
+    ],
+)
+def test_a_damaged_file_keeps_nothing_else_from_being_shown(
+    detection_root: Path, tmp_path: Path, study: str, file: str
+) -> None:
+    root = Path(shutil.copytree(detection_root, tmp_path / "root"))
+    (root / "run" / file).write_bytes(b"PK")
+    told = detection(root, study)
+    assert f"{root / 'run' / file} cannot be read" in told
+    assert EXACT in told
+    assert "CAI ★ best: 1.000" in told
+    assert (NOISE in told) == (file == "scores.npz")
+
+
+def test_the_page_of_results_shows_the_same_tables(detection_root: Path, tmp_path: Path) -> None:
+    summary = json.loads((detection_root / "run" / "summary.json").read_text())
+    assert [one["title"] for one in study_tables("random-test-set-small", summary)] == [RANDOM]
+    assert [one["title"] for one in study_tables("anything", summary)] == [EXACT, HEURISTIC]
+    text = write_results_page(detection_root, tmp_path / "results.md").read_text(encoding="utf-8")
+    for name, (headings, _) in SHOWN.items():
+        part = text[text.index(f"## {name}\n") :].split("\n## ")[0]
+        assert [title for title in (EXACT, HEURISTIC, RANDOM) if title in part] == [
+            title for title in headings if title in (EXACT, HEURISTIC, RANDOM)
+        ]
+
+
+def test_hostile_text_of_a_detection_run_stays_text(tmp_path: Path) -> None:
+    write_full_run(tmp_path / "run", episodes=6, hostile=HOSTILE)
+    for name in ("trajectories", "random-training-data"):
+        write_detection_study(tmp_path, name, "arm" + HOSTILE)
+        page = write_study_report(tmp_path, name).read_text(encoding="utf-8")
+        assert HOSTILE not in page
+        assert "&lt;script&gt;" in page
+
+
+def test_a_page_of_episodes_is_alive_and_fits_the_smallest_screen(detection_root: Path) -> None:
+    wrong: list[Any] = []
+    with chromium() as browser:
+        view = browser.new_page(viewport={"width": 320, "height": 844})
+        view.on("pageerror", lambda error: wrong.append(error))
+        view.goto((detection_root / "reports" / "trajectories.html").as_uri())
+        for plot in SHOWN["trajectories"][1]:
+            view.wait_for_selector(f"#plot-{plot} .main-svg")
+        view.wait_for_function(f"() => {FITS}", timeout=5000)
+    assert wrong == []
 
 
 @pytest.fixture(scope="module")

@@ -6,8 +6,11 @@ import zlib
 from pathlib import Path
 from typing import Any
 
+import numpy as np
+
 EVALUATIONS = (100, 200, 300, 400, 500)
 RAMP = [0.2, 0.4, 0.6, 0.8, 1.0]  # 30 % at 200, 60 % at 300, 90 % and 95 % at 500 episodes; its mean height is 0.6
+ARM = {"label": "a", "folder": "fast", "kind": "training"}
 FLAT = [0.1] * 5
 SETTINGS = {"env": "push", "use": ["priority"], "priority": {"kind": "uniform"}, "signal": "cai"}
 
@@ -82,6 +85,14 @@ def write_root(root: Path, note: str = "") -> Path:
     return root
 
 
+def write_detection_study(root: Path, name: str, label: str = "pick-and-place") -> None:
+    """Write a study whose only arm is the detection run in the folder run."""
+    (root / "studies").mkdir(exist_ok=True)
+    arm = {"label": label, "folder": "run", "kind": "detection"}
+    study = {"schema": 1, "name": name, "title": name, "about": "", "arms": [arm]}
+    (root / "studies" / f"{name}.json").write_text(json.dumps(study))
+
+
 def change_study(root: Path, **values: Any) -> None:
     path = root / "studies" / "try.json"
     path.write_text(json.dumps(json.loads(path.read_text()) | values))
@@ -96,3 +107,12 @@ def grey_png(width: int, height: int) -> bytes:
     }
     chunks = [struct.pack(">I", len(v)) + k + v + struct.pack(">I", zlib.crc32(k + v)) for k, v in parts.items()]
     return b"\x89PNG\r\n\x1a\n" + b"".join(chunks)
+
+
+def add_behaviour(run: Path) -> None:
+    """Add to a training run how often the object was moved and held, and a heat map."""
+    rows = [json.loads(line) for line in (run / "metrics.jsonl").read_text().splitlines()]
+    (run / "metrics.jsonl").write_text(
+        "".join(json.dumps(row | {"moved": row["seed"] / 10, "held": 0.5}) + "\n" for row in rows)
+    )
+    np.savez(run / "heatmap.npz", episodes=[100, 200, 300], score=np.eye(3), label=np.eye(3) > 0)

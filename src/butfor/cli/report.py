@@ -3,7 +3,7 @@
 from butfor.cli.console import print_next
 from butfor.cli.options import File, Flag, Run
 from butfor.runs.files import check_writable
-from butfor.runs.reading import find_run, read_run
+from butfor.runs.reading import find_run
 
 
 def report(run: Run, /, figures: Flag = False, out: File = None) -> None:
@@ -21,8 +21,6 @@ def report(run: Run, /, figures: Flag = False, out: File = None) -> None:
     print(f"Report: {page}")
     if figures:
         from butfor.reporting.figures import write_figures
-        from butfor.reporting.study_figures import write_training_figures
 
-        write = write_training_figures if read_run(folder)["kind"] == "training" else write_figures
-        print(f"Figures: {write(folder, out and out.with_name(f'{out.stem}-figures'))[0].parent}")
+        print(f"Figures: {write_figures(folder, out and out.with_name(f'{out.stem}-figures'))[0].parent}")
     print_next(f"open {page} in a browser")

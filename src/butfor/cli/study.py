@@ -323,7 +323,7 @@ def _draw_heatmaps(study: "Study", root: Path) -> list[str]:
 
 def _figures(root: Path, name: str) -> str:
     """Write the figures of a study; return their folder, or why there are none."""
-    from butfor.reporting.study_figures import write_study_figures
+    from butfor.reporting.figures import write_study_figures
 
     missing: list[str] = []
     try:

@@ -1,23 +1,29 @@
-"""The charts of a report: arrays and numbers -> plotly figures in one look."""
+"""Every chart as data: what it shows, not how it is drawn.
 
-import html
-from collections.abc import Sequence
-from typing import Any
+`plotly_renderer` draws a chart on a page and `matplotlib_renderer` draws the same chart for a paper.
+To add a chart, write a function here that returns a `Chart`.
+"""
+
+import math
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from typing import TYPE_CHECKING, Any, Literal
 
 import numpy as np
-import plotly.graph_objects as go
 from numpy.typing import NDArray
-from plotly.subplots import make_subplots
 from sklearn.metrics import precision_recall_curve, roc_curve
+
+if TYPE_CHECKING:
+    from butfor.analysis.arms import ReadArm
+    from butfor.analysis.claims import Curve
 
 Array = NDArray[Any]
 Row = dict[str, Any]
 Track = tuple[str, Array, str, str]  # name, values over the steps, colour, dash or symbol
-POINTS = 400  # of a curve: more cannot be seen and only makes the page heavy
-# Okabe and Ito's palette, safe for colour-blind readers; DARK maps to the twin for a dark page.
+POINTS = 400  # of a curve: more are not visible and make the page larger
+# The palette of Okabe and Ito, which colour-blind readers can tell apart.
 INK, GREY, WHITE = "#222222", "#808080", "#FFFFFF"
 BLUE, VERMILLION, GREEN, PURPLE, ORANGE = "#0072B2", "#D55E00", "#009E73", "#CC79A7", "#E69F00"
-DARK = {INK: "#E8E8E8", WHITE: "#16191D", BLUE: "#56B4E9", "rgba(0,114,178,": "rgba(86,180,233,"}
 STYLES = {  # detector: colour, dash of its line, symbol of its marker
     "cai": (BLUE, "solid", "circle"),
     "entropy": (VERMILLION, "dash", "square"),
@@ -25,303 +31,482 @@ STYLES = {  # detector: colour, dash of its line, symbol of its marker
     "contact": (PURPLE, "dot", "diamond"),
     "moved": (ORANGE, "dot", "star"),
 }
-OTHER_STYLE = (GREY, "longdash", "cross")  # of a detector this file does not know
-LOOKS = [*STYLES.values(), OTHER_STYLE]
-FONT = "system-ui, -apple-system, 'Segoe UI', Roboto, 'Helvetica Neue', Arial, sans-serif"
+OTHER_STYLE = (GREY, "longdash", "cross")  # of a detector that STYLES does not name
+LINE_STYLES = [*STYLES.values(), OTHER_STYLE]
+ARM_STYLES = [OTHER_STYLE, *LINE_STYLES[:4], (ORANGE, "solid", "star")]
+DASHES = ["solid", "dash", "dashdot", "dot", "longdash"]
+EVENT_STYLES = {
+    "heuristic": (GREEN, "triangle-up"),
+    "contact": (PURPLE, "diamond"),
+    "influence": (ORANGE, "square"),
+}
+METRIC_NAMES = {"auc": "AUC", "ap": "average precision", "f1": "F1"}
 EXPLORED = {"precision": "precision", "recall": "recall", "f1": "F1", "flagged": "flagged"}
-THIN = {"color": INK, "width": 1.5, "dash": "dot"}
 
 
-def look(name: str, place: int | None = None) -> dict[str, str]:
-    """Colour, dash and symbol of a detector, or of the line at a place in a chart."""
-    chosen = STYLES.get(name, OTHER_STYLE) if place is None else LOOKS[place % len(LOOKS)]
-    return dict(zip(("colour", "dash", "symbol"), chosen, strict=True))
+@dataclass(frozen=True)
+class Axis:
+    """One axis of a chart."""
+
+    title: str = ""
+    range: tuple[float, float] | None = None
+    ticks: Mapping[Any, str] | None = None
+    log: bool = False
+    thousands: bool = False
+    """write numbers as 1,000"""
+    grid: bool = True
 
 
-def plain(values: Any) -> Any:
-    """A list of rounded numbers: their text is much of the page."""
-    return np.round(np.asarray(values, float), 5).tolist()
+@dataclass(frozen=True)
+class Series:
+    """Values over x: a line, markers or both, with a band or error bars."""
+
+    x: Any
+    y: Any
+    name: str = ""
+    colour: str = BLUE
+    dash: str = "solid"
+    """the style of the line; "none" draws only markers"""
+    symbol: str = "none"
+    """the shape of the markers; "none" draws only the line"""
+    width: float = 2.5
+    size: float = 8
+    outlined: bool = False
+    opacity: float = 1.0
+    band: Any = None
+    """the lowest and the highest value at each x: [2, P]"""
+    error: Any = None
+    hover: str = ""
+    """the text at the pointer, in plotly's template language; empty for none"""
+    extra: Any = None
+    """further values of each point, for the hover text"""
+    group: str = ""
+    """the button of the page's legend that hides the series"""
+    choice: str = ""
+    """the choice of the reader that shows the series: mean, iqm or seeds"""
+    visible: bool = True
+    cut_off: bool = False
+    """mark the last point with a cross"""
 
 
-def translucent(colour: str, alpha: float) -> str:
-    """#RRGGBB with an alpha channel."""
-    return f"rgba({int(colour[1:3], 16)},{int(colour[3:5], 16)},{int(colour[5:], 16)},{alpha})"
+@dataclass(frozen=True)
+class Bars:
+    """A histogram: the share of the values in each bin, in percent."""
+
+    x: Array
+    height: Array
+    counts: Array
+    colour: str
+    hover: str
 
 
-def band(colour: str, x: Any, curves: Array) -> dict[str, Any]:
-    """The range of curves [S, P] over x [P] as a filled shape."""
-    edge, fill = np.concatenate([curves.max(0), curves.min(0)[::-1]]), {"fill": "toself", "mode": "lines"}
-    return fill | {"x": plain([*x, *x[::-1]]), "y": plain(edge), "fillcolor": translucent(colour, 0.18),
-                   "line": {"width": 0}, "hoverinfo": "skip"}  # fmt: skip
+@dataclass(frozen=True)
+class HeatMap:
+    """Values [len(y), len(x)] as colours; NaN is a gap."""
+
+    x: Array
+    y: Array
+    values: Array
+    name: str
+    unit: str
+    hover: str
 
 
-def style(figure: Any, x_title: str, y_title: str) -> Any:
-    """Give a figure the look of the page; the colours of text and grid come from the page's style sheet."""
-    figure.update_layout(
-        template="none", autosize=True, showlegend=False, dragmode=False, hovermode="closest",
-        font={"family": FONT, "size": 13}, paper_bgcolor="rgba(0,0,0,0)", plot_bgcolor="rgba(0,0,0,0)",
-        margin={"l": 54, "r": 12, "t": 12, "b": 46},
-        hoverlabel={"bgcolor": INK, "bordercolor": INK, "font": {"color": WHITE, "family": FONT}},
-    )  # fmt: skip
-    for update, title in ((figure.update_xaxes, x_title), (figure.update_yaxes, y_title)):
-        update(title={"text": title, "standoff": 8, "font": {"size": 13}}, zeroline=False, fixedrange=True)
-    return figure
+@dataclass(frozen=True)
+class Rule:
+    """A straight line across the chart at one value of an axis."""
+
+    at: float
+    axis: Literal["x", "y"]
+    colour: str = INK
+    dash: str = "dash"
+    width: float = 1.5
+    note: str = ""
+    note_on_the_left: bool = False
+
+
+@dataclass(frozen=True)
+class Span:
+    """A shaded range of an axis."""
+
+    low: float
+    high: float
+    axis: Literal["x", "y"] = "x"
+    colour: str = ORANGE
+
+
+@dataclass(frozen=True)
+class Chart:
+    """What one pair of axes shows."""
+
+    series: Sequence[Series] = ()
+    x: Axis = field(default_factory=Axis)
+    y: Axis = field(default_factory=Axis)
+    title: str = ""
+    bars: Sequence[Bars] = ()
+    heat_map: HeatMap | None = None
+    rules: Sequence[Rule] = ()
+    spans: Sequence[Span] = ()
+    notes: Sequence[tuple[float, float, str]] = ()
+    """texts to the right of a point: x, y and the text"""
+    box: tuple[float, float] | None = None
+    """half the width and half the height of an outline around the origin"""
+    square: bool = False
+    """a unit is equally long on both axes"""
+    compare: bool = False
+    """the pointer shows the values of all series at its x"""
+
+
+def _look(style: tuple[str, str, str]) -> dict[str, Any]:
+    return dict(zip(("colour", "dash", "symbol"), style, strict=True))
+
+
+def detector_look(name: str) -> dict[str, Any]:
+    """Colour, dash and symbol of a detector."""
+    return _look(STYLES.get(name, OTHER_STYLE))
+
+
+def line_look(place: int) -> dict[str, Any]:
+    """Colour, dash and symbol of the line at a place in a chart."""
+    return _look(LINE_STYLES[place % len(LINE_STYLES)])
+
+
+def look(name: str, place: int | None = None) -> dict[str, Any]:
+    """The look of a detector, or of the line at a place."""
+    return detector_look(name) if place is None else line_look(place)
+
+
+def arm_look(place: int, count: int) -> dict[str, Any]:
+    """Colour, dash and symbol of an arm; the first of several is grey, later ones repeat colours in new dashes."""
+    styles = ARM_STYLES if count > 1 else ARM_STYLES[1:]
+    colour, dash, symbol = styles[place % len(styles)]
+    dash = DASHES[(DASHES.index(dash) + place // len(styles)) % len(DASHES)]
+    return _look((colour, dash, symbol))
+
+
+def guide(x: Any, y: Any, name: str = "") -> Series:
+    """A thin dotted line to compare with: chance, or perfect agreement."""
+    return Series(x, y, name, colour=INK, dash="dot", width=1.5)
+
+
+def range_of(curves: Array) -> Array | None:
+    """The lowest and the highest of curves [S, P] at each point: [2, P]; None for a single curve."""
+    return np.stack([curves.min(0), curves.max(0)]) if len(curves) > 1 else None
+
+
+# Detectors
 
 
 def seed_curves(label: Array, scores: Array, kind: str) -> tuple[Array, Array]:
-    """ROC ("roc") or precision-recall ("pr") curve of every seed on one grid of at most POINTS: x [P], y [S, P]."""
+    """The ROC ("roc") or precision-recall ("pr") curve of every seed on one grid of at most POINTS: x [P], y [S, P]."""
     if kind == "roc":
-        fine = np.geomspace(1e-4, 1.0, POINTS // 2 - 1)  # influence is rare: what matters happens at the left end
+        fine = np.geomspace(1e-4, 1.0, POINTS // 2 - 1)  # influence is rare, so the left end decides
         x = np.concatenate([[0.0], np.union1d(np.linspace(0.0, 1.0, POINTS // 2), fine)])
         y = np.stack([np.interp(x, *roc_curve(label, score)[:2]) for score in scores])
         y[:, 0] = 0.0  # the curve starts in the corner
         return x, y
     x = np.linspace(1.0 / POINTS, 1.0, POINTS)
     curves = [precision_recall_curve(label, score)[:2] for score in scores]
-    # Precision where a recall is first reached, as in average precision: straight lines in between would flatter.
+    # Precision where a recall is first reached, as in average precision: linear interpolation would be too optimistic.
     return x, np.stack([p[::-1][np.searchsorted(r[::-1], x - 1e-9)] for p, r in curves])
 
 
 def seed_points(label: Array, scores: Array, kind: str) -> tuple[Array, Array]:
-    """Where each seed's yes-or-no answers [S, N] stand in a chart of either kind: x [S], y [S]."""
-    hits, alarms = scores[:, label].sum(1), scores[:, ~label].sum(1)  # [S, N] -> [S]
-    recall, precision = hits / label.sum(), hits / np.maximum(hits + alarms, 1)
-    return (alarms / (~label).sum(), recall) if kind == "roc" else (recall, precision)
+    """The points of each seed's yes-or-no answers [S, N] in a chart of either kind: x [S], y [S]."""
+    hits = scores[:, label].sum(1)  # [S, N] -> [S]
+    alarms = scores[:, ~label].sum(1)
+    recall = hits / label.sum()
+    if kind == "roc":
+        return alarms / (~label).sum(), recall
+    return recall, hits / np.maximum(hits + alarms, 1)
 
 
-def curve_figure(rows: list[Row], detectors: dict[str, Array], label: Array, kind: str) -> Any:
-    """ROC or precision-recall: mean over seeds with their range as a band, yes-or-no detectors as markers."""
-    figure, share = go.Figure(), float(label.mean())
-    axes = ("false positive rate", "true positive rate") if kind == "roc" else ("recall", "precision")
-    hover = f"<b>%{{fullData.name}}</b><br>{axes[0]} %{{x:.3f}}<br>{axes[1]} %{{y:.3f}}<extra></extra>"
+def detector_chart(rows: list[Row], scores: Mapping[str, Array], label: Array, kind: str) -> Chart:
+    """ROC or precision-recall curves: the mean over seeds and their range; yes-or-no detectors are markers."""
+    names = ("false positive rate", "true positive rate") if kind == "roc" else ("recall", "precision")
+    hover = f"<b>%{{fullData.name}}</b><br>{names[0]} %{{x:.3f}}<br>{names[1]} %{{y:.3f}}<extra></extra>"
+    series = []
     for row in rows:
-        scores, colour = detectors[row["name"]], row["colour"]
-        common = {"name": html.escape(row["title"]), "legendgroup": row["name"]}
+        drawn = detector_look(row["name"]) | {"name": row["title"], "group": row["name"], "hover": hover}
         if row["binary"]:
-            x, y = seed_points(label, scores, kind)
-            marker = {"color": colour, "symbol": row["symbol"], "size": 13, "line": {"color": INK, "width": 1}}
-            figure.add_scatter(x=plain(x), y=plain(y), mode="markers", marker=marker, cliponaxis=False,
-                               hovertemplate=hover, **common)  # fmt: skip
-            continue
-        x, curves = seed_curves(label, scores, kind)
-        if len(scores) > 1:
-            figure.add_scatter(**band(colour, x, curves), **common)
-        line = {"color": colour, "dash": row["dash"], "width": 2.5}
-        figure.add_scatter(x=plain(x), y=plain(curves.mean(0)), mode="lines", line=line, hovertemplate=hover, **common)
-    chance = [0.0, 1.0] if kind == "roc" else [share, share]
-    figure.add_scatter(x=[0.0, 1.0], y=plain(chance), mode="lines", line=THIN, hoverinfo="skip", name="chance")
-    figure.update_xaxes(range=[-0.02, 1.02]).update_yaxes(range=[-0.02, 1.03])
-    return style(figure, *axes)
+            x, y = seed_points(label, scores[row["name"]], kind)
+            series.append(Series(x, y, size=13, outlined=True, **drawn | {"dash": "none"}))
+        else:
+            x, curves = seed_curves(label, scores[row["name"]], kind)
+            series.append(Series(x, curves.mean(0), band=range_of(curves), **drawn | {"symbol": "none"}))
+    share = float(label.mean())
+    series.append(guide([0.0, 1.0], [0.0, 1.0] if kind == "roc" else [share, share], "chance"))
+    return Chart(series, Axis(names[0], (-0.02, 1.02)), Axis(names[1], (-0.02, 1.03)))
 
 
-def score_figure(title: str, scores: Array, label: Array, threshold: float) -> Any:
-    """Histograms of the first seed's scores of influenced and of free states, each as a share of its own class."""
-    figure, scores = go.Figure(), scores.astype(float)
-    low, high = float(scores.min()), float(scores.max())
+def share_bars(values: Array, edges: Array, colour: str, what: str) -> Bars:
+    """A histogram of values as shares of their number."""
+    counts = np.histogram(values, edges)[0]
+    hover = f"about %{{x:.2f}}<br>%{{y:.3g}} % of {what}: %{{customdata}}<extra></extra>"
+    return Bars((edges[1:] + edges[:-1]) / 2, 100 * counts / len(values), counts, colour, hover)
+
+
+def score_chart(title: str, scores: Array, label: Array, threshold: float) -> Chart:
+    """Histograms of one seed's scores [N] of influenced and of free states, each as a share of its class."""
+    scores = scores.astype(float)
+    low = float(scores.min())
+    high = float(scores.max())
     edges = np.linspace(low, high if high > low else low + 1.0, 61)
-    for name, chosen, colour in (("influenced", label, ORANGE), ("free", ~label, GREY)):
-        counts = np.histogram(scores[chosen], edges)[0]
-        figure.add_bar(
-            x=plain((edges[1:] + edges[:-1]) / 2), y=plain(100 * counts / chosen.sum()), width=edges[1] - edges[0],
-            customdata=counts.tolist(), marker={"color": colour, "line": {"color": colour, "width": 1}}, opacity=0.65,
-            hovertemplate=f"about %{{x:.2f}}<br>%{{y:.3g}} % of {name} states: %{{customdata}}<extra></extra>",
-        )  # fmt: skip
-    figure.update_layout(barmode="overlay", bargap=0).update_yaxes(type="log", dtick=1)
-    figure.add_vline(x=threshold, line={"color": INK, "width": 1.5, "dash": "dash"})
-    figure.add_annotation(x=threshold, y=1, yref="paper", text=f" best F1 at {threshold:.2f} ", showarrow=False,
-                          xanchor="right" if threshold > (low + high) / 2 else "left", yanchor="top")  # fmt: skip
-    return style(figure, f"{html.escape(title)} (first seed)", "% of the states of a class")
+    bars = [
+        share_bars(scores[label], edges, ORANGE, "influenced states"),
+        share_bars(scores[~label], edges, GREY, "free states"),
+    ]
+    rule = Rule(threshold, "x", note=f"best F1 at {threshold:.2f}", note_on_the_left=threshold > (low + high) / 2)
+    return Chart(
+        x=Axis(f"{title} (first seed)"), y=Axis("% of the states of a class", log=True), bars=bars, rules=[rule]
+    )
 
 
-def episode_figure(tracks: list[Track], scores: Array, events: list[Track], threshold: float, top: float) -> Any:
-    """Tracks if any, score [S, T] and events of one episode over its steps; shape 0 is the cursor."""
-    heights = [0.48, 0.36, 0.16] if tracks else [0.68, 0.32]
-    figure = make_subplots(len(heights), 1, shared_xaxes=True, vertical_spacing=0.045, row_heights=heights)
-    score_row, event_row = len(heights) - 1, len(heights)
-    whole = {"xref": "x", "yref": "paper", "y0": 0, "y1": 1}
-    figure.add_shape(whole | {"type": "line", "x0": 0, "x1": 0, "line": {"color": INK, "width": 1.5}})
-    shade = {"type": "rect", "fillcolor": translucent(ORANGE, 0.18), "line": {"width": 0}, "layer": "below"}
-    for step in np.flatnonzero(events[-1][1]).tolist():  # where there is influence
-        figure.add_shape(whole | shade | {"x0": step - 0.5, "x1": step + 0.5})
-    for name, values, colour, dash in tracks:
-        line = {"color": colour, "dash": dash, "width": 2.5}
-        figure.add_scatter(y=plain(values), name=name, mode="lines", line=line, hovertemplate="%{y:.2f}", row=1, col=1)
-    figure.add_scatter(**band(BLUE, range(scores.shape[1]), scores), row=score_row, col=1)
-    figure.add_scatter(y=plain(scores.mean(0)), name="score", mode="lines+markers", line={"color": BLUE, "width": 2},
-                       marker={"size": 5}, hovertemplate="%{y:.3f}", row=score_row, col=1)  # fmt: skip
-    figure.add_hline(threshold, row=score_row, col=1, line={"color": GREY, "width": 1, "dash": "dash"})
-    for height, (name, happened, colour, symbol) in enumerate(events):
-        at = np.flatnonzero(happened).tolist()
-        marker = {"color": colour, "symbol": symbol, "size": 9, "line": {"color": INK, "width": 0.5}}
-        figure.add_scatter(x=at, y=[height] * len(at), name=name, mode="markers", marker=marker, hovertemplate="yes",
-                           row=event_row, col=1)  # fmt: skip
-    style(figure, "", "").update_layout(hovermode="x", margin={"l": 78, "t": 6})
-    figure.update_xaxes(range=[-0.7, scores.shape[1] + 0.7]).update_xaxes(title_text="step", row=event_row, col=1)
-    figure.update_yaxes(range=[min(0.0, float(scores.min())) - 0.03 * top, top], row=score_row, col=1)
-    names = {"tickvals": list(range(len(events))), "ticktext": [name for name, *_ in events], "showgrid": False}
-    return figure.update_yaxes(**names, range=[-0.7, len(events) - 0.3], row=event_row, col=1)
+def explorer_chart(title: str, points: Mapping[str, Any]) -> Chart:
+    """Precision, recall, F1 and the share of flagged states over the threshold, with a line at the best F1."""
+    series = [
+        Series(points["threshold"], points[key], name, hover=f"{name} %{{y:.3f}}<extra></extra>",
+               **line_look(place) | {"symbol": "none"})
+        for place, (key, name) in enumerate(EXPLORED.items())
+    ]  # fmt: skip
+    best = Rule(points["threshold"][points["best"]], "x", GREY, width=1)
+    x = Axis(f"threshold on {title} (first seed)")
+    return Chart(series, x, Axis(range=(-0.02, 1.03)), rules=[best], compare=True)
 
 
-def film_figure(title: str, scores: Array, events: list[Track], threshold: float, top: float) -> Any:
-    """Score [S, T] and events under a strip of frames: each frame stands over its share of the steps."""
-    figure = episode_figure([], scores, events, threshold, top).update_xaxes(range=[-0.5, scores.shape[1] - 0.5])
-    return figure.update_yaxes(title_text=html.escape(title), row=1, col=1)
+def episode_charts(
+    title: str,
+    scores: Array,
+    marks: Mapping[str, Array],
+    influenced: Array,
+    top: float,
+    threshold: float | None = None,
+    positions: Chart | None = None,
+) -> list[Chart]:
+    """The scores [S, T] of one episode and, in a chart below, the steps where each event happens.
+
+    Influenced steps are shaded in both, and in a chart of the T + 1 `positions` above them.
+    """
+    steps = scores.shape[1]
+    edges = np.flatnonzero(np.diff(np.concatenate([[False], influenced.astype(bool), [False]]))).reshape(-1, 2)
+    spans = [Span(float(first) - 0.5, float(end) - 0.5) for first, end in edges]
+    mean = Series(
+        np.arange(steps), scores.mean(0), "score", symbol="circle", width=2, size=5, band=range_of(scores),
+        hover="%{y:.3f}",
+    )  # fmt: skip
+    rules = [] if threshold is None else [Rule(threshold, "y", GREY, width=1)]
+    bottom = min(0.0, float(scores.min())) - 0.03 * top
+    x = Axis(range=(-0.7, steps + 0.7) if positions else (-0.5, steps - 0.5))
+    score = Chart([mean], x, Axis(title, (bottom, top)), rules=rules, spans=spans, compare=True)
+    series = []
+    for height, (name, happened) in enumerate(marks.items()):
+        at = np.flatnonzero(happened)
+        colour, symbol = EVENT_STYLES[name]
+        heights = np.full(len(at), height)
+        series.append(Series(at, heights, name, colour, "none", symbol, size=9, outlined=True, hover="yes"))
+    ticks = dict(enumerate(marks))
+    events = Axis(range=(-0.7, len(marks) - 0.3), ticks=ticks, grid=False)
+    below = Chart(series, Axis("step", x.range), events, spans=spans)
+    if positions is None:
+        return [score, below]
+    return [replace(positions, x=x, spans=[*positions.spans, *spans], compare=True), score, below]
 
 
-def explorer_figure(title: str, points: dict[str, Any]) -> Any:
-    """Precision, recall, F1 and share flagged over the threshold; shape 0 is the cursor, a dashed line the best F1."""
-    figure, best = go.Figure(), points["threshold"][points["best"]]
-    whole = {"type": "line", "xref": "x", "yref": "paper", "y0": 0, "y1": 1, "x0": best, "x1": best}
-    figure.add_shape(whole | {"line": {"color": INK, "width": 1.5}})
-    figure.add_shape(whole | {"line": {"color": GREY, "width": 1, "dash": "dash"}})
-    for place, (key, name) in enumerate(EXPLORED.items()):
-        drawn = look("", place)
-        figure.add_scatter(
-            x=points["threshold"],
-            y=points[key],
-            name=name,
-            mode="lines",
-            line={"color": drawn["colour"], "dash": drawn["dash"], "width": 2.5},
-            hovertemplate=f"{name} %{{y:.3f}}<extra></extra>",
-        )
-    figure.update_yaxes(range=[-0.02, 1.03])
-    return style(figure, f"threshold on {html.escape(title)} (first seed)", "").update_layout(hovermode="x")
+def spread_chart(scores: Array, threshold: float) -> Chart:
+    """A histogram of a data set's scores, with a line at the threshold."""
+    scores = scores.astype(float)
+    edges = np.linspace(min(0.0, float(scores.min())), max(float(scores.max()), 2 * threshold), 61)
+    bars = [share_bars(scores, edges, BLUE, "the states")]
+    rules = [Rule(threshold, "x", note=f"{threshold:g} nats")]
+    return Chart(x=Axis("CAI (nats)"), y=Axis("% of the states", log=True), bars=bars, rules=rules)
 
 
-def noise_figure(levels: Sequence[float], lines: list[Row], metric: str) -> Any:
-    """A metric over noise levels, evenly spaced: mean over seeds with their range; lines[i][metric] is [L, S]."""
-    figure, x = go.Figure(), list(range(len(levels)))
-    for line in lines:
-        values = line[metric].T  # [L, S] -> [S, L]
-        if len(values) > 1:
-            figure.add_scatter(**band(line["colour"], x, values))
-        figure.add_scatter(
-            x=x,
-            y=plain(values.mean(0)),
-            mode="lines+markers",
-            name=line["title"],
-            line={"color": line["colour"], "dash": line["dash"], "width": 2.5},
-            marker={"symbol": line["symbol"], "size": 8},
-            hovertemplate=f"{line['title']}: %{{y:.3f}}<extra></extra>",
-        )
-    figure.update_xaxes(tickvals=x, ticktext=[f"{100 * level:g}" for level in levels])
-    return style(figure, "noise level (%)", "")
+# Studies of a detection run
 
 
-def actions_figure(groups: list[Row]) -> Any:
-    """Average precision over the number of actions, by how they are drawn and the form of the KL."""
-    figure, counts = go.Figure(), sorted({int(row["first"]) for group in groups for row in group["rows"]})
+def noise_chart(levels: Sequence[float], lines: list[Row], metric: str) -> Chart:
+    """A metric over evenly spaced noise levels: mean and range over seeds; lines[i][metric] is [L, S]."""
+    series = [
+        Series(np.arange(len(levels)), line[metric].mean(1), line["title"], band=range_of(line[metric].T),
+               hover="%{fullData.name}: %{y:.3f}<extra></extra>", **line_look(place))
+        for place, line in enumerate(lines)
+    ]  # fmt: skip
+    ticks = {place: f"{100 * level:g}" for place, level in enumerate(levels)}
+    return Chart(series, Axis("noise level (%)", ticks=ticks), Axis(METRIC_NAMES[metric]))
+
+
+def count_axis(groups: list[Row]) -> Axis:
+    """A logarithmic axis with a tick at each number of actions."""
+    counts = sorted({int(row["first"]) for group in groups for row in group["rows"]})
+    return Axis("number of actions K", ticks={count: str(count) for count in counts}, log=True)
+
+
+def actions_chart(groups: list[Row]) -> Chart:
+    """Average precision over the number of actions, one line for each way of sampling and form of the KL."""
+    series = []
     for place, group in enumerate(groups):
-        side = 1.02 ** (place - (len(groups) - 1) / 2)  # so that no bar hides another
-        figure.add_scatter(
-            x=plain([side * int(row["first"]) for row in group["rows"]]),
-            customdata=[row["first"] for row in group["rows"]],
-            y=plain([row["ap"]["mean"] for row in group["rows"]]),
-            mode="lines+markers",
-            name=html.escape(group["title"]),
-            line={"color": group["colour"], "dash": group["dash"], "width": 2.5},
-            marker={"symbol": group["symbol"], "size": 8},
-            error_y={"type": "data", "array": plain([row["ap"]["std"] for row in group["rows"]]), "thickness": 1.2},
-            hovertemplate="<b>%{fullData.name}</b><br>%{customdata} actions: %{y:.3f}<extra></extra>",
+        counts = np.array([int(row["first"]) for row in group["rows"]])
+        aside = 1.02 ** (place - (len(groups) - 1) / 2)  # so that error bars do not hide each other
+        mean, std = ([row["ap"][key] for row in group["rows"]] for key in ("mean", "std"))
+        hover = "<b>%{fullData.name}</b><br>%{customdata} actions: %{y:.3f}<extra></extra>"
+        title = group["title"].replace("; ", ";\n")
+        series.append(Series(aside * counts, mean, title, error=std, hover=hover, extra=counts, **line_look(place)))
+    return Chart(series, count_axis(groups), Axis(METRIC_NAMES["ap"]))
+
+
+def reference_chart(clouds: Sequence[Series], title: str = "estimate (nats)") -> Chart:
+    """Estimates over reference values; on the diagonal they are equal."""
+    both = np.concatenate([np.concatenate([cloud.x, cloud.y]) for cloud in clouds])
+    low = float(both.min())
+    high = float(both.max())
+    margin = 0.04 * (high - low) or 1.0
+    ends = (low - margin, high + margin)
+    series = [*clouds, guide([low, high], [low, high])]
+    return Chart(series, Axis("reference (nats)", ends), Axis(title, ends))
+
+
+def cloud(points: Array, **options: Any) -> Series:
+    """Points [P, 2] of a chart of references."""
+    x, y = points.T
+    hover = "reference %{x:.3f}<br>estimate %{y:.3f}<extra></extra>"
+    return Series(x, y, hover=hover, size=5, opacity=0.55, **{"symbol": "circle"} | options | {"dash": "none"})
+
+
+def bias_chart(groups: list[Row]) -> Chart:
+    """The bias of the estimate over the number of actions."""
+    series = []
+    for place, group in enumerate(groups):
+        rows = sorted(group["rows"], key=lambda row: int(row["first"]))
+        counts = [int(row["first"]) for row in rows]
+        series.append(Series(counts, [row["bias"] for row in rows], group["title"], **line_look(place)))
+    return Chart(series, count_axis(groups), Axis("bias (nats)"), rules=[Rule(0.0, "y", dash="dot")])
+
+
+def decisions_chart(groups: list[Row], title: str = "") -> Chart:
+    """The realised over the promised share of false discoveries; on or below the diagonal the promise is kept."""
+    end = 1.15 * max(100 * row["target"] for group in groups for row in group["rows"])
+    top = end
+    series = []
+    for place, group in enumerate(groups):
+        known = [row for row in group["rows"] if row["realised"] is not None]
+        x, y, error = (
+            np.array([100 * (row[key] or 0.0) for row in known]) for key in ("target", "realised", "realised_std")
         )
-    figure.update_xaxes(type="log", tickvals=counts, ticktext=[str(count) for count in counts])
-    return style(figure, "number of actions K", "average precision")
-
-
-def reference_figure(entries: list[Row]) -> Any:
-    """Estimates over reference values, one trace an entry, only the first visible; the diagonal is perfect."""
-    figure = go.Figure()
-    both = np.concatenate([entry["points"].reshape(-1) for entry in entries])
-    low, high = float(both.min()), float(both.max())
-    edge = 0.04 * (high - low) or 1.0
-    for place, entry in enumerate(entries):
-        x, y = entry["points"].T
-        marker = {"color": BLUE, "size": 5, "opacity": 0.55}
-        figure.add_scatter(
-            x=plain(x),
-            y=plain(y),
-            mode="markers",
-            marker=marker,
-            visible=place == 0,
-            hovertemplate="reference %{x:.3f}<br>estimate %{y:.3f}<extra></extra>",
+        top = max([top, *(y + error)])
+        hover = "<b>%{fullData.name}</b><br>promised %{x:.3g} %<br>realised %{y:.3g} %<extra></extra>"
+        series.append(
+            Series(x, y, group["title"], size=10, outlined=True, error=error, hover=hover, **line_look(place))
         )
-    figure.add_scatter(x=plain([low, high]), y=plain([low, high]), mode="lines", line=THIN, hoverinfo="skip")
-    figure.update_xaxes(range=[low - edge, high + edge]).update_yaxes(range=[low - edge, high + edge])
-    return style(figure, "reference (nats)", "estimate (nats)")
+    series.append(guide([0.0, end], [0.0, end]))
+    x_axis = Axis("promised at most (%)", (-0.04 * end, end))
+    return Chart(series, x_axis, Axis("realised (%)", (-0.03 * top, 1.05 * top)), title)
 
 
-def decisions_figure(groups: list[Row]) -> Any:
-    """Realised over promised share of false discoveries; on or below the diagonal the promise is kept."""
-    figure, ends = go.Figure(), [0.0]
-    for group in groups:
-        drawn = [row for row in group["rows"] if row["realised"] is not None]
-        x, y, error = ([100 * (row[key] or 0.0) for row in drawn] for key in ("target", "realised", "realised_std"))
-        figure.add_scatter(
-            x=plain(x),
-            y=plain(y),
-            mode="lines+markers",
-            name=html.escape(group["title"]),
-            line={"color": group["colour"], "dash": group["dash"], "width": 2.5},
-            marker={"symbol": group["symbol"], "size": 10, "line": {"color": INK, "width": 0.5}},
-            error_y={"type": "data", "array": plain(error), "thickness": 1.2, "width": 4},
-            hovertemplate="<b>%{fullData.name}</b><br>promised %{x:.3g} %<br>realised %{y:.3g} %<extra></extra>",
-        )
-        ends += x
-    line = [0.0, 1.15 * max(ends)]
-    figure.add_scatter(x=plain(line), y=plain(line), mode="lines", line=THIN, hoverinfo="skip")
-    figure.update_xaxes(range=[-0.04 * line[1], line[1]]).update_yaxes(rangemode="tozero")
-    return style(figure, "promised at most (%)", "realised (%)")
+def reliability_chart(entities: Sequence[tuple[str, Array, Array]]) -> Chart:
+    """The realised share of outcomes over the level of the model's central intervals; the diagonal is perfect."""
+    series = [guide([0.0, 100.0], [0.0, 100.0])]
+    for place, (name, levels, realised) in enumerate(entities):
+        hover = "interval of %{x:.0f} %<br>holds %{y:.1f} %<extra></extra>"
+        series.append(Series(100 * levels, 100 * realised, name, hover=hover, **line_look(place)))
+    return Chart(series, Axis("expected inside (%)", (-2, 102)), Axis("found inside (%)", (-2, 103)))
 
 
-def reliability_figure(levels: Array, realised: Array) -> Any:
-    """Realised share of outcomes over the level of the model's central intervals; the diagonal is perfect."""
-    figure = go.Figure()
-    figure.add_scatter(x=[0.0, 1.0], y=[0.0, 1.0], mode="lines", line=THIN, hoverinfo="skip")
-    figure.add_scatter(
-        x=plain(levels),
-        y=plain(realised),
-        mode="lines+markers",
-        line={"color": BLUE, "width": 2.5},
-        hovertemplate="interval of %{x:.0%}<br>holds %{y:.1%}<extra></extra>",
-    )
-    figure.update_xaxes(range=[-0.02, 1.02], tickformat=".0%").update_yaxes(range=[-0.02, 1.03], tickformat=".0%")
-    return style(figure, "expected inside", "found inside")
+def gain_chart(score: Array, gain: Array, error: Array) -> Chart:
+    """How much the taken action improves the prediction, in groups of states of rising score."""
+    groups = np.arange(1, len(score) + 1)
+    hover = "group %{x}, CAI about %{customdata:.3g}<br>%{y:.3g} nats<extra></extra>"
+    series = [Series(groups, gain, dash="none", symbol="circle", size=9, error=error, hover=hover, extra=score)]
+    ticks = {int(group): str(group) for group in groups}
+    x = Axis("group of states, by rising CAI", (0.4, len(score) + 0.6), ticks, grid=False)
+    return Chart(series, x, Axis("gain (nats)"), rules=[Rule(0.0, "y", dash="solid", width=1)])
 
 
-def gain_figure(score: Array, gain: Array, error: Array) -> Any:
-    """How much the taken action improves the prediction, by groups of states of rising score."""
-    figure, x = go.Figure(), list(range(1, len(score) + 1))
-    figure.add_hline(0.0, line={"color": INK, "width": 1})
-    figure.add_scatter(
-        x=x,
-        y=plain(gain),
-        mode="markers",
-        marker={"color": BLUE, "size": 9},
-        customdata=plain(score),
-        error_y={"type": "data", "array": plain(error), "thickness": 1.5, "width": 4, "color": BLUE},
-        hovertemplate="group %{x}, CAI about %{customdata:.3g}<br>%{y:.3g} nats<extra></extra>",
-    )
-    figure.update_xaxes(tickvals=x, range=[0.4, len(score) + 0.6], showgrid=False)
-    return style(figure, "group of states, by rising CAI", "gain (nats)")
+def map_chart(around: Mapping[str, Array], key: str, name: str, unit: str) -> Chart:
+    """A quantity [ny, nx] over the gripper's position around the object, which is outlined; lengths in cm."""
+    hover = f"x %{{x:.3g}} cm, y %{{y:.3g}} cm<br>%{{z:.3g}} {unit}<extra></extra>"
+    heat = HeatMap(around["x"], around["y"], around[key], name, unit, hover)
+    width, depth = around["half"].tolist()
+    x = Axis("x (cm)", grid=False)
+    return Chart(x=x, y=Axis("y (cm)", grid=False), heat_map=heat, box=(width, depth), square=True)
 
 
-def map_figure(x: Array, y: Array, values: Array, half: Array, unit: str) -> Any:
-    """A quantity [ny, nx] over the gripper's place in cm around the object, which is outlined."""
-    figure = go.Figure()
-    bar = {"thickness": 12, "outlinewidth": 0, "ypad": 0, "title": {"text": unit, "side": "top", "font": {"size": 13}}}
-    figure.add_heatmap(
-        x=plain(x),
-        y=plain(y),
-        z=plain(values),
-        colorscale="Cividis",
-        colorbar=bar,
-        hoverongaps=False,
-        hovertemplate=f"x %{{x:.3g}} cm, y %{{y:.3g}} cm<br>%{{z:.3g}} {unit}<extra></extra>",
-    )
-    width, depth = half.tolist()
-    box = {"type": "rect", "x0": -width, "x1": width, "y0": -depth, "y1": depth}
-    for colour, thickness in ((INK, 4.5), (WHITE, 2)):  # a light line in a dark one shows on every ground
-        figure.add_shape(box | {"line": {"color": colour, "width": thickness}})
-    style(figure, "x (cm)", "y (cm)").update_xaxes(constrain="domain", showgrid=False)
-    figure.update_yaxes(scaleanchor="x", constrain="domain", showgrid=False)
-    return figure.update_layout(margin={"t": 30, "r": 4})
+# Training runs
+
+
+def learning_chart(
+    given: Sequence[tuple["ReadArm", "Curve"]],
+    looks: Mapping[str, Row],
+    measure: str,
+    choices: Sequence[str] = ("mean",),
+    title: str = "",
+) -> Chart:
+    """Curves over episodes; `choices` of mean, iqm and seeds are drawn, of which the mean is visible at first."""
+    from butfor.analysis.claims import ENOUGH
+    from butfor.analysis.rows import shown_curves
+
+    hover = "<b>%{fullData.name}</b><br>%{x:,} episodes<br>%{y:.2f}"
+    interval = " [%{customdata[0]:.2f}, %{customdata[1]:.2f}]<extra></extra>"
+    places = {label: place for place, label in enumerate(looks)}
+    series: list[Series] = []
+    tops = [0.0]
+    for arm, curve in given:
+        shown = shown_curves(curve)
+        seeds = len(curve.success)
+        name = f"{shorten(arm.label, 36)}, {seeds} seed{'' if seeds == 1 else 's'}"
+        name += ", range" if 1 < seeds < ENOUGH else ""
+        common: Row = {**looks[arm.label], "group": f"arm-{places[arm.label]}"}
+        for choice in [choice for choice in choices if choice != "seeds"]:
+            edges = np.stack([shown[f"{choice}_low"], shown[f"{choice}_high"]])  # [2, E]
+            tops.append(float(edges[1].max()))
+            series.append(Series(
+                curve.episodes, shown[choice], name, size=6, band=edges if seeds > 1 else None, extra=edges.T,
+                hover=hover + interval, choice=choice, visible=choice == "mean", cut_off=arm.state != "finished",
+                **common,
+            ))  # fmt: skip
+        for seed, values in zip(arm.seeds, curve.success, strict=True) if "seeds" in choices else ():
+            tops.append(float(values.max()))
+            series.append(Series(
+                curve.episodes, values, name, width=1.2, hover=f"{hover}, seed {seed}<extra></extra>", choice="seeds",
+                visible=False, **common | {"symbol": "none"},
+            ))  # fmt: skip
+    top = max(tops)
+    end = max(int(curve.episodes[-1]) for _, curve in given)
+    y_range = (-0.02, 1.03) if top > 0.5 else (-0.02 * top, 1.08 * top or 1.0)
+    x = Axis("episodes of each seed", (0, 1.02 * end), thousands=True)
+    return Chart(series, x, Axis(measure, y_range), title)
+
+
+def reach_chart(given: Sequence[tuple["ReadArm", "Curve"]], looks: Mapping[str, Row]) -> Chart:
+    """Episodes to reach 60 % success: median and 95 % interval; an arrow if the median seed did not reach it."""
+    from butfor.analysis.claims import ENOUGH
+    from butfor.analysis.rows import COMPARED
+    from butfor.analysis.statistics import reach_summary
+
+    series = []
+    notes = []
+    for height, (arm, curve) in enumerate(reversed(given)):
+        reach = reach_summary(curve.episodes, curve.success, COMPARED)
+        colour = looks[arm.label]["colour"]
+        low, high = (min(reach.each), max(reach.each)) if reach.seeds < ENOUGH else (reach.low, reach.high)
+        ends = [min(low, reach.limit), high if math.isfinite(high) else reach.limit]
+        series.append(Series(ends, [height, height], colour=colour, width=4.8, opacity=0.45))
+        symbol = "triangle-right" if reach.is_bound else looks[arm.label]["symbol"]
+        series.append(Series([reach.value], [height], colour=colour, dash="none", symbol=symbol, size=12))
+        text = f"  > {reach.limit:,}" if reach.is_bound else f"  {reach.value:,.0f}"
+        notes.append((max(ends[1], reach.value), height, text))
+    end = 1.15 * max(x for x, _, _ in notes)  # with space for the notes
+    ticks = {height: shorten(arm.label) for height, (arm, _) in enumerate(reversed(given))}
+    x = Axis(f"episodes to {100 * COMPARED:g} % success, median seed", (0, end), thousands=True)
+    return Chart(series, x, Axis(range=(-0.6, len(given) - 0.4), ticks=ticks, grid=False), notes=notes)
+
+
+def heat_chart(episodes: Array, values: Array, name: str, unit: str) -> Chart:
+    """A quantity [T, x] over the steps of an episode and groups of episodes."""
+    hover = f"%{{x:,}} episodes, step %{{y}}<br>%{{z:.3g}} {unit}<extra></extra>"
+    heat = HeatMap(episodes, np.arange(len(values)), values, name, unit, hover)
+    return Chart(x=Axis("episodes", thousands=True, grid=False), y=Axis("step", grid=False), heat_map=heat)
+
+
+def shorten(text: str, most: int = 44) -> str:
+    """A name that fits into a legend or a line."""
+    return text if len(text) <= most else text[: most - 2] + " …"

@@ -11,10 +11,10 @@
   hideByName(element("curve-legend"), (name) => /^(roc|pr)/.test(name));
 
   // The timeline: one episode and one step, shown by the drawing, the plot's cursor, the slider and the readout.
-  const { layout: world, episodes } = page.timeline;
+  const { layout: slide, episodes } = page.timeline;
   const slider = element("step");
   const plot = element("plot-timeline");
-  const svg = element("world");
+  const svg = element("drawing");
   let episode = episodes[0];
   let step = 0;
   let timer = null;
@@ -23,7 +23,7 @@
     const figure = themed(episode.figure);
     figure.layout.shapes[0].x0 = figure.layout.shapes[0].x1 = step;
     Plotly.react(plot, figure.data, figure.layout, settings);
-    drawWorld();
+    drawSlide();
   }
 
   function shape(name, attributes, text) {
@@ -33,26 +33,26 @@
     svg.append(node);
   }
 
-  function drawWorld() {
-    if (!world || world.kind !== "slide") return;
+  function drawSlide() {
+    if (!slide) return;
     const size = printing ? 640 : svg.clientWidth;
     if (!size) return;
     const margin = 14;
-    const [left, right] = world.walls;
+    const [left, right] = slide.walls;
     const scale = (size - 2 * margin) / (right - left);
     const at = (position) => margin + (position - left) * scale;
     const floor = 84;
     const roomy = scale > 64;
-    const side = world.width * scale;
+    const side = slide.width * scale;
     svg.replaceChildren();
     svg.setAttribute("viewBox", `0 0 ${size} 112`);
     const goal = episode.goal[0];
-    const zone = 2 * world.goal_radius * scale;
+    const zone = 2 * slide.goal_radius * scale;
     shape("rect", { class: "goal", x: at(goal) - zone / 2, y: 26, width: zone, height: floor - 26 });
-    shape("line", { class: "limit", x1: at(world.limit), x2: at(world.limit), y1: 26, y2: floor });
+    shape("line", { class: "limit", x1: at(slide.limit), x2: at(slide.limit), y1: 26, y2: floor });
     if (roomy) {  // else the names run into each other; the legend below has them too
       shape("text", { x: at(goal), y: 18, "text-anchor": "middle" }, "goal zone");
-      shape("text", { x: at(world.limit), y: 18, "text-anchor": "middle" }, "agent’s limit");
+      shape("text", { x: at(slide.limit), y: 18, "text-anchor": "middle" }, "agent’s limit");
     }
     shape("rect", { class: "wall", x: 0, y: 26, width: margin, height: floor - 26 });
     shape("rect", { class: "wall", x: at(right), y: 26, width: margin, height: floor - 26 });
@@ -93,7 +93,7 @@
     const words = answer("read-influence", episode.events.influence[step]);
     const more = answer("read-contact", (episode.events.contact || [])[step]);
     slider.setAttribute("aria-valuetext", `step ${step} of ${episode.length}, score ${number}${words}${more}`);
-    drawWorld();
+    drawSlide();
     if (plot.layout) Plotly.relayout(plot, { "shapes[0].x0": step, "shapes[0].x1": step });
   }
 
@@ -138,7 +138,7 @@
   choose(0);
   chooseFilm(0);
   plot.on("plotly_hover", (event) => { if (timer === null) show(Math.round(event.points[0].x)); });
-  if (svg) new ResizeObserver(drawWorld).observe(svg);
+  if (svg) new ResizeObserver(drawSlide).observe(svg);
   if (films.length) filmPlot.on("plotly_hover", (event) => showFilm(Math.round(event.points[0].x)));
   dark.addEventListener("change", drawAll);
 })();

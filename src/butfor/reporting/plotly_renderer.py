@@ -1,0 +1,178 @@
+"""Draw charts for a page, as the JSON that plotly.js reads; the style sheet gives the colours of text and grid."""
+
+import html
+from collections.abc import Iterator, Sequence
+from typing import Any
+
+import numpy as np
+
+from butfor.reporting.charts import BLUE, INK, WHITE, Axis, Chart, Series
+
+FONT = "system-ui, -apple-system, 'Segoe UI', Roboto, 'Helvetica Neue', Arial, sans-serif"
+GAP = 0.045  # between charts above each other, as a share of the whole height
+DARK = {  # colour of a light page -> colour of a dark page
+    INK: "#E8E8E8",
+    WHITE: "#16191D",
+    BLUE: "#56B4E9",
+    "rgba(0,114,178,": "rgba(86,180,233,",
+}
+
+
+def draw(*charts: Chart, heights: Sequence[float] = (1.0,), cursor: float | None = None) -> dict[str, Any]:
+    """Charts above each other with one x-axis, as a plotly figure.
+
+    Args:
+        charts: the charts, the upper first
+        heights: the share of the height that each of them takes
+        cursor: where a line across all charts is; it is the first shape, which the scripts of a page move
+    """
+    data: list[Any] = []
+    notes: list[Any] = []
+    shapes: list[Any] = []
+    whole = {"xref": "x", "yref": "paper", "y0": 0, "y1": 1}
+    if cursor is not None:
+        shapes.append(whole | {"type": "line", "x0": cursor, "x1": cursor, "line": {"color": INK, "width": 1.5}})
+    layout: dict[str, Any] = {
+        "autosize": True, "showlegend": False, "dragmode": False, "barmode": "overlay", "bargap": 0,
+        "hovermode": "x" if charts[0].compare else "closest", "font": {"family": FONT, "size": 13},
+        "paper_bgcolor": "rgba(0,0,0,0)", "plot_bgcolor": "rgba(0,0,0,0)",
+        "margin": {"l": 54 if len(charts) == 1 else 78, "r": 12, "t": 12 if len(charts) == 1 else 6, "b": 46},
+        "hoverlabel": {"bgcolor": INK, "bordercolor": INK, "font": {"color": WHITE, "family": FONT}},
+    }  # fmt: skip
+    tops = 1.0 - np.cumsum([0.0, *heights[:-1]])
+    for place, (chart, top, height) in enumerate(zip(charts, tops, heights, strict=True)):
+        number = "" if place == 0 else str(place + 1)
+        last = place == len(charts) - 1
+        where = {"xaxis": f"x{number}", "yaxis": f"y{number}"}
+        data += [trace | where for trace in _traces(chart)]
+        shapes += _shapes(chart, number, whole)
+        notes += [
+            {"x": rule.at, "y": 1, "yref": "paper", "text": f" {html.escape(rule.note)} ", "showarrow": False,
+             "xanchor": "right" if rule.note_on_the_left else "left", "yanchor": "top"}
+            for rule in chart.rules if rule.note
+        ]  # fmt: skip
+        notes += [
+            {"x": x, "y": y, "xref": f"x{number}", "yref": f"y{number}", "text": _text(text), "showarrow": False,
+             "xanchor": "left"}
+            for x, y, text in chart.notes
+        ]  # fmt: skip
+        layout[f"xaxis{number}"] = _axis(chart.x) | {"anchor": f"y{number}"}
+        layout[f"yaxis{number}"] = _axis(chart.y) | {"anchor": f"x{number}"}
+        if len(charts) > 1:
+            domain = [float(top - height + (0 if last else GAP / 2)), float(top - (GAP / 2 if place else 0))]
+            layout[f"yaxis{number}"]["domain"] = domain
+            layout[f"xaxis{number}"] |= {"matches": "x"} if place else {}
+            layout[f"xaxis{number}"]["showticklabels"] = last
+        if chart.square:
+            layout[f"xaxis{number}"]["constrain"] = "domain"
+            layout[f"yaxis{number}"] |= {"constrain": "domain", "scaleanchor": f"x{number}"}
+        if chart.heat_map:
+            layout["margin"] |= {"t": 30, "r": 4}
+    return {"data": data, "layout": layout | {"shapes": shapes, "annotations": notes}}
+
+
+def plain(values: Any) -> Any:
+    """A list of rounded numbers, which keeps the page small; None where a value is NaN."""
+    rounded: Any = np.round(np.asarray(values, float), 5).astype(object)
+    rounded[np.isnan(rounded.astype(float))] = None
+    return rounded.tolist()
+
+
+def _text(text: str) -> str:
+    """Text that plotly shows as it is, with line breaks."""
+    return html.escape(text).replace("\n", "<br>")
+
+
+def _translucent(colour: str, alpha: float) -> str:
+    """#RRGGBB with an alpha channel."""
+    return f"rgba({int(colour[1:3], 16)},{int(colour[3:5], 16)},{int(colour[5:], 16)},{alpha})"
+
+
+def _traces(chart: Chart) -> Iterator[dict[str, Any]]:
+    for series in chart.series:
+        yield from _series(series)
+    for bars in chart.bars:
+        yield {
+            "type": "bar", "x": plain(bars.x), "y": plain(bars.height), "width": float(bars.x[1] - bars.x[0]),
+            "customdata": bars.counts.tolist(), "hovertemplate": bars.hover,
+            "opacity": 0.65 if len(chart.bars) > 1 else 0.75,
+            "marker": {"color": bars.colour, "line": {"color": bars.colour, "width": 1}},
+        }  # fmt: skip
+    if heat := chart.heat_map:
+        title = {"text": heat.unit, "side": "top", "font": {"size": 13}}
+        yield {
+            "type": "heatmap", "x": plain(heat.x), "y": plain(heat.y), "z": plain(heat.values),
+            "colorscale": "Cividis", "colorbar": {"thickness": 12, "outlinewidth": 0, "ypad": 0, "title": title},
+            "hoverongaps": False, "hovertemplate": heat.hover,
+        }  # fmt: skip
+
+
+def _series(series: Series) -> Iterator[dict[str, Any]]:
+    """The band of a series, if it has one, and its line or markers."""
+    common: dict[str, Any] = {"type": "scatter", "name": _text(series.name), "visible": series.visible}
+    if series.group:
+        common["legendgroup"] = series.group
+    if series.choice:
+        common["meta"] = series.choice
+    x = plain(series.x)
+    if series.band is not None:
+        low, high = plain(series.band)
+        yield common | {
+            "x": [*x, *x[::-1]], "y": [*high, *low[::-1]], "mode": "lines", "fill": "toself",
+            "fillcolor": _translucent(series.colour, 0.18), "line": {"width": 0}, "hoverinfo": "skip",
+        }  # fmt: skip
+    parts = [part for part, look in (("lines", series.dash), ("markers", series.symbol)) if look != "none"]
+    trace = common | {"x": x, "y": plain(series.y), "mode": "+".join(parts), "opacity": series.opacity}
+    trace |= {"hovertemplate": series.hover} if series.hover else {"hoverinfo": "skip"}
+    if series.dash != "none":
+        trace["line"] = {"color": series.colour, "dash": series.dash, "width": series.width}
+    if series.symbol != "none":
+        outline = {"color": INK, "width": 0.7 if series.outlined else 0}
+        trace["marker"] = {"color": series.colour, "symbol": series.symbol, "size": series.size, "line": outline}
+        trace["cliponaxis"] = series.dash != "none"
+    if series.cut_off:
+        symbols = [*[series.symbol] * (len(x) - 1), "x"]
+        trace["marker"] |= {"symbol": symbols, "size": [*[series.size] * (len(x) - 1), 11]}
+    if series.error is not None:
+        trace["error_y"] = {"type": "data", "array": plain(series.error), "thickness": 1.2, "width": 4}
+    if series.extra is not None:
+        trace["customdata"] = plain(series.extra)
+    yield trace
+
+
+def _shapes(chart: Chart, number: str, whole: dict[str, Any]) -> Iterator[dict[str, Any]]:
+    for span in chart.spans:
+        shade = {"type": "rect", "fillcolor": _translucent(span.colour, 0.18), "line": {"width": 0}, "layer": "below"}
+        if span.axis == "x" and not number:  # charts above each other share these spans: the first draws them for all
+            yield whole | shade | {"x0": span.low, "x1": span.high}
+        elif span.axis == "y":
+            across = {"xref": f"x{number} domain", "yref": f"y{number}", "x0": 0, "x1": 1}
+            yield shade | across | {"y0": span.low, "y1": span.high}
+    for rule in chart.rules:
+        line = {"type": "line", "line": {"color": rule.colour, "width": rule.width, "dash": rule.dash}}
+        if rule.axis == "x":
+            yield whole | line | {"x0": rule.at, "x1": rule.at}
+        else:
+            across = {"xref": f"x{number} domain", "yref": f"y{number}", "x0": 0, "x1": 1}
+            yield line | across | {"y0": rule.at, "y1": rule.at}
+    if chart.box:
+        width, height = chart.box
+        box = {"type": "rect", "x0": -width, "x1": width, "y0": -height, "y1": height}
+        for colour, thickness in ((INK, 4.5), (WHITE, 2)):  # a light line in a dark one is visible on any colour
+            yield box | {"line": {"color": colour, "width": thickness}}
+
+
+def _axis(axis: Axis) -> dict[str, Any]:
+    drawn: dict[str, Any] = {
+        "title": {"text": _text(axis.title), "standoff": 8, "font": {"size": 13}},
+        "zeroline": False, "fixedrange": True, "showgrid": axis.grid,
+    }  # fmt: skip
+    if axis.range:
+        drawn["range"] = list(axis.range)
+    if axis.log:
+        drawn |= {"type": "log", "dtick": 1}
+    if axis.ticks is not None:
+        drawn |= {"tickmode": "array", "tickvals": list(axis.ticks), "ticktext": list(axis.ticks.values())}
+    if axis.thousands:
+        drawn["tickformat"] = ","
+    return drawn
