@@ -46,7 +46,7 @@ def test_the_module_runs_as_a_program(arguments: list[str]) -> None:
     assert child.stdout.startswith("butfor 0." if arguments else "usage: butfor")
 
 
-@pytest.mark.parametrize("arguments", ["['--version']", "['--help']", "['detect', '--help']"])
+@pytest.mark.parametrize("arguments", ["['--version']", "['--help']", "['evaluate', '--help']", "['study', '--help']"])
 def test_nothing_heavy_is_imported_for_version_and_help(arguments: str) -> None:
     code = f"""
 import sys

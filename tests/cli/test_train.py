@@ -164,8 +164,8 @@ def test_training_arguments_that_cannot_be_read_are_named(
 @pytest.mark.parametrize(
     ("arguments", "words"),
     [
-        ([], ["slide, push, pick-and-place"]),
-        (["--seeds", "2"], ["slide, push"]),
+        ([], ["butfor train ENV"]),
+        (["--seeds", "2"], ["butfor train ENV"]),
         (["nowhere"], ["'nowhere'"]),
         (["slid", "--seeds", "2"], ["'slide'"]),
         (["CartPole-v1"], ["CartPole-v1"]),

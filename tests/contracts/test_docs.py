@@ -138,7 +138,7 @@ def test_butfor_commands_of_the_docs_parse(monkeypatch: pytest.MonkeyPatch, caps
 
     @cache
     def help_of(*words: str) -> str:
-        option = "--help-all" if words[0] == "train" else "--help"
+        option = "--help-all" if words[0] in ("detect", "train") else "--help"
         monkeypatch.setattr(sys, "argv", ["butfor", *words, option])
         with pytest.raises(SystemExit) as ended:
             main()

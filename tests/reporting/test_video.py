@@ -5,7 +5,7 @@ import json
 import os
 import shutil
 import sys
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -27,7 +27,7 @@ from support.study_runs import write_training
 
 from butfor.analysis.arms import ReadArm
 from butfor.analysis.claims import Curve
-from butfor.cli.study import films as command
+from butfor.cli.study import Selection, films, run, status
 from butfor.envs import make_vector_env
 from butfor.influence.influence import Influence
 from butfor.models.dynamics import GaussianDynamics
@@ -723,17 +723,17 @@ def test_the_command_makes_films_and_the_page(
     root: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     monkeypatch.setitem(studies.STUDIES, "tiny", lambda: TINY)
-    command(("tiny",), root=root)
+    films(("tiny",), root=root)
     out = capsys.readouterr().out.splitlines()
     assert out[0] == "Films of tiny:"
     assert " ".join(out[1].split()) == "with strip.png, watch.mp4; kept: newer than the agent"
     assert " ".join(out[3].split()) == "not run skipped: it has not been run"
     assert (root / "reports" / "tiny.html").is_file()
     write_study(TINY, root, "small")
-    command(("tiny",), root=root, size="small")
+    films(("tiny-small",), root=root)
     assert "Films of tiny-small:" in capsys.readouterr().out
-    with pytest.raises(ValueError, match="holds no studies yet"):
-        command(root=root / "nothing")
+    with pytest.raises(ValueError, match="nothing"):
+        films(root=root / "nothing")
 
 
 def test_run_and_status_tell_what_is_left_to_another_process(
@@ -741,13 +741,14 @@ def test_run_and_status_tell_what_is_left_to_another_process(
 ) -> None:
     monkeypatch.setattr(locks, "GRACE", 0.0)
     monkeypatch.setitem(studies.STUDIES, "tiny", lambda: TINY)
-    run: Callable[..., None] = command
+    tiny = Selection(("tiny",), root=root)
     with locked(folder_of(root, "not run")):
-        run("run", ("tiny",), root=root, device="cpu")
+        run(tiny, device="cpu")
         out = capsys.readouterr().out
-        assert f"absent, 0 of 10 episodes, process {os.getpid()} on " in out
-        assert "1 run is left to another process; the same command goes on with what that may leave behind." in out
-        run("status", ("tiny",), root=root)
-        assert " works on it  " in capsys.readouterr().out
-    run("status", ("tiny",), root=root)
-    assert "works on it" not in capsys.readouterr().out
+        assert "absent, 0 of 10 episodes, " in out
+        assert f"process {os.getpid()} on " in out
+        assert "1 run is left to another process" in out
+        status(tiny)
+        assert f"process {os.getpid()} on " in capsys.readouterr().out
+    status(tiny)
+    assert f"process {os.getpid()} on " not in capsys.readouterr().out

@@ -10,8 +10,9 @@ from support.project import ROOT
 ENVIRONMENT = os.environ | {"OMP_NUM_THREADS": "1", "PYTHONPATH": str(ROOT / "src")}
 COMMAND = [sys.executable, "-m", "butfor.cli"]
 SMALL_DETECT = [
-    "detect", "slide", "--seeds", "2", "--train-episodes", "100", "--test-episodes", "20", "--max-epochs", "15",
-    "--actions", "4", "--device", "cpu", "--data", "scripted", "--studies", "actions", "--validation-episodes", "20",
+    "detect", "slide", "--seeds", "2", "--train-episodes", "100", "--validation-episodes", "20", "--test-episodes",
+    "20", "--data", "scripted", "--studies", "actions", "--fitting.max-epochs", "15",
+    "--attention-fitting.max-epochs", "15", "--scoring.actions", "4", "--device", "cpu",
 ]  # fmt: skip
 SMALL_TRAIN = [
     "--seeds", "2", "--episodes", "8", "--warmup", "4", "--evaluate-every", "3", "--evaluation-episodes", "2",

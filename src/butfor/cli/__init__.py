@@ -1,6 +1,7 @@
 """The command line, `butfor COMMAND`: one file a command, each of which parses, calls the library and prints.
 
-Read `detect.py` first. Everything heavy (torch, plotly, gymnasium) is imported inside the command that needs it.
+Read `evaluate.py` first. `settings.py` makes options of a config, for `detect` and `train`. Everything heavy (torch,
+plotly, gymnasium) is imported inside the command that needs it.
 """
 
 import os
@@ -81,7 +82,7 @@ def _call(arguments: list[str]) -> None:
         refuse_repeated(arguments)
         if name in ("--version", "-V"):
             print(f"butfor {__version__}")
-        elif name in ("train", "study"):  # these parse their own arguments
+        elif name in ("detect", "train", "study"):  # these parse their own arguments
             COMMANDS[name](arguments[1:])
         else:
             tyro.extras.subcommand_cli_from_dict(

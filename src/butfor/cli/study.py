@@ -16,7 +16,13 @@ if TYPE_CHECKING:
     from butfor.studies.paper import Study
     from butfor.studies.units import UnitState
 
-Names = Annotated[tuple[str, ...], tyro.conf.Positional, tyro.conf.arg(metavar="NAME", help_behavior_hint="")]
+Records = Annotated[
+    tuple[str, ...],
+    tyro.conf.Positional,
+    tyro.conf.arg(
+        metavar="NAME", help="studies that were run; small ones end in -small", help_behavior_hint="(default: all)"
+    ),
+]
 Number = Annotated[int | None, tyro.conf.arg(metavar="N", help_behavior_hint="(default: the study's)")]
 Size = Annotated[
     Literal["paper", "small"], tyro.conf.arg(help="paper, or small: minutes on two cores, too short to learn anything")
@@ -49,8 +55,8 @@ def study(arguments: list[str]) -> None:
 class Selection:
     """Which runs of which studies: the options that `run` and `status` share."""
 
-    names: Names = ()
-    """names of studies; butfor study list shows them"""
+    names: Annotated[tuple[str, ...], tyro.conf.Positional, tyro.conf.arg(metavar="NAME", help_behavior_hint="")] = ()
+    """studies; `butfor study list` lists them"""
     size: Size = "paper"
     root: Root = Path("studies")
     arms: Annotated[tuple[str, ...], tyro.conf.arg(metavar="LABEL", help_behavior_hint="(default: all)")] = ()
@@ -181,9 +187,8 @@ def run(
         print(f"No report was written: {error}. Write it elsewhere with: butfor study report --root {root}")
     if problems:
         raise StudyError(" ".join(problems))
-    print_next(
-        "the same command resumes what is not finished" if others or begun else f"butfor study films --root {root}"
-    )
+    unfinished = bool(others or begun)
+    print_next("the same command, to resume what is unfinished" if unfinished else f"butfor study films --root {root}")
 
 
 def status(selection: Selected) -> None:
@@ -193,52 +198,46 @@ def status(selection: Selected) -> None:
     if broken:
         raise ValueError(f"{_runs(len(broken))} not readable; see above what to do.")
     finished = all(state.state == "finished" for state in states)
-    print_next(f"butfor study {'report' if finished else 'run'} {' '.join(selection.names)} --root {selection.root}")
+    again = f"butfor study run {' '.join(selection.names)} with the same options"
+    print_next(f"butfor study report --root {selection.root}" if finished else again)
 
 
-def films(names: Names = (), /, size: Size = "paper", root: Root = Path("studies")) -> None:
-    """Render films of the agents of studies, and write the pages that show them.
-
-    Args:
-        names: names of studies (default: all that were run)
-    """
-    _finish_pages(root, _write_pages(root, _recorded("films", names, size, root), films=True))
+def films(names: Records = (), /, root: Root = Path("studies")) -> None:
+    """Render films of the agents of studies, and write the pages that show them."""
+    _finish_pages(root, _write_pages(root, _recorded(names, root), films=True))
 
 
-def report(
-    names: Names = (),
-    /,
-    size: Size = "paper",
-    root: Root = Path("studies"),
-    figures: Flag = False,
-    rliable: Flag = False,
-) -> None:
+def report(names: Records = (), /, root: Root = Path("studies"), figures: Flag = False, rliable: Flag = False) -> None:
     """Write the pages of studies, and the index of all studies.
 
     Args:
-        names: names of studies (default: all that were run)
         figures: also write figures for papers, as SVG and PNG
         rliable: also write the curves in the layout of the library rliable
     """
-    recorded = _recorded("report", names, size, root)
-    _finish_pages(root, _write_pages(root, recorded, figures=figures, rliable=rliable))
+    _finish_pages(root, _write_pages(root, _recorded(names, root), figures=figures, rliable=rliable))
 
 
-def _finish_pages(root: Path, problems: list[str]) -> None:
-    if problems:
-        raise ValueError(" ".join(problems))
-    print_next(f"open {root / 'reports' / 'index.html'} in a browser")
+def _recorded(names: tuple[str, ...], root: Path) -> list[str]:
+    """Return the names of studies if all of them were run, or the names of all that were."""
+    from butfor.analysis.arms import study_names
+
+    recorded = study_names(root)
+    missing = [name for name in names if name not in recorded]
+    if missing or not recorded:
+        known = f"{root} contains {', '.join(recorded) or 'no studies'}"
+        raise ValueError(f"{' '.join(missing) or 'Nothing'} was run; {known}. Use: butfor study run NAME --root {root}")
+    return list(names) or recorded
 
 
 def _write_pages(
-    root: Path, records: list[str], films: bool = False, figures: bool = False, rliable: bool = False
+    root: Path, names: list[str], films: bool = False, figures: bool = False, rliable: bool = False
 ) -> list[str]:
     """Write pages of studies and the index; return what could not be read."""
     from butfor.reporting.study_page import write_study_index, write_study_report
 
     check_writable(root / "reports" / "index.html")
     problems: list[str] = []
-    for name in records:
+    for name in names:
         try:
             if films:
                 _film(root, name)
@@ -256,27 +255,44 @@ def _write_pages(
     return problems
 
 
-def _recorded(action: str, names: tuple[str, ...], size: str, root: Path) -> list[str]:
-    """Return the records of the named studies, or of all that were run; small ones have their own names."""
-    from butfor.analysis.arms import study_names
-    from butfor.studies.paper import STUDIES, make_study, record_path
+def _finish_pages(root: Path, problems: list[str]) -> None:
+    if problems:
+        raise ValueError(" ".join(problems))
+    print_next(f"open {root / 'reports' / 'index.html'} in a browser")
 
-    held = study_names(root)
-    found = [record_path(name, root, size).stem if name in STUDIES else name for name in names] or held
-    for name in found:
-        if name in held:
-            continue
-        base = make_study(name.removesuffix("-small")).name  # an unknown name is refused with the known ones
-        small = " --size small" if name != base else ""
-        again = f"butfor study {action} {base} --root {root}"
-        if f"{base}-small" in held:
-            raise ValueError(f"{base} was run with --size small. Use: {again} --size small")
-        if base in held:
-            raise ValueError(f"{base} was not run with --size small. Use: {again}")
-        raise ValueError(f"{base} was not run in {root}. Run it with: butfor study run {base} --root {root}{small}")
-    if not found:
-        raise ValueError(f"{root} contains no studies. Run one with: butfor study run NAME --root {root}")
-    return found
+
+def _film(root: Path, name: str) -> None:
+    """Render the films of a study, and print a line for each training run."""
+    from butfor.reporting.video import film_study
+
+    with live_progress() as progress:
+        films = film_study(root, name, progress)
+    print(f"Films of {name}:" if films else f"Films of {name}: none, it trains no agents")
+    for film in films:
+        files = ", ".join(path.name for path in film.files)
+        print(f"  {film.label:<24}{f'{files}; ' if files else ''}{film.note}")
+
+
+def _figures(root: Path, name: str) -> str:
+    """Write the figures of a study; return their folder, or none, and what is missing."""
+    from butfor.reporting.figures import write_study_figures
+
+    missing: list[str] = []
+    try:
+        paths = write_study_figures(root, name, missing.append)
+    except ValueError as error:
+        return f"none of {name}: {error}"
+    return "\n  ".join([str(paths[0].parent) if paths else f"none of {name}", *missing])
+
+
+def _rliable(root: Path, name: str) -> str:
+    """Write the curves for rliable; return their file, or why there is none."""
+    from butfor.reporting.study_page import write_rliable
+
+    try:
+        return str(write_rliable(root, name) or f"none of {name}: its arms share no evaluation")
+    except ValueError as error:
+        return f"none of {name}: {error}"
 
 
 def _print_replaced(study: "Study", root: Path, size: str) -> None:
@@ -319,43 +335,6 @@ def _draw_heatmaps(study: "Study", root: Path) -> list[str]:
                 except ValueError as error:
                     problems.append(str(error))
     return problems
-
-
-def _figures(root: Path, name: str) -> str:
-    """Write the figures of a study; return their folder, or why there are none."""
-    from butfor.reporting.figures import write_study_figures
-
-    missing: list[str] = []
-    try:
-        paths = write_study_figures(root, name, missing.append)
-    except ValueError as error:
-        return f"none of {name}: {error}"
-    if paths:
-        return "\n  ".join([str(paths[0].parent), *missing])
-    return "\n  ".join([f"none of {name}", *(missing or ["it has no curves"])])
-
-
-def _rliable(root: Path, name: str) -> str:
-    """Write the curves for rliable; return their file, or why there is none."""
-    from butfor.reporting.study_page import write_rliable
-
-    try:
-        path = write_rliable(root, name)
-    except ValueError as error:
-        return f"none of {name}: {error}"
-    return str(path) if path else f"none of {name}: its arms share no evaluation"
-
-
-def _film(root: Path, name: str) -> None:
-    """Render the films of a study, and print a line for each training run."""
-    from butfor.reporting.video import film_study
-
-    with live_progress() as progress:
-        films = film_study(root, name, progress)
-    print(f"Films of {name}:" if films else f"Films of {name}: none, it trains no agents")
-    for film in films:
-        files = ", ".join(path.name for path in film.files)
-        print(f"  {film.label:<24}{f'{files}; ' if files else ''}{film.note}")
 
 
 def _devices(name: str) -> list[str]:

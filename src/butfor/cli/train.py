@@ -2,12 +2,13 @@
 
 import dataclasses
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any, get_type_hints
+from typing import TYPE_CHECKING, Annotated
 
 import tyro
 
 from butfor.cli.console import live_progress, print_next, print_training
 from butfor.cli.options import Device, File, Flag, RunFolder, Seconds, choose_device
+from butfor.cli.settings import parse_first, parse_settings
 from butfor.runs.reading import find_run
 
 if TYPE_CHECKING:
@@ -72,7 +73,10 @@ class ResumeOptions(Session):
 
 
 def train(arguments: list[str]) -> None:
-    """Train agents (DDPG with HER) that use influence as replay priority, reward bonus or for exploration."""
+    """Train agents (DDPG or TD3, with HER) that use influence as replay priority, reward bonus or for exploration.
+
+    ENV is slide, push, pick-and-place, rot-table, or the id of any goal-conditioned Gymnasium environment.
+    """
     if any(word.split("=")[0] == "--resume" for word in arguments):
         folder = _resume(arguments)
     else:
@@ -102,67 +106,27 @@ def _resume(arguments: list[str]) -> Path:
 
 
 def _start(arguments: list[str]) -> Path:
-    from butfor.envs import ENVS
     from butfor.rollouts.episodes import check_episode_file
     from butfor.training.run import train as train_run
     from butfor.training.settings import Config, preset
 
-    named = bool(arguments) and not arguments[0].startswith("-")
-    env = arguments[0] if named else "pick-and-place"
-    given = arguments[1:] if named else arguments
-    base = preset(env, _preset_name(given))
-    envs = f"{', '.join(ENVS)}, or the id of any goal-conditioned Gymnasium environment"
-    text = f"{train.__doc__}\n\nENV is {envs}. The defaults below are those of {env}."
-    wants_help = {"-h", "--help", "--help-all"} & set(given)
-    shown = SHOWN if wants_help and "--help-all" not in given else None
-    options = _as_options(base, shown, (RunOptions,))
-    parsed = tyro.cli(
-        type(options), default=options, args=["--help"] if wants_help else given,
-        prog=f"butfor train {env if named else 'ENV'}", description=text,
-    )  # fmt: skip
-    if not named:
-        raise ValueError(f"No environment was given. Use butfor train ENV, where ENV is {envs}.")
-    config = Config(**{field.name: getattr(parsed, field.name) for field in dataclasses.fields(Config)})
-    _refuse_unused(config, base)
-    if parsed.keep_episodes is not None:
-        check_episode_file(parsed.keep_episodes)
+    def start(env: str, given: list[str]) -> Config:
+        """Return the preset; without one, a rival's signal brings the paper's settings for it."""
+        first = parse_first(StartWithSignal, given)
+        rival = first.signal if first.signal in ("vime", "disagreement") else ""
+        if rival and first.preset != "paper" and not first.preset.startswith(rival):
+            raise ValueError(f"--preset {first.preset} and --signal {rival} contradict each other; give one of them.")
+        return preset(env, rival if rival and first.preset == "paper" else first.preset)
+
+    config, options = parse_settings(train, arguments, start, RunOptions, SHOWN)
+    _refuse_unused(config, start(arguments[0], arguments[1:]))
+    if options.keep_episodes is not None:
+        check_episode_file(options.keep_episodes)
     with live_progress() as progress:
         return train_run(
-            config, parsed.run, choose_device(parsed.device), overwrite=parsed.overwrite,
-            time_limit=parsed.time_limit, keep_episodes=parsed.keep_episodes, progress=progress,
+            config, options.run, choose_device(options.device), overwrite=options.overwrite,
+            time_limit=options.time_limit, keep_episodes=options.keep_episodes, progress=progress,
         )  # fmt: skip
-
-
-def _preset_name(arguments: list[str]) -> str:
-    """Return --preset; without it a rival's signal selects the paper's settings for it."""
-    start, _ = tyro.cli(StartWithSignal, args=arguments, prog="butfor train", return_unknown_args=True, add_help=False)
-    if start.signal not in ("vime", "disagreement"):
-        return start.preset
-    if start.preset != "paper" and not start.preset.startswith(start.signal):
-        raise ValueError(f"--preset {start.preset} and --signal {start.signal} contradict each other; give one.")
-    return start.signal if start.preset == "paper" else start.preset
-
-
-def _as_options(settings: Any, shown: set[str] | None, bases: tuple[type, ...] = (), prefix: str = "") -> Any:
-    """Return the settings as an object of a class that tyro makes options of, with the fields of `bases` too.
-
-    Fields that are not in `shown` (None: all are) are no options. `env` never is: it is given before the options.
-    """
-    kind = type(settings)
-    hints = get_type_hints(kind)
-    fields: list[Any] = []
-    for field in dataclasses.fields(settings):
-        value = getattr(settings, field.name)
-        hint = hints[field.name]
-        if field.name == "env" or (shown is not None and prefix + field.name not in shown):
-            hint = Annotated[hint, tyro.conf.Suppress]
-        elif shown is not None and dataclasses.is_dataclass(value):
-            value = _as_options(value, shown, prefix=f"{field.name}.")
-            hint = type(value)
-        fields.append((field.name, hint, dataclasses.field(default=value)))
-    unchecked = {"__post_init__": lambda self: None}  # wrong values are reported when the config itself is made
-    made = dataclasses.make_dataclass(kind.__name__, fields, bases=(*bases, kind), frozen=True, namespace=unchecked)
-    return made()
 
 
 def _refuse_unused(config: "Config", base: "Config") -> None:

@@ -48,6 +48,7 @@ class DetectionConfig:
 
     env: str = "slide"
     seeds: int = 5
+    """independent models, fitted together as one batch"""
     data: Literal["scripted", "agents"] = "agents"
     """who acts: half a random and half a noisy scripted policy, or DDPG with HER agents during their training"""
     agent_episodes: int = 2_000
@@ -55,8 +56,11 @@ class DetectionConfig:
     agent_envs: int = 1
     """environments in which each of these agents acts in parallel; with more than one, updates overlap with acting"""
     train_episodes: int = 1000
+    """episodes to fit the models on"""
     validation_episodes: int = 1000
+    """episodes for early stopping"""
     test_episodes: int = 4000
+    """episodes to score"""
     random_episodes: int = 0
     """episodes of a second test set, of a random policy"""
     model: ModelConfig = ModelConfig(layers=4, width=128, normalize_input=False, target_scale=1.0)
