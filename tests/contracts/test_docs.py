@@ -274,8 +274,8 @@ def test_the_reference_has_every_public_name(site: Path) -> None:
     """Functions and classes that `butfor` and its packages export, and the methods of `Influence`."""
     ids = Parts(site / "api.html").ids
     names = {id.rpartition(".")[2] for id in ids if id.startswith("butfor.")}
-    packages = [butfor, *(import_module(f"butfor.{found.name}") for found in pkgutil.iter_modules(butfor.__path__))]
-    for package in packages:
+    folders = [found.name for found in pkgutil.iter_modules(butfor.__path__) if found.ispkg]
+    for package in [butfor, *(import_module(f"butfor.{folder}") for folder in folders)]:
         exported = getattr(package, "__all__", [])
         public = {name for name in exported if callable(getattr(package, name))}
         if package.__name__ != "butfor.cli":
