@@ -15,6 +15,7 @@ from dataclasses import dataclass
 from functools import cache
 from html.parser import HTMLParser
 from importlib import import_module
+from inspect import isclass, isfunction
 from itertools import pairwise
 from pathlib import Path
 from typing import Any
@@ -276,8 +277,8 @@ def test_the_reference_has_every_public_name(site: Path) -> None:
     names = {id.rpartition(".")[2] for id in ids if id.startswith("butfor.")}
     folders = [found.name for found in pkgutil.iter_modules(butfor.__path__) if found.ispkg]
     for package in [butfor, *(import_module(f"butfor.{folder}") for folder in folders)]:
-        exported = getattr(package, "__all__", [])
-        public = {name for name in exported if callable(getattr(package, name))}
+        exported = {name: getattr(package, name) for name in getattr(package, "__all__", [])}
+        public = {name for name, item in exported.items() if isclass(item) or isfunction(item)}
         if package.__name__ != "butfor.cli":
             assert not public - names, package.__name__
     inner = {"dims", "model_obs"}  # for other modules of the library
