@@ -10,7 +10,8 @@ import numpy as np
 import pytest
 from numpy.typing import NDArray
 
-from butfor.datasets.files import read_arrays, write_columns
+from butfor.datasets.files import write_columns
+from butfor.datasets.recording import read_arrays
 from butfor.rollouts.episodes import SCHEMA_VERSION, Episodes, EpisodeStream, concatenate
 
 

@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 from gymnasium import spaces
 
-from butfor.datasets.recording import flat_table
+from butfor.datasets.recording import flatten_arrays
 from butfor.spaces.observations import choose_parts, flatten_parts, parts_of
 
 GOAL: Any = spaces.Dict({name: spaces.Box(-1, 1, (size,)) for name, size in (
@@ -27,7 +27,7 @@ def test_parts_are_in_the_order_of_their_names() -> None:
     assert list(choose_parts(unordered)) == ["a/b", "a/y", "z"]
     for space in (GOAL, unordered):  # as in data sets, so that a model fitted on one fits here
         sample = space.sample()
-        table, sizes = flat_table(sample, 0)
+        table, sizes = flatten_arrays(sample, 0)
         assert list(sizes.items()) == list(choose_parts(space, list(parts_of(space))).items())
         np.testing.assert_array_equal(flatten_parts(sample, sizes, 1)[0], table)
     assert choose_parts(OTHER) == {"a/c": 1, "b": 6}

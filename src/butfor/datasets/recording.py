@@ -1,11 +1,11 @@
-"""Anyone's episodes, of unequal lengths, as one table of states: from arrays, padded arrays or lists of episodes.
+"""Recorded episodes of unequal lengths as one table of states, from arrays, padded arrays or lists of episodes.
 
-Observations may be dictionaries, also nested: their parts stand side by side in the order of their names, each with its
-path (`robot/arm`).
+Observations may be nested dictionaries. Their parts are concatenated in the order of their names; each part is named by
+its path, such as `robot/arm`.
 """
 
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import gymnasium
@@ -16,55 +16,97 @@ from numpy.typing import NDArray
 from butfor.rollouts.episodes import Bool
 from butfor.spaces.actions import MOST_ACTIONS
 from butfor.spaces.entities import Entities, entity_columns
-from butfor.spaces.observations import is_image
+from butfor.spaces.observations import is_image, parts_of
 
 Table = NDArray[Any]
-LARGEST = np.finfo(np.float32).max  # the model computes in single precision
+Lengths = NDArray[np.int64]
+LARGEST = np.finfo(np.float32).max  # the model computes in float32
+DISCRETE = (
+    f"discrete actions are [N], from 0 (or the space's start) on, at most {MOST_ACTIONS:,}; save others as floats"
+)
 
 
 @dataclass(frozen=True)
 class Recording:
-    """E episodes one after the other, N steps in all; each has one state more than steps, so there are S = N + E."""
+    """E episodes in sequence with N steps in total; each has one state more than steps, so there are S = N + E states.
+
+    Raises:
+        ValueError: a state or an action is NaN, infinite or too large for float32.
+    """
 
     observation: Table  # [S, D]
-    action: Table  # [N, A], or whole numbers [N] of discrete actions
-    length: NDArray[np.int64]  # [E], in steps
+    action: Table  # [N, A], or integers [N] of discrete actions
+    length: Lengths  # [E], in steps
     sizes: dict[str, int]
-    """how many columns each part of the observation has, by its path; "" is the path of a plain observation"""
+    """number of columns of each part of the observation by its path; a plain observation has the path "" """
     action_space: gymnasium.Space[Any] | None = None
-    """None: the smallest that holds the actions"""
-    sampled: Bool | None = None  # [N]: the action came from a known law with full support
+    """None: not known"""
+    sampled: Bool | None = None  # [N]: the action was drawn from a known distribution with full support
     source: str = "arrays"
+
+    def __post_init__(self) -> None:
+        what = "NaN, infinity or numbers too large for float32"
+        states = np.argwhere(~(np.abs(self.observation) <= LARGEST))
+        if len(states):
+            row, column = states[0].tolist()
+            place = f"episode {self.episode[row]}, step {self.time[row]}, {self._column_name(column)}"
+            count = len(np.unique(states[:, 0]))
+            raise ValueError(f"{self.source} has {what} in {count} state(s), first in {place}; remove these episodes.")
+        actions = np.argwhere(~(np.abs(self.action) <= LARGEST))
+        if len(actions):
+            row = np.flatnonzero(~self.last)[actions[0, 0]]
+            place = f"episode {self.episode[row]}, step {self.time[row]}"
+            raise ValueError(f"{self.source} has an action with {what} in {place}; remove that episode.")
 
     def __len__(self) -> int:
         return len(self.length)
 
     @property
-    def episode(self) -> NDArray[np.int64]:
-        """The episode of each state: [S]."""
+    def episode(self) -> Lengths:
+        """The episode of each state [S]."""
         return np.repeat(np.arange(len(self.length)), self.length + 1)
 
     @property
-    def time(self) -> NDArray[np.int64]:
-        """The step of each state within its episode: [S]."""
+    def time(self) -> Lengths:
+        """The step of each state within its episode [S]."""
         first = np.cumsum(self.length + 1) - self.length - 1
         return np.arange(len(self.observation)) - np.repeat(first, self.length + 1)
 
     @property
     def last(self) -> Bool:
-        """Which states end an episode, so that no action was taken in them: [S]."""
+        """Which states end an episode, so that no action was taken in them [S]."""
         ends: Bool = self.time == np.repeat(self.length, self.length + 1)
         return ends
 
     def transitions(self, chosen: Bool | None = None) -> tuple[Table, Table, Table]:
-        """obs [n, D], action [n, A] or [n] and next_obs [n, D] of all steps, or of the `chosen` [N]."""
-        before = np.flatnonzero(~self.last)  # [N]: the rows in which a step begins
+        """obs [n, D], action [n, A] or [n], and next_obs [n, D] of all steps or of the `chosen` [N]."""
+        before = np.flatnonzero(~self.last)  # [N]: the row of the state in which each step begins
         rows = np.arange(len(before)) if chosen is None else np.flatnonzero(chosen)
         return self.observation[before[rows]], self.action[rows], self.observation[before[rows] + 1]
 
     def entities(self, entities: Entities) -> dict[str, list[int]]:
-        """Columns of entities that are named in words, such as ["cube=3:6"] or ["cube=observation:3:6"]."""
+        """Columns of entities such as ["cube=3:6"] or ["cube=observation:3:6"]."""
         return entity_columns(entities, self.sizes)
+
+    def _column_name(self, column: int) -> str:
+        """A column of the table as a column of its part."""
+        for path, size in self.sizes.items():
+            if column < size:
+                return f"column {column} of {path!r}" if path else f"column {column}"
+            column -= size
+        raise IndexError(column)
+
+
+@dataclass(frozen=True)
+class _Rows:
+    """What `read_arrays` was given: one row per step, [N, ...], or [E, T, ...] before the padding is removed."""
+
+    obs: Table
+    action: Table
+    next_obs: Table | None
+    ended: Bool | None  # the step ends its episode
+    length: Lengths | None  # [E]
+    sampled: Bool | None
 
 
 def read_arrays(
@@ -80,71 +122,77 @@ def read_arrays(
     ignore: Sequence[str] = (),
     source: str = "arrays",
 ) -> Recording:
-    """Episodes from arrays; observations may be nested dictionaries of arrays.
+    """Read episodes from arrays with one row per step, padded arrays, or lists of episodes.
 
-    They have one row a step, [N, D], and episodes end at `terminals` or `timeouts` [N], or after `length` [E] rows, or
-    where `next_observation` is not the following row. Or they are padded, [E, T, D], with `length`; or they are lists
-    of episodes. Where an episode has one observation more than actions, that is its last state. Without it and without
-    `next_observation` an episode's last row is its last state, and the action there is not used.
+    If an episode has one observation more than actions, that is its last state. Without it and without
+    `next_observation`, the last row of an episode is its last state, and the action there is not used.
+
+    Args:
+        observation: [N, D], padded [E, T, D], or a list of episodes; or a nested dictionary of such arrays.
+        action: [N, A], integers [N] of discrete actions, padded [E, T, A], or a list of episodes.
+        next_observation: same shape as `observation`; an episode also ends where it differs from the next row.
+        terminals: whether the episode ends with this step [N] or [E, T].
+        timeouts: the same as `terminals`, for episodes cut off by a time limit.
+        length: number of rows of each episode [E].
+        action_space: a Box, a Dict of Boxes, or a Discrete.
+        sampled: whether the action was drawn from a known distribution with full support [N] or [E, T].
+        ignore: paths of parts of the observation to leave out.
+        source: name of the data in messages.
+
+    Returns:
+        The recording.
+
+    Raises:
+        ValueError: the arrays do not fit together, or contain images, NaN or infinite values.
+        TypeError: the arrays do not contain numbers, or the action space is of another kind.
     """
-    _check_space(action_space)
     if isinstance(observation, list | tuple) and len(observation) and _is_episode(observation[0]):
         if any(one is not None for one in (next_observation, terminals, timeouts, length, sampled)):
-            raise ValueError("A list of episodes tells by itself where they end; leave the other arrays out.")
+            raise ValueError("A list of episodes already shows where they end; leave the other arrays out.")
         if len(observation) != len(action):
-            raise ValueError(f"There are {len(observation)} episodes of observations and {len(action)} of actions.")
+            raise ValueError(f"observation has {len(observation)} episodes and action {len(action)}.")
         return join_episodes(zip(observation, action, strict=True), action_space, ignore, source)
-    steps, told = None if length is None else _lengths(length), terminals if terminals is not None else timeouts
-    lead = 2 if _is_padded(observation, action, told, steps, next_observation) else 1
-    acts = flat_table(action, lead, what="action")[0] if isinstance(action, Mapping) else np.asarray(action)
+    space = _readable_space(action_space)
+    steps = None if length is None else _read_lengths(length)
+    flags = terminals if terminals is not None else timeouts
+    lead = 2 if _is_padded(observation, action, flags, steps, next_observation) else 1
+    acts = _read_actions(action, lead)
     if acts.ndim < lead:
-        raise ValueError("action is a single number; expected one row a step.")
-    flags = {"terminals": terminals, "timeouts": timeouts, "sampled": sampled}
-    marks = {name: _flags(name, flag, acts.shape[:lead]) for name, flag in flags.items() if flag is not None}
+        raise ValueError("action is a single number; expected one row per step.")
+    given = {"terminals": terminals, "timeouts": timeouts, "sampled": sampled}
+    marks = {name: _read_flags(name, flag, acts.shape[:lead]) for name, flag in given.items() if flag is not None}
     drawn = marks.pop("sampled", None)
-    ended = np.any(list(marks.values()), 0) if marks else None
-    states, sizes = flat_table(observation, lead, ignore)
-    nexts = None if next_observation is None else flat_table(next_observation, lead, ignore)[0]
+    states, sizes = flatten_arrays(observation, lead, ignore)
+    nexts = None if next_observation is None else flatten_arrays(next_observation, lead, ignore)[0]
     if nexts is not None and nexts.shape != states.shape:
         raise ValueError(f"next_observation has shape {list(nexts.shape)}; expected {list(states.shape)}.")
-    if lead == 2:
-        real = _real(acts.shape[1], ended, steps, len(acts))  # [E, T]
-        if nexts is None and states.shape[1] > acts.shape[1]:
-            states, nexts = states[:, :-1], states[:, 1:]
-        states, acts, nexts = states[real], acts[real], None if nexts is None else nexts[real]  # -> [N, ...]
-        ended, steps, drawn = None, real.sum(1), None if drawn is None else drawn[real]
-    if nexts is None and len(states) > len(acts):  # the last states stand among the others
-        if steps is None:
-            edges = np.flatnonzero(ended[:-1]) if ended is not None else np.array([], int)
-            steps = np.diff(edges, prepend=-1, append=len(acts) - 1)
-        if steps.sum() != len(acts) or len(states) != len(acts) + len(steps):
-            text = f"There are {len(states)} observations and {len(acts)} actions; {len(steps)} episode(s) of"
-            wanted = f"{steps.sum() + len(steps)} and {steps.sum()}: one observation more than actions in each"
-            raise ValueError(f"{text} {steps.sum()} steps in all have {wanted}. Correct length or terminals.")
-        before = np.delete(np.arange(len(states)), np.cumsum(steps + 1) - 1)
-        states, nexts = states[before], states[before + 1]
-    ends = _ends(states, acts, nexts, ended, steps)
-    rows, keep = np.flatnonzero(ends), np.ones(len(acts), bool)
-    counts = np.diff(rows, prepend=-1)  # [E]
-    if nexts is None:  # the action of a last row led to nothing that is known
-        table, keep, counts = states, ~ends, counts - 1
+    rows = _Rows(states, acts, nexts, np.any(list(marks.values()), 0) if marks else None, steps, drawn)
+    rows = _pair_last_states(_remove_padding(rows) if lead == 2 else rows)
+    ends = _find_ends(rows)
+    places = np.flatnonzero(ends)
+    counts = np.diff(places, prepend=-1)  # [E]
+    if rows.next_obs is None:  # what the action of a last row led to is not known
+        table, keep, counts = rows.obs, ~ends, counts - 1
     else:
-        table = np.insert(states, rows + 1, nexts[ends], 0)  # [N, D] -> [S, D]
-    acts, space = _actions(acts[keep], action_space)
-    return _checked(Recording(table, acts, counts, sizes, space, None if drawn is None else drawn[keep], source))
+        table, keep = np.insert(rows.obs, places + 1, rows.next_obs[ends], 0), np.ones(len(ends), bool)
+    acts, space = _fit_actions(rows.action[keep], space)
+    drawn = None if rows.sampled is None else rows.sampled[keep]
+    return Recording(table, acts, counts, sizes, space, drawn, source)
 
 
 def join_episodes(
     episodes: Iterable[tuple[Any, Any]], space: gymnasium.Space[Any] | None, ignore: Sequence[str], source: str
 ) -> Recording:
-    """Episodes of observations [T + 1, ...] and actions [T, ...] one after the other."""
-    _check_space(space)
-    states, actions, sizes = list[Table](), list[Table](), dict[str, int]()
+    """Join episodes of observations [T + 1, ...] and actions [T, ...]."""
+    space = _readable_space(space)
+    states: list[Table] = []
+    actions: list[Table] = []
+    sizes: dict[str, int] = {}
     for place, (observation, action) in enumerate(episodes):
-        table, found = flat_table(observation, 1, ignore)
-        acts = flat_table(action, 1, what="action")[0] if isinstance(action, Mapping) else np.asarray(action)
+        table, found = flatten_arrays(observation, 1, ignore)
+        acts = _read_actions(action, 1)
         if sizes and found != sizes:
-            raise ValueError(f"Episode {place} of {source} has the parts {found}, those before it {sizes}.")
+            raise ValueError(f"Episode {place} of {source} has the parts {found}; those before it have {sizes}.")
         if len(table) != len(acts) + 1:
             counts = f"{len(table)} observations and {len(acts)} actions"
             raise ValueError(f"Episode {place} of {source} has {counts}; expected one observation more than actions.")
@@ -152,34 +200,38 @@ def join_episodes(
         states.append(table)
         actions.append(acts)
     if not states:
-        raise ValueError(f"{source} holds no episode.")
-    acts, space = _actions(np.concatenate(actions), space)
+        raise ValueError(f"{source} has no episodes.")
+    acts, space = _fit_actions(np.concatenate(actions), space)
     length = np.array([len(table) - 1 for table in states], np.int64)
-    return _checked(Recording(np.concatenate(states), acts, length, sizes, space, source=source))
+    return Recording(np.concatenate(states), acts, length, sizes, space, source=source)
 
 
-def flat_table(
+def flatten_arrays(
     tree: Any, lead: int, ignore: Sequence[str] = (), what: str = "observation"
 ) -> tuple[Table, dict[str, int]]:
-    """Arrays of a nested dictionary side by side by the order of their names: [..., D], and their sizes by path."""
-    parts = dict(_parts(tree))
+    """Concatenate the arrays of a nested dictionary in the order of their names: [..., D], and their sizes by path.
+
+    The first `lead` axes are those of rows, or of episodes and steps.
+    """
+    parts = dict(_named_parts(tree))
     if unknown := [path for path in ignore if path not in parts]:
         known = ", ".join(filter(None, parts)) or "no parts"
         raise ValueError(f"ignore names {', '.join(unknown)}, but the {what} has {known}.")
     columns: dict[str, Table] = {}
     for path in (path for path in parts if path not in ignore):
         name = f"{what} {path!r}" if path else what
-        array = _numbers(parts[path], name, f", or leave it out: --ignore {path}" if path else "")
+        advice = f", or leave it out with --ignore {path}" if path else ""
+        value = parts[path]
+        array = np.asarray(value) if not isinstance(value, tuple) else np.empty(0, object)
+        if array.dtype.kind not in "fiub":
+            kind = "a tuple" if isinstance(value, tuple) else f"of type {array.dtype}"
+            raise TypeError(f"{name} is {kind}; expected numbers or dictionaries of numbers{advice}.")
         if array.ndim < lead:
-            raise ValueError(f"{name} has shape {list(array.shape)}; expected one row a step.")
+            raise ValueError(f"{name} has shape {list(array.shape)}; expected one row per step.")
         shape = array.shape[lead:]
-        size = int(np.prod(shape))
         if is_image(shape, array.dtype == np.uint8):
-            advice = "give states, as positions and velocities" + (
-                f", or leave it out: --ignore {path}" if path else ""
-            )
-            raise ValueError(f"{name} holds images ({list(shape)} a step); influence is measured on states: {advice}.")
-        columns[path] = array.reshape(*array.shape[:lead], size)
+            raise ValueError(f"{name} holds images {list(shape)}; influence needs positions and velocities{advice}.")
+        columns[path] = array.reshape(*array.shape[:lead], int(np.prod(shape)))
     if not columns:
         raise ValueError(f"The {what} has no part left; ignore fewer.")
     if len({array.shape[:lead] for array in columns.values()}) > 1:
@@ -190,68 +242,52 @@ def flat_table(
     return table, {path: array.shape[-1] for path, array in columns.items()}
 
 
-def _parts(tree: Any, path: str = "") -> Iterable[tuple[str, Any]]:
-    """What stands at the ends of a nested dictionary, with its path, by the order of the names at every level."""
+def _named_parts(tree: Any, path: str = "") -> Iterable[tuple[str, Any]]:
+    """The leaves of a nested dictionary with their paths, in the order of the names at every level."""
     if not isinstance(tree, Mapping):
         yield path, tree
         return
     for name in sorted(tree, key=str):
-        yield from _parts(tree[name], f"{path}/{name}" if path else str(name))
+        yield from _named_parts(tree[name], f"{path}/{name}" if path else str(name))
 
 
-def _numbers(value: Any, name: str, advice: str = "") -> Table:
-    """An array of numbers; a tuple, which may hold anything, and texts are refused."""
-    array = np.asarray(value) if not isinstance(value, tuple) else np.empty(0, object)
-    if array.dtype.kind not in "fiub":
-        kind = "a tuple" if isinstance(value, tuple) else f"of type {array.dtype}"
-        expected = "expected arrays of numbers, or dictionaries of such (no text, no graphs)"
-        raise TypeError(f"{name} is {kind}; {expected}{advice}.")
-    return array
+def _read_actions(action: Any, lead: int) -> Table:
+    return flatten_arrays(action, lead, what="action")[0] if isinstance(action, Mapping) else np.asarray(action)
 
 
-def _actions(actions: Table, space: gymnasium.Space[Any] | None) -> tuple[Table, gymnasium.Space[Any] | None]:
-    """Actions [N, A] or whole numbers [N] from 0 on, with their space where it has bounds."""
+def _readable_space(space: gymnasium.Space[Any] | None) -> spaces.Discrete | spaces.Box | None:
+    """A Discrete as it is, the Boxes of another space as one, in the order of `flatten_arrays`."""
+    if space is None or isinstance(space, spaces.Discrete):
+        return space
+    boxes = list(parts_of(space).values())
+    if not all(isinstance(box, spaces.Box) for box in boxes):
+        raise TypeError(f"The action space is {space}; expected a Box, a Dict of Boxes, or a Discrete.")
+    low, high = (np.concatenate([getattr(box, side).ravel() for box in boxes]) for side in ("low", "high"))
+    return spaces.Box(low.astype(float), high.astype(float), dtype=np.float64)
+
+
+def _fit_actions(
+    actions: Table, space: spaces.Discrete | spaces.Box | None
+) -> tuple[Table, spaces.Discrete | spaces.Box | None]:
+    """Actions [N, A], or integers [N] from 0 on, and their space if it is bounded."""
     if not len(actions):
-        raise ValueError("There is no step to learn from; give episodes with actions.")
+        raise ValueError("There are no steps; give episodes with actions.")
     if actions.dtype.kind not in "fiub":
         raise TypeError(f"action is of type {actions.dtype}; expected numbers.")
-    columns, whole = actions.reshape(len(actions), -1), actions.dtype.kind in "iub"  # [N, A]
+    columns = actions.reshape(len(actions), -1)  # [N, A]
+    whole = actions.dtype.kind in "iub"
     if isinstance(space, spaces.Discrete) or (space is None and whole):
         if columns.shape[1] != 1:
-            text = f"action holds whole numbers in {columns.shape[1]} columns; several discrete actions at once are"
-            raise ValueError(f"{text} not read. Save continuous actions as floats, and a discrete one as [N].")
+            raise ValueError(f"action has integers in {columns.shape[1]} columns; {DISCRETE}.")
         start = 0 if space is None else int(space.start)
         found = columns[:, 0].astype(np.int64) - start
         if found.min() < 0 or found.max() >= MOST_ACTIONS:
-            text = f"action holds whole numbers from {columns.min()} to {columns.max()}; discrete actions run from"
-            raise ValueError(f"{text} {start} on, {MOST_ACTIONS:,} at most. Save continuous actions as floats.")
+            raise ValueError(f"action has integers from {columns.min()} to {columns.max()}; {DISCRETE}.")
         return found, None if space is None else spaces.Discrete(int(space.n))
-    boxes = _boxes(space)
-    if boxes is None:
+    if space is None:
         return columns, None
-    low, high = (
-        np.concatenate([getattr(box, side).ravel() for box in boxes]).astype(float) for side in ("low", "high")
-    )
-    bounded = bool((high - low < LARGEST).all())  # a Box without bounds may have the largest number there is
-    dtype = np.float64 if whole else columns.dtype
-    return columns.astype(dtype, copy=False), spaces.Box(low, high, dtype=np.float64) if bounded else None
-
-
-def _check_space(space: gymnasium.Space[Any] | None) -> None:
-    """Refuses a space of actions over which there is no uniform law here."""
-    if space is not None and not isinstance(space, spaces.Discrete) and _boxes(space) is None:
-        text = f"The action space is {space}; expected a Box, a dictionary of Boxes, or a Discrete"
-        raise TypeError(f"{text}. Bring the actions into one of these.")
-
-
-def _boxes(space: gymnasium.Space[Any] | None) -> list[spaces.Box] | None:
-    """The Boxes of a space, in the order of `flat_table`; None where it holds something else."""
-    if isinstance(space, spaces.Box):
-        return [space]
-    if not isinstance(space, spaces.Dict):
-        return None
-    inner = [_boxes(space[name]) for name in sorted(space.keys())]
-    return None if any(boxes is None for boxes in inner) else [box for boxes in inner for box in boxes or ()]
+    bounded = bool((space.high - space.low < LARGEST).all())  # some environments use the largest float for no bound
+    return columns.astype(np.float64 if whole else columns.dtype, copy=False), space if bounded else None
 
 
 def _is_episode(one: Any) -> bool:
@@ -259,92 +295,95 @@ def _is_episode(one: Any) -> bool:
     return isinstance(one, Mapping) or np.ndim(one) >= 2
 
 
-def _is_padded(observation: Any, action: Any, ended: Any, length: NDArray[np.int64] | None, nexts: Any) -> bool:
+def _is_padded(observation: Any, action: Any, ended: Any, length: Lengths | None, nexts: Any) -> bool:
     """Whether arrays are [E, T, ...]: an observation has as many steps as the actions, or one more."""
-    acts = np.shape(next((part for _, part in _parts(action)), 0))
-    shapes = [np.shape(part) for _, part in _parts(observation) if not isinstance(part, tuple)]
+    acts = np.shape(next((part for _, part in _named_parts(action)), 0))
+    shapes = [np.shape(part) for _, part in _named_parts(observation) if not isinstance(part, tuple)]
     fitting = [(acts[0], steps) for steps in (acts[1], acts[1] + 1)] if len(acts) > 1 else []
     if not all(shape[:2] in fitting for shape in shapes) or max(map(len, shapes), default=0) < 3:
         return False
-    if ended is not None:  # matrices [N, A, B] with actions [N, A] look the same; what tells the ends decides
+    # Matrices [N, A, B] with actions [N, A] have the same shapes as episodes; what marks the ends decides.
+    if ended is not None:
         return bool(np.size(ended) == acts[0] * acts[1])
     return len(acts) > 2 or (nexts is None if length is None else len(length) == acts[0])
 
 
-def _flags(name: str, given: Any, shape: tuple[int, ...]) -> Bool:
-    """Booleans, or the numbers 0 and 1, as booleans [N] or [E, T]; nothing else is taken for true."""
+def _read_flags(name: str, given: Any, shape: tuple[int, ...]) -> Bool:
+    """Booleans, or the numbers 0 and 1, as booleans [N] or [E, T]."""
     flags = np.asarray(given)
     if flags.size != np.prod(shape):
-        raise ValueError(f"{name} has shape {list(flags.shape)}; expected {list(shape)}, as the actions have.")
+        raise ValueError(f"{name} has shape {list(flags.shape)}; expected {list(shape)} like action.")
     flags = (flags if flags.dtype.kind in "fiub" else flags.astype(object)).reshape(shape)
     right = (flags == 0) | (flags == 1)
     if not right.all():
         row = ", ".join(map(str, np.argwhere(~right)[0]))
-        raise ValueError(f"{name} holds {flags[~right].tolist()[0]!r} in row {row}; give booleans, or 0 and 1.")
+        raise ValueError(f"{name} has {flags[~right].tolist()[0]!r} in row {row}; expected booleans, or 0 and 1.")
     return flags.astype(bool)
 
 
-def _lengths(length: Any) -> NDArray[np.int64]:
-    """The number of rows of each episode: [E]."""
+def _read_lengths(length: Any) -> Lengths:
+    """The number of rows of each episode [E]."""
     given = np.asarray(length).reshape(-1)
     if given.dtype.kind not in "fiu" or not ((given >= 1) & (given % 1 == 0)).all():
-        raise ValueError("length holds not only whole numbers from 1 on; give one for each episode that has steps.")
+        raise ValueError(f"length is {length!r}; expected integers of at least 1, one for each episode.")
     return given.astype(np.int64)
 
 
-def _real(steps: int, ended: Bool | None, length: NDArray[np.int64] | None, episodes: int) -> Bool:
-    """Which steps of padded episodes are real: up to `length`, or to the first at which the episode ended: [E, T]."""
+def _remove_padding(rows: _Rows) -> _Rows:
+    """Keep the steps [E, T] up to `length`, or up to the first at which the episode ended: [N]."""
+    episodes, steps = rows.action.shape[:2]
+    length = rows.length
     if length is None:
-        length = np.full(episodes, steps) if ended is None else np.where(ended.any(1), ended.argmax(1) + 1, steps)
+        length = np.full(episodes, steps)
+        if rows.ended is not None:
+            length = np.where(rows.ended.any(1), rows.ended.argmax(1) + 1, steps)
     if len(length) != episodes or length.max(initial=0) > steps:
-        shown = f"{len(length)} numbers up to {length.max(initial=0)}"
-        raise ValueError(f"length holds {shown}; expected one for each of {episodes} episodes, up to {steps}.")
-    real: Bool = np.arange(steps) < length[:, None]
-    return real
+        found = f"{len(length)} numbers up to {length.max(initial=0)}"
+        raise ValueError(f"length has {found}; expected one for each of {episodes} episodes, up to {steps}.")
+    real = np.arange(steps) < length[:, None]
+    obs = rows.obs
+    nexts = rows.next_obs
+    if nexts is None and obs.shape[1] > steps:
+        obs, nexts = obs[:, :-1], obs[:, 1:]
+    nexts = None if nexts is None else nexts[real]
+    sampled = None if rows.sampled is None else rows.sampled[real]
+    return _Rows(obs[real], rows.action[real], nexts, None, real.sum(1), sampled)
 
 
-def _ends(
-    states: Table, actions: Table, nexts: Table | None, ended: Bool | None, length: NDArray[np.int64] | None
-) -> Bool:
+def _pair_last_states(rows: _Rows) -> _Rows:
+    """Where an episode has one observation more than actions, pair each observation with the next one."""
+    states = len(rows.obs)
+    steps = len(rows.action)
+    if rows.next_obs is not None or states <= steps:
+        return rows
+    length = rows.length
+    if length is None:
+        edges = np.array([], int) if rows.ended is None else np.flatnonzero(rows.ended[:-1])
+        length = np.diff(edges, prepend=-1, append=steps - 1)
+    if length.sum() != steps or states != steps + len(length):
+        raise ValueError(
+            f"There are {states} observations and {steps} actions; {len(length)} episode(s) with {length.sum()} steps "
+            f"need {length.sum() + len(length)} and {length.sum()}. Correct length or terminals."
+        )
+    before = np.delete(np.arange(states), np.cumsum(length + 1) - 1)
+    return replace(rows, obs=rows.obs[before], next_obs=rows.obs[before + 1], length=length)
+
+
+def _find_ends(rows: _Rows) -> Bool:
     """Which rows [N] end an episode."""
-    if len(states) != len(actions):
-        raise ValueError(f"There are {len(states)} observations and {len(actions)} actions; expected the same number.")
-    if ended is None and length is None and nexts is None:
-        advice = "give terminals or timeouts [N], or the length of each episode, or next_observation"
-        raise ValueError(f"Nothing says where the episodes end; {advice}.")
-    ends = np.zeros(len(states), bool) if ended is None else ended.copy()
+    steps = len(rows.action)
+    if len(rows.obs) != steps:
+        raise ValueError(f"There are {len(rows.obs)} observations and {steps} actions; expected the same number.")
+    if rows.ended is None and rows.length is None and rows.next_obs is None:
+        raise ValueError("Episodes have no known ends; give terminals, timeouts, length or next_observation.")
+    ends = np.zeros(steps, bool) if rows.ended is None else rows.ended.copy()
     ends[-1:] = True
-    if length is not None:
-        if length.sum() != len(actions):
-            raise ValueError(f"length has the sum {length.sum()}; expected {len(actions)}, the number of actions.")
-        ends[np.cumsum(length[length > 0]) - 1] = True
-    if nexts is not None:
-        after, here = nexts[:-1], states[1:]
+    if rows.length is not None:
+        if rows.length.sum() != steps:
+            raise ValueError(f"length has the sum {rows.length.sum()}; expected {steps}, the number of actions.")
+        ends[np.cumsum(rows.length[rows.length > 0]) - 1] = True
+    if rows.next_obs is not None:
+        after = rows.next_obs[:-1]
+        here = rows.obs[1:]
         ends[:-1] |= ((after != here) & ~(np.isnan(after) & np.isnan(here))).any(1)
     return ends
-
-
-def _checked(recording: Recording) -> Recording:
-    """Refuses what is not finite in single precision, with its place."""
-    what = "NaN, infinity or a number too large for single precision"
-    bad = np.argwhere(~(np.abs(recording.observation) <= LARGEST))
-    if len(bad):
-        row, column = bad[0].tolist()
-        place = f"episode {recording.episode[row]}, step {recording.time[row]}, {_named_column(recording, column)}"
-        count = len(np.unique(bad[:, 0]))
-        raise ValueError(f"{recording.source} holds {what} in {count} state(s), first in {place}; leave those out.")
-    bad = np.argwhere(~(np.abs(recording.action) <= LARGEST))
-    if len(bad):
-        row = np.flatnonzero(~recording.last)[bad[0, 0]]
-        place = f"episode {recording.episode[row]}, step {recording.time[row]}"
-        raise ValueError(f"{recording.source} holds an action with {what} in {place}; leave that episode out.")
-    return recording
-
-
-def _named_column(recording: Recording, column: int) -> str:
-    """A column of all parts as one of its own part."""
-    for path, size in recording.sizes.items():
-        if column < size:
-            return f"column {column} of {path!r}" if path else f"column {column}"
-        column -= size
-    return f"column {column}"
