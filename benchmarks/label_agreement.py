@@ -9,8 +9,8 @@ import time
 from pathlib import Path
 
 from benchmarks._timing import describe
-from butfor.detection.agreement import compare
 from butfor.detection.collect import POLICIES, CollectConfig, collect_file
+from butfor.detection.labels import compare_labels
 
 
 def main(episodes: int) -> None:
@@ -27,7 +27,7 @@ def main(episodes: int) -> None:
                 config = CollectConfig(env, policy, episodes, ("exact", "heuristic", "contact"))
                 data = collect_file(config, Path(folder) / f"{env}-{policy}.npz")
                 cost = 1000 * (time.perf_counter() - began) / data.length.sum()
-                rows = {(row["first"], row["second"]): row for row in compare(data)}
+                rows = {(row["first"], row["second"]): row for row in compare_labels(data)}
                 row, touch = rows["exact", "heuristic"], rows["exact", "contact"]
                 exact, heuristic = row["both"] + row["only_first"], row["both"] + row["only_second"]
                 contact, agree = touch["both"] + touch["only_second"], row["both"] + row["neither"]

@@ -11,7 +11,7 @@ from support.small_training import TRACK, small
 
 from butfor.datasets.files import read_data
 from butfor.detection import collect as library
-from butfor.detection.collect import CollectConfig, add_labels, collect_file, make_policy
+from butfor.detection.collect import CollectConfig, collect_file, make_policy
 from butfor.envs import make_vector_env, slide
 from butfor.rollouts.episodes import Episodes
 from butfor.training.agents.policy import load_policy
@@ -51,8 +51,8 @@ def test_a_file_cut_off_after_a_part_ends_as_an_unbroken_one(tmp_path: Path, mon
 @pytest.mark.parametrize(
     ("saved", "message"),
     [
-        (0, r"a\.npz could not be written \(No space left on device\); make room, then give the same command again\."),
-        (3, r"a\.npz could not .* again: the 3 episodes saved so far stay, and it goes on from them\."),
+        (0, r"a\.npz .*No space left.* 0"),
+        (3, r"a\.npz .*No space left.* 3"),
     ],
 )
 def test_a_full_disk_is_told_with_what_stays(
@@ -79,7 +79,7 @@ def test_more_episodes_are_added_to_a_file_and_other_settings_are_refused(tmp_pa
     few = collect_file(CollectConfig("slide", episodes=2), path)
     more = collect_file(CollectConfig("slide", episodes=5), path)
     assert np.array_equal(more.observation[:2], few.observation)
-    with pytest.raises(FileExistsError, match="holds other episodes"):
+    with pytest.raises(FileExistsError, match=r"a\.npz"):
         collect_file(CollectConfig("slide", "expert", episodes=5), path)
     assert len(Episodes.load(path)) == 5
 
@@ -87,15 +87,12 @@ def test_more_episodes_are_added_to_a_file_and_other_settings_are_refused(tmp_pa
 @pytest.mark.parametrize(
     ("settings", "message"),
     [
-        (
-            {"policy": "genius"},
-            "no policy 'genius'; give one of random, expert, noisy-expert, or a training run's folder",
-        ),
-        ({"labels": ("true",)}, "no label 'true'; the labels are exact, heuristic, contact"),
-        ({"episodes": 0}, "episodes must be at least 1"),
-        ({"seed": -4}, "seed must be at least 0; got -4"),
-        ({"env": "CartPole-v1", "policy": "expert"}, "CartPole-v1 is not a built-in world"),
-        ({"labels": ("heuristic",)}, "heuristic label is for the Fetch worlds"),
+        ({"policy": "genius"}, "'genius'.* random, expert, noisy-expert"),
+        ({"labels": ("true",)}, "'true'.* exact, heuristic, contact"),
+        ({"episodes": 0}, "episodes .*0"),
+        ({"seed": -4}, "seed .*-4"),
+        ({"env": "CartPole-v1", "policy": "expert"}, "CartPole-v1.*expert"),
+        ({"labels": ("heuristic",)}, "slide .*'heuristic'"),
     ],
 )
 def test_what_cannot_be_collected_is_refused(settings: dict[str, object], message: str) -> None:
@@ -119,101 +116,18 @@ def test_fetch_labels_follow_from_the_stored_arrays_and_from_forks(tmp_path: Pat
     assert np.array_equal(episodes.label["heuristic"], expected)
 
 
-# ------------------------------------------------------------------------------------- labels, afterwards
-
-
-def bare(episodes: Episodes) -> Episodes:
-    """The same episodes as a training run keeps them: without labels and contacts."""
-    result = episodes.take(np.arange(len(episodes)))
-    result.label, result.contact = {}, None
-    return result
-
-
-@pytest.mark.parametrize("world", ["slide", "butfor/Slide-v0"])
-def test_labels_added_afterwards_are_those_of_collecting(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, world: str
-) -> None:
-    monkeypatch.setattr(library, "WORLDS_AT_ONCE", 3)
-    labels = ("exact", "contact")
-    episodes = collect_file(CollectConfig(world, "noisy-expert", 8, labels, 3), tmp_path / "a.npz")
-    done: list[int] = []
-    given = bare(episodes)
-    labelled = add_labels(given, world, labels, done.append)
-    assert labelled.contact is not None
-    assert labelled.contact.any()
-    assert np.array_equal(labelled.contact, episodes.contact)  # type: ignore[arg-type]
-    assert np.array_equal(labelled.label["exact"], slide.influence(episodes.observation[:, :-1]))
-    assert np.array_equal(labelled.observation, episodes.observation)
-    assert np.array_equal(labelled.reset_seed, episodes.reset_seed)  # type: ignore[arg-type]
-    assert labelled.metadata == episodes.metadata
-    assert done == [3, 6, 8]
-    assert given.label == {}  # those that were given stay without
-
-
-def test_fetch_labels_added_afterwards_are_those_of_collecting(tmp_path: Path) -> None:
-    """Also where an episode has ended before the others: what lies past its end is not labelled."""
+def test_the_expert_of_each_environment_acts_within_bounds() -> None:
     pytest.importorskip("mujoco")
-    labels = ("exact", "heuristic", "contact")
-    episodes = collect_file(CollectConfig("pick-and-place", "noisy-expert", 2, labels, 3), tmp_path / "a.npz")
-    short = bare(episodes)
-    short.length[1] = 30
-    labelled = add_labels(short, "pick-and-place", labels)
-    valid = short.valid
-    assert labelled.contact is not None
-    assert episodes.contact is not None
-    assert np.array_equal(labelled.contact[valid], episodes.contact[valid])
-    for name in ("exact", "heuristic"):
-        assert np.array_equal(labelled.label[name][valid], episodes.label[name][valid])
-        assert labelled.label[name][valid].any()
-    assert not labelled.label["exact"][~valid].any()
-
-
-def test_episodes_that_cannot_be_played_again_are_refused(tmp_path: Path) -> None:
-    episodes = collect_file(CollectConfig("slide", episodes=3), tmp_path / "a.npz")
-    forgotten = episodes.take(np.arange(3))
-    forgotten.reset_seed = None
-    with pytest.raises(ValueError, match="reset seeds"):
-        add_labels(forgotten, "slide", ("exact",))
-    for name, change in (("observation", 0.01), ("action", 0.5), ("reset_seed", 1)):
-        other = episodes.take(np.arange(3))
-        array = getattr(other, name)
-        array[1] = array[1] + change if name != "action" else -array[1]
-        with pytest.raises(ValueError, match="Episode 1"):
-            add_labels(other, "slide", ("exact",))
-    nearly = episodes.take(np.arange(3))
-    nearly.observation += np.float32(1e-4)  # another processor may round otherwise
-    assert np.array_equal(add_labels(nearly, "slide", ("exact",)).observation, nearly.observation)
-
-
-def test_episodes_of_another_world_are_refused(tmp_path: Path) -> None:
-    pytest.importorskip("mujoco")
-    episodes = collect_file(CollectConfig("slide", episodes=2), tmp_path / "a.npz")
-    with pytest.raises(ValueError, match=r"\(4, 1\).*FetchPush-v0.*\(25, 4\)"):
-        add_labels(episodes, "push", ("exact",))
-    push = collect_file(CollectConfig("push", episodes=2), tmp_path / "b.npz")
-    with pytest.raises(ValueError, match="FetchPickAndPlace-v0"):
-        add_labels(push, "pick-and-place", ("contact",))
-
-
-@pytest.mark.parametrize(("labels", "message"), [(("true",), "no label 'true'"), (("heuristic",), "Fetch worlds")])
-def test_labels_that_a_world_does_not_have_are_not_added(tmp_path: Path, labels: tuple[str, ...], message: str) -> None:
-    episodes = collect_file(CollectConfig("slide", episodes=2), tmp_path / "a.npz")
-    with pytest.raises(ValueError, match=message):
-        add_labels(episodes, "slide", labels)
-
-
-def test_the_expert_of_each_world_acts_within_bounds() -> None:
-    pytest.importorskip("mujoco")
-    for world in ("slide", "push", "pick-and-place", "rot-table"):
-        env = make_vector_env(world, 2)
+    for env_name in ("slide", "push", "pick-and-place", "rot-table"):
+        env = make_vector_env(env_name, 2)
         obs, _ = env.reset(seed=0)
         for name, always in (("random", True), ("expert", False), ("noisy-expert", None)):
-            action, sampled = make_policy(world, env, name)(obs, np.random.default_rng(0))
+            action, sampled = make_policy(env_name, env, name)(obs, np.random.default_rng(0))
             space = env.single_action_space
             assert isinstance(space, gymnasium.spaces.Box)
             assert action.shape == (2, *space.shape)
             assert (np.abs(action) <= 1).all()
-            assert always is None or world == "slide" or sampled.all() == always
+            assert always is None or env_name == "slide" or sampled.all() == always
         env.close()
 
 
@@ -246,7 +160,7 @@ def test_a_trained_agent_acts_as_it_learned_from_starts_of_its_own(tmp_path: Pat
 def test_the_episodes_of_one_agent_are_not_added_to_those_of_another(tmp_path: Path, run: Path) -> None:
     path = tmp_path / "a.npz"
     collect_file(CollectConfig("slide", str(run), 2, agent_seed=3), path)
-    with pytest.raises(FileExistsError, match="holds other episodes"):
+    with pytest.raises(FileExistsError, match=r"a\.npz"):
         collect_file(CollectConfig("slide", str(run), 4, agent_seed=4), path)
     assert len(collect_file(CollectConfig("slide", str(run), 4, agent_seed=3), path)) == 4
 
@@ -254,14 +168,14 @@ def test_the_episodes_of_one_agent_are_not_added_to_those_of_another(tmp_path: P
 def test_an_agent_that_cannot_act_there_is_refused(tmp_path: Path, run: Path) -> None:
     with pytest.raises(ValueError, match=r"seed 5.*\[3, 4\]"):
         collect_file(CollectConfig("slide", str(run), 2, agent_seed=5), tmp_path / "a.npz")
-    with pytest.raises(ValueError, match=f"The agent of .* was trained on slide; it cannot act in {TRACK}"):
+    with pytest.raises(ValueError, match=f"slide.*{TRACK}"):
         collect_file(CollectConfig(TRACK, str(run), 2), tmp_path / "a.npz")
-    with pytest.raises(FileNotFoundError, match="holds no trained agent"):
+    with pytest.raises(FileNotFoundError, match=str(tmp_path)):
         collect_file(CollectConfig("slide", str(tmp_path), 2), tmp_path / "a.npz")
     assert list(tmp_path.iterdir()) == []
 
 
-def test_an_agent_of_a_foreign_world_acts_in_it(tmp_path: Path) -> None:
+def test_an_agent_of_a_foreign_environment_acts_in_it(tmp_path: Path) -> None:
     run = train(small(env=TRACK), tmp_path / "run")
     episodes = collect_file(CollectConfig(TRACK, str(run), 6), tmp_path / "a.npz")
     assert len(set(episodes.length.tolist())) > 1

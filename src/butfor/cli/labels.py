@@ -15,12 +15,13 @@ def labels(file: Annotated[Path, tyro.conf.Positional, tyro.conf.arg(metavar="FI
         file: episode file with at least two labels
         pictures: states to draw for each pair of labels (not for slide)
     """
-    from butfor.detection.agreement import compare, undrawn, write_agreement
+    from butfor.detection.labels import compare_labels
+    from butfor.reporting.agreement_page import missing_pictures, write_agreement
     from butfor.rollouts.episodes import Episodes
 
     episodes = Episodes.load(file)
-    print_agreement(compare(episodes))
-    if pictures and (reason := undrawn(episodes)):
+    print_agreement(compare_labels(episodes))
+    if pictures and (reason := missing_pictures(episodes)):
         print(f"No pictures: {reason}")
     page = write_agreement(episodes, file, pictures)
     print(f"Page: {page}")

@@ -2,17 +2,17 @@
 
 Read `experiment.py` first: `run_detection` is the whole sequence behind `butfor detect`. `detectors.py` has the
 detectors, `thresholds.py` their metrics and decisions, `side_studies.py` the further questions, `data.py` the episodes.
-`collect.py` plays episodes with labels (`butfor collect`), `agreement.py` compares labels (`butfor labels`).
+`labels.py` adds and compares labels (`butfor labels`), `collect.py` plays episodes with labels (`butfor collect`).
 """
 
-from butfor.detection.agreement import compare, write_agreement
-from butfor.detection.collect import CollectConfig, add_labels, collect_file
+from butfor.detection.collect import CollectConfig, collect_file
 from butfor.detection.detectors import DETECTORS, Models
 from butfor.detection.experiment import run_detection
+from butfor.detection.labels import LABELS, add_labels, compare_labels
 from butfor.detection.settings import DetectionConfig, detection_preset
 from butfor.detection.thresholds import evaluate
 
 __all__ = [
-    "DETECTORS", "CollectConfig", "DetectionConfig", "Models", "add_labels", "collect_file", "compare",
-    "detection_preset", "evaluate", "run_detection", "write_agreement",
+    "DETECTORS", "LABELS", "CollectConfig", "DetectionConfig", "Models", "add_labels", "collect_file",
+    "compare_labels", "detection_preset", "evaluate", "run_detection",
 ]  # fmt: skip

@@ -8,8 +8,9 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 
-from butfor.detection.collect import EPISODES_A_PART, CollectConfig, add_labels, collect_file
+from butfor.detection.collect import EPISODES_A_PART, CollectConfig, collect_file
 from butfor.detection.detectors import env_facts
+from butfor.detection.labels import add_labels
 from butfor.detection.settings import HALF_RANDOM, DetectionConfig
 from butfor.envs import make_vector_env
 from butfor.rollouts.episodes import Episodes, concatenate

@@ -5,7 +5,7 @@ from pathlib import Path
 import numpy as np
 from numpy.typing import NDArray
 
-from butfor.detection.collect import add_labels
+from butfor.detection.labels import add_labels
 from butfor.envs.facts import facts_of
 from butfor.rollouts.episodes import Episodes
 from butfor.rollouts.play import Progress, Stream, episode_seed

@@ -10,6 +10,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from butfor.runs.files import atomic_write, begins_as_npz, check_writable
+from butfor.runs.reading import with_new_names
 
 SCHEMA_VERSION = 1
 ARRAYS = (
@@ -134,7 +135,7 @@ class Episodes:
             raise ValueError(f"{path} is not a complete episode file (it has no {', '.join(missing)}).")
         label = {name.removeprefix("label_"): arrays.pop(name) for name in list(arrays) if name.startswith("label_")}
         try:
-            metadata = json.loads(str(arrays.pop("metadata", "{}")))
+            metadata = with_new_names(json.loads(str(arrays.pop("metadata", "{}"))))
             if not isinstance(metadata, dict):
                 raise ValueError("its metadata are no JSON object")
             known = {name: value for name, value in arrays.items() if name in cls.__dataclass_fields__}

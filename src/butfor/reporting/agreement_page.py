@@ -1,0 +1,94 @@
+"""The page of `butfor labels`: where two labels of the same states agree, with pictures of states where they differ."""
+
+import base64
+import io
+from pathlib import Path
+from typing import Any
+
+import jinja2
+import numpy as np
+from numpy.typing import NDArray
+
+from butfor.detection.labels import compare_labels, find_disagreements
+from butfor.envs import facts_of, make_vector_env
+from butfor.envs.facts import named
+from butfor.rollouts.episodes import Episodes
+from butfor.rollouts.play import Stream, episode_seed, replay
+from butfor.runs.files import atomic_write
+
+PICTURES = 12
+PIXELS = 720  # size of the rendering
+AROUND_GRIPPER = (slice(240, 600), slice(200, 560))  # the part of it that is shown
+
+
+def missing_pictures(episodes: Episodes) -> str:
+    """Why the states of these episodes cannot be drawn, as a sentence; empty if they can."""
+    env_name = episodes.metadata.get("config", {}).get("env", "an environment that the file does not name")
+    facts = facts_of(env_name)
+    if facts is not None and facts.drawing == "robot":
+        return ""
+    return f"States of {env_name} are not drawn, only those of {', '.join(named(drawing='robot'))}."
+
+
+def draw_states(episodes: Episodes, states: list[tuple[int, int]]) -> list[NDArray[np.uint8]]:
+    """Render states (episode, time) by replaying their episodes."""
+    config = episodes.metadata["config"]
+    env: Any = make_vector_env(config["env"], 1, render_mode="rgb_array", width=PIXELS, height=PIXELS)
+    frames = []
+    for episode, time in states:
+        resets = episodes.reset_seed  # missing in files of earlier versions
+        seed = episode_seed(config["seed"], Stream.TRAINING, episode) if resets is None else int(resets[episode])
+        replay(env, seed, episodes.action[episode, :time])
+        frames.append(env.render()[0][AROUND_GRIPPER])
+    env.close()
+    return frames
+
+
+def write_agreement(episodes: Episodes, file: Path | str, count: int = PICTURES) -> Path:
+    """Write a page beside an episode file.
+
+    Args:
+        episodes: episodes with at least two labels.
+        file: their file, which gives the page its name.
+        count: pictures of states where the exact and another label differ, for each other label.
+
+    Returns:
+        The page.
+    """
+    if count < 0:
+        raise ValueError(f"pictures must be at least 0; got {count}.")
+    rows = compare_labels(episodes)
+    lack = missing_pictures(episodes)
+    others = [row["second"] for row in rows if row["first"] == "exact" and not lack]
+    differing = [(other, *state) for other in others for state in find_disagreements(episodes, "exact", other, count)]
+    frames = draw_states(episodes, [(episode, time) for _, episode, time in differing]) if differing else []
+    shown = [
+        {
+            "image": _png(frame),
+            "episode": episode,
+            "time": time,
+            "other": other,
+            "exact": bool(episodes.label["exact"][episode, time]),
+            "distance": float(np.linalg.norm(episodes.observation[episode, time, 6:9])),
+        }
+        for (other, episode, time), frame in zip(differing, frames, strict=True)
+    ]
+    loader = jinja2.PackageLoader("butfor.reporting")
+    template = jinja2.Environment(loader=loader, autoescape=True).get_template("agreement.html.j2")
+    page = Path(file).with_suffix(".html")
+    with atomic_write(page) as temporary:
+        temporary.write_text(
+            template.render(rows=rows, shown=shown, lack=lack, metadata=episodes.metadata, name=Path(file).name)
+        )
+    return page
+
+
+def _png(frame: NDArray[np.uint8]) -> str:
+    """A picture as PNG in base64."""
+    try:
+        from imageio.v3 import imwrite
+    except ImportError as error:
+        raise ImportError("Pictures need imageio; install it with: pip install 'butfor[fetch]'.") from error
+    buffer = io.BytesIO()
+    imwrite(buffer, frame, extension=".png")
+    return base64.b64encode(buffer.getvalue()).decode()
