@@ -30,7 +30,6 @@ from butfor.detection.settings import DetectionConfig, detection_preset
 from butfor.envs import slide
 from butfor.influence.gaussian import KL_FORMS
 from butfor.influence.influence import Influence
-from butfor.models import capture
 from butfor.rollouts.episodes import Episodes
 from butfor.runs.reading import read_metrics
 
@@ -614,39 +613,3 @@ def test_agents_may_play_several_episodes_at_once(
     assert len(data.episodes("train", 24)) == 24
     config = read_json(tmp_path / "agents" / "config.json")["config"]
     assert (config["num_envs"], config["overlap"], config["episodes"], config["seeds"]) == (num_envs, overlap, 24, 3)
-
-
-# --------------------------------------------------------------------------------------- bits that repeat
-
-
-@pytest.mark.parametrize("shape", [(7,), (3, 5), (2, 0)])
-@pytest.mark.parametrize("on", [False, True])
-def test_a_running_sum_adds_along_the_last_axis(shape: tuple[int, ...], on: bool) -> None:
-    values = torch.rand(shape, generator=torch.Generator().manual_seed(0), dtype=torch.float64)
-    with capture.deterministic(on):
-        found = capture.running_sum(values)
-    np.testing.assert_allclose(found.numpy(), np.cumsum(values.numpy(), -1), rtol=1e-12)
-    assert found.shape == values.shape
-    assert found.dtype == values.dtype
-
-
-@pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a GPU")
-def test_a_running_sum_on_a_gpu_has_the_hosts_bits_where_they_must_repeat() -> None:
-    values = torch.rand(100_000, generator=torch.Generator().manual_seed(0))
-    with capture.deterministic(True):
-        found = capture.running_sum(values.cuda())
-    assert found.is_cuda
-    assert torch.equal(found.cpu(), values.cumsum(-1))
-
-
-@pytest.mark.parametrize("before", [False, True])
-@pytest.mark.parametrize("on", [False, True])
-def test_exactness_is_switched_on_within_and_put_back(before: bool, on: bool) -> None:
-    """Also after an error; switched on outside, it is not switched off inside."""
-    with capture.deterministic(before):
-        with pytest.raises(Stop), capture.deterministic(on):  # noqa: PT012
-            assert torch.are_deterministic_algorithms_enabled() == (on or before)
-            assert not on or os.environ["CUBLAS_WORKSPACE_CONFIG"]
-            raise Stop
-        assert torch.are_deterministic_algorithms_enabled() == before
-    assert not torch.are_deterministic_algorithms_enabled()

@@ -1,7 +1,9 @@
 """A captured step is the same step: it agrees with the eager one and leaves no trace of its recording."""
 
 import copy
+import os
 
+import numpy as np
 import pytest
 import torch
 from torch import Tensor
@@ -9,7 +11,7 @@ from torch import Tensor
 from butfor.models.attention import AttentionConfig, AttentionModel
 from butfor.models.dynamics import GaussianDynamics, ModelConfig
 from butfor.models.fitting import FitConfig, Fitting, make_optimizer, take, train_step
-from butfor.models.gpu import _tensors, captured, compiled, matrix_precision
+from butfor.models.gpu import _tensors, captured, compiled, deterministic, matrix_precision, running_sum
 from butfor.models.networks import make_generators
 from butfor.training.agents.ddpg import DDPG
 from butfor.training.agents.policy import AgentConfig
@@ -184,3 +186,36 @@ def test_captured_updates_of_an_agent_agree_with_eager_ones() -> None:
     eager, recorded = updates("cuda", False), updates("cuda", True)
     for name, value in eager.items():
         torch.testing.assert_close(recorded[name], value, rtol=1e-4, atol=1e-4, msg=name)
+
+
+@pytest.mark.parametrize("shape", [(7,), (3, 5), (2, 0)])
+@pytest.mark.parametrize("on", [False, True])
+def test_a_running_sum_adds_along_the_last_axis(shape: tuple[int, ...], on: bool) -> None:
+    values = torch.rand(shape, generator=torch.Generator().manual_seed(0), dtype=torch.float64)
+    with deterministic(on):
+        found = running_sum(values)
+    np.testing.assert_allclose(found.numpy(), np.cumsum(values.numpy(), -1), rtol=1e-12)
+    assert found.shape == values.shape
+    assert found.dtype == values.dtype
+
+
+@needs_gpu
+def test_a_running_sum_on_a_gpu_has_the_hosts_bits_where_they_must_repeat() -> None:
+    values = torch.rand(100_000, generator=torch.Generator().manual_seed(0))
+    with deterministic(True):
+        found = running_sum(values.cuda())
+    assert found.is_cuda
+    assert torch.equal(found.cpu(), values.cumsum(-1))
+
+
+@pytest.mark.parametrize("before", [False, True])
+@pytest.mark.parametrize("on", [False, True])
+def test_exactness_is_switched_on_within_and_put_back(before: bool, on: bool) -> None:
+    """Also after an error; switched on outside, it is not switched off inside."""
+    with deterministic(before):
+        with pytest.raises(InterruptedError), deterministic(on):  # noqa: PT012
+            assert torch.are_deterministic_algorithms_enabled() == (on or before)
+            assert not on or os.environ["CUBLAS_WORKSPACE_CONFIG"]
+            raise InterruptedError
+        assert torch.are_deterministic_algorithms_enabled() == before
+    assert not torch.are_deterministic_algorithms_enabled()

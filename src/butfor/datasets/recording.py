@@ -237,8 +237,8 @@ def flatten_arrays(
     if len({array.shape[:lead] for array in columns.values()}) > 1:
         shapes = ", ".join(f"{path} {list(array.shape)}" for path, array in columns.items())
         raise ValueError(f"The parts of the {what} differ in their number of rows: {shapes}.")
-    kind = np.result_type(np.float32, *columns.values())
-    table = np.concatenate([array.astype(kind, copy=False) for array in columns.values()], -1)
+    dtype = np.result_type(np.float32, *columns.values())
+    table = np.concatenate([array.astype(dtype, copy=False) for array in columns.values()], -1)
     return table, {path: array.shape[-1] for path, array in columns.items()}
 
 
