@@ -168,11 +168,11 @@ def test_what_is_not_measured_is_undecided_and_named() -> None:
 def test_a_claim_survives_json_and_nonsense_is_refused() -> None:
     claim = Claim("Faster.", "faster", "ours", "theirs", factor=3)
     assert claim_from(asdict(claim)) == claim
-    with pytest.raises(ValueError, match="must be one of reaches"):
+    with pytest.raises(ValueError, match=r"kind .*reaches"):
         Claim("?", "prettier", "ours")  # type: ignore[arg-type]
-    with pytest.raises(ValueError, match="about two arms"):
+    with pytest.raises(ValueError, match="than"):
         Claim("?", "faster", "ours")
-    with pytest.raises(ValueError, match="about one arm"):
+    with pytest.raises(ValueError, match="than"):
         Claim("?", "reaches", "ours", "theirs")
 
 
@@ -211,7 +211,7 @@ def test_no_other_detector_comes_near(other: tuple[float, float, float], expecte
     found = table(0.97, [0.97, 0.0], row("Nothing", 0.5, 0.1, 0.1), row("Other", *other))
     verdict = judge_tables(Claim("Alone.", "alone", "slide"), [found])
     assert verdict.verdict == expected
-    assert "nearest comes Other" in verdict.words or expected == "not reproduced"
+    assert "Other" in verdict.words or expected == "not reproduced"
 
 
 @pytest.mark.parametrize(("factor", "expected"), [(0.5, "reproduced"), (0.55, "partly"), (0.6, "not reproduced")])
@@ -222,7 +222,7 @@ def test_one_number_is_so_many_times_another(factor: float, expected: str) -> No
     assert verdict.verdict == expected
     assert "average precision: 0.40 (much) against 0.80 (none), 0.50 times as much" in verdict.words
     assert not judge_tables(claim, [{"sides": {"noise": sides["noise"][:1]}}]).measured
-    with pytest.raises(ValueError, match="names a row and a reference"):
+    with pytest.raises(ValueError, match="row"):
         Claim("x", "times", "slide", row="much")
 
 

@@ -9,24 +9,19 @@ from typing import Any
 
 import numpy as np
 import pytest
+from numpy.typing import ArrayLike
 from scipy.stats import binom, mannwhitneyu
 
 from butfor.analysis.statistics import (
     Reach,
     area_under_curve,
-    bootstrap_interval,
     curve_summary,
     episodes_to_reach,
     export_rliable,
-    interquartile_mean,
     probability_of_improvement,
     reach_summary,
     speedup,
 )
-
-
-def mean(samples: Sequence[Any]) -> float:
-    return float(np.concatenate(samples).mean())
 
 
 def exact_bounds(sample: Sequence[float], statistic: Callable[[Any], Any], level: float = 0.95) -> tuple[float, float]:
@@ -44,69 +39,36 @@ def exact_bounds(sample: Sequence[float], statistic: Callable[[Any], Any], level
 # --- means and intervals --------------------------------------------------------------------------
 
 
-def test_the_interquartile_mean_is_that_of_the_middle_half() -> None:
-    assert interquartile_mean(range(1, 9)) == 4.5  # of 3, 4, 5, 6
-    assert interquartile_mean([[8, 1, 100], [-50, 3, 5], [4, 6, 2]]) == pytest.approx(4.0)  # of 2, 3, 4, 5, 6 of nine
-    assert interquartile_mean([7]) == 7
+def mean_interval(sample: ArrayLike) -> tuple[float, float]:
+    """The interval of the mean of a sample of shares."""
+    summary = curve_summary([0], np.asarray(sample, float)[:, None])
+    return summary["mean_low"][0], summary["mean_high"][0]
 
 
-def test_the_interval_of_two_points_is_that_of_the_binomial_law() -> None:
-    two = bootstrap_interval([[0, 1]], mean)  # means 0, 1/2, 1 with probabilities 1/4, 1/2, 1/4
-    assert (two.low, two.value, two.high) == (0, 0.5, 1)
-    middle = bootstrap_interval([[0, 1]], mean, level=0.4)
-    assert (middle.low, middle.high) == (0.5, 0.5)
-    ten = bootstrap_interval([[0] * 5 + [1] * 5], mean)
-    assert (ten.low, ten.high) == (binom.ppf(0.025, 10, 0.5) / 10, binom.ppf(0.975, 10, 0.5) / 10) == (0.2, 0.8)
+def test_the_interval_of_zeros_and_ones_is_that_of_the_binomial_law() -> None:
+    assert mean_interval([0, 1]) == (0, 1)  # means 0, 1/2, 1 with probabilities 1/4, 1/2, 1/4
+    expected = (binom.ppf(0.025, 10, 0.5) / 10, binom.ppf(0.975, 10, 0.5) / 10)
+    assert mean_interval([0] * 5 + [1] * 5) == expected == (0.2, 0.8)
 
 
-@pytest.mark.parametrize(
-    ("sample", "level"),
-    [([0, 1, 10], 0.95), ([0, 1, 10], 0.8), ([0, 0, 1, 10, 10], 0.95), ([0, 1, 1, 10, 10], 0.5)],
-)
-def test_the_interval_is_that_of_all_resamples(sample: list[float], level: float) -> None:
-    expected = exact_bounds(sample, np.mean, level)
-    found = bootstrap_interval([sample], mean, level)
-    assert (found.low, found.high) == pytest.approx(expected)
-
-
-def test_as_many_resamples_lie_outside_on_either_side() -> None:
-    values = iter([*range(20, 0, -1), 7])  # of twenty resamples, then of the sample itself
-    found = bootstrap_interval([[0, 1]], lambda _: next(values), level=0.9, resamples=20)
-    assert (found.low, found.value, found.high) == (2, 7, 19)
-
-
-def test_each_sample_is_redrawn_on_its_own_and_its_rows_stay_whole() -> None:
-    constant = bootstrap_interval([np.zeros(5), np.ones(3)], mean)
-    assert (constant.low, constant.high) == (3 / 8, 3 / 8)  # drawn from all eight together, this would vary
-    rows = np.array([[1.0, 2.0], [3.0, 6.0], [5.0, 10.0]])
-    doubled = bootstrap_interval([rows], lambda drawn: float(np.abs(drawn[0][:, 1] - 2 * drawn[0][:, 0]).max()))
-    assert (doubled.low, doubled.value, doubled.high) == (0, 0, 0)
-
-
-def test_the_seed_decides_the_resamples() -> None:
-    sample = [np.random.default_rng(0).normal(size=10)]
-    first, again, other = (bootstrap_interval(sample, mean, resamples=50, seed=seed) for seed in (1, 1, 2))
-    assert first == again != other
-
-
-def test_infinite_values_do_no_harm() -> None:
-    late = bootstrap_interval([[1.0, 2.0, math.inf]], lambda drawn: float(drawn[0].max()))
-    assert (late.low, late.high) == (1, math.inf)  # P(max = 1) = 1/27
-
-
-def test_two_thousand_resamples_of_ten_seeds_take_a_moment() -> None:
-    sample = np.random.default_rng(0).normal(size=(10, 3))
-    began = time.process_time()
-    bootstrap_interval([sample, sample], lambda drawn: float(np.median(np.concatenate(drawn))))
-    assert time.process_time() - began < 1
+@pytest.mark.parametrize("sample", [[0, 0.1, 1], [0, 0, 0.1, 1, 1]])
+def test_the_interval_is_that_of_all_resamples(sample: list[float]) -> None:
+    assert mean_interval(sample) == pytest.approx(exact_bounds(sample, np.mean))
 
 
 def test_the_interval_covers_the_mean_about_as_often_as_it_says() -> None:
     # for n = 10 the percentile interval is about that of t with 1.96 sqrt(0.9), which covers 0.90
-    random = np.random.default_rng(0)
-    found = [bootstrap_interval([random.normal(size=10)], mean, resamples=400, seed=i) for i in range(600)]
-    covered = np.mean([one.low <= 0 <= one.high for one in found])
+    samples = np.random.default_rng(0).normal(0.5, 0.1, size=(10, 600))
+    summary = curve_summary(range(600), samples)
+    covered = np.mean((np.array(summary["mean_low"]) <= 0.5) & (np.array(summary["mean_high"]) >= 0.5))
     assert 0.88 < covered < 0.98
+
+
+def test_the_intervals_of_ten_seeds_take_a_moment() -> None:
+    success = np.random.default_rng(0).random((10, 60))
+    began = time.process_time()
+    curve_summary(range(60), success)
+    assert time.process_time() - began < 1
 
 
 def test_the_summary_of_curves() -> None:
@@ -137,10 +99,9 @@ def test_the_probability_of_improvement_by_hand() -> None:
     assert probability_of_improvement([1, 2, 2.5], [3, 4]).value == 0
     equal = probability_of_improvement([1, 1], [1, 1, 1])
     assert (equal.low, equal.value, equal.high) == (0.5, 0.5, 0.5)
-    # (1, 3) against (2, 4): only 3 > 2; redrawn it is 1 with 1/16, at least 1/2 with 5/16, 0 with more than 5 %
-    interleaved = probability_of_improvement([1, 3], [2, 4], level=0.8)
-    assert (interleaved.low, interleaved.value, interleaved.high) == (0, 0.25, 0.5)
-    assert probability_of_improvement([1, 3], [2, 4]).high == 1
+    # (1, 3) against (2, 4): only 3 > 2; redrawn it is 1 with 1/16, 0 with more than 5 %
+    interleaved = probability_of_improvement([1, 3], [2, 4])
+    assert (interleaved.low, interleaved.value, interleaved.high) == (0, 0.25, 1)
     assert probability_of_improvement([math.inf, 3], [math.inf, 1]).value == (0.5 + 1 + 0 + 1) / 4
 
 
@@ -151,8 +112,11 @@ def test_the_probability_of_improvement_is_mann_and_whitneys() -> None:
     found = probability_of_improvement(x, y)
     assert found.value == pytest.approx(expected)
     assert found.low < found.value < found.high
-    plain = bootstrap_interval([x, y], lambda drawn: mannwhitneyu(*drawn, method="asymptotic").statistic / (12 * 9))
-    assert (found.low, found.high) == pytest.approx((plain.low, plain.high), abs=0.03)  # another draw, the same law
+    redrawn = []
+    for _ in range(2000):
+        drawn = (random.choice(x, len(x)), random.choice(y, len(y)))
+        redrawn.append(mannwhitneyu(*drawn, method="asymptotic").statistic / (12 * 9))
+    assert (found.low, found.high) == pytest.approx(np.quantile(redrawn, [0.025, 0.975]), abs=0.03)
 
 
 def test_the_interval_of_a_probability_does_not_hang_on_the_draw() -> None:
@@ -180,7 +144,6 @@ def reach(*reached: float, level: float = 0.5) -> Reach:
 def test_the_first_evaluation_at_the_level() -> None:
     success = [[0.1, 0.5, 0.4, 0.6], [0.9, 0, 0, 0.0], [0.0, 0.4, 0.5, 0.5], [0.0, 0.1, 0.2, 0.49], [0, 0, 0, 1.0]]
     assert episodes_to_reach(EPISODES, success, 0.5).tolist() == [200, 100, 300, math.inf, 400]
-    assert episodes_to_reach(EPISODES, success, 0.5, stays=2).tolist() == [math.inf, math.inf, 300, math.inf, math.inf]
     assert episodes_to_reach(EPISODES, np.array([[0.1, 0.2, 0.9, 0]], dtype=np.float32), 0.9).tolist() == [
         300
     ]  # 0.89999998
@@ -192,45 +155,23 @@ def test_the_median_seed_and_its_interval() -> None:
     assert odd.each == (200, 800, 300, 500, 400)
     assert (odd.low, odd.high) == exact_bounds(odd.each, np.median)
     assert reach(200, 300, 500, 900).value == 400
-    assert odd.words() == f"400 episodes [{odd.low:.0f}, {odd.high:.0f}]"
-    assert reach(300).words() == "300 episodes (one seed)"
 
 
 def test_a_median_among_censored_seeds() -> None:
     some = reach(200, 300, 400, math.inf, math.inf)
     assert (some.value, some.is_bound, some.censored) == (400, False, 2)
     assert (some.low, some.high) == (200, math.inf)  # P(median = 200) = P(3 of 5 at 1/5) = 0.058
-    assert some.words() == "400 episodes [200, more than 1,000] (2 of 5 seeds never)"
     for bound in (reach(200, 300, math.inf, math.inf), reach(200, math.inf, math.inf)):
         assert (bound.value, bound.is_bound, bound.high) == (1000, True, math.inf)
         assert bound.low < 1000
-    never = reach(*[100.0] * 3, *[math.inf] * 7)
-    assert never.words() == "more than 1,000 episodes (7 of 10 seeds never)"
     none = reach(math.inf, math.inf)
     assert (none.value, none.low, none.high, none.is_bound) == (1000, 1000, math.inf, True)
-
-
-def test_words_of_large_numbers() -> None:
-    one = reach_summary([1600, 1800, 2200], [[1, 1, 1]] * 3 + [[0, 1, 1]] * 4 + [[0, 0, 1]] * 3, 0.5)
-    assert one.words() == "1,800 episodes [1,600, 2,200]"
-
-
-def test_a_stay_at_the_end_of_the_curve_cannot_be_seen() -> None:
-    found = reach_summary(EPISODES, [[0, 0, 0, 1], [0, 0, 0, 1], [0, 0, 1, 1]], 0.5, stays=2)
-    assert (found.value, found.is_bound, found.limit) == (300, True, 300)  # the first two may stay from 400 on
-    assert found.words() == "more than 300 episodes (2 of 3 seeds never)"
-
-
-def test_when_the_mean_over_the_seeds_reaches_the_level() -> None:
-    success = [[0.9, 0.9, 0.9, 0.9], [0.0, 0.1, 0.2, 0.7], [0.0, 0.2, 0.4, 0.5]]
-    assert reach_summary(EPISODES, success, 0.5).mean_reach == 300  # means 0.3, 0.4, 0.5, 0.7
-    assert reach_summary(EPISODES, success, 0.8).mean_reach == math.inf
 
 
 def test_the_speedup_of_medians() -> None:
     same = speedup(reach(600, 600, 600), reach(300, 300))
     assert (same.value, same.is_lower_bound, same.low, same.high) == (2, False, 2, 2)
-    assert same.words() == "2.0 times as fast [2.0, 2.0]"
+    assert same.interval() == "[2.0, 2.0]"
     # medians 100, 250, 400 and 100, 150, 200; the extreme ratios have probability 1/16 each
     found = speedup(reach(100, 400), reach(100, 200))
     assert (found.value, found.low, found.high) == pytest.approx((250 / 150, 100 / 200, 400 / 100))
@@ -240,7 +181,7 @@ def test_the_speedup_is_a_bound_where_the_slow_arm_never() -> None:
     bound = speedup(reach(*[math.inf] * 5), reach(400, 400, 500, 200, 400))
     assert (bound.value, bound.is_lower_bound, bound.high) == (2.5, True, math.inf)
     assert bound.low == 1000 / 500  # P(median = 500) = P(3 of 5 at 1/5) = 0.058
-    assert bound.words() == "at least 2.5 times as fast [2.0, unbounded]"
+    assert bound.interval() == "[2.0, unbounded]"
 
 
 def test_censored_seeds_widen_the_interval_of_the_speedup() -> None:
@@ -260,13 +201,12 @@ def test_nothing_is_said_where_the_fast_arm_never() -> None:
     for slow in (reach(100, 200, 300), reach(math.inf)):
         nothing = speedup(slow, reach(100, math.inf, math.inf))
         assert (nothing.value, nothing.is_lower_bound, nothing.low, nothing.high) == (None, False, 0, math.inf)
-        assert nothing.words().startswith("no speedup can be given")
 
 
 def test_speedups_without_meaning_are_refused() -> None:
-    with pytest.raises(ValueError, match=r"levels are 0\.5 and 0\.9"):
+    with pytest.raises(ValueError, match=r"0\.5 and 0\.9"):
         speedup(reach(300), reach(200, level=0.9))
-    with pytest.raises(ValueError, match="take a higher level"):
+    with pytest.raises(ValueError, match="episode 0"):
         speedup(reach(300), reach_summary([0, 100], [[0.6, 0.7]], 0.5))
 
 
@@ -293,14 +233,14 @@ def test_the_export_has_the_layout_of_rliable(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("curves", "sentence"),
     [
-        ({}, "nothing to export"),
-        ({"ours": {}}, "nothing to export"),
-        ({"episodes": {"push": ([1, 2], [[0, 1]])}}, "'episodes', a name with a meaning"),
-        ({"a": {"push": ([1], [[0]])}, "b": {"slide": ([1], [[0]])}}, r"b has the tasks \['slide'\]"),
-        ({"a": {"push": ([1], [[0]]), "slide": ([1], [[0], [1]])}}, r"a has unequal numbers of runs, {'push': 1, 'sl"),
-        ({"a": {"push": ([1, 2], [[0, 1]]), "slide": ([1], [[0]])}}, "a on slide has 1 evaluations up to episode 1;"),
-        ({"a": {"push": ([1, 2], [[0, 1]])}, "b": {"push": ([1, 3], [[0, 1]])}}, "b on push has 2 .* up to episode 3;"),
-        ({"a": {"push": ([1], [[math.nan]])}}, "success holds NaN"),
+        ({}, "algorithm"),
+        ({"ours": {}}, "algorithm"),
+        ({"episodes": {"push": ([1, 2], [[0, 1]])}}, "'episodes'"),
+        ({"a": {"push": ([1], [[0]])}, "b": {"slide": ([1], [[0]])}}, r"b .*\['slide'\]"),
+        ({"a": {"push": ([1], [[0]]), "slide": ([1], [[0], [1]])}}, "a .*2, 1"),
+        ({"a": {"push": ([1, 2], [[0, 1]]), "slide": ([1], [[0]])}}, "a .*1, 1"),
+        ({"a": {"push": ([1, 2], [[0, 1]])}, "b": {"push": ([1, 3], [[0, 1]])}}, "b .*episodes"),
+        ({"a": {"push": ([1], [[math.nan]])}}, "success .*NaN"),
     ],
 )
 def test_what_cannot_be_exported_is_refused(tmp_path: Path, curves: Any, sentence: str) -> None:
@@ -323,19 +263,19 @@ CURVE_FUNCTIONS: list[Callable[[Any, Any], Any]] = [
 @pytest.mark.parametrize(
     ("episodes", "success", "sentence"),
     [
-        ([1, 2], [0.1, 0.2], r"success has shape \[2\]; expected \[S, E\]"),
-        ([[1, 2]], [[0.1, 0.2]], r"episodes has shape \[1, 2\]; expected \[S\]"),
-        ([1, 2, 3], [[0.1, 0.2]], r"success has shape \[1, 2\] and episodes \[3\]"),
-        ([], [[]], "episodes is empty"),
-        ([1, 2], np.zeros((0, 2)), r"success is empty \(shape \[0, 2\]\)"),
-        ([1, 2], [[0, 0], [0, math.nan]], r"success holds NaN, first at \[1, 1\]"),
-        ([1, math.nan], [[0, 0]], r"episodes holds NaN, first at \[1\]"),
-        ([2, 1], [[0, 0]], "sort the evaluations"),
-        ([1, 1], [[0, 0]], "sort the evaluations"),
-        ([-1, 1], [[0, 0]], "sort the evaluations"),
-        ([1, math.inf], [[0, 0]], "sort the evaluations"),
-        ([1, 2], [[0, 97]], "success runs from 0 to 97"),
-        ([1, 2], [[-0.1, 1]], "success runs from -0.1 to 1"),
+        ([1, 2], [0.1, 0.2], r"success .*\[2\]; expected \[S, E\]"),
+        ([[1, 2]], [[0.1, 0.2]], r"episodes .*\[1, 2\]; expected \[S\]"),
+        ([1, 2, 3], [[0.1, 0.2]], r"success .*\[1, 2\] and episodes \[3\]"),
+        ([], [[]], r"episodes .*\[0\]"),
+        ([1, 2], np.zeros((0, 2)), r"success .*\[0, 2\]"),
+        ([1, 2], [[0, 0], [0, math.nan]], r"success .*NaN.*\[1, 1\]"),
+        ([1, math.nan], [[0, 0]], r"episodes .*NaN.*\[1\]"),
+        ([2, 1], [[0, 0]], r"episodes .*\[2\.0, 1\.0\]"),
+        ([1, 1], [[0, 0]], r"episodes .*\[1\.0, 1\.0\]"),
+        ([-1, 1], [[0, 0]], r"episodes .*\[-1\.0, 1\.0\]"),
+        ([1, math.inf], [[0, 0]], "episodes .*inf"),
+        ([1, 2], [[0, 97]], "success .*0 to 97"),
+        ([1, 2], [[-0.1, 1]], "success .*-0.1 to 1"),
     ],
 )
 def test_curves_that_are_none_are_refused(function: Any, episodes: Any, success: Any, sentence: str) -> None:
@@ -346,26 +286,13 @@ def test_curves_that_are_none_are_refused(function: Any, episodes: Any, success:
 @pytest.mark.parametrize(
     ("call", "sentence"),
     [
-        (lambda: episodes_to_reach([1], [[0]], 50), "level of success is 50"),
-        (lambda: reach_summary([1], [[0]], -0.1), "level of success is -0.1"),
-        (lambda: reach_summary([1], [[0]], math.nan), "level of success is nan"),
-        (lambda: episodes_to_reach([1, 2], [[0, 0]], 0.5, stays=3), "stays is 3; expected 1 to 2"),
-        (lambda: episodes_to_reach([1, 2], [[0, 0]], 0.5, stays=0), "stays is 0; expected 1 to 2"),
-        (lambda: area_under_curve([1], [[0]]), "at least two"),
-        (lambda: bootstrap_interval([], mean), "no samples"),
-        (lambda: bootstrap_interval([1.0, 2.0], mean), r"samples\[0\] has shape \[\]"),
-        (lambda: bootstrap_interval([[1.0], []], mean), r"samples\[1\] is empty"),
-        (lambda: bootstrap_interval([[math.nan]], mean), r"samples\[0\] holds NaN"),
-        (lambda: bootstrap_interval([[1.0]], mean, level=95), "interval's level is 95"),
-        (lambda: bootstrap_interval([[1.0]], mean, level=1), "interval's level is 1"),
-        (lambda: bootstrap_interval([[1.0]], mean, resamples=0), "resamples is 0"),
-        (lambda: bootstrap_interval([[1.0]], lambda _: math.nan), "NaN for 2000 of 2000"),
-        (lambda: interquartile_mean([]), "values is empty"),
-        (lambda: interquartile_mean([1, math.nan]), "values holds NaN"),
-        (lambda: probability_of_improvement([[1, 2]], [1]), r"x has shape \[1, 2\]; expected \[S\]"),
-        (lambda: probability_of_improvement([1], []), "y is empty"),
-        (lambda: probability_of_improvement([1], [math.nan]), "y holds NaN"),
-        (lambda: probability_of_improvement([1], [2], level=0), "interval's level is 0"),
+        (lambda: episodes_to_reach([1], [[0]], 50), "level .* 50"),
+        (lambda: reach_summary([1], [[0]], -0.1), "level .* -0.1"),
+        (lambda: reach_summary([1], [[0]], math.nan), "level .* nan"),
+        (lambda: area_under_curve([1], [[0]]), "evaluations.* 1"),
+        (lambda: probability_of_improvement([[1, 2]], [1]), r"x .*\[1, 2\]; expected \[S\]"),
+        (lambda: probability_of_improvement([1], []), r"y .*\[0\]"),
+        (lambda: probability_of_improvement([1], [math.nan]), "y .*NaN"),
     ],
 )
 def test_mistakes_are_answered_with_a_sentence(call: Callable[[], Any], sentence: str) -> None:

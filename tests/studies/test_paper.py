@@ -4,18 +4,14 @@ import json
 from dataclasses import replace
 from pathlib import Path
 
-import numpy as np
 import pytest
 import torch
 from support.project import ROOT
-from support.small_training import ALL_USES, small
 
 from butfor.analysis.claims import claim_from
 from butfor.detection.settings import detection_preset
-from butfor.reporting.heatmap import write_heatmap
 from butfor.studies.paper import HER, STUDIES, Study, make_study, study_states, write_study
 from butfor.studies.units import unit_name
-from butfor.training.run import resume, train
 from butfor.training.settings import Config, preset
 
 torch.set_num_threads(1)
@@ -126,34 +122,3 @@ def test_a_study_leaves_a_record_of_its_arms_and_claims(tmp_path: Path) -> None:
     record = json.loads(write_study(short, tmp_path, "paper").read_text())
     assert [arm["folder"] for arm in record["arms"]] == [unit_name(arm.config) for arm in short.arms]
     assert {(arm["seeds"], arm["episodes"]) for arm in record["arms"]} == {(10, 10_000)}
-
-
-# ------------------------------------------------------------------------------------------------ heat map
-
-
-def test_a_heat_map_is_of_what_the_memory_holds(tmp_path: Path) -> None:
-    """A ring of 6 holds the last 6 of 10 episodes; slide's labels are a function of the state."""
-    from butfor.envs import slide
-    from butfor.runs.checkpoints import latest_checkpoint
-
-    run = train(small(use=ALL_USES, replay={"capacity": 6}), tmp_path / "run")
-    state = latest_checkpoint(run)
-    assert state is not None
-    with np.load(write_heatmap(run), allow_pickle=False) as file:
-        found = {name: file[name] for name in file.files}
-    assert found["episodes"].tolist() == [np.mean([4, 5, 6, 7, 8, 9])]
-    assert (int(found["seed"]), found["counts"].tolist(), found["labelled"].tolist()) == (0, [6], [4])
-    np.testing.assert_allclose(found["score"][:, 0], state["replay"]["score"][0].numpy().mean(0), rtol=1e-6)
-    order = np.arange(4, 10) % 6
-    states = state["replay"]["observation"][0].numpy()[order][[0, 1, 2, 3], :-1]  # the first four of six, one in one
-    np.testing.assert_allclose(found["label"][:, 0], slide.use(states.reshape(-1, 4)).reshape(4, -1).mean(0))
-    before = (run / "heatmap.npz").stat().st_mtime_ns
-    assert write_heatmap(run).stat().st_mtime_ns == before  # once is enough
-    resume(run, episodes=12)
-    with np.load(write_heatmap(run), allow_pickle=False) as file:  # but not where the run has gone on
-        assert file["episodes"].tolist() == [np.mean([6, 7, 8, 9, 10, 11])]
-
-
-def test_runs_without_scores_have_no_heat_map(tmp_path: Path) -> None:
-    with pytest.raises(ValueError, match="without influence"):
-        write_heatmap(train(small(), tmp_path / "run"))

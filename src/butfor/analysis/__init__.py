@@ -1,1 +1,23 @@
-"""Placeholder."""
+"""Statistics of learning curves, the paper's claims and the verdicts on them, from run folders; no torch, no drawing.
+
+Read `statistics` first. `claims` has a rule for each kind of claim, `arms` reads a study with its runs and verdicts,
+`detection_runs` the tables of a detection run, and `rows` turns the numbers of arms into cells of tables.
+"""
+
+from butfor.analysis.arms import ReadArm, ReadStudy, read_run_folder, read_study, study_names
+from butfor.analysis.claims import Claim, Curve, Verdict, judge, judge_tables
+from butfor.analysis.statistics import (
+    area_under_curve,
+    curve_summary,
+    episodes_to_reach,
+    export_rliable,
+    probability_of_improvement,
+    reach_summary,
+    speedup,
+)
+
+__all__ = [
+    "Claim", "Curve", "ReadArm", "ReadStudy", "Verdict", "area_under_curve", "curve_summary", "episodes_to_reach",
+    "export_rliable", "judge", "judge_tables", "probability_of_improvement", "reach_summary", "read_run_folder",
+    "read_study", "speedup", "study_names",
+]  # fmt: skip

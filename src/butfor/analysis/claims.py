@@ -1,4 +1,7 @@
-"""What the paper claims of an experiment, and rules that say from learning curves whether it holds here."""
+"""Claims of the paper about an experiment, and the rules that decide whether they hold here.
+
+The docstring of a rule is the text that pages show for it.
+"""
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
@@ -17,40 +20,40 @@ from butfor.analysis.statistics import (
 )
 
 Finding = Literal["reproduced", "partly", "not reproduced", "undecided"]
-CLOSE = 0.9  # of a promised level: near enough to say "partly"
+CLOSE = 0.9  # of a claimed value: near enough for "partly"
 NUMBERS = {"auc": "AUC", "ap": "average precision", "f1": "F1"}
-ENOUGH = 5  # seeds, for an interval and to compare two arms
-LEAST = 0.1  # success that one of two arms must have had, to compare them
-FAR_WORSE = 0.2  # a probability to be larger, below which nobody would call two arms on par
+ENOUGH = 5  # seeds that an interval or a comparison needs
+LEAST = 0.1  # success that one of two arms must reach to be compared
+FAR_WORSE = 0.2  # below this probability to be larger, an arm is not on par
 
 
 @dataclass(frozen=True)
 class Curve:
-    """The success of one arm."""
+    """The success of one arm, or another share that its evaluations measure."""
 
     episodes: NDArray[np.int64]  # [E], rising
     success: NDArray[np.float64]  # [S, E]
     asked: int
-    """episodes that each seed was to play"""
+    """episodes that each seed is to play"""
 
 
 @dataclass(frozen=True)
 class Claim:
-    """One sentence of the paper about one arm, or about two."""
+    """A sentence of the paper about one arm or two."""
 
     words: str
     kind: Literal["reaches", "faster", "better", "on par", "detects", "alone", "times", "follows", "uneven"]
     arm: str
     than: str = ""
     level: float = 0.6
-    """of success, which is reached, or at which two arms are compared"""
+    """of success, to be reached (reaches) or compared at (faster); a correlation (follows)"""
     within: int = 0
     """episodes (reaches)"""
     factor: float = 1.0
     """how many times fewer episodes (faster), or how many times as large (times, uneven)"""
     measure: str = "success"
-    """what the curves show: success, or the share of steps in which the object is moved, lifted or held; which table
-    of a detection run (times); what the score goes with in a heat map (follows)"""
+    """the curve: success, or the share of steps in which the object is moved, lifted or held; the table of a detection
+    run (times); what the score is correlated with in a heat map (follows)"""
     row: str = ""
     """of that table (times)"""
     reference: str = ""
@@ -58,26 +61,26 @@ class Claim:
 
     def __post_init__(self) -> None:
         if self.kind not in RULES:
-            raise ValueError(f"The kind of a claim is {self.kind!r}; it must be one of {', '.join(RULES)}.")
+            raise ValueError(f"kind is {self.kind!r}; expected one of {', '.join(RULES)}.")
         if (self.kind in ("faster", "better", "on par")) != bool(self.than):
-            raise ValueError(f"A claim of kind {self.kind!r} is about {'one arm' if self.than else 'two arms'}.")
+            raise ValueError(f"A claim of kind {self.kind!r} takes {'no' if self.than else 'a second arm as'} `than`.")
         if (self.kind == "times") != bool(self.row and self.reference):
-            raise ValueError("A claim of kind 'times', and no other, names a row and a reference.")
+            raise ValueError("`row` and `reference` belong to claims of kind 'times', which need both.")
 
 
 @dataclass(frozen=True)
 class Verdict:
-    """Whether a claim holds, the numbers that say so, and the rule."""
+    """Whether a claim holds, the numbers behind it, and the rule."""
 
     verdict: Finding
     words: str
     rule: str
     measured: bool = True
-    """false where an arm has not been run, or its run does not hold what the claim is about"""
+    """false where an arm has not been run, or its run lacks what the claim is about"""
 
 
 def judge(claim: Claim, curves: Mapping[str, Curve]) -> Verdict:
-    """The verdict on a claim from the curves of a study, by label; undecided where an arm is missing."""
+    """Return the verdict on a claim about curves by label; undecided where an arm is missing or has few seeds."""
     rule = CURVE_RULES[claim.kind]
     missing = [label for label in (claim.arm, claim.than) if label and label not in curves]
     if missing:
@@ -89,13 +92,13 @@ def judge(claim: Claim, curves: Mapping[str, Curve]) -> Verdict:
 
 
 def rule_words(kind: str) -> str:
-    """The rule of a kind of claim as a sentence or two."""
+    """Return the rule of a kind of claim in words."""
     return " ".join((RULES[kind].__doc__ or "").split())
 
 
 def _reaches(claim: Claim, curves: Mapping[str, Curve]) -> tuple[Finding, str]:
-    """Reproduced: the mean over at least five seeds is at the level at some evaluation within that many episodes.
-    Partly: at 90 % of the level. Undecided: not reached, and fewer episodes were played."""
+    """Reproduced: the mean over at least five seeds is at or above the level at some evaluation within that many
+    episodes. Partly: at 90 % of the level. Undecided: not reached, and fewer episodes were played."""
     curve = curves[claim.arm]
     within = curve.episodes <= claim.within
     if not within.any():
@@ -105,19 +108,17 @@ def _reaches(claim: Claim, curves: Mapping[str, Curve]) -> tuple[Finding, str]:
     at = int(curve.episodes[within][int(mean.argmax())])
     what = "" if claim.measure == "success" else f"{claim.measure} in a share of "
     words = f"{claim.arm}: {what}{best:.2f} in the mean over {len(curve.success)} seeds, at {at:,} episodes."
-    if best >= claim.level - ROUNDING:
-        return "reproduced", words
-    if int(curve.episodes[-1]) < claim.within:
+    if best < claim.level - ROUNDING and int(curve.episodes[-1]) < claim.within:
         return "undecided", f"{words} It was played for {int(curve.episodes[-1]):,} of {claim.within:,} episodes."
-    return ("partly" if best >= CLOSE * claim.level - ROUNDING else "not reproduced"), words
+    return _by_share(best, claim.level), words
 
 
 def _faster(claim: Claim, curves: Mapping[str, Curve]) -> tuple[Finding, str]:
-    """Compared are the episodes that the median of at least five seeds needs to reach the level, by their ratio with
-    its 95 % interval over seeds; an arm that never gets there counts with its last evaluation, as a lower bound.
+    """Compares the episodes that the median of at least five seeds needs to reach the level, by their ratio with its
+    95 % interval over seeds. An arm that never reaches it counts with its last evaluation, as a lower bound.
     Reproduced: the whole interval is above 1 and at least the factor. Partly: it is above 1. Not reproduced: the ratio
-    is not, or the arm is not there when the other has long been. Undecided: neither gets there, the interval reaches
-    below 1, or a lower bound is below the factor."""
+    is not above 1, or the other arm reaches the level and this one does not, within as many episodes. Undecided:
+    neither reaches the level, the interval includes 1, or a lower bound is below the factor."""
     fast, slow = (
         reach_summary(curves[label].episodes, curves[label].success, claim.level) for label in (claim.arm, claim.than)
     )
@@ -127,7 +128,10 @@ def _faster(claim: Claim, curves: Mapping[str, Curve]) -> tuple[Finding, str]:
             return "not reproduced", f"{words}{fast.limit:,}."
         return "undecided", f"{claim.arm} does not reach {claim.level:.0%} within its {fast.limit:,} episodes."
     if min(fast.each) <= 0:
-        return "undecided", f"A seed of {claim.arm} is at {claim.level:.0%} before it has learned: there is no ratio."
+        return (
+            "undecided",
+            f"A seed of {claim.arm} is at {claim.level:.0%} before it has learned, so there is no ratio.",
+        )
     ratio = speedup(slow, fast)
     assert ratio.value is not None
     words = (
@@ -146,10 +150,10 @@ def _faster(claim: Claim, curves: Mapping[str, Curve]) -> tuple[Finding, str]:
 
 
 def _better(claim: Claim, curves: Mapping[str, Curve]) -> tuple[Finding, str]:
-    """Compared is the area under the curve of each seed up to the last episode that both have, of at least five seeds,
-    where one of the two has had a success of 0.1. Reproduced: the 95 % interval of the probability that the first is
-    larger lies above one half. Partly: the probability does, but not the interval. Not reproduced: the interval lies
-    below one half. Otherwise undecided."""
+    """Compares the area under the curve of each seed up to the last episode that both arms have, for at least five
+    seeds, where one of the two reached a success of 0.1. Reproduced: the 95 % interval of the probability that the
+    first is larger lies above one half. Partly: the probability does, but not the interval. Not reproduced: the
+    interval lies below one half. Otherwise undecided."""
     chance, words = _chance(claim, curves)
     if chance is None:
         return "undecided", words
@@ -161,9 +165,9 @@ def _better(claim: Claim, curves: Mapping[str, Curve]) -> tuple[Finding, str]:
 
 
 def _on_par(claim: Claim, curves: Mapping[str, Curve]) -> tuple[Finding, str]:
-    """Compared is the area under the curve of each seed up to the last episode that both have, of at least five seeds,
-    where one of the two has had a success of 0.1. Not reproduced: the 95 % interval of the probability that the first
-    is larger lies below one half. Reproduced: it does not, and lies above one fifth. Otherwise undecided."""
+    """Compares the area under the curve of each seed up to the last episode that both arms have, for at least five
+    seeds, where one of the two reached a success of 0.1. Not reproduced: the 95 % interval of the probability that the
+    first is larger lies below one half. Reproduced: it does not, and lies above one fifth. Otherwise undecided."""
     chance, words = _chance(claim, curves)
     if chance is None:
         return "undecided", words
@@ -173,7 +177,7 @@ def _on_par(claim: Claim, curves: Mapping[str, Curve]) -> tuple[Finding, str]:
 
 
 def _chance(claim: Claim, curves: Mapping[str, Curve]) -> tuple[Interval | None, str]:
-    """The probability that a seed of the first arm has the larger area under its curve, and words that say so."""
+    """Return the probability that a seed of the first arm has the larger area under its curve, and it in words."""
     first, second = curves[claim.arm], curves[claim.than]
     ends = overlap(first, second)
     if ends is None:
@@ -192,15 +196,16 @@ def _chance(claim: Claim, curves: Mapping[str, Curve]) -> tuple[Interval | None,
 
 
 def overlap(first: Curve, second: Curve) -> tuple[int, int] | None:
-    """The episodes from the first to the last evaluation that both curves cover."""
-    low, high = max(one.episodes[0] for one in (first, second)), min(one.episodes[-1] for one in (first, second))
+    """Return the first and the last episode that both curves cover."""
+    low = max(first.episodes[0], second.episodes[0])
+    high = min(first.episodes[-1], second.episodes[-1])
     return (int(low), int(high)) if low < high else None
 
 
 def _detects(claim: Claim, tables: Sequence[Mapping[str, Any]]) -> tuple[Finding, str] | None:
-    """Compared are the area under the ROC curve, average precision and F1 of CAI, rounded to two digits, with the
-    paper's, on the test set and by the label that the paper used. Reproduced: none is lower. Partly: none is below 90 %
-    of the paper's."""
+    """Compares the area under the ROC curve, average precision and F1 of CAI, rounded to two digits, with the paper's,
+    on the test set and by the label that the paper used. Reproduced: none is lower. Partly: none is below 90 % of the
+    paper's."""
     table = _with_paper(tables)
     if table is None:
         return None
@@ -208,7 +213,7 @@ def _detects(claim: Claim, tables: Sequence[Mapping[str, Any]]) -> tuple[Finding
     pairs = {name: (round(float(row[name]["mean"]), 2), float(row["paper"][name][0])) for name in NUMBERS}
     words = ", ".join(f"{NUMBERS[name]} {ours:.2f} (paper: {paper:.2f})" for name, (ours, paper) in pairs.items())
     shares = [(table["positive_share"], table["paper_share"]) for table in tables if table.get("paper_share")]
-    share = f" Influenced are {shares[0][0]:.1%} of the states, in the paper {shares[0][1]:.1%}." if shares else ""
+    share = f" {shares[0][0]:.1%} of the states are influenced, {shares[0][1]:.1%} in the paper." if shares else ""
     words = f"{claim.arm}: {words}, mean over {int(row['seeds'])} seeds.{share}"
     if all(ours >= paper for ours, paper in pairs.values()):
         return "reproduced", words
@@ -216,8 +221,8 @@ def _detects(claim: Claim, tables: Sequence[Mapping[str, Any]]) -> tuple[Finding
 
 
 def _alone(claim: Claim, tables: Sequence[Mapping[str, Any]]) -> tuple[Finding, str] | None:
-    """Compared are the same three numbers of CAI with those of every other detector, by the same label. Reproduced: CAI
-    is above each of them in all three, and none has 90 % of all three. Partly: CAI is above. Otherwise not."""
+    """Compares the same three numbers of CAI with those of every other detector, by the same label. Reproduced: CAI is
+    above each of them in all three, and none has 90 % of all three. Partly: CAI is above. Otherwise not."""
     table = _with_paper(tables)
     if table is None:
         return None
@@ -229,7 +234,7 @@ def _alone(claim: Claim, tables: Sequence[Mapping[str, Any]]) -> tuple[Finding, 
     }
     title, best = max(others.items(), key=lambda item: min(np.divide(item[1], ours)))
     words = (
-        f"{claim.arm}: nearest comes {title} with {', '.join(f'{value:.2f}' for value in best)}; CAI has "
+        f"{claim.arm}: {title} comes nearest with {', '.join(f'{value:.2f}' for value in best)}; CAI has "
         f"{', '.join(f'{value:.2f}' for value in ours)} ({', '.join(NUMBERS.values())})."
     )
     if not all(np.greater(ours, other).all() for other in others.values()):
@@ -238,8 +243,8 @@ def _alone(claim: Claim, tables: Sequence[Mapping[str, Any]]) -> tuple[Finding, 
 
 
 def _times(claim: Claim, tables: Sequence[Mapping[str, Any]]) -> tuple[Finding, str] | None:
-    """Compared is one number of a detection run, average precision unless it is said, with another, as means over
-    seeds. Reproduced: it is at least that share of it, or so many times as large. Partly: 90 % of that."""
+    """Compares two numbers of a detection run, average precision unless another is named, as means over seeds.
+    Reproduced: the first is at least the claimed share or multiple of the second. Partly: 90 % of that."""
     rows = {str(row["title"]): row for table in tables for row in table.get("sides", {}).get(claim.measure, [])}
     if not {claim.row, claim.reference} <= set(rows):
         return None
@@ -249,15 +254,13 @@ def _times(claim: Claim, tables: Sequence[Mapping[str, Any]]) -> tuple[Finding, 
     ratio = ours / reference if reference else np.inf
     against = f"{reference:.2f} ({claim.reference})"
     words = f"{claim.arm}, {name}: {ours:.2f} ({claim.row}) against {against}, {ratio:.2f} times as much."
-    if ratio >= claim.factor - ROUNDING:
-        return "reproduced", words
-    return ("partly" if ratio >= CLOSE * claim.factor - ROUNDING else "not reproduced"), words
+    return _by_share(ratio, claim.factor), words
 
 
 def _follows(claim: Claim, tables: Sequence[Mapping[str, Any]]) -> tuple[Finding, str] | None:
-    """Compared is CAI in the heat map of a run, which is of one seed, with the label by step and group of episodes, or
-    its mean over steps with what the agent does to the object. Reproduced: their correlation is at least the level.
-    Partly: 90 % of it."""
+    """Compares CAI in the heat map of a run, which shows one seed, with the label by step and group of episodes, or its
+    mean over steps with what the agent does to the object. Reproduced: their correlation is at least the level. Partly:
+    90 % of it."""
     pairs = [table["heat_map"] for table in tables if claim.measure in table.get("heat_map", {})]
     if not pairs:
         return None
@@ -265,14 +268,12 @@ def _follows(claim: Claim, tables: Sequence[Mapping[str, Any]]) -> tuple[Finding
     score = score if other.ndim == 2 else score.mean(0)
     correlation = float(np.corrcoef(score.ravel(), other.ravel())[0, 1])
     words = f"{claim.arm}: the correlation of CAI with {claim.measure} is {correlation:.2f}, one seed."
-    if correlation >= claim.level - ROUNDING:
-        return "reproduced", words
-    return ("partly" if correlation >= CLOSE * claim.level - ROUNDING else "not reproduced"), words
+    return _by_share(correlation, claim.level), words
 
 
 def _uneven(claim: Claim, tables: Sequence[Mapping[str, Any]]) -> tuple[Finding, str] | None:
-    """Compared is how far CAI differs between steps and groups of episodes in the heat map of a run, which is of one
-    seed, by its standard deviation over its mean, with the same of the label. Reproduced: it is so many times as large.
+    """Compares how much CAI varies between steps and groups of episodes in the heat map of a run, which shows one seed,
+    as standard deviation over mean, with the same of the label. Reproduced: it is at least the claimed multiple.
     Partly: it is larger."""
     pairs = [table["heat_map"] for table in tables if {"score", "label"} <= table.get("heat_map", {}).keys()]
     if not pairs or not np.mean(pairs[0]["label"]) > 0:
@@ -284,8 +285,15 @@ def _uneven(claim: Claim, tables: Sequence[Mapping[str, Any]]) -> tuple[Finding,
     return ("partly" if score > label else "not reproduced"), words
 
 
+def _by_share(value: float, claimed: float) -> Finding:
+    """Return the finding on a value that should be at least the claimed one."""
+    if value >= claimed - ROUNDING:
+        return "reproduced"
+    return "partly" if value >= CLOSE * claimed - ROUNDING else "not reproduced"
+
+
 def _with_paper(tables: Sequence[Mapping[str, Any]]) -> Mapping[str, Any] | None:
-    """The table that has numbers of the paper beside CAI's."""
+    """Return the table that has the paper's numbers beside CAI's."""
     for table in tables:
         if any(row["name"] == "cai" and row.get("paper") for row in table.get("detectors", [])):
             return table
@@ -302,9 +310,9 @@ def _cai(table: Mapping[str, Any]) -> Mapping[str, Any]:
 
 
 def judge_tables(claim: Claim, tables: Sequence[Mapping[str, Any]]) -> Verdict:
-    """The verdict on a claim about one run that is no learning curve; undecided where the run does not hold it.
+    """Return the verdict on a claim about tables of one run; undecided where the run lacks them.
 
-    A table has `detectors` and the like as a detection run's summary, `sides` with rows by name, or a `heat_map`.
+    A table has `detectors` and so on as a detection run's summary, `sides` with rows by name, or a `heat_map`.
     """
     found = TABLE_RULES[claim.kind](claim, tables)
     return Verdict(*found, rule_words(claim.kind)) if found else _not_measured(claim, f"{claim.arm}: not measured yet.")
@@ -327,5 +335,5 @@ RULES: dict[str, Callable[..., tuple[Finding, str] | None]] = CURVE_RULES | TABL
 
 
 def claim_from(data: Mapping[str, Any]) -> Claim:
-    """A claim back from JSON."""
+    """Return a claim from JSON."""
     return Claim(**data)

@@ -1,4 +1,4 @@
-"""The numbers of a study's arms in words: cells of tables, each a value and what is said of its spread."""
+"""The numbers of a study's arms as cells of tables: each a value, and its spread in words."""
 
 import math
 from collections.abc import Sequence
@@ -9,20 +9,21 @@ import numpy as np
 from butfor.analysis.arms import ReadArm
 from butfor.analysis.claims import ENOUGH, Curve, overlap
 from butfor.analysis.statistics import (
+    Float,
     area_under_curve,
     curve_summary,
     probability_of_improvement,
     reach_summary,
     speedup,
 )
-from butfor.reporting.charts import Array, Row
 
+Row = dict[str, Any]
 LEVELS = (0.3, 0.6, 0.9, 0.95)
-COMPARED = 0.6  # of success: the level at which the paper tells who is faster
+COMPARED = 0.6  # the level of success at which the paper compares speeds
 
 
 def shown_curves(curve: Curve) -> Row:
-    """The lines and bands of a curve: 95 % intervals, or the range where there are too few seeds for them."""
+    """Return the lines and bands of a curve: 95 % intervals, or the range where there are too few seeds for them."""
     found: Row = {key: np.asarray(values) for key, values in curve_summary(curve.episodes, curve.success).items()}
     if len(curve.success) < ENOUGH:
         low, high = curve.success.min(0), curve.success.max(0)
@@ -31,7 +32,7 @@ def shown_curves(curve: Curve) -> Row:
 
 
 def shared_range(arms: Sequence[ReadArm]) -> tuple[int, int] | None:
-    """The episodes over which areas are compared: those that all finished arms cover, or else all measured ones."""
+    """Return the episodes that all finished arms cover, or else all measured ones: areas are compared there."""
     measured = [arm for arm in arms if arm.curve]
     finished = [arm for arm in measured if arm.state == "finished"]
     grids = [arm.curve.episodes for arm in finished or measured if arm.curve]
@@ -39,15 +40,15 @@ def shared_range(arms: Sequence[ReadArm]) -> tuple[int, int] | None:
     return (first, last) if first < last else None
 
 
-def areas(curve: Curve, ends: tuple[int, int] | None) -> Array | None:
-    """The area under each seed's curve [S] over a range of episodes; None where the curve does not cover it."""
+def areas(curve: Curve, ends: tuple[int, int] | None) -> Float | None:
+    """Return the area under each seed's curve [S] over a range; None where the curve does not cover it."""
     if ends is None or curve.episodes[0] > ends[0] or curve.episodes[-1] < ends[1]:
         return None
     return area_under_curve(curve.episodes, curve.success, ends)
 
 
 def arm_row(arm: ReadArm, baseline: ReadArm | None, ends: tuple[int, int] | None) -> Row:
-    """A row of the table, each cell as a value and what is said of its spread."""
+    """Return an arm's row of the table."""
     curve = arm.curve
     assert curve is not None
     summary, few = shown_curves(curve), len(arm.seeds) < ENOUGH
@@ -78,26 +79,29 @@ def arm_row(arm: ReadArm, baseline: ReadArm | None, ends: tuple[int, int] | None
 
 
 def cell(value: float, low: float, high: float, seeds: int) -> Row:
-    """A number of 0 to 1 with its interval, or its range where there are too few seeds."""
+    """Return a share with its interval, or with its range where there are too few seeds."""
     spread = f"[{low:.2f}, {high:.2f}]" if seeds >= ENOUGH else f"{low:.2f} to {high:.2f}"
     return {"value": f"{value:.2f}", "spread": spread if seeds > 1 else "one seed"}
 
 
 def reach_cell(curve: Curve, level: float) -> Row:
-    """The episodes that the median seed needs to reach a level."""
+    """Return the episodes that the median seed needs to reach a level."""
     reach = reach_summary(curve.episodes, curve.success, level)
-    value, _, spread = reach.words().replace("more than", ">").partition(" episodes")
-    never = {"at": f"{reach.censored} of {reach.seeds} never"} if reach.censored else {}
-    spread = spread.partition("(")[0].strip() if never else spread.strip(" ()")  # an interval, or "one seed"
-    if 1 < reach.seeds < ENOUGH and not reach.is_bound:
-        ends = (min(reach.each), max(reach.each))
-        low, high = (f"{end:,.0f}" if math.isfinite(end) else f"> {reach.limit:,}" for end in ends)
-        spread = f"{low} to {high}"
-    return {"value": value, "spread": spread} | never
+
+    def text(episodes: float) -> str:
+        return f"{episodes:,.0f}" if math.isfinite(episodes) else f"> {reach.limit:,}"
+
+    found: Row = {"value": text(math.inf if reach.is_bound else reach.value), "spread": ""}
+    if not reach.is_bound:
+        few = "one seed" if reach.seeds == 1 else f"{text(min(reach.each))} to {text(max(reach.each))}"
+        found["spread"] = f"[{text(reach.low)}, {text(reach.high)}]" if reach.seeds >= ENOUGH else few
+    if reach.censored:
+        found["at"] = f"{reach.censored} of {reach.seeds} never"
+    return found
 
 
 def times_cell(arm: ReadArm, baseline: ReadArm | None) -> Row:
-    """How many times fewer episodes than the baseline an arm needs to reach the level of the paper's comparisons."""
+    """Return how many times fewer episodes than the baseline an arm needs to reach the compared level."""
     if baseline is None or arm is baseline or arm.curve is None or baseline.curve is None:
         return {"value": "baseline" if arm is baseline else "–", "spread": ""}
     if min(len(arm.seeds), len(baseline.seeds)) < ENOUGH:
@@ -111,7 +115,7 @@ def times_cell(arm: ReadArm, baseline: ReadArm | None) -> Row:
 
 
 def improvement_cell(arm: ReadArm, baseline: ReadArm | None) -> Row:
-    """The probability that a seed of this arm has a larger area than one of the baseline, over the episodes of both."""
+    """Return the probability that a seed of this arm has a larger area than one of the baseline."""
     if baseline is None or arm is baseline or arm.curve is None or baseline.curve is None:
         return {"value": "baseline" if arm is baseline else "–", "spread": ""}
     ends = overlap(arm.curve, baseline.curve)
@@ -125,7 +129,7 @@ def improvement_cell(arm: ReadArm, baseline: ReadArm | None) -> Row:
 
 
 def duration(seconds: Any) -> str:
-    """Seconds as hours, minutes and seconds."""
+    """Return seconds as hours, minutes and seconds."""
     if not isinstance(seconds, int | float) or not math.isfinite(seconds):
         return "–"
     minutes, rest = divmod(round(seconds), 60)
@@ -133,13 +137,13 @@ def duration(seconds: Any) -> str:
 
 
 def noted(arm: ReadArm, key: str) -> list[str]:
-    """What versions.json says of the processes that worked on a run, the first one's first, without repeats."""
+    """Return a value of versions.json in all processes that worked on a run, the first one's first, without repeats."""
     resumed = arm.versions.get("resumed")
     records = [arm.versions, *(resumed if isinstance(resumed, list) else [])]
     return list(dict.fromkeys(str(one[key]) for one in records if isinstance(one, dict) and one.get(key)))
 
 
 def seconds_of(arm: ReadArm) -> Any:
-    """How long an arm's run took."""
+    """Return how many seconds an arm's run took."""
     held = arm.summary.get("seconds")
     return held.get("total") if isinstance(held, dict) else arm.versions.get("seconds")

@@ -14,7 +14,7 @@ from butfor.runs.files import load_checkpoint, save_checkpoint
 
 KEPT = 2
 NAME = re.compile(r"\d{8,}-\d{4,}-[0-9a-f]{16}\.pt")  # episode, serial number, digest
-PART = re.compile(r".*\.(\d{1,7})\.part")  # of the process with this number
+PART = re.compile(r".*\.\d{1,7}\.part")  # with the number of a process
 
 
 def save_checkpoint_in(folder: Path, episode: int, state: Mapping[str, Any]) -> Path:
@@ -36,8 +36,9 @@ def save_checkpoint_in(folder: Path, episode: int, state: Mapping[str, Any]) -> 
         ) from error
     for old in earlier[KEPT - 1 :]:
         old.unlink(missing_ok=True)
-    for each in (place, folder):
-        _remove_stale_parts(each)
+    for path_left in place.glob("*.part"):  # by a killed process: the run is locked, so no other one writes here
+        if PART.fullmatch(path_left.name):
+            path_left.unlink(missing_ok=True)
     return path
 
 
@@ -101,25 +102,6 @@ def _load_whole(path: Path) -> dict[str, Any]:
     if not path.stem.endswith(_digest(path)):
         raise ValueError(f"{path} is damaged: its content does not match its name.")
     return load_checkpoint(path)
-
-
-def _remove_stale_parts(place: Path) -> None:
-    """Remove the partial files of killed processes, one of which may have had this process's id."""
-    for path in place.iterdir():
-        part = PART.fullmatch(path.name)
-        if part and (int(part[1]) == os.getpid() or not _is_running(int(part[1]))):
-            path.unlink(missing_ok=True)
-
-
-def _is_running(process: int) -> bool:
-    """Whether a process exists."""
-    try:
-        os.kill(process, 0)  # signal 0 only tests
-    except ProcessLookupError:
-        return False
-    except PermissionError:  # of another user
-        pass
-    return True
 
 
 def _check_loadable(value: Any, name: str) -> None:

@@ -150,6 +150,13 @@ def read_arrays(path: Path | str) -> dict[str, Array]:
         raise ValueError(f"{path} cannot be read ({error}). {RESTORE}") from error
 
 
+def read_optional(path: Path) -> Any:
+    """Return the arrays of an .npz file or the object of a JSON file, or None where there is no such file."""
+    if not path.is_file():
+        return None
+    return read_arrays(path) if path.suffix == ".npz" else read_object(path)
+
+
 @contextmanager
 def expected_form(path: Path | str) -> Iterator[None]:
     """Turn errors about the content of a file or folder into one sentence that names it."""
