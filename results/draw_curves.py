@@ -1,7 +1,7 @@
-"""Draws the success curves of training runs as one SVG: python results/draw_curves.py OUT TITLE LABEL=RUN ...
+"""Draw the success curves of training runs as one SVG: python results/draw_curves.py OUT TITLE LABEL=RUN ...
 
-Lines are means over seeds, bands one standard deviation to each side, as in the paper's figures; with --intervals they
-are the 95 % intervals of intervals.py. --last and --top cut the axes off.
+Lines are means over seeds, bands one standard deviation to each side, as in the paper's figures. With --intervals, they
+are the 95 % intervals of intervals.py. --last and --top limit the axes.
 """
 
 import argparse
@@ -9,12 +9,12 @@ from pathlib import Path
 
 from intervals import interval, read_runs
 
-COLOURS = ["#0072b2", "#d55e00", "#009e73", "#cc79a7", "#56b4e9", "#e69f00"]  # told apart by the colour-blind, too
+COLOURS = ["#0072b2", "#d55e00", "#009e73", "#cc79a7", "#56b4e9", "#e69f00"]  # safe for colour-blind readers
 WIDTH, HEIGHT, LEFT, RIGHT, TOP, BOTTOM = 640, 360, 52, 24, 40, 44
 
 
 def main(out: str, title: str, runs: list[str], intervals: bool, last: int | None, top: float) -> None:
-    """Reads each run's metrics and writes the figure."""
+    """Read each run's metrics and write the figure."""
     curves = read_runs(runs, last)
     end = max(max(curve) for curve in curves.values())
 

@@ -6,33 +6,32 @@ Below it, for each column, the pairs of runs whose intervals do not overlap.
 """
 
 import argparse
-import json
 from itertools import combinations
-from pathlib import Path
 
 import numpy as np
 from numpy.typing import NDArray
 from scipy.stats import bootstrap
 
-FEWEST = 5  # seeds; with fewer, resampling says nothing, and the range of the seeds is given
+from butfor.runs import read_curves
+
+FEWEST = 5  # seeds; with fewer, the range of the seeds is given instead of an interval
 
 Curve = dict[int, NDArray[np.float64]]
 """The success of each seed, by the number of episodes."""
 
 
 def read_runs(runs: list[str], last: int | None = None) -> dict[str, Curve]:
-    """The curves of LABEL=RUN ..., by label, from each run's metrics; up to `last` episodes."""
+    """Return the curves of LABEL=RUN ... by label, up to `last` episodes."""
     curves: dict[str, Curve] = {}
     for label, _, folder in (run.partition("=") for run in runs):
-        lines = (Path(folder) / "metrics.jsonl").read_text().splitlines()
-        rows = sorted((row["episode"], row["seed"], row["success"]) for row in map(json.loads, lines))
-        episodes = sorted({episode for episode, _, _ in rows if last is None or episode <= last})
-        curves[label] = {e: np.array([success for episode, _, success in rows if episode == e]) for e in episodes}
+        episodes, _, found = read_curves(folder, ("success",))
+        shown = [place for place, episode in enumerate(episodes) if last is None or episode <= last]
+        curves[label] = {int(episodes[place]): found["success"][:, place] for place in shown}
     return curves
 
 
 def interval(success: NDArray[np.float64]) -> tuple[float, float]:
-    """The 95 % interval of the mean over seeds (BCa bootstrap, 10,000 resamples); lowest and highest of very few."""
+    """Return the 95 % interval of the mean over seeds (BCa bootstrap, 10,000 resamples), or the range of few seeds."""
     if len(success) < FEWEST or np.ptp(success) == 0:
         return float(success.min()), float(success.max())
     bounds = bootstrap((success,), np.mean, n_resamples=10_000, rng=np.random.default_rng(0)).confidence_interval
@@ -40,7 +39,7 @@ def interval(success: NDArray[np.float64]) -> tuple[float, float]:
 
 
 def main(runs: list[str], last: int | None) -> None:
-    """Prints the table and the pairs."""
+    """Print the table and the pairs."""
     curves = read_runs(runs, last)
     columns = sorted({episode for curve in curves.values() for episode in curve})
     bounds = {(label, e): interval(values) for label, curve in curves.items() for e, values in curve.items()}

@@ -1,4 +1,4 @@
-"""Tells which run of results/training belongs to which arm of a study, and writes docs/results.md from them:
+"""Record which run of results/training belongs to which arm of a study, and write docs/results.md from them:
 
 python results/name_studies.py
 """
@@ -46,7 +46,7 @@ RUNS: dict[str, dict[str, str]] = {
 
 
 def main() -> None:
-    """Writes results/studies/*.json and the page."""
+    """Write results/studies/*.json and the page."""
     for name in STUDIES:
         path = write_study(make_study(name), RESULTS, "paper")
         record = read_json(path) | {"command": ""}  # each run has its own

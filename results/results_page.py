@@ -1,4 +1,4 @@
-"""docs/results.md from result files: what of the paper's claims holds, what does not, and what has not been run."""
+"""Write docs/results.md from result files: which claims of the paper hold, which do not, and what has not been run."""
 
 import os
 import shlex
@@ -11,7 +11,7 @@ import numpy as np
 
 from butfor.analysis.arms import SMALL, ReadArm, ReadStudy, count_words, read_study, study_names
 from butfor.analysis.claims import ENOUGH, Claim
-from butfor.analysis.detection_runs import METRICS, read_optional, side_rows
+from butfor.analysis.detection_runs import METRICS, side_rows
 from butfor.analysis.rows import (
     COMPARED,
     LEVELS,
@@ -26,6 +26,7 @@ from butfor.analysis.rows import (
 from butfor.reporting.charts import Row
 from butfor.reporting.page import write_page
 from butfor.reporting.study_page import shown_by, study_tables
+from butfor.runs.reading import read_optional
 
 SIDES = {  # side questions of a detection run, by title
     "helps": "What helps",
@@ -39,20 +40,24 @@ KINDS = {  # of claims
     "faster": "is faster than another",
     "better": "is better than another",
     "on par": "is on par with another",
-    "detects": "detects as well as the paper's",
-    "alone": "alone detects",
-    "times": "has a number that is so many times another",
-    "follows": "goes with something over training",
-    "uneven": "has scores that differ more than the label",
+    "detects": "detects as well as in the paper",
+    "alone": "has the only detector that is reliable",
+    "times": "has a number that is a multiple of another",
+    "follows": "has scores that correlate with something over training",
+    "uneven": "has scores that vary more than the label",
 }
 INTRODUCTION = """# What reproduces and what does not
 
 Written from the files in `{results}` by `results_page.write_results_page`; change those, not this page.
-Verdicts follow [rules](#how-verdicts-are-decided); *undecided* means that what was run cannot tell. Numbers in brackets
-are 95 % bootstrap intervals over seeds; with fewer than {enough} seeds there are none, and "a to b" is the range over
-seeds. Success is the mean over seeds at the last evaluation, with the standard deviation after ±, and IQM their
-interquartile mean; episodes to reach a level are those of the median seed, and "times fewer" is their ratio at
-{compared:.0%}, a lower bound (>) where the slower arm was never there.
+
+| on this page | means |
+|---|---|
+| verdict | follows from [rules](#how-verdicts-are-decided); *undecided*: the runs so far cannot decide it |
+| [a, b] | 95 % bootstrap interval over seeds |
+| a to b | range over seeds, where there are fewer than {enough} |
+| success | mean over seeds at the last evaluation ± standard deviation; IQM: interquartile mean |
+| episodes to a level | those of the median seed |
+| times fewer | ratio of these episodes at {compared:.0%}; a lower bound (>) where the slower arm never reaches it |
 """
 
 
@@ -69,7 +74,7 @@ def write_results_page(results: Path, page: Path) -> Path:
                  f"**{verdict.verdict}**") for s, claim, verdict, _ in measured]  # fmt: skip
         waiting = len(claims) - len(measured)
         parts.append("## In short\n\n" + table(("study", "the paper's claim", "here"), rows))
-        parts += [f"{waiting} further claims wait for runs that have not been made.\n"] if waiting else []
+        parts += [f"{waiting} further claims need runs that have not been made.\n"] if waiting else []
     parts += [section(study, page.parent) for study in shown]
     parts.append(missing(studies))
     if rules := {claim.kind: " ".join(verdict.rule.split()) for _, claim, verdict, _ in claims}:
@@ -79,20 +84,20 @@ def write_results_page(results: Path, page: Path) -> Path:
 
 
 def compared(claim: Claim) -> str:
-    """The arms of a claim, in brackets."""
+    """Return the arms of a claim, in brackets."""
     return f" ({clean(claim.arm)}{f' against {clean(claim.than)}' if claim.than else ''})"
 
 
 def section(study: ReadStudy, folder: Path) -> str:
-    """One study: what it is about, verdicts, and the numbers of its arms."""
+    """Return the section of a study: what it is about, verdicts, and the numbers of its arms."""
     parts = [f"## {clean(study.title)}\n"]
     parts += [f"{clean(study.about)}\n"] if study.about else []
     parts += [f"**{SMALL}**\n"] if study.size == "small" else []
     for claim, verdict, weak in study.verdicts:
-        mind = f" Mind: {clean('; '.join(weak))}." if weak else ""
+        note = f" Note: {clean('; '.join(weak))}." if weak else ""
         parts.append(
             f"- **{verdict.verdict[0].upper()}{verdict.verdict[1:]}**: {clean(claim.words)}{compared(claim)}\n"
-            f"  {clean(verdict.words)}{mind}"
+            f"  {clean(verdict.words)}{note}"
         )
     parts += [""] if study.verdicts else []
     measured, ends = [arm for arm in study.arms if arm.curve], shared_range(study.arms)
@@ -111,7 +116,7 @@ def section(study: ReadStudy, folder: Path) -> str:
 
 
 def curve_table(measured: list[ReadArm], baseline: ReadArm | None, ends: tuple[int, int] | None, folder: Path) -> str:
-    """The numbers of the training arms of a study."""
+    """Return the numbers of the training arms of a study."""
     head = ["arm", "seeds", "success", *(f"episodes to {100 * level:g} %" for level in LEVELS), "area"]
     if baseline:
         head += [f"times fewer than {clean(baseline.label)}", f"better than {clean(baseline.label)}"]
@@ -129,21 +134,23 @@ def curve_table(measured: list[ReadArm], baseline: ReadArm | None, ends: tuple[i
 
 
 def played_words(arms: list[ReadArm]) -> str:
-    """How the runs were played where the paper's were not: faster, and judged by fewer episodes."""
+    """Return where the runs differ from the paper's: environments in parallel, overlap, episodes of an evaluation."""
     settings = [arm.config["config"] for arm in arms]
     overlaps = {" and ".join(map(str, one.get("overlap") or ())) or "nothing" for one in settings}
-    worlds, evaluated = ({int(one.get(key) or 0) for one in settings} for key in ("num_envs", "evaluation_episodes"))
-    counts, judged = (" or ".join(map(str, sorted(found - {0}))) for found in (worlds, evaluated))
+    counts, judged = (
+        " or ".join(map(str, sorted({int(one.get(key) or 0) for one in settings} - {0})))
+        for key in ("num_envs", "evaluation_episodes")
+    )
     if not counts or not judged:
         return ""
     return (
         f"Each seed plays {counts} episodes at once (the paper: one); overlapped: {' or '.join(sorted(overlaps))} (the "
-        f"paper: nothing); an evaluation is {judged} episodes a seed. "
+        f"paper: nothing); an evaluation is {judged} episodes per seed. "
     )
 
 
 def behaviour_table(arm: ReadArm, folder: Path) -> str:
-    """How often the object was moved, lifted and held at each evaluation: shares of the steps, mean over seeds."""
+    """Return how often the object was moved, lifted and held at each evaluation, as mean shares of the steps."""
     episodes, columns = next(iter(arm.behaviour.values())).episodes, []
     for shown in map(shown_curves, arm.behaviour.values()):
         numbers = zip(shown["mean"], shown["mean_low"], shown["mean_high"], strict=True)
@@ -154,14 +161,14 @@ def behaviour_table(arm: ReadArm, folder: Path) -> str:
 
 
 def cell_text(cell: Row) -> str:
-    """A cell in one line: 0.97 [0.96, 0.98] (at 3,000)."""
+    """Return a cell in one line: 0.97 [0.96, 0.98] (at 3,000)."""
     spread = str(cell["spread"])
     parts = [cell["value"], f"({spread})" if " to " in spread else spread, f"({cell['at']})" if cell.get("at") else ""]
     return clean(" ".join(part for part in parts if part))
 
 
 def detection_tables(study: str, arm: ReadArm, folder: Path) -> list[str]:
-    """What a study shows of a detection run: the tables that belong to it, and side questions."""
+    """Return what a study shows of a detection run: the tables that belong to it, and side questions."""
     parts = []
     for one in study_tables(study, arm.summary):
         share = (
@@ -188,7 +195,7 @@ def detection_tables(study: str, arm: ReadArm, folder: Path) -> list[str]:
 
 
 def detector_table(detectors: list[dict[str, Any]]) -> str:
-    """Detectors of a detection run beside the paper's numbers."""
+    """Return the detectors of a detection run beside the paper's numbers."""
     head = ["detector", *(name for metric in ("AUC", "average precision", "best F1") for name in (metric, "paper"))]
     rows = []
     for row in detectors:
@@ -202,8 +209,10 @@ def detector_table(detectors: list[dict[str, Any]]) -> str:
 
 
 def missing(studies: list[ReadStudy]) -> str:
-    """The arms that have not been run, not to their end, or not for long enough, with the command and what it costs."""
-    lines, cost, options = [], episode_cost(studies), common_options(studies)
+    """Return the arms that have not been run, are unfinished or too short, with the command and how long it takes."""
+    lines = []
+    cost = episode_cost(studies)
+    options = common_options(studies)
     for study in studies:
         absent, short = [arm for arm in study.arms if arm.state == "not run"], too_short(study)
         for arm in study.arms:
@@ -215,17 +224,17 @@ def missing(studies: list[ReadStudy]) -> str:
             lines.append(f"- {clean(study.title)}: {names} {have} not been run. {price(study, absent, cost, options)}")
         if short:
             names = ", ".join(f"**{clean(arm.label)}** ({last:,} of {arm.asked[1]:,})" for arm, last in short)
-            longer = f"what is undecided would take more of the paper's episodes: {names}"
+            longer = f"undecided claims need more of the paper's episodes: {names}"
             words = price(study, [arm for arm, _ in short], cost, options)
             lines.append(f"- {clean(study.title)}: {longer}. {words}")
     if cost and lines:
-        seconds = f"{cost:.2f} s an episode of ten seeds, the median of the runs on this page"
-        lines.append(f"\nTimes are for one run after another at {seconds}, most of which had others beside them.")
-    return "\n".join(["## What has not been run, or not to its end\n", *(lines or ["Nothing is missing."]), ""])
+        seconds = f"{cost:.2f} s per episode of ten seeds, the median of the runs on this page"
+        lines.append(f"\nTimes are for one run after another at {seconds}, most of which ran beside others.")
+    return "\n".join(["## Missing and unfinished runs\n", *(lines or ["Nothing is missing."]), ""])
 
 
 def too_short(study: ReadStudy) -> list[tuple[ReadArm, int]]:
-    """The measured arms of undecided claims that were played for less than the paper's, and up to which episode."""
+    """Return the measured arms of undecided claims that are shorter than the paper's, and their last episode."""
     undecided = [claim for claim, found, _ in study.verdicts if found.verdict == "undecided" and found.measured]
     asked = {label for claim in undecided for label in (claim.arm, claim.than)}
     lasts = [(arm, int(arm.curve.episodes[-1])) for arm in study.arms if arm.label in asked and arm.curve]
@@ -235,7 +244,7 @@ def too_short(study: ReadStudy) -> list[tuple[ReadArm, int]]:
 def price(
     study: ReadStudy, arms: list[ReadArm], cost: float | None, options: list[str], episodes: int | None = None
 ) -> str:
-    """The command that runs these arms from their beginning, for so many episodes or the study's, and its time."""
+    """Return the command that runs these arms, for so many episodes or the study's, and how long it takes."""
     counts = [episodes or arm.asked[1] for arm in arms if arm.kind == "training"]
     words = [f"{count_words(len(arms), 'run')}, about {duration(cost * sum(counts))}:"] if cost and any(counts) else []
     command = ["butfor", "study", "run", study.name.removesuffix("-small"), *(options if counts else [])]
@@ -249,18 +258,18 @@ def price(
 
 
 def common_options(studies: list[ReadStudy]) -> list[str]:
-    """How most of the training runs on the page were played, as options of `butfor study run`."""
+    """Return the options of `butfor study run` with which most of the training runs were made."""
     settings = [arm.config["config"] for study in studies for arm in study.arms if arm.curve]
-    worlds = Counter(int(one.get("num_envs") or 1) for one in settings).most_common(1)
+    envs = Counter(int(one.get("num_envs") or 1) for one in settings).most_common(1)
     overlap = Counter(
         tuple(one.get("overlap") or ()) for one in settings if one.get("use") and one.get("signal", "cai") == "cai"
     ).most_common(1)
-    options = ["--num-envs", str(worlds[0][0])] if worlds and worlds[0][0] > 1 else []
+    options = ["--num-envs", str(envs[0][0])] if envs and envs[0][0] > 1 else []
     return options + (["--overlap", *overlap[0][0]] if overlap and overlap[0][0] else [])
 
 
 def episode_cost(studies: list[ReadStudy]) -> float | None:
-    """Seconds that an episode of ten seeds took, evaluation and start-up included: the median of all long runs."""
+    """Return the seconds per episode of ten seeds, evaluation and start-up included: the median of all long runs."""
     costs = {}
     for arm in (arm for study in studies for arm in study.arms):
         seconds, played = seconds_of(arm), arm.summary.get("played")
@@ -270,28 +279,28 @@ def episode_cost(studies: list[ReadStudy]) -> float | None:
 
 
 def table(head: Any, rows: Any) -> str:
-    """A Markdown table."""
+    """Return a Markdown table."""
     lines = [f"| {' | '.join(row)} |" for row in [head, *rows]]
     return "\n".join([lines[0], "|---" * len(head) + "|", *lines[1:], ""])
 
 
 def linked(arm: ReadArm, folder: Path) -> str:
-    """An arm's name with a link to its files."""
+    """Return an arm's name with a link to its files."""
     return f"{clean(arm.label)} ([files]({quote(relative(arm.folder, folder))}))"
 
 
 def relative(path: Path, folder: Path) -> str:
-    """A path as seen from a folder."""
+    """Return a path relative to a folder."""
     return Path(os.path.relpath(path, folder)).as_posix()
 
 
 def anchor(title: str) -> str:
-    """The name of a heading's anchor, as GitHub makes it."""
+    """Return the name of a heading's anchor, as GitHub makes it."""
     return "".join(sign for sign in title.lower().replace(" ", "-") if sign.isalnum() or sign in "-_")
 
 
 def clean(text: Any) -> str:
-    """Text that Markdown shows as it is, on one line."""
+    """Return text that Markdown shows unchanged, on one line."""
     words = " ".join(str(text).split())
     for sign in ("\\", "|", "*", "_", "`"):
         words = words.replace(sign, f"\\{sign}")

@@ -227,15 +227,15 @@ def image(folder: Path, name: str) -> tuple[str, bytes]:
 
 
 def film(entry: dict[str, Any]) -> Row:
-    """Return an episode of the pictures: score [S, T], events as (name, [T]), and the name of a frame per step."""
+    """Return an episode of the pictures: score [S, T], events by name [T], and the name of a frame per step."""
     score = finite_array(entry["score"], None, None)
     steps = score.shape[1]
     names = {"heuristic": "heuristic", "contact": "contact", "label": "influence"}
-    events = [
-        (name, finite_array(entry[key], steps) != 0)
+    events = {
+        name: finite_array(entry[key], steps) != 0
         for key, name in names.items()
         if key == "label" or entry.get(key) is not None
-    ]
+    }
     if len(entry["frames"]) not in (steps, steps + 1):
         raise ValueError(f"{len(entry['frames'])} frames for {steps} steps")
     title = f"Episode {int(entry['episode'])}: {entry['title']}"

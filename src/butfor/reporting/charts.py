@@ -19,7 +19,6 @@ if TYPE_CHECKING:
 
 Array = NDArray[Any]
 Row = dict[str, Any]
-Track = tuple[str, Array, str, str]  # name, values over the steps, colour, dash or symbol
 POINTS = 400  # of a curve: more are not visible and make the page larger
 # The palette of Okabe and Ito, which colour-blind readers can tell apart.
 INK, GREY, WHITE = "#222222", "#808080", "#FFFFFF"
@@ -169,11 +168,6 @@ def detector_look(name: str) -> dict[str, Any]:
 def line_look(place: int) -> dict[str, Any]:
     """Colour, dash and symbol of the line at a place in a chart."""
     return _look(LINE_STYLES[place % len(LINE_STYLES)])
-
-
-def look(name: str, place: int | None = None) -> dict[str, Any]:
-    """The look of a detector, or of the line at a place."""
-    return detector_look(name) if place is None else line_look(place)
 
 
 def arm_look(place: int, count: int) -> dict[str, Any]:

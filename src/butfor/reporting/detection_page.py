@@ -281,15 +281,10 @@ def film_figures(films: list[Row], title: str, thresholds: list[float], cursor: 
     top = 1.08 * max([threshold, *(float(film["score"].max()) for film in films)])
     figures = []
     for film in films:
-        events = events_of(film)
+        events = film["events"]
         panels = charts.episode_charts(title, film["score"], events, events["influence"], top, threshold)
         figures.append(draw(*panels, heights=(0.68, 0.32), cursor=cursor))
     return figures
-
-
-def events_of(film: Row) -> dict[str, Array]:
-    """The events of a film by name, each [T]; the last is the influence."""
-    return {name: happened for name, happened, *_ in film["events"]}
 
 
 def embed_images(folder: Path, names: list[str]) -> list[str]:
@@ -310,7 +305,7 @@ def show_pictures(run: DetectionRun) -> tuple[dict[str, Any] | None, Figures]:
             "title": film["title"],
             "length": film["length"],
             "frames": embed_images(run.folder / "pictures", film["frames"]),
-            "events": {name: happened.tolist() for name, happened in events_of(film).items()},
+            "events": {name: happened.tolist() for name, happened in film["events"].items()},
             "score": plain(film["score"].mean(0)),
             "figure": figure,
         }

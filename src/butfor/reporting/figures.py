@@ -9,9 +9,7 @@ import numpy as np
 
 from butfor.analysis.arms import BEHAVIOUR, ReadArm, read_heat_map, read_run_folder, read_study
 from butfor.analysis.detection_runs import (
-    AGAIN,
     MAPS,
-    expected_form,
     image,
     read_diagnosis,
     read_others,
@@ -20,9 +18,9 @@ from butfor.analysis.detection_runs import (
 )
 from butfor.reporting import charts
 from butfor.reporting.charts import Row
-from butfor.reporting.detection_page import DetectionRun, events_of, read_detection_run
+from butfor.reporting.detection_page import DetectionRun, read_detection_run
 from butfor.reporting.matplotlib_renderer import COLUMN, FRAMES, PAGE, decode_image, draw, draw_film, save_figures
-from butfor.runs.reading import read_run
+from butfor.runs.reading import expected_form, read_run
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
@@ -141,7 +139,7 @@ def draw_decisions(groups: list[Row]) -> "Figure":
 
 def draw_episode(folder: Path, film: Row, top: float) -> "Figure":
     """Frames of an episode over its CAI; influence is shaded, other events are marked below."""
-    marks = events_of(film)
+    marks = dict(film["events"])
     influenced = marks.pop("influence")
     panels = charts.episode_charts("CAI (nats)", film["score"], marks, influenced, top)
     count = min(FRAMES, film["length"])
@@ -155,7 +153,7 @@ def draw_episode(folder: Path, film: Row, top: float) -> "Figure":
         try:
             frames.append(decode_image(kind, content))
         except ValueError as error:
-            raise ValueError(f"{folder / name} is not a valid image ({error}). {AGAIN}") from error
+            raise ValueError(f"{folder / name} is not a valid image ({error}). Run `butfor detect` again.") from error
     return draw_film(film["title"], frames, *panels)
 
 

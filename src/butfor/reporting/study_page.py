@@ -11,7 +11,6 @@ import numpy as np
 
 from butfor.analysis.arms import (
     BEHAVIOUR,
-    HEAT_AGAIN,
     SMALL,
     ReadArm,
     ReadStudy,
@@ -25,11 +24,7 @@ from butfor.analysis.arms import (
 from butfor.analysis.claims import ENOUGH
 from butfor.analysis.detection_runs import (
     detector_rows,
-    expected_form,
     image,
-    numbers,
-    read,
-    read_optional,
     read_others,
     read_pictures,
     scores_file,
@@ -49,6 +44,7 @@ from butfor.analysis.statistics import episodes_to_reach, export_rliable
 from butfor.reporting.charts import Row, arm_look, detector_chart, heat_chart, learning_chart
 from butfor.reporting.detection_page import Figures, embed_images, film_figures, show_studies
 from butfor.reporting.page import data_address, render_page, write_page
+from butfor.runs.reading import expected_form, finite_array, read_arrays, read_metrics, read_optional
 from butfor.reporting.plotly_renderer import draw
 
 MOST_BYTES = 3 * 2**20  # bytes: a larger film is linked, not embedded
@@ -257,8 +253,8 @@ def draw_heat_maps(arm: ReadArm, place: int) -> Figures:
 def describe_heat_map(arm: ReadArm) -> Row:
     """The seed of a heat map and the numbers of its episodes; files of earlier versions do not contain all of them."""
     path = arm.folder / "heatmap.npz"
-    held = read(path, HEAT_AGAIN)
-    with expected_form(path, HEAT_AGAIN):
+    held = read_arrays(path)
+    with expected_form(path):
         seed = int(held["seed"]) if "seed" in held else arm.seeds[0] if arm.seeds else None
         groups = [
             number_range(int(held[key].min()), int(held[key].max())) if key in held else ""
@@ -431,9 +427,9 @@ def add_films(folder: Path, part: Row, shown: Shown) -> Figures:
                 f"at its end if its environment can be drawn, nor figures ({DRAW})."
             )
         return {}
-    metrics = read(folder / "metrics.jsonl")
+    metrics = read_metrics(folder)
     with expected_form(folder / "metrics.jsonl"):
-        thresholds = numbers(thresholds_of(metrics, "cai"), None).tolist()
+        thresholds = finite_array(thresholds_of(metrics, "cai"), None).tolist()
     figures: Figures = {}
     for film, figure in zip(view["films"], film_figures(view["films"], "CAI", thresholds), strict=True):
         count = min(STRIP_FRAMES, film["length"])
@@ -448,5 +444,5 @@ def add_films(folder: Path, part: Row, shown: Shown) -> Figures:
 def drawn_before(folder: Path, pattern: str) -> list[Row]:
     """Figures for papers in a run folder, as data addresses."""
     paths = sorted((folder / "figures").glob(pattern))
-    with expected_form(folder / "figures", "Draw them again."):
+    with expected_form(folder / "figures"):
         return [{"name": path.stem, "data": data_address(*image(path.parent, path.name))} for path in paths]
