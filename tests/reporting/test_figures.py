@@ -242,7 +242,7 @@ def test_a_timeline_shows_frames_over_their_steps(run: Path, drawn: dict[str, Fi
 def test_few_steps_give_few_frames(run: Path) -> None:
     film: Any = report_reading.read_pictures(run)
     film = film["films"][1] | {"length": 3, "score": np.array([[0.0, 1.0, 0.5]])}
-    film["events"] = [(name, happened[:3], *look) for name, happened, *look in film["events"]]
+    film["events"] = {name: happened[:3] for name, happened in film["events"].items()}
     _, middle, strip = figures.draw_episode(run / "pictures", film, 1.0).axes
     assert [shown.get_extent()[:2] for shown in strip.images] == [
         pytest.approx((step - 0.144, step + 0.144)) for step in range(3)

@@ -44,8 +44,8 @@ from butfor.analysis.statistics import episodes_to_reach, export_rliable
 from butfor.reporting.charts import Row, arm_look, detector_chart, heat_chart, learning_chart
 from butfor.reporting.detection_page import Figures, embed_images, film_figures, show_studies
 from butfor.reporting.page import data_address, render_page, write_page
-from butfor.runs.reading import expected_form, finite_array, read_arrays, read_metrics, read_optional
 from butfor.reporting.plotly_renderer import draw
+from butfor.runs.reading import expected_form, finite_array, read_arrays, read_metrics, read_optional
 
 MOST_BYTES = 3 * 2**20  # bytes: a larger film is linked, not embedded
 PNG = b"\x89PNG\r\n\x1a\n"
