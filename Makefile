@@ -38,7 +38,7 @@ bench: $(INSTALLED)  ## run every benchmark in turn
 
 clean:  ## remove .venv, build output and caches; runs/ stays
 	@rm -rf .venv build dist docs/_build .pytest_cache .mypy_cache .ruff_cache .hypothesis
-	@find src tests benchmarks -name __pycache__ -type d -prune -exec rm -rf {} + 2>/dev/null || true
+	@find src tests benchmarks tools -name __pycache__ -type d -prune -exec rm -rf {} + 2>/dev/null || true
 
 # An environment that cannot run pip (half made, or its Python is gone) is made anew.
 $(INSTALLED): pyproject.toml constraints.txt

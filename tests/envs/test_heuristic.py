@@ -2,20 +2,17 @@ import re
 import subprocess
 import sys
 from importlib import resources
-from pathlib import Path
 from typing import Any
 
-import gymnasium
-import gymnasium_robotics
 import numpy as np
 import numpy.typing as npt
 import pytest
 
-from butfor.envs import fix_gymnasium_robotics, heuristic
+from butfor.envs import heuristic
 from butfor.envs.experts import pick_and_place, scripted_action
 from butfor.envs.fetch import FetchVectorEnv
 from butfor.envs.fetch_model import TASKS, build
-from butfor.envs.heuristic import all_targets, build_table, heuristic_label, load_table, save_table, semi_axes
+from butfor.envs.heuristic import heuristic_label, load_table, semi_axes
 
 Floats = npt.NDArray[np.float64]
 START, MOVEMENT = load_table()
@@ -35,55 +32,6 @@ def axes_by_hand(row: int, opening: float) -> Floats:
     """movement + finger half sizes + object half size + (0, opening, 0.02)."""
     x, y, z = MOVEMENT[row]
     return np.array([x + 0.0135 + 0.025, y + 0.007 + 0.025 + opening, z + 0.0385 + 0.025 + 0.02])
-
-
-def test_sampled_rows_can_be_rebuilt() -> None:
-    """40 rows, the first among them, to half a unit of the file; and the targets are those of the paper."""
-    targets = all_targets()
-    assert len(targets) == len(START) == len(MOVEMENT) == 1 + 20**3 + 50**3 == 133_001
-    assert np.abs(targets[0] - [1.3418, 0.7491, 0.5347]).max() < 1e-4  # initial gripper of gymnasium-robotics v4
-    for grid, low, high, points in [
-        (targets[1:8001], [0.5, 0.0, 0.05], [1.55, 1.4, 1.0], 20),
-        (targets[8001:], [1.1, 0.5, 0.4], [1.5, 1.0, 0.9], 50),
-    ]:
-        assert len(np.unique(grid.round(9), axis=0)) == points**3
-        for axis in range(3):
-            assert np.allclose(np.unique(grid[:, axis].round(9)), np.linspace(low[axis], high[axis], points))
-    generator = np.random.default_rng(0)
-    rows = np.concatenate([[0], generator.integers(1, 8001, 15), generator.integers(8001, 133_001, 24)])
-    told: list[tuple[int, int]] = []
-    start, movement = build_table(targets[rows], threads=1, progress=lambda done, total: told.append((done, total)))
-    assert told == [(40, 40)]
-    assert np.abs(start - START[rows]).max() < 2.5e-5 + 1e-6
-    assert np.abs(movement - MOVEMENT[rows]).max() < 1e-6 + 1e-6
-
-
-def test_rows_equal_gymnasium_robotics_reach(monkeypatch: pytest.MonkeyPatch) -> None:
-    """The paper's procedure step by step in FetchReach-v4, resetting for each action, for near and far targets."""
-    gymnasium.register_envs(gymnasium_robotics)
-    fix_gymnasium_robotics()
-    world: Any = gymnasium.make("FetchReach-v4").unwrapped
-    targets = np.array([[1.3, 0.7, 0.5], [0.6, 0.1, 0.1], [1.55, 1.4, 1.0]])
-
-    def settle(target: Floats) -> Floats:
-        world.reset(seed=0)
-        world._utils.set_mocap_pos(world.model, world.data, "robot0:mocap", target)
-        world._utils.set_mocap_quat(world.model, world.data, "robot0:mocap", np.array([1.0, 0.0, 1.0, 0.0]))
-        for _ in range(15):
-            world._mujoco_step(None)
-        return np.array(world._utils.get_site_xpos(world.model, world.data, "robot0:grip"))
-
-    monkeypatch.setattr(heuristic, "CHUNK", 2)  # the last chunk is shorter
-    start, movement = build_table(targets, threads=2)
-    for row, target in enumerate(targets):
-        assert np.abs(settle(target) - start[row]).max() <= 1e-12
-        ways = []
-        for axis, sign in [(axis, sign) for axis in range(3) for sign in (1, -1)]:
-            settle(target)
-            action = np.zeros(4, dtype=np.float32)
-            action[axis] = sign
-            ways.append(np.abs(world.step(action)[0]["observation"][:3] - start[row]))
-        assert np.abs(np.max(ways, axis=0) - movement[row]).max() <= 1e-12
 
 
 def test_typical_semi_axes() -> None:
@@ -167,23 +115,20 @@ def test_contact_overrides() -> None:
 
 def test_wrong_input_is_refused() -> None:
     good = observations(START[:4], START[:4])
-    with pytest.raises(ValueError, match=r"shape \(4, 24\) and 0 numbers that are not finite; expected .*25 or more"):
+    with pytest.raises(ValueError, match=r"\(4, 24\)"):
         heuristic_label(good[:, :24])
     with pytest.raises(ValueError, match=r"shape \(\)"):
         heuristic_label(1.0)
     bad = good.copy()
     bad[2, 0] = np.nan
-    with pytest.raises(ValueError, match="1 numbers that are not finite"):
+    with pytest.raises(ValueError, match=r"\b1 values"):
         heuristic_label(bad)
     for contact in (np.zeros(3, dtype=bool), np.zeros(4), np.zeros((4, 1), dtype=bool)):
-        with pytest.raises(ValueError, match=re.escape(f"shape {contact.shape}; expected bool of shape (4,)")):
+        with pytest.raises(ValueError, match=re.escape(f"shape {contact.shape}")):
             heuristic_label(good, contact)
-    for targets in (np.zeros(3), np.zeros((2, 2)), np.full((1, 3), np.inf)):
-        with pytest.raises(ValueError, match=re.escape(f"targets has shape {targets.shape}; expected finite numbers")):
-            build_table(targets)
 
 
-def test_labels_in_the_world() -> None:
+def test_labels_in_the_environment() -> None:
     """At a reset the object is 0.1 away and 0.11 below, outside; lifted by the fingers it is inside."""
     worlds, generator = FetchVectorEnv("pick-and-place", 8), np.random.default_rng(0)
     observation, _ = worlds.reset(seed=0)
@@ -196,42 +141,6 @@ def test_labels_in_the_world() -> None:
         assert heuristic_label(observation["observation"])[held].all()
         lifted += held.sum()
     assert lifted > 20
-
-
-def test_tables_are_written_whole_and_read_back(tmp_path: Path) -> None:
-    """16 bits with jumps from end to end; what does not fit leaves no file, what is cut off is refused."""
-    generator, path = np.random.default_rng(2), tmp_path / "table.npz"
-    start, movement = generator.uniform(-1.638, 1.638, (1000, 3)), generator.uniform(0, 0.0655, (1000, 3))
-    save_table(path, start, movement)
-    read_start, read_movement = load_table(path)
-    assert np.abs(read_start - start).max() <= 2.5e-5 + 1e-12
-    assert np.abs(read_movement - movement).max() <= 1e-6 + 1e-12
-    movement[7, 1] = 0.0656
-    with pytest.raises(ValueError, match=r"The movements reach 0.0656 m; expected at most 0.0655 m"):
-        save_table(tmp_path / "other.npz", start, movement)
-    assert [file.name for file in tmp_path.iterdir()] == ["table.npz"]
-    content = path.read_bytes()
-    for broken in (content[:2000], b"", b"no table", content[:200] + bytes(100) + content[300:]):
-        path.write_bytes(broken)
-        with pytest.raises(ValueError, match=r"table.npz is not a complete look-up table .*butfor.envs.heuristic"):
-            load_table(path)
-
-
-def test_the_command_builds_a_table(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
-) -> None:
-    """With few targets here; a place that cannot be written to is refused before the work."""
-    targets = np.array([[1.3, 0.7, 0.5], [1.2, 0.8, 0.6]])
-    monkeypatch.setattr(heuristic, "all_targets", lambda: targets)
-    heuristic.main([str(tmp_path / "new.npz"), "--threads", "1"])
-    shown = capsys.readouterr().err
-    assert "2 of 2 targets, 0.0 minutes left" in shown
-    assert "new.npz: 0.00 MB, built in" in shown
-    start, _ = load_table(tmp_path / "new.npz")
-    assert np.abs(start - targets + [0, 0, 0.02]).max() < 0.01  # the grip settles about 0.02 below its target
-    with pytest.raises(SystemExit):
-        heuristic.main([str(tmp_path / "missing" / "new.npz")])
-    assert "name a file in a folder that exists" in capsys.readouterr().err
 
 
 def test_labels_need_no_mujoco() -> None:

@@ -1,4 +1,4 @@
-"""The Fetch models: gymnasium-robotics' own XML and meshes, where each task starts, and what a saved state holds."""
+"""The Fetch models: gymnasium-robotics' own XML and meshes, initial states, and the columns of a saved state."""
 
 import functools
 import importlib.util
@@ -17,7 +17,7 @@ try:
     from mujoco.batch import Batch as Batch
     from mujoco.batch import SimulationError as SimulationError
 except ImportError as error:
-    raise ImportError(f"The Fetch worlds need mujoco 4 and gymnasium-robotics; {_INSTALL}.") from error
+    raise ImportError(f"The Fetch environments need mujoco 4 and gymnasium-robotics; {_INSTALL}.") from error
 except Exception as error:  # when imported, mujoco loads the graphics library that MUJOCO_GL names
     if "MUJOCO_GL" not in os.environ:
         raise
@@ -35,11 +35,12 @@ FINGERS = ("robot0:r_gripper_finger_link", "robot0:l_gripper_finger_link")  # ge
 OBJECT_RANGE = GOAL_RANGE = 0.15  # around the initial gripper, in x and y
 CLEARANCE = 0.1  # between the initial gripper and the object
 LARGEST_LIFT = 0.45
+ROBOT_JOINTS: dict[str, Any] = {"robot0:slide0": 0.405, "robot0:slide1": 0.48, "robot0:slide2": 0.0}
 
 
 @dataclass(frozen=True)
 class Task:
-    """What tells one Fetch world from another."""
+    """What distinguishes one Fetch environment from another."""
 
     xml: str  # below gymnasium-robotics' assets
     blocked: bool  # the fingers are held closed
@@ -57,7 +58,7 @@ TASKS = {
 
 @dataclass(frozen=True)
 class FetchState:
-    """The columns of a saved state, float64 [S]: all that decides what the world does next.
+    """The columns of a saved state, float64 [S]: all that decides what the environment does next.
 
     `physics` is MuJoCo's mjSTATE_INTEGRATION; `time`, `qpos`, `qvel` and the object's columns lie within it. After a
     step MuJoCo's body poses are one substep older than qpos, and the next mocap target starts from the old pose of
@@ -99,33 +100,32 @@ class Model:
     object_dof: int
 
     def layout(self, observation_size: int) -> FetchState:
-        """The columns of a saved state with observations of this size."""
+        """Return the columns of a saved state with observations of this size."""
         bits = [mujoco.mjtState.mjSTATE_TIME, mujoco.mjtState.mjSTATE_QPOS, mujoco.mjtState.mjSTATE_QVEL]
-        ends = np.cumsum([mujoco.mj_stateSize(self.mj, int(bit)) for bit in bits]).tolist()
-        widths = [len(self.start), 7, observation_size, 3, 1]
-        *parts, (_, size) = zip([0, *np.cumsum(widths).tolist()], np.cumsum(widths).tolist(), strict=False)
-        physics, gripper, observation, goal = (slice(*part) for part in parts)
-        pose, velocity = ends[0] + self.object_qpos, ends[1] + self.object_dof
+        qpos, qvel, rest = np.cumsum([mujoco.mj_stateSize(self.mj, int(bit)) for bit in bits]).tolist()
+        pose = qpos + self.object_qpos
+        velocity = qvel + self.object_dof
+        ends = np.cumsum([len(self.start), 7, observation_size, 3, 1]).tolist()
         return FetchState(
-            physics=physics,
-            time=slice(0, ends[0]),
-            qpos=slice(ends[0], ends[1]),
-            qvel=slice(ends[1], ends[2]),
+            physics=slice(0, ends[0]),
+            time=slice(0, qpos),
+            qpos=slice(qpos, qvel),
+            qvel=slice(qvel, rest),
             object_pose=slice(pose, pose + 7),
             object_velocity=slice(velocity, velocity + 6),
-            gripper=gripper,
-            observation=observation,
-            desired_goal=goal,
-            elapsed=slice(size - 1, size),
-            size=size,
+            gripper=slice(ends[0], ends[1]),
+            observation=slice(ends[1], ends[2]),
+            desired_goal=slice(ends[2], ends[3]),
+            elapsed=slice(ends[3], ends[4]),
+            size=ends[4],
         )
 
 
 def assets() -> Path:
-    """The folder of XML files and meshes in the installed gymnasium-robotics, found without importing it."""
+    """Find the XML files and meshes of the installed gymnasium-robotics, without importing it."""
     found = importlib.util.find_spec("gymnasium_robotics")
     if found is None or found.origin is None:
-        raise ImportError(f"The Fetch worlds take their meshes from gymnasium-robotics; {_INSTALL}.")
+        raise ImportError(f"The Fetch environments need the meshes of gymnasium-robotics; {_INSTALL}.")
     return Path(found.origin).parent / "envs" / "assets"
 
 
@@ -139,48 +139,55 @@ def build(task: Task, contacts: bool) -> Model:
         for finger in FINGERS:
             _add_contact_sensor(spec, finger)
     mj = spec.compile()
-    weld = mj.eq_type == int(mujoco.mjtEq.mjEQ_WELD)
-    mj.eq_data[weld, :7] = [0, 0, 0, 0, 0, 0, 1]
+    joints = ROBOT_JOINTS | {"object0:joint": [1.25, 0.53, task.object_height, 1, 0, 0, 0]}
+    start, sites = settle(mj, joints, task.extra_height)
     body = mj.body("robot0:gripper_link").id
-    fingers = [mj.joint(f"robot0:{side}_gripper_finger_joint") for side in "rl"]
+    grip = mj.site("robot0:grip").id
+    thing = mj.site("object0").id
+    joint = mj.joint("object0:joint").id
+    fingers = [mj.joint(f"robot0:{side}_gripper_finger_joint").id for side in "rl"]
     actuated = [mj.actuator_trnid[i, 0] for i in range(mj.nu) if mj.actuator(i).name.startswith("robot0:")]
-    joint, grip, thing = mj.joint("object0:joint"), mj.site("robot0:grip").id, mj.site("object0").id
-    data = mujoco.MjData(mj)
-    for name, value in {"robot0:slide0": 0.405, "robot0:slide1": 0.48, "robot0:slide2": 0.0}.items():
-        data.joint(name).qpos = value
-    data.joint("object0:joint").qpos = [1.25, 0.53, task.object_height, 1, 0, 0, 0]
-    mujoco.mj_forward(mj, data)
-    data.mocap_pos[0] = np.array([-0.498, 0.005, -0.431 + task.extra_height]) + data.site_xpos[grip]
-    data.mocap_quat[0] = [1, 0, 1, 0]
-    mujoco.mj_step(mj, data, nstep=10 * SUBSTEPS)
-    gripper, height = data.site_xpos[grip].copy(), float(data.site_xpos[thing, 2])
-    time, qpos, qvel = data.time, data.qpos.copy(), data.qvel.copy()
-    mujoco.mj_resetData(mj, data)
-    data.time, data.qpos, data.qvel = time, qpos, qvel
-    start = np.empty(mujoco.mj_stateSize(mj, INTEGRATION))
-    mujoco.mj_getState(mj, data, start, INTEGRATION)
     return Model(
         task=task,
         mj=mj,
         start=start,
-        gripper=gripper,
-        height=height,
+        gripper=sites[grip],
+        height=float(sites[thing, 2]),
         gripper_body=body,
         gripper_site=grip,
         object_site=thing,
         target_site=mj.site("target0").id,
         gripper_root=mj.body_rootid[body],
         arm_dofs=_dofs_above(mj, body),
-        finger_qpos=np.array([mj.jnt_qposadr[finger.id] for finger in fingers]),
-        finger_dofs=np.array([mj.jnt_dofadr[finger.id] for finger in fingers]),
+        finger_qpos=mj.jnt_qposadr[fingers].astype(np.int64),
+        finger_dofs=mj.jnt_dofadr[fingers].astype(np.int64),
         actuated_qpos=np.array([mj.jnt_qposadr[finger] for finger in actuated], dtype=np.int64),
-        object_qpos=int(mj.jnt_qposadr[joint.id]),
-        object_dof=int(mj.jnt_dofadr[joint.id]),
+        object_qpos=int(mj.jnt_qposadr[joint]),
+        object_dof=int(mj.jnt_dofadr[joint]),
     )
 
 
+def settle(mj: Any, joints: dict[str, Any], extra_height: float) -> tuple[Floats, Floats]:
+    """Let a compiled model settle as gymnasium-robotics v4 does; return its state for resets and its site positions."""
+    mj.eq_data[mj.eq_type == int(mujoco.mjtEq.mjEQ_WELD), :7] = [0, 0, 0, 0, 0, 0, 1]
+    data = mujoco.MjData(mj)
+    for name, value in joints.items():
+        data.joint(name).qpos = value
+    mujoco.mj_forward(mj, data)
+    grip = data.site("robot0:grip").xpos
+    data.mocap_pos[0] = np.array([-0.498, 0.005, -0.431 + extra_height]) + grip
+    data.mocap_quat[0] = [1, 0, 1, 0]
+    mujoco.mj_step(mj, data, nstep=10 * SUBSTEPS)
+    sites, time, qpos, qvel = data.site_xpos.copy(), data.time, data.qpos.copy(), data.qvel.copy()
+    mujoco.mj_resetData(mj, data)
+    data.time, data.qpos, data.qvel = time, qpos, qvel
+    start = np.empty(mujoco.mj_stateSize(mj, INTEGRATION))
+    mujoco.mj_getState(mj, data, start, INTEGRATION)
+    return start, sites
+
+
 def draw_start(model: Model, generator: np.random.Generator) -> tuple[Floats, Floats]:
-    """The object's place [2] and the goal [3] of a new episode, by the draws of gymnasium-robotics in their order."""
+    """Draw the object's place [2] and the goal [3] of a new episode, in the order of gymnasium-robotics."""
     place = model.gripper[:2]
     while np.linalg.norm(place - model.gripper[:2]) < CLEARANCE:
         place = model.gripper[:2] + generator.uniform(-OBJECT_RANGE, OBJECT_RANGE, size=2)
@@ -206,10 +213,10 @@ def _add_contact_sensor(spec: Any, finger: str) -> None:
 
 
 def _dofs_above(mj: Any, body: int) -> npt.NDArray[np.int64]:
-    """The degrees of freedom of a body and of the bodies that carry it, in ascending order."""
+    """Return the degrees of freedom of a body and of the bodies that carry it, in ascending order."""
     dofs: list[int] = []
     while body > 0:
-        first, count = int(mj.body_dofadr[body]), int(mj.body_dofnum[body])
-        dofs += range(first, first + count)
+        first = int(mj.body_dofadr[body])
+        dofs += range(first, first + int(mj.body_dofnum[body]))
         body = int(mj.body_parentid[body])
     return np.array(sorted(dofs))
