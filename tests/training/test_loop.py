@@ -894,7 +894,7 @@ def test_an_overwritten_run_starts_anew(tmp_path: Path, unbroken: Path) -> None:
 def test_an_episode_file_that_exists_is_left_alone(tmp_path: Path, unbroken: Path) -> None:
     kept = tmp_path / "kept.npz"
     kept.write_text("precious")
-    with pytest.raises(FileExistsError, match=r"kept\.npz exists already; give another name"):
+    with pytest.raises(FileExistsError, match=r"kept\.npz"):
         train(CONFIG, tmp_path / "run", keep_episodes=kept)
     assert [path.name for path in tmp_path.iterdir()] == ["kept.npz"]
     assert kept.read_text() == "precious"
@@ -903,7 +903,7 @@ def test_an_episode_file_that_exists_is_left_alone(tmp_path: Path, unbroken: Pat
 def test_an_episode_file_cannot_begin_in_the_middle_of_a_run(tmp_path: Path) -> None:
     """It would lack the first episodes without a word."""
     folder = train(CONFIG, tmp_path / "run")
-    with pytest.raises(FileNotFoundError, match=r"late\.npz has none of the 10 episodes played so far"):
+    with pytest.raises(FileNotFoundError, match=r"late\.npz.*10"):
         resume(folder, episodes=12, keep_episodes=tmp_path / "late.npz")
     assert [path.name for path in tmp_path.iterdir()] == ["run"]
     assert stored(folder) == [10]

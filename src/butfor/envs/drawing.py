@@ -1,4 +1,4 @@
-"""Pictures of MuJoCo worlds without a screen."""
+"""Pictures of MuJoCo states without a screen."""
 
 import importlib
 import os
@@ -10,23 +10,26 @@ import mujoco
 import numpy as np
 import numpy.typing as npt
 
-Frame = npt.NDArray[np.uint8]
+from butfor.envs.vector import Frame
 
 RING_COLOUR = (220, 30, 30)
 CAMERA = {"distance": 2.5, "azimuth": 132.0, "elevation": -14.0, "lookat": np.array([1.3, 0.75, 0.55])}
 
 
 class Painter:
-    """Draws states of one model; it owns a graphics context and writes to nothing but its own MjData."""
+    """Draws states of one model, in a graphics context and an MjData of its own."""
 
     def __init__(self, model: Any, width: int, height: int) -> None:
         """Open a graphics context for pictures of this size."""
-        self.model, self.data = model, mujoco.MjData(model)
-        self.width, self.height = width, height
+        self.model = model
+        self.data = mujoco.MjData(model)
+        self.width = width
+        self.height = height
         self._context = open_context(width, height)
         self._context.make_current()
         self._scene = mujoco.MjvScene(model, maxgeom=1000)
-        self._option, self._camera = mujoco.MjvOption(), mujoco.MjvCamera()
+        self._option = mujoco.MjvOption()
+        self._camera = mujoco.MjvCamera()
         for name, value in CAMERA.items():
             setattr(self._camera, name, value)
         self._graphics = mujoco.MjrContext(model, int(mujoco.mjtFontScale.mjFONTSCALE_100))
@@ -34,7 +37,7 @@ class Painter:
         mujoco.mjr_setBuffer(int(mujoco.mjtFramebuffer.mjFB_OFFSCREEN), self._graphics)
 
     def paint(self, physics: npt.NDArray[np.float64], site: int, goal: npt.NDArray[np.float64]) -> Frame:
-        """The picture [height, width, 3] of an mjSTATE_INTEGRATION row, with a site moved to the goal."""
+        """Draw an mjSTATE_INTEGRATION row as a picture [height, width, 3], with a site moved to the goal."""
         mujoco.mj_setState(self.model, self.data, physics, mujoco.mjtState.mjSTATE_INTEGRATION)
         mujoco.mj_forward(self.model, self.data)
         self.data.site_xpos[site] = goal
@@ -50,7 +53,7 @@ class Painter:
         return frame
 
     def _ring(self, frame: Frame, goal: npt.NDArray[np.float64]) -> None:
-        """Draw a ring around the goal, which shows it also where the robot hides it."""
+        """Draw a ring around the goal, because the robot may hide it."""
         camera = mujoco.mjv_averageCamera(*self._scene.camera)  # of the left and the right eye
         seen = goal - camera.pos
         right = np.cross(camera.forward, camera.up)
@@ -64,14 +67,14 @@ class Painter:
         frame[np.abs(radius - self.height / 50) < 0.7] = RING_COLOUR
 
     def close(self) -> None:
-        """Give the graphics context back."""
+        """Release the graphics context."""
         self._context.make_current()
         self._graphics.free()
         self._context.free()
 
 
 def open_context(width: int, height: int) -> Any:
-    """An OpenGL context without a screen: EGL, else OSMesa (the other way round if MUJOCO_GL=osmesa), else an error."""
+    """Open an OpenGL context without a screen: EGL, else OSMesa (the other way round if MUJOCO_GL=osmesa)."""
     backends = ["egl", "osmesa"] if platform.system() == "Linux" else ["cgl", "glfw"]
     if os.environ.get("MUJOCO_GL", "").lower().strip() == backends[1]:
         backends.reverse()
@@ -84,17 +87,16 @@ def open_context(width: int, height: int) -> Any:
             reasons.append(f"{backend}: {str(error).strip() or type(error).__name__}")
             _forget_opengl(backend, platform_before)
     raise RuntimeError(
-        f"Found no way to draw without a screen ({'; '.join(reasons)}); install EGL (on Debian and Ubuntu: apt install "
-        "libegl1) or OSMesa (apt install libosmesa6), or make the worlds without render_mode."
+        f"Cannot draw without a screen ({'; '.join(reasons)}). Install EGL (on Debian and Ubuntu: apt install "
+        "libegl1) or OSMesa (apt install libosmesa6), or make the environment without render_mode."
     )
 
 
 def _forget_opengl(backend: str, platform_before: str | None) -> None:
-    """Undo a failed import: PyOpenGL binds itself to one platform for good when it is first loaded."""
-    for name in [name for name in sys.modules if name.split(".")[0] == "OpenGL"]:
-        del sys.modules[name]
-    for name in [name for name in sys.modules if name.startswith(f"mujoco.{backend}")]:
-        del sys.modules[name]
+    """Undo a failed import: PyOpenGL binds itself to one platform when it is first loaded."""
+    for name in list(sys.modules):
+        if name.split(".")[0] == "OpenGL" or name.startswith(f"mujoco.{backend}"):
+            del sys.modules[name]
     if platform_before is None:
         os.environ.pop("PYOPENGL_PLATFORM", None)
     else:

@@ -1,4 +1,4 @@
-"""N simulated Fetch worlds without episodes: place, advance, observe, save and restore them, all in batches."""
+"""N simulated Fetch environments without episodes: place, advance, observe, save and restore them, all in batches."""
 
 from collections.abc import Callable
 from typing import Any
@@ -17,31 +17,31 @@ from butfor.envs.fetch_model import (
     Task,
     build,
 )
-from butfor.envs.vector import default_threads
-
-Flags = npt.NDArray[np.bool_]
-Worlds = npt.NDArray[np.int64] | None  # ascending indices; None means all
+from butfor.envs.vector import Flags, Indices, default_threads
 
 TIME_STEP = 0.04  # every velocity in an observation is multiplied by it
 ACTION_SCALE = np.float32(0.05)  # metres that an action of 1 moves the gripper's target
 CONTACT_FORCE = 30.0  # newtons, summed over the substeps and contact points of one finger
-LARGEST_VALUE = 1e4  # of a coordinate or velocity: beyond it a world counts as blown up
+LARGEST_VALUE = 1e4  # of a coordinate or velocity; beyond it the physics counts as blown up
 STATE_FIELDS = ("qpos", "qvel", "ctrl", "time", "mocap_pos", "mocap_quat")  # views of the state rows
 DERIVED_FIELDS = ("xpos", "xquat", "site_xpos", "site_xmat", "cdof", "subtree_com")  # copied out after every call
 
 
 class FetchPhysics:
-    """The worlds' states, and the one way to move them.
+    """The states of N environments, and the one way to move them.
 
     After `advance` the positions and Jacobians are one substep older than qpos and qvel, as in gymnasium-robotics,
-    and the gripper's next target starts from its old position, which is why `gripper` is kept.
+    and the gripper's next target starts from its old position, which is why `gripper` is kept. Methods take the indices
+    of environments in ascending order; None means all.
     """
 
     observation_size = 25
 
     def __init__(self, task: Task, count: int, contacts: bool = False, threads: int = 0) -> None:
-        """Allocate the worlds, none of them placed; `threads` 0 takes BUTFOR_THREADS, or all processors."""
-        self.model, self.count, self.contacts = build(task, contacts), count, contacts
+        """Allocate `count` environments; `threads` 0 is BUTFOR_THREADS, or all processors."""
+        self.model = build(task, contacts)
+        self.count = count
+        self.contacts = contacts
         self.layout = self.model.layout(self.observation_size)
         self.batch = Batch(self.model.mj, count, min(threads or default_threads(), count))
         self.field: dict[str, Floats] = {name: self.batch.bind(name) for name in STATE_FIELDS + DERIVED_FIELDS}
@@ -53,25 +53,28 @@ class FetchPhysics:
         """Make simulated environments of the same kind, without contacts."""
         return FetchPhysics(self.model.task, count, threads=threads)
 
-    def place(self, worlds: npt.NDArray[np.int64], places: Floats) -> None:
-        """Put worlds into the initial state with their objects at these places [n, 2]."""
-        self.batch.state[worlds] = self.model.start
+    def place(self, envs: Indices, places: Floats) -> None:
+        """Put environments into the initial state, with their objects at these places [n, 2]."""
+        self.batch.state[envs] = self.model.start
         first = self.model.object_qpos
-        self.field["qpos"][worlds, first : first + 2] = places
-        self.refresh(worlds)
+        self.field["qpos"][envs, first : first + 2] = places
+        self.refresh(envs)
 
-    def refresh(self, worlds: Worlds) -> None:
+    def refresh(self, envs: Indices | None) -> None:
         """Recompute positions and observations from qpos and qvel."""
-        self.batch.forward(worlds)
-        self._look(worlds)
+        self.batch.forward(envs)
+        self._read(envs)
 
-    def advance(self, action: npt.NDArray[np.float32], worlds: Worlds = None) -> tuple[Flags, Flags]:
-        """One environment step of actions [n, 4] in [-1, 1]: (who touched the object, whose physics blew up) [n].
+    def advance(self, action: npt.NDArray[np.float32], envs: Indices | None = None) -> tuple[Flags, Flags]:
+        """Make one environment step with actions [n, 4] in [-1, 1].
 
-        Worlds that blew up are put back to the initial state, but keep the observation from before: the last true one.
+        Returns:
+            Who touched the object [n], and whose physics blew up [n]. The latter are put back to the initial state, but
+            keep their last true observation.
         """
-        model, rows = self.model, slice(None) if worlds is None else worlds
-        field, fingers = self.field, model.actuated_qpos
+        rows = slice(None) if envs is None else envs
+        field = self.field
+        fingers = self.model.actuated_qpos
         field["ctrl"][rows, : len(fingers)] = field["qpos"][rows][:, fingers] + action[:, 3:]
         field["mocap_pos"][rows, 0] = self.gripper[rows, :3] + action[:, :3] * ACTION_SCALE  # in float32
         field["mocap_quat"][rows, 0] = self.gripper[rows, 3:] + [1.0, 0.0, 1.0, 0.0]  # not normalised
@@ -80,41 +83,39 @@ class FetchPhysics:
         contact = np.zeros(len(action), dtype=np.bool_)
         if self.contacts:
             record = {"sensordata": self.forces[: len(action)]}
-            failed = self._survivors(
-                lambda: self.batch.rollout(SUBSTEPS, record=("sensordata",), ids=worlds, out=record)
-            )
+            failed = self._call(lambda: self.batch.rollout(SUBSTEPS, record=("sensordata",), ids=envs, out=record))
             contact = touching(record["sensordata"])
         else:
-            failed = self._survivors(lambda: self.batch.step(worlds, nstep=SUBSTEPS))
-        if model.task.blocked:
-            for finger in model.finger_qpos:
+            failed = self._call(lambda: self.batch.step(envs, nstep=SUBSTEPS))
+        if self.model.task.blocked:
+            for finger in self.model.finger_qpos:
                 field["qpos"][rows, finger] = 0.0
-            failed |= self._survivors(lambda: self.batch.forward(worlds))
+            failed |= self._call(lambda: self.batch.forward(envs))
 
         blown = failed[rows] | self.batch.warning[rows, :, 1].any(axis=1)
         for name in ("qpos", "qvel"):
             blown |= ~(np.abs(field[name][rows]) < LARGEST_VALUE).all(axis=1)  # also true of NaN
         before = self.observation[rows][blown]
-        self._look(worlds)
+        self._read(envs)
         if blown.any():
             lost = np.arange(self.count)[rows][blown]
-            self.place(lost, np.broadcast_to(model.gripper[:2] + CLEARANCE, (len(lost), 2)))
+            self.place(lost, np.broadcast_to(self.model.gripper[:2] + CLEARANCE, (len(lost), 2)))
             self.observation[lost] = before
             self.batch.warning[lost] = 0  # MuJoCo restarts its count when it resets itself: a rise could be missed
         return contact & ~blown, blown
 
-    def save(self, worlds: npt.NDArray[np.int64]) -> Floats:
-        """Physics, gripper and observation, the first columns of `layout`."""
-        return np.concatenate([part[worlds] for part in (self.batch.state, self.gripper, self.observation)], axis=1)
+    def save(self, envs: Indices) -> Floats:
+        """Return physics, gripper and observation, the first columns of `layout`."""
+        return np.concatenate([part[envs] for part in (self.batch.state, self.gripper, self.observation)], axis=1)
 
-    def restore(self, worlds: npt.NDArray[np.int64], states: Floats) -> None:
-        """Put saved columns back; a refresh would move the gripper's next target by millimetres, so there is none."""
-        self.batch.state[worlds] = states[:, self.layout.physics]
-        self.gripper[worlds] = states[:, self.layout.gripper]
-        self.observation[worlds] = states[:, self.layout.observation]
+    def restore(self, envs: Indices, states: Floats) -> None:
+        """Put saved columns back, without a refresh: that would move the gripper's next target by millimetres."""
+        self.batch.state[envs] = states[:, self.layout.physics]
+        self.gripper[envs] = states[:, self.layout.gripper]
+        self.observation[envs] = states[:, self.layout.observation]
 
-    def _survivors(self, call: Callable[[], Any]) -> Flags:
-        """Run a call of the batch and tell the worlds in which MuJoCo raised an error; the others went on."""
+    def _call(self, call: Callable[[], Any]) -> Flags:
+        """Call the batch; return the environments [N] in which MuJoCo raised an error, after stepping the others."""
         failed = np.zeros(self.count, dtype=np.bool_)
         try:
             call()
@@ -123,20 +124,24 @@ class FetchPhysics:
         return failed
 
     def _drive(self, rows: Any) -> None:
-        """Set the controls that are not the agent's: none here."""
+        """Set the controls that are not the agent's."""
 
-    def _look(self, worlds: Worlds) -> None:
-        """Take over the gripper's pose and the observations that MuJoCo's fields give now."""
-        rows = slice(None) if worlds is None else worlds
+    def _read(self, envs: Indices | None) -> None:
+        """Copy the gripper's pose and the observations out of MuJoCo's fields."""
+        rows = slice(None) if envs is None else envs
         body = self.model.gripper_body
-        self.gripper[rows, :3], self.gripper[rows, 3:] = self.field["xpos"][rows, body], self.field["xquat"][rows, body]
+        self.gripper[rows, :3] = self.field["xpos"][rows, body]
+        self.gripper[rows, 3:] = self.field["xquat"][rows, body]
         self.observation[rows] = self._observe(rows)
 
     def _observe(self, rows: Any) -> Floats:
-        """The observations [n, 25] in gymnasium-robotics' order."""
-        model, field = self.model, self.field
-        qpos, qvel = field["qpos"][rows], field["qvel"][rows]
-        grip, thing = field["site_xpos"][rows, model.gripper_site], field["site_xpos"][rows, model.object_site]
+        """Compute the observations [n, 25] in gymnasium-robotics' order."""
+        model = self.model
+        field = self.field
+        qpos = field["qpos"][rows]
+        qvel = field["qvel"][rows]
+        grip = field["site_xpos"][rows, model.gripper_site]
+        thing = field["site_xpos"][rows, model.object_site]
         matrix = field["site_xmat"][rows, model.object_site]  # [n, 9]
         # Spatial velocity about the robot's centre of mass, from old axes and new joint velocities, moved to the grip.
         axes = field["cdof"][rows][:, model.arm_dofs]  # [n, dofs, 6]
@@ -153,18 +158,18 @@ class FetchPhysics:
 
 
 def finger_forces(record: Floats) -> Floats:
-    """Recorded contact forces [n, substeps, fingers x points x 3] -> the sum of their norms for each finger [n, 2]."""
+    """Sum the norms of recorded contact forces [n, substeps, fingers x points x 3] for each finger: [n, 2]."""
     points = record.reshape(len(record), SUBSTEPS, len(FINGERS), CONTACT_POINTS, 3)
     return np.asarray(np.sqrt(np.einsum("nsfpk,nsfpk->nsfp", points, points)).sum(axis=(1, 3)))
 
 
 def touching(record: Floats) -> Flags:
-    """Whether the contact forces of one finger sum up to 30 N or more; [n, substeps, ...] -> [n]."""
+    """Return whether the contact forces of one finger sum up to 30 N or more; [n, substeps, ...] -> [n]."""
     return np.asarray((finger_forces(record) >= CONTACT_FORCE).any(axis=1))
 
 
 def euler(matrix: Floats) -> Floats:
-    """Rotation matrices [n, 9], rows first, as gymnasium-robotics' Euler angles [n, 3]."""
+    """Convert rotation matrices [n, 9], rows first, to gymnasium-robotics' Euler angles [n, 3]."""
     m = matrix.T
     cosine = np.sqrt(m[8] * m[8] + m[5] * m[5])
     regular = cosine > 4 * np.finfo(np.float64).eps

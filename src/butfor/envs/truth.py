@@ -21,7 +21,7 @@ Actions = npt.NDArray[np.float32]
 TOLERANCE = 1e-6  # metres; labels are the same for 1e-12 to 1e-5
 HAND = ("robot0:gripper_link", *FINGERS)  # geoms
 # How far, along each axis, a link leaves the box swept by its own velocity within one step, whatever the action.
-# Measured over 170,000 steps of the three worlds (random actions, held and flipped corner actions, experts), at every
+# Measured over 170,000 steps of the three environments (random, held and flipped corner actions, experts), at every
 # second substep, gripper upright: 0.038 m for the hand, 0.073 for a finger that opens, 0.056 for the rest of the robot.
 HAND_SLACK, FINGER_SLACK, ARM_SLACK = 0.05, 0.05, 0.08
 UPRIGHT = 0.1  # radians; a gripper that is tilted more is being swung back and moves its links by up to 0.09
