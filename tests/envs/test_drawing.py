@@ -76,7 +76,7 @@ def test_drawing_falls_back_and_says_what_to_install(monkeypatch: pytest.MonkeyP
     backend("osmesa", lambda width, height: ("osmesa", width, height))
     assert drawing.open_context(3, 4) == ("osmesa", 3, 4)
     backend("osmesa", failing)
-    with pytest.raises(RuntimeError, match=r"egl: no display; osmesa: no display\); install EGL .*libegl1"):
+    with pytest.raises(RuntimeError, match=r"egl: no display; osmesa: no display.*libegl1"):
         drawing.open_context(3, 4)
 
 
