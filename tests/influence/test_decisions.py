@@ -173,9 +173,7 @@ def test_decisions_by_both_kinds_of_calibration() -> None:
 
 def test_where_no_threshold_will_do_a_warning_says_so() -> None:
     calibration = Calibration(np.linspace(1, 0, 50), np.zeros(50))
-    with pytest.warns(
-        UserWarning, match=r"No threshold.*cube.*at most 0.05 \(the lowest is 0.098, from 50 transitions"
-    ):
+    with pytest.warns(UserWarning, match=r"cube.*0\.05.*0\.098.* 50 "):
         assert not decide_influenced(calibration, [5.0, 0.1], 0.05, "cube").any()  # the least is 5 / 51
     with warnings.catch_warnings():
         warnings.simplefilter("error")
@@ -183,10 +181,10 @@ def test_where_no_threshold_will_do_a_warning_says_so() -> None:
 
 
 def test_too_few_free_states_are_refused_with_the_number_that_is_needed() -> None:
-    with pytest.raises(ValueError, match=r"18 free states.*0\.0526.*at least 19"):
+    with pytest.raises(ValueError, match=r"\b18 .*0\.0526.*\b19\b"):
         decide_influenced(Calibration(np.zeros(18)), [1.0], 0.05)
     assert decide_influenced(Calibration(np.zeros(19)), [1.0, 1.0], 0.05).all()
-    with pytest.raises(ValueError, match="at least 9,"):
+    with pytest.raises(ValueError, match=r"\b9,"):
         decide_influenced(Calibration(np.zeros(8)), [1.0], 0.1)
     assert decide_influenced(Calibration(np.zeros(9)), [1.0, 1.0], 0.1).all()
 

@@ -132,7 +132,7 @@ def test_a_calibration_ends_with_the_weights_that_it_was_made_for() -> None:
     assert learner.influence is not None
     learner.influence.calibrate(free_obs=transitions(50)[0])
     learner.fit(2)
-    with pytest.raises(ValueError, match="not calibrated"):
+    with pytest.raises(ValueError, match="calibrate"):
         learner.influence.decide(transitions(5)[0])
 
 
@@ -152,9 +152,9 @@ def test_an_interrupted_round_leaves_a_network_that_scores() -> None:
     ("change", "sentence"),
     [
         ({"obs": np.zeros((2, 4)), "next_obs": np.zeros((2, 4))}, r"expected \[N, 3\]"),
-        ({"action": np.zeros((2, 2))}, "the action space has 1 dimension"),
-        ({"action": np.zeros((3, 1))}, "same number"),
-        ({"next_obs": np.full((2, 3), np.nan)}, "next_obs holds NaN"),
+        ({"action": np.zeros((2, 2))}, r"action.*\[2, 2\].*\b1\b"),
+        ({"action": np.zeros((3, 1))}, r"\b3\b.*\b2\b"),
+        ({"next_obs": np.full((2, 3), np.nan)}, "next_obs .*row 0"),
     ],
 )
 def test_wrong_transitions_are_refused(change: dict[str, Any], sentence: str) -> None:
@@ -191,7 +191,7 @@ def test_neither_small_units_nor_an_untried_action_look_like_influence(size: flo
     after = obs + 0.1 * np.stack([action[:, 0], random.normal(size=2000)], 1)
     learner = InfluenceLearner(2, gymnasium.spaces.Box(-size, size, (2,), np.float64), {"hand": [0], "leaf": [1]})
     learner.add(obs, size * action, after)
-    with pytest.warns(UserWarning, match="never vary"):
+    with pytest.warns(UserWarning, match=r"\[1\] never"):
         learner.fit(200)
     assert learner.influence is not None
     scores = learner.influence.score(obs[:200])

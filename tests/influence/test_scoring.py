@@ -311,11 +311,11 @@ def test_the_entropy_rival_is_the_entropy_of_the_noise() -> None:
 @pytest.mark.parametrize(
     ("settings", "message"),
     [
-        ({"actions": 1}, "actions must be at least 2.*got 1"),
-        ({"form": "exact"}, "'exact'.*product, variational"),
-        ({"sampling": "grid"}, "'grid'.*'independent' or 'sobol'"),
-        ({"extreme": 1.1}, "between 0 .* and 1; got 1.1"),
-        ({"extreme": -0.1}, "between 0 .* and 1; got -0.1"),
+        ({"actions": 1}, r"actions.*\b1\b"),
+        ({"form": "exact"}, "form.*'exact'.*product"),
+        ({"sampling": "grid"}, "sampling.*'grid'.*sobol"),
+        ({"extreme": 1.1}, "extreme.*1.1"),
+        ({"extreme": -0.1}, "extreme.*-0.1"),
     ],
 )
 def test_wrong_score_settings_are_refused_by_name(settings: dict[str, Any], message: str) -> None:

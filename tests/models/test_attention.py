@@ -226,7 +226,7 @@ def test_attention_is_fitted_as_any_model_is() -> None:
 @pytest.mark.parametrize(
     ("settings", "message"),
     [
-        ({"embedding": 6, "heads": 4}, r"embedding \(6\) must be a multiple of heads \(4\)"),
+        ({"embedding": 6, "heads": 4}, "embedding.*6.*heads.*4"),
         ({"heads": 0}, "heads"),
         ({"layers": 0}, "layers"),
         ({"embedding": 0}, "embedding"),
@@ -236,10 +236,3 @@ def test_attention_is_fitted_as_any_model_is() -> None:
 def test_wrong_settings_are_refused_by_name(settings: dict[str, Any], message: str) -> None:
     with pytest.raises(ValueError, match=message):
         AttentionConfig(**settings)
-
-
-@pytest.mark.parametrize("missing", ["object", "action"])
-def test_tokens_without_object_or_action_are_refused(missing: str) -> None:
-    tokens = {name: columns for name, columns in TOKENS.items() if name != missing}
-    with pytest.raises(ValueError, match=r"must include 'object' and 'action'"):
-        AttentionModel(tokens, 2, AttentionConfig(), make_generators([0]))

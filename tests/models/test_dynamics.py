@@ -195,7 +195,7 @@ def test_the_predictor_refuses_training_mode_and_changes_nothing() -> None:
     mean, _ = model.predictor()(normal(3, 4, 3), normal(1, 4, 6, 2))
     assert not mean.requires_grad
     assert all(torch.equal(before[name], value) for name, value in model.state_dict().items())
-    with pytest.raises(RuntimeError, match=r"training mode.*\.eval\(\)"):
+    with pytest.raises(RuntimeError, match="eval"):
         model.train().predictor()
 
 
@@ -221,5 +221,5 @@ def test_a_wrong_model_setting_is_refused_by_name(change: dict[str, Any], messag
 
 @pytest.mark.parametrize("name", ["batch_size", "max_epochs", "validate_every", "patience", "learning_rate"])
 def test_a_wrong_fit_setting_is_refused_by_name(name: str) -> None:
-    with pytest.raises(ValueError, match=f"{name} must be .*got 0"):
+    with pytest.raises(ValueError, match=f"{name}.*0"):
         FitConfig(**{name: 0})  # type: ignore[arg-type]

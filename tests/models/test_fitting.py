@@ -31,7 +31,7 @@ def test_a_broken_target_stops_the_fit_and_names_the_replica(value: float) -> No
     inputs, target = normal(3, 40, 5), normal(3, 40, 2, seed=1)
     target[1, 7, 0] = value
     fitting = Fitting(network(), (inputs, target), (inputs, target), FitConfig(batch_size=10), make_generators(SEEDS))
-    with pytest.raises(FloatingPointError, match=r"replica 1 became"):
+    with pytest.raises(FloatingPointError, match=r"replica 1\b"):
         list(fitting.run())
 
 
@@ -153,7 +153,7 @@ def test_nothing_to_learn_from_is_refused() -> None:
     for normalize_input in (False, True):
         for train, validation in ((nothing, table), (table, nothing)):
             model = network((0,), normalize_input=normalize_input)
-            with pytest.raises(ValueError, match=r"(?i)training|validation|no rows|empty"):
+            with pytest.raises(ValueError, match=r"training|validation"):
                 list(Fitting(model, train, validation, FitConfig(max_epochs=2), make_generators([0])).run())
 
 

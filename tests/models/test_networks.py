@@ -195,7 +195,7 @@ def test_frozen_norm_of_some_columns_is_evaluation_of_those_columns() -> None:
 
 @pytest.mark.parametrize("rows", [0, 1])
 def test_too_small_a_batch_to_normalise_is_refused_with_its_size(rows: int) -> None:
-    with pytest.raises(ValueError, match=rf"at least 2 samples.*got {rows}"):
+    with pytest.raises(ValueError, match=rf"\b{rows}\b"):
         InputNorm(2, 1).train()(torch.zeros(1, rows, 2))
 
 

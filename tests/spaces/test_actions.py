@@ -33,17 +33,17 @@ def test_the_law_of_a_discrete_space_has_its_count() -> None:
 @pytest.mark.parametrize(
     ("space", "error", "message"),
     [
-        (Box(-np.inf, np.inf, (2,)), ValueError, "infinite bounds.*finite"),
-        (Box(np.array([-1, -np.inf]), np.array([1.0, 1.0]), dtype=np.float64), ValueError, "infinite bounds"),
-        (Discrete(3, start=1), ValueError, "starts at 1"),
-        (Box(-1, 1, (2, 3)), TypeError, r"one-dimensional Box or a Discrete.*\(2, 3\)"),
-        (Box(-1, 1, ()), TypeError, "one-dimensional Box or a Discrete"),
+        (Box(-np.inf, np.inf, (2,)), ValueError, "inf"),
+        (Box(np.array([-1, -np.inf]), np.array([1.0, 1.0]), dtype=np.float64), ValueError, "inf"),
+        (Discrete(3, start=1), ValueError, r"\b1\b"),
+        (Box(-1, 1, (2, 3)), TypeError, r"\(2, 3\)"),
+        (Box(-1, 1, ()), TypeError, r"\(\)"),
         (MultiDiscrete([2, 3]), TypeError, "MultiDiscrete"),
         (MultiBinary(3), TypeError, "MultiBinary"),
-        (Dict({"a": Discrete(2)}), TypeError, "one-dimensional Box or a Discrete"),
+        (Dict({"a": Discrete(2)}), TypeError, "Dict"),
         (None, TypeError, "None"),
-        ("Box(2)", TypeError, "one-dimensional Box or a Discrete"),
-        (Box(-1, 1, (0,)), ValueError, r"(?i)no actions|no dimension|empty|\(0,\)"),
+        ("Box(2)", TypeError, r"Box\(2\)"),
+        (Box(-1, 1, (0,)), ValueError, r"\(0,\)"),
     ],
 )
 def test_a_space_without_a_uniform_law_over_numbers_is_refused(

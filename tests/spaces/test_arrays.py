@@ -81,7 +81,7 @@ def test_a_read_only_array_is_accepted_without_a_warning() -> None:
     ids=["strings", "objects", "complex", "complex tensor", "dates", "None", "text", "dict"],
 )
 def test_what_holds_no_real_numbers_is_refused_by_name(value: Any) -> None:
-    with pytest.raises(TypeError, match=r"next_obs has type .*; expected"):
+    with pytest.raises(TypeError, match="next_obs"):
         to_tensor("next_obs", value)
 
 
@@ -103,12 +103,12 @@ def test_numpy_gives_numpy_and_torch_gives_torch() -> None:
 @pytest.mark.parametrize("value", [np.nan, np.inf, -np.inf])
 def test_the_first_place_that_is_not_finite_is_named(value: float) -> None:
     broken = with_value(with_value(OBS, (7, 2), value), (50, 0), value)
-    with pytest.raises(ValueError, match=r"obs holds NaN or infinity in 2 row\(s\), first at row 7, column 2"):
+    with pytest.raises(ValueError, match=r"obs .* 2 row\(s\).*row 7, column 2"):
         check_table("obs", broken)
 
 
 def test_several_broken_numbers_in_one_row_are_one_row() -> None:
-    with pytest.raises(ValueError, match=r"in 1 row\(s\), first at row 3, column 0"):
+    with pytest.raises(ValueError, match=r" 1 row\(s\).*row 3, column 0"):
         check_finite_rows("action", torch.tensor(with_value(ACTION, (3,), np.nan)))
 
 
@@ -121,7 +121,7 @@ def test_what_is_too_large_for_single_precision_is_refused_too() -> None:
 @pytest.mark.parametrize("value", [OBS[0], OBS[None], OBS[:, :2]], ids=["1-D", "3-D", "narrow"])
 def test_a_table_of_another_shape_is_refused_with_both_shapes(value: Any) -> None:
     shape = ", ".join(map(str, np.shape(value)))
-    with pytest.raises(ValueError, match=rf"obs has shape \[{shape}\]; expected \[N, 3\]"):
+    with pytest.raises(ValueError, match=rf"obs .*\[{shape}\].*\[N, 3\]"):
         check_table("obs", value, 3)
 
 
@@ -151,24 +151,24 @@ def test_good_transitions_pass_unchanged() -> None:
 @pytest.mark.parametrize(
     ("obs", "action", "next_obs", "message"),
     [
-        (OBS[0], ACTION, NEXT_OBS, r"obs has shape \[3\]; expected \[N, D\]"),
-        (OBS, ACTION, NEXT_OBS[:, :2], r"next_obs has shape \[120, 2\]; expected \[N, 3\]"),
+        (OBS[0], ACTION, NEXT_OBS, r"^obs .*\[3\]"),
+        (OBS, ACTION, NEXT_OBS[:, :2], r"next_obs .*\[120, 2\].*\[N, 3\]"),
         (
             OBS,
             ACTION[:, 0],
             NEXT_OBS,
-            r"action has shape \[N\] and holds fractions; give one .* as action\[:, None\]",
+            r"^action .*\[N, 1\]",
         ),
-        (OBS, ACTION[:, None], NEXT_OBS, r"action has shape \[120, 1, 2\]; expected \[N, A\]"),
-        (OBS, ACTION[:, :0], NEXT_OBS, r"action has shape \[120, 0\]"),
+        (OBS, ACTION[:, None], NEXT_OBS, r"action .*\[120, 1, 2\]"),
+        (OBS, ACTION[:, :0], NEXT_OBS, r"action .*\[120, 0\]"),
         (OBS[:110], ACTION, NEXT_OBS, "110, 120 and 120 rows"),
         (OBS, ACTION[:110], NEXT_OBS, "120, 110 and 120 rows"),
         (OBS, ACTION, NEXT_OBS[:110], "120, 120 and 110 rows"),
         (OBS[:99], ACTION[:99], NEXT_OBS[:99], "99 transitions are too few.*at least 100"),
         (OBS[:0], ACTION[:0], NEXT_OBS[:0], "0 transitions are too few"),
-        (with_value(OBS, (4, 1), np.nan), ACTION, NEXT_OBS, "^obs holds NaN.*row 4, column 1"),
-        (OBS, with_value(ACTION, (5, 0), np.inf), NEXT_OBS, "^action holds NaN.*row 5, column 0"),
-        (OBS, ACTION, with_value(NEXT_OBS, (6, 2), -np.inf), "^next_obs holds NaN.*row 6, column 2"),
+        (with_value(OBS, (4, 1), np.nan), ACTION, NEXT_OBS, "^obs .*row 4, column 1"),
+        (OBS, with_value(ACTION, (5, 0), np.inf), NEXT_OBS, "^action .*row 5, column 0"),
+        (OBS, ACTION, with_value(NEXT_OBS, (6, 2), -np.inf), "^next_obs .*row 6, column 2"),
     ],
 )
 def test_wrong_transitions_are_refused_with_the_place(obs: Any, action: Any, next_obs: Any, message: str) -> None:
@@ -195,7 +195,7 @@ def test_a_target_that_always_changes_alike_is_warned_of_with_its_column() -> No
     obs, action, _ = TENSORS
     next_obs = obs.clone()
     next_obs[:, 0] += 0.1 * action[:, 0]
-    with pytest.warns(UserWarning, match=r"Column\(s\) \[1\] of entity 'cube'"):
+    with pytest.warns(UserWarning, match=r"\[1\] .* 'cube'"):
         check_entities({"cube": [0, 1]}, obs, next_obs)
 
 
@@ -204,7 +204,7 @@ def test_a_change_that_is_constant_up_to_rounding_is_warned_of_too() -> None:
     obs, next_obs = (tensor.clone() for tensor in TENSORS[::2])
     next_obs[:, 1] = obs[:, 1] + 0.1
     assert len((next_obs - obs)[:, 1].unique()) > 1
-    with pytest.warns(UserWarning, match=r"Column\(s\) \[1\] of entity 'cube'"):
+    with pytest.warns(UserWarning, match=r"\[1\] .* 'cube'"):
         check_entities({"cube": [0, 1]}, obs, next_obs)
 
 
@@ -213,7 +213,7 @@ def test_a_column_that_only_rounding_changes_is_warned_of_whichever_side_was_rou
     pair = [TENSORS[0].double(), TENSORS[0].double()]
     pair[rounded] = pair[rounded].float()
     assert len((pair[1] - pair[0])[:, 1].unique()) > 1
-    with pytest.warns(UserWarning, match=r"Column\(s\) \[1\] of entity 'cube'"):
+    with pytest.warns(UserWarning, match=r"\[1\] .* 'cube'"):
         check_entities({"cube": [1]}, *pair)
 
 

@@ -43,12 +43,12 @@ def test_goals_are_left_out_unless_the_model_has_seen_them() -> None:
     nested = spaces.Dict(observation=box, achieved_goal=spaces.Dict(kettle=box), desired_goal=spaces.Dict(kettle=box))
     assert choose_parts(nested) == {"observation": 2}
     assert choose_parts(nested, columns=6) == {"achieved_goal/kettle": 2, "desired_goal/kettle": 2, "observation": 2}
-    with pytest.raises(ValueError, match="fitted on states of 5 columns"):
+    with pytest.raises(ValueError, match=r"\b5 columns"):
         choose_parts(GOAL, columns=5)
-    with pytest.raises(ValueError, match="fitted on states of 6 columns"):
+    with pytest.raises(ValueError, match=r"\b6 columns"):
         choose_parts(GOAL, ["observation"], columns=6)
     for wrong in ("observation", [], ["goal"], ["observation", "observation"]):
-        with pytest.raises(ValueError, match="expected a list of some of 'achieved_goal', 'desired_goal'"):
+        with pytest.raises(ValueError, match="'achieved_goal', 'desired_goal'"):
             choose_parts(GOAL, wrong)
 
 
@@ -67,17 +67,17 @@ BOX = spaces.Box(-1, 1, (2,))
 @pytest.mark.parametrize(
     ("part", "sentence"),
     [
-        (spaces.Box(0, 255, (8, 8), np.uint8), "not images; the part 'other'"),
-        (spaces.Box(0, 1, (84, 84), np.float32), "not images; the part 'other'"),
-        (spaces.Box(0, 255, (84 * 84,), np.uint8), "not images; the part 'other'"),
-        (spaces.Discrete(3), "numbers; the part 'other' of the observation is Discrete"),
-        (spaces.Text(4), "numbers; the part 'other' of the observation is Text"),
-        (spaces.Tuple([BOX]), "numbers; the part 'other' of the observation is Tuple"),
+        (spaces.Box(0, 255, (8, 8), np.uint8), "image.*'other'"),
+        (spaces.Box(0, 1, (84, 84), np.float32), "image.*'other'"),
+        (spaces.Box(0, 255, (84 * 84,), np.uint8), "image.*'other'"),
+        (spaces.Discrete(3), "'other'.*Discrete"),
+        (spaces.Text(4), "'other'.*Text"),
+        (spaces.Tuple([BOX]), "'other'.*Tuple"),
     ],
 )
 def test_what_is_no_state_is_refused_only_where_the_model_would_see_it(part: Any, sentence: str) -> None:
     space = spaces.Dict({"other": part, "state": BOX})
-    with pytest.raises(TypeError, match=f"{sentence}.*or name the other parts by parts="):
+    with pytest.raises(TypeError, match=f"{sentence}.*parts="):
         choose_parts(space)
     assert choose_parts(space, ["state"]) == {"state": 2}
     goal = spaces.Dict(observation=BOX, achieved_goal=BOX, desired_goal=BOX, camera=part)
@@ -87,5 +87,5 @@ def test_what_is_no_state_is_refused_only_where_the_model_would_see_it(part: Any
 def test_rows_of_numbers_are_no_images() -> None:
     assert choose_parts(spaces.Box(0, 255, (128,), np.uint8)) == {"": 128}  # the memory of a small computer
     assert choose_parts(spaces.Box(-1, 1, (5, 6))) == {"": 30}
-    with pytest.raises(TypeError, match="numbers; the observation is Discrete"):
+    with pytest.raises(TypeError, match="Discrete"):
         choose_parts(spaces.Discrete(3))

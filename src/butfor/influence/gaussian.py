@@ -1,4 +1,4 @@
-"""Diagonal Gaussians: entropy, KL, and the KL of a Gaussian to an equal-weight mixture (paper, appendix A.4).
+"""Diagonal Gaussians: entropy, and the KL divergence of a Gaussian to an equal-weight mixture (paper, appendix A.4).
 
 A Gaussian is a pair of tensors `mean, variance` whose last axis is its dimension d. Everything is written in ratios
 of variances and differences of means, so that float32 keeps its precision from variances of 1e-8 to 200.
@@ -19,27 +19,6 @@ def entropy(variance: Tensor) -> Tensor:
     return 0.5 * (variance.log() + math.log(2 * math.pi * math.e)).sum(-1)
 
 
-def kl(mean_f: Tensor, variance_f: Tensor, mean_g: Tensor, variance_g: Tensor) -> Tensor:
-    """KL(f || g) of two diagonal Gaussians: [..., d] -> [...].
-
-    With x = variance_f / variance_g each dimension adds 1/2 (x - 1 - log x + (mean_f - mean_g)^2 / variance_g).
-    The log-determinant enters as log |Sigma_g| / |Sigma_f|; the paper's appendix prints the inverse ratio.
-    """
-    excess = (variance_f - variance_g) / variance_g  # x - 1
-    # x - 1 - log x near x = 1 by its series: the difference would lose its digits
-    near = 1e-3 if excess.dtype == torch.float64 else 0.1
-    series = excess.square() * (1 / 2 - excess * (1 / 3 - excess * (1 / 4 - excess * (1 / 5 - excess / 6))))
-    terms = torch.where(excess.abs() < near, series, excess - (variance_f / variance_g).log())
-    return 0.5 * (terms + (mean_f - mean_g).square() / variance_g).sum(-1)
-
-
-def log_product(mean_f: Tensor, variance_f: Tensor, mean_g: Tensor, variance_g: Tensor) -> Tensor:
-    """log t, t = integral of f(x) g(x) dx, of two diagonal Gaussians: [..., d] -> [...]."""
-    variance = variance_f + variance_g
-    squared = (mean_f - mean_g).square() / variance
-    return -0.5 * (math.log(2 * math.pi) + variance.log() + squared).sum(-1)
-
-
 def kl_to_mixture(
     mean: Tensor,
     variance: Tensor,
@@ -49,14 +28,10 @@ def kl_to_mixture(
 ) -> Tensor:
     """KL of each of K Gaussians to an equal-weight mixture of M Gaussians: [..., K, d], [..., M, d] -> [..., K].
 
-    `product` is a lower and `variational` an upper bound of it. `mean` is their mean thresholded at zero (the paper's);
-    `mean_clip_product` thresholds only the product term. Without a mixture the K Gaussians are their own mixture.
-    Works in place on its temporaries, so it has no gradient.
+    `product` is a lower and `variational` an upper bound of it. `mean` is their mean, clipped at zero (the paper's);
+    `mean_clip_product` clips only the product term. Without a mixture the K Gaussians are their own mixture. Temporary
+    tensors are overwritten, so there is no gradient.
     """
-    if form not in KL_FORMS:
-        raise ValueError(f"form is {form!r}; it must be one of {', '.join(KL_FORMS)}.")
-    if (mixture_mean is None) != (mixture_variance is None):
-        raise ValueError("Give both the mean and the variance of the mixture, or neither.")
     own = mixture_mean is None
     if mixture_mean is None or mixture_variance is None:
         mixture_mean, mixture_variance = mean, variance
@@ -77,7 +52,8 @@ def kl_to_mixture(
 def _pairs(mean_f: Tensor, variance_f: Tensor, mean_g: Tensor, variance_g: Tensor) -> tuple[Tensor, Tensor]:
     """All K x M pairs: KL(f || g) and log t_fg - log t_ff, each [..., K, M].
 
-    The loop over dimensions keeps the K x M plane innermost, which is what vector units want.
+    The log-determinant enters as log |Sigma_g| / |Sigma_f|; the paper's appendix prints the inverse ratio. The loop
+    over dimensions keeps the K x M plane innermost, which suits vector units.
     """
     shape = torch.broadcast_shapes(mean_f[..., :, None, 0].shape, mean_g[..., None, :, 0].shape)
     divergence, overlap = mean_f.new_zeros(shape), mean_f.new_full(shape, mean_f.shape[-1] * math.log(2))
@@ -93,9 +69,9 @@ def _pairs(mean_f: Tensor, variance_f: Tensor, mean_g: Tensor, variance_g: Tenso
 
 
 def _log_mean_exp(exponent: Tensor, bounded: bool) -> Tensor:
-    """log mean exp over the last axis, exact to rounding also where every exponent is tiny; overwrites its input.
+    """log mean exp over the last axis, precise even if every exponent is tiny; overwrites its input.
 
-    `bounded`: the largest exponent is known to be moderate (each Gaussian is in its own mixture), so no shift is due.
+    `bounded`: the largest exponent is known to be moderate (each Gaussian is in its own mixture): no shift is needed.
     """
     if bounded:
         return exponent.expm1_().mean(-1).log1p_()

@@ -1,4 +1,4 @@
-"""The attention rival: a Transformer over agent, object and action tokens whose attention is read as influence."""
+"""The attention baseline: a Transformer over agent, object and action tokens; attention is read as influence."""
 
 import math
 from collections.abc import Sequence
@@ -8,6 +8,7 @@ import torch
 from torch import Tensor, nn
 
 from butfor.models.networks import InputNorm, LayerNorm, Linear
+from butfor.runs.config import check_least
 
 
 @dataclass(frozen=True)
@@ -15,7 +16,7 @@ class AttentionConfig:
     """The Transformer. Defaults are the paper's for 1DSlide."""
 
     embedding: int = 16
-    """numbers a token"""
+    """size of a token"""
     feedforward: int = 32
     """units of each layer's feed-forward part"""
     heads: int = 1
@@ -24,11 +25,11 @@ class AttentionConfig:
     """batch normalisation of the inputs, without learnable parameters"""
 
     def __post_init__(self) -> None:
-        for name in ("embedding", "feedforward", "heads", "layers"):
-            if getattr(self, name) < 1:
-                raise ValueError(f"{name} must be at least 1; got {getattr(self, name)}.")
+        check_least(self, 1, "embedding", "feedforward", "heads", "layers")
         if self.embedding % self.heads:
-            raise ValueError(f"embedding ({self.embedding}) must be a multiple of heads ({self.heads}).")
+            raise ValueError(
+                f"AttentionConfig.embedding ({self.embedding}) must be a multiple of heads ({self.heads})."
+            )
 
 
 class EncoderLayer(nn.Module):
@@ -36,12 +37,14 @@ class EncoderLayer(nn.Module):
 
     def __init__(self, config: AttentionConfig, generators: Sequence[torch.Generator]) -> None:
         super().__init__()
-        self.heads, size, replicas = config.heads, config.embedding, len(generators)
+        size = config.embedding
+        self.heads = config.heads
         self.query_key_value = Linear(size, 3 * size, generators)
         self.output = Linear(size, size, generators)
         self.widen = Linear(size, config.feedforward, generators)
         self.narrow = Linear(config.feedforward, size, generators)
-        self.norm_attention, self.norm_feedforward = LayerNorm(size, replicas), LayerNorm(size, replicas)
+        self.norm_attention = LayerNorm(size, len(generators))
+        self.norm_feedforward = LayerNorm(size, len(generators))
 
     def forward(self, x: Tensor, tokens: int) -> tuple[Tensor, Tensor]:
         """[R, B * tokens, size] -> the same, and the head-averaged attention [R, B, tokens, tokens] (row: output)."""
@@ -56,7 +59,7 @@ class EncoderLayer(nn.Module):
 
 
 class AttentionModel(nn.Module):
-    """Predicts the object's change; `tokens` names groups of input columns, `object` and `action` among them."""
+    """Predict the object's change; `tokens` are named groups of input columns, among them `object` and `action`."""
 
     order: Tensor
 
@@ -68,10 +71,9 @@ class AttentionModel(nn.Module):
         generators: Sequence[torch.Generator],
     ) -> None:
         super().__init__()
-        if not {"object", "action"} <= set(tokens):
-            raise ValueError(f"tokens must include 'object' and 'action'; got {', '.join(tokens)}.")
         self.replicas = len(generators)
-        self.object, self.action = list(tokens).index("object"), list(tokens).index("action")
+        self.object = list(tokens).index("object")
+        self.action = list(tokens).index("action")
         self.sizes = [len(columns) for columns in tokens.values()]
         order = torch.tensor([column for columns in tokens.values() for column in columns])
         self.register_buffer("order", order, persistent=False)  # of the input columns, token by token

@@ -1,7 +1,7 @@
-"""A Bayesian network for R replicas, and what a group of transitions teaches it: VIME's core (Houthooft et al., 2016).
+"""A Bayesian network for R replicas and its information gain: the core of VIME (Houthooft et al., 2016).
 
-What transitions teach is the KL divergence from the posterior over weights before to the one after a few update steps
-on them: the information gain, in nats.
+The information gain of transitions is the KL divergence, in nats, from the posterior over weights before to the one
+after a few update steps on them.
 """
 
 import math
@@ -17,9 +17,11 @@ from torch.nn.functional import pad, softplus
 
 from butfor.models.fitting import train_step
 from butfor.models.networks import InputNorm
+from butfor.runs.config import check_choices, check_least, check_positive
 
-BETAS, EPSILON = (0.9, 0.999), 1e-8  # Adam's own
-AT_ONCE = {"cpu": 2**19, "cuda": 2**28}  # drawn weights: what stays in a processor's cache, or in 4 GiB of a GPU
+BETAS = (0.9, 0.999)  # Adam's defaults
+EPSILON = 1e-8
+AT_ONCE = {"cpu": 2**19, "cuda": 2**28}  # drawn weights that fit into a processor's cache, or into 4 GiB of a GPU
 
 
 @dataclass(frozen=True)
@@ -33,13 +35,13 @@ class VimeConfig:
     samples: int = 10
     """weights drawn from the posterior for one estimate of the expected likelihood"""
     kl_weight: float = 0.05
-    """factor on KL(posterior || prior) in the training loss; w weighs the prior against 1 / w transitions"""
+    """factor w on KL(posterior || prior) in the training loss; the prior counts like 1 / w transitions"""
     likelihood_sigma: float = 0.5
-    """standard deviation of the predicted Gaussian in scaled units, in training and in the information gain alike"""
+    """standard deviation of the predicted Gaussian in scaled units, in training and in the information gain"""
     prior_sigma: float = 0.1
     """standard deviation of every weight under the prior, whose mean is 0"""
     learning_rate: float = 3e-3
-    """Adam's, in training and in the update steps of the information gain"""
+    """of Adam, in training and in the update steps of the information gain"""
     batch_size: int = 25
     group: int = 10
     """consecutive transitions whose information gain is computed together"""
@@ -55,18 +57,11 @@ class VimeConfig:
     """information gain is clipped to [0, largest] nats"""
 
     def __post_init__(self) -> None:
-        for name in ("layers", "width", "samples", "batch_size", "group", "steps"):
-            if getattr(self, name) < 1:
-                raise ValueError(f"{name} must be at least 1; got {getattr(self, name)}.")
-        for name in ("likelihood_sigma", "prior_sigma", "learning_rate", "step_size", "largest"):
-            if not getattr(self, name) > 0:
-                raise ValueError(f"{name} must be positive; got {getattr(self, name)}.")
-        if not self.kl_weight >= 0:
-            raise ValueError(f"kl_weight must be at least 0; got {self.kl_weight}.")
-        if self.normalize_input and self.batch_size < 2:
-            raise ValueError("batch_size is 1, but normalize_input needs batches of at least 2; change one of them.")
-        if self.method not in ("iterated", "second_order"):
-            raise ValueError(f"method is {self.method!r}; it must be 'iterated' or 'second_order'.")
+        check_least(self, 1, "layers", "width", "samples", "group", "steps")
+        check_least(self, 2 if self.normalize_input else 1, "batch_size")
+        check_positive(self, "likelihood_sigma", "prior_sigma", "learning_rate", "step_size", "largest")
+        check_least(self, 0, "kl_weight")
+        check_choices(self, "method")
 
 
 Posterior = tuple[Tensor, Tensor]
@@ -74,7 +69,7 @@ Posterior = tuple[Tensor, Tensor]
 
 
 def kl_between(old: Posterior, new: Posterior) -> Tensor:
-    """KL(new || old) of factorised Gaussians [..., P] -> [...], exact also where they hardly differ.
+    """KL(new || old) of factorised Gaussians [..., P] -> [...], precise even if they hardly differ.
 
     With u = sigma_new / sigma_old - 1, log(1 / (1 + u)) + ((1 + u)^2 - 1) / 2 = u (u + 2) / 2 - log(1 + u).
     """
@@ -84,9 +79,9 @@ def kl_between(old: Posterior, new: Posterior) -> Tensor:
 
 
 class BayesianNetwork(nn.Module):
-    """R networks whose weights and biases are Gaussian and independent, kept as one list of P numbers a replica.
+    """R networks with independent Gaussian weights and biases, stored as one vector of P numbers per replica.
 
-    Each layer's piece of the list is its weight [in, out] and its bias [out].
+    Each layer has two pieces of the vector: its weight [in, out] and its bias [out].
     """
 
     offset: Tensor
@@ -97,9 +92,9 @@ class BayesianNetwork(nn.Module):
         config: VimeConfig,
         generators: Sequence[torch.Generator],
     ) -> None:
-        """`sizes` are those of an observation, an action and a target.
+        """Draw the initial means; `sizes` are those of an observation, an action and a target.
 
-        Means of weights start as N(0, 0.2^2), of biases as 0; deviations start as the prior's.
+        Means of weights are N(0, 0.2^2), of biases 0; standard deviations are the prior's.
         """
         super().__init__()
         self.obs_size, action_size, self.target_size = sizes
@@ -110,17 +105,15 @@ class BayesianNetwork(nn.Module):
         self.shapes = list(pairwise([inputs, *[config.width] * config.layers, self.target_size]))
         self.pieces = [size for rows, columns in self.shapes for size in (rows * columns, columns)]
         self.size = sum(self.pieces)  # P
-        means = [
-            torch.cat([part for rows, columns in self.shapes for part in (
-                0.2 * torch.randn(rows * columns, generator=generator), torch.zeros(columns)
-            )]) for generator in generators
-        ]  # fmt: skip
-        self.mean = nn.Parameter(torch.stack(means))  # [R, P]
+        means = []
+        for generator in generators:
+            for rows, columns in self.shapes:
+                means += [0.2 * torch.randn(rows * columns, generator=generator), torch.zeros(columns)]
+        self.mean = nn.Parameter(torch.cat(means).view(self.replicas, self.size))
         start = config.prior_sigma + math.log(-math.expm1(-config.prior_sigma))  # the inverse of softplus
         self.rho = nn.Parameter(torch.full_like(self.mean, start))
-        self.register_buffer(
-            "offset", torch.zeros(self.replicas, 1, self.target_size)
-        )  # a steady drift, without a prior
+        # a constant drift, without a prior
+        self.register_buffer("offset", torch.zeros(self.replicas, 1, self.target_size))
 
     def posterior(self) -> Posterior:
         """Mean and deviation = softplus(rho) of every weight [R, P]."""
@@ -132,7 +125,7 @@ class BayesianNetwork(nn.Module):
         return kl_between(prior, self.posterior())
 
     def apply_weights(self, weights: Tensor, x: Tensor) -> Tensor:
-        """Normalised inputs [Q, B, D + A] through given weights [Q, S, P] -> [Q, S, B, d], for any number Q."""
+        """Apply given weights [Q, S, P] to normalised inputs [Q, B, D + A] -> [Q, S, B, d], for any Q."""
         count, samples = weights.shape[:2]
         x = x[:, None].expand(-1, samples, -1, -1).flatten(0, 1)  # [Q * S, B, D + A]
         pieces = weights.flatten(0, 1).split(self.pieces, -1)
@@ -142,12 +135,12 @@ class BayesianNetwork(nn.Module):
         return x.view(count, samples, *x.shape[1:])
 
     def normalized(self, inputs: Tensor) -> Tensor:
-        """[R, B, D + A]: by the batch's statistics when training, by the running ones when not."""
+        """Normalise [R, B, D + A], by the batch's statistics in training mode and by the running ones otherwise."""
         normalized: Tensor = inputs if self.norm is None else self.norm(inputs)
         return normalized
 
     def forward(self, inputs: Tensor, noise: Tensor) -> Tensor:
-        """Predictions by S drawn weights: inputs [R, B, D + A], standard normal noise [R, S, P] -> [R, S, B, d]."""
+        """Predict with S drawn weights: inputs [R, B, D + A], standard normal noise [R, S, P] -> [R, S, B, d]."""
         mean, deviation = (part.unsqueeze(1) for part in self.posterior())
         return self.apply_weights(torch.addcmul(mean, deviation, noise), self.normalized(inputs)) + self.offset[:, None]
 
@@ -165,9 +158,9 @@ def information_gain(
 ) -> Tensor:
     """KL(after || before) in nats for G groups of n transitions: normalised inputs x [R, G, n, D + A] -> [R, G].
 
-    Only valid transitions [R, G, n, 1] and the dimensions `dims` of the target [R, G, n, d] count. The same noise
-    [R, steps, S, P] serves all groups, so that they differ by their data alone. The model is only read: each group has
-    its own copy of the posterior and its own Adam, which starts without moments.
+    Only valid transitions [R, G, n, 1] and the dimensions `dims` of the target [R, G, n, d] count. All groups use the
+    same noise [R, steps, S, P], so that they differ only by their data. The model is not modified: each group has its
+    own copy of the posterior and its own Adam, which starts without moments.
 
     iterated: `steps` steps on KL(new || before) + the NLL, summed over the group and mean over S samples.
 
@@ -182,7 +175,7 @@ def information_gain(
     old = before[0], softplus(before[1])
 
     def surprise(new: Tensor, noise: Tensor) -> Tensor:
-        """The NLL of all groups together, but for a constant: noise [R, S, P]."""
+        """The NLL of all groups together, except for a constant: noise [R, S, P]."""
         weights = torch.addcmul(new[0][:, :, None], softplus(new[1])[:, :, None], noise[:, None])  # [R, G, S, P]
         error = (wanted - model.apply_weights(weights.flatten(0, 1), x)[..., dims]) / config.likelihood_sigma
         return 0.5 * (error.square() * valid).sum() / config.samples
@@ -208,7 +201,7 @@ def information_gain(
 
 
 def draw_noise(generators: Sequence[torch.Generator], *shape: int) -> Tensor:
-    """Standard normal numbers, one stream a replica: [generators, *shape]."""
+    """Draw standard normal numbers, one generator per replica: [generators, *shape]."""
     return torch.stack([torch.randn(shape, generator=g, device=g.device) for g in generators])
 
 
@@ -219,7 +212,7 @@ def train_block(
     target: Tensor,
     noise: Tensor,
 ) -> Tensor:
-    """Optimiser steps on n batches [R, n * B, ...], each with its weight noise [R, n, S, P]; their summed loss [R]."""
+    """Take n optimiser steps on [R, n * B, ...] with weight noise [R, n, S, P]; return the summed loss [R]."""
     batches = (*(table.chunk(noise.shape[1], 1) for table in (inputs, target)), noise.unbind(1))
     losses = []
     for x, y, drawn in zip(*batches, strict=True):
@@ -238,10 +231,8 @@ def gain_of_steps(
     """The information gain of the group that each step of W episodes belongs to: valid [R, W, T] -> [R, W, T].
 
     Inputs are [R, W, T, D + A], targets [R, W, T, d]. No group spans two episodes; the last of each may be shorter.
-    One generator serves all replicas with the same noise; R generators give each replica its own.
+    One generator gives all replicas the same noise; R generators give each replica its own.
     """
-    if model.training:
-        raise RuntimeError("The information gain was asked for in training mode; call .eval() on the network first.")
     config, (replicas, episodes, steps) = model.config, valid.shape
     updates = config.steps if config.method == "iterated" else 1
     noise = draw_noise(generators, updates, config.samples, model.size).expand(replicas, -1, -1, -1)

@@ -1,4 +1,4 @@
-"""How a model of R replicas is fitted: optimiser steps, and epochs with early stopping per replica."""
+"""Fitting a model of R replicas: optimiser steps, and epochs with early stopping per replica."""
 
 import copy
 import dataclasses
@@ -11,10 +11,12 @@ import torch
 from torch import Tensor, nn
 
 from butfor.models.gpu import captured, compiled
+from butfor.models.tables import Table
+from butfor.runs.config import check_least, check_positive
 
 
 class Fittable(Protocol):
-    """What `Fitting` needs of a model: one loss a replica, and a mean prediction."""
+    """What `Fitting` needs of a model: one loss per replica, and a mean prediction."""
 
     replicas: int
 
@@ -24,7 +26,7 @@ class Fittable(Protocol):
 
 @dataclass(frozen=True)
 class FitConfig:
-    """How a model is fitted to given data. Defaults are the paper's for 1DSlide's detection experiment."""
+    """How a model is fitted to given data. Defaults are the paper's for detection on 1DSlide."""
 
     batch_size: int = 1000
     learning_rate: float = 3e-4
@@ -32,35 +34,32 @@ class FitConfig:
     """Adam's decay rates"""
     max_epochs: int = 3000
     validate_every: int = 20
-    """epochs between validations (there is one after the first epoch and one at the end, too)"""
+    """epochs between validations (the first and the last epoch are also validated)"""
     patience: int = 10
-    """validations without a better error after which a replica's training ends"""
+    """validations without a better error after which a replica stops"""
     decay: bool = False
-    """let the learning rate fall to nothing over max_epochs, along half a cosine"""
+    """decrease the learning rate to 0 over max_epochs, along half a cosine"""
 
     def __post_init__(self) -> None:
-        for name in ("batch_size", "max_epochs", "validate_every", "patience"):
-            if getattr(self, name) < 1:
-                raise ValueError(f"{name} must be at least 1; got {getattr(self, name)}.")
-        if not self.learning_rate > 0:
-            raise ValueError(f"learning_rate must be positive; got {self.learning_rate}.")
+        check_least(self, 1, "batch_size", "max_epochs", "validate_every", "patience")
+        check_positive(self, "learning_rate")
 
 
 FOR_ANY_DATA = FitConfig(batch_size=500, learning_rate=3e-3, max_epochs=300, validate_every=5, patience=20)
-"""Ours, where a user names nothing: networks with spectral norm learn rare touches sooner at a higher rate."""
+"""The default of `Influence.fit`: networks with spectral norm learn rare contacts sooner at a higher rate."""
 
 
 def make_optimizer(model: nn.Module, config: FitConfig) -> torch.optim.Adam:
     """Adam over all replicas at once; being elementwise it never mixes them."""
     device = next(model.parameters()).device
     on_gpu = device.type == "cuda"
-    # a rate that changes is a tensor, which a recorded step reads anew each time
+    # a rate that changes is a tensor, because a recorded step reads it at each replay
     rate = torch.tensor(config.learning_rate, device=device) if config.decay and on_gpu else config.learning_rate
     return torch.optim.Adam(model.parameters(), lr=rate, betas=config.betas, fused=True, capturable=on_gpu)
 
 
 def set_rate(optimizer: torch.optim.Adam, rate: float) -> None:
-    """Changes the learning rate, in place where it is a tensor."""
+    """Change the learning rate, in place if it is a tensor."""
     for group in optimizer.param_groups:
         if isinstance(group["lr"], Tensor):
             group["lr"].fill_(rate)
@@ -69,7 +68,7 @@ def set_rate(optimizer: torch.optim.Adam, rate: float) -> None:
 
 
 def take(data: Tensor, index: Tensor) -> Tensor:
-    """Rows of shared data [N, D], or of one table a replica [R, N, D], by index [R, B] -> [R, B, D]."""
+    """Rows of shared data [N, D], or of one table per replica [R, N, D], by index [R, B] -> [R, B, D]."""
     if data.dim() == 2:
         return data[index]
     return data.gather(1, index.unsqueeze(-1).expand(-1, -1, data.shape[-1]))
@@ -78,7 +77,7 @@ def take(data: Tensor, index: Tensor) -> Tensor:
 def train_step(
     loss_of: Callable[[Tensor, Tensor], Tensor], optimizer: torch.optim.Optimizer, inputs: Tensor, target: Tensor
 ) -> Tensor:
-    """One optimiser step on a batch [R, B, ...]; losses are summed, so each replica sees only its own gradient."""
+    """Take one optimiser step on a batch [R, B, ...]; losses are summed, so each replica has only its own gradient."""
     loss = loss_of(inputs, target)
     optimizer.zero_grad(set_to_none=True)
     loss.sum().backward()
@@ -87,37 +86,41 @@ def train_step(
 
 
 def check_finite(loss: Tensor, what: str = "loss", stopped: Tensor | None = None) -> None:
-    """Stops with a sentence naming the replicas whose loss is not a number; those that have stopped do not count."""
+    """Refuse a loss [R] that is NaN or infinite, naming the replicas; those that have `stopped` [R] do not count."""
     broken = ~torch.isfinite(loss)
     bad = (broken if stopped is None else broken & ~stopped).nonzero().flatten().tolist()
     if bad:
         raise FloatingPointError(
             f"The {what} of replica {', '.join(map(str, bad))} became NaN or infinite. Lower the learning rate"
             + ("" if "agent" in what else ", or use spectral norm on the hidden layers")
-            + "; if the data holds extreme values, rescale them."
+            + "; if the data contains extreme values, rescale them."
         )
 
 
 class Fitting:
-    """Epochs with validation, early stopping and best weights per replica; `run` yields after every validation.
+    """Epochs with validation, early stopping and best weights per replica.
 
-    The caller's loop over `run()` shows progress, saves `state()`, or breaks off; `finish()` puts the best weights in.
+    `run` yields after every validation, so that the caller can show progress, save `state()` or stop; `finish()` then
+    loads the best weights.
     """
 
     def __init__(
         self,
         model: Fittable,
-        train: tuple[Tensor, Tensor],
-        validation: tuple[Tensor, Tensor],
+        train: Table,
+        validation: Table,
         config: FitConfig,
         generators: Sequence[torch.Generator],
     ) -> None:
-        self.model, self.config, self.generators = model, config, list(generators)
+        self.model = model
         self.module: nn.Module = model  # type: ignore[assignment]
-        self.train, self.validation = train, validation
+        self.train = train
+        self.validation = validation
+        self.config = config
+        self.generators = list(generators)
         for name, (inputs, _) in (("training", train), ("validation", validation)):
             if not inputs.shape[-2]:
-                raise ValueError(f"There is no {name} data; give at least one transition.")
+                raise ValueError(f"The {name} data is empty; give at least one transition.")
         self.optimizer = make_optimizer(self.module, config)
         self.epoch = 0
         device = train[0].device
@@ -129,13 +132,14 @@ class Fitting:
 
     @property
     def stopped(self) -> Tensor:
-        """Which replicas have ended early: [R]."""
+        """Which replicas have stopped early: [R]."""
         return self.stale >= self.config.patience
 
     def run(self) -> Iterator["Fitting"]:
-        """Trains on; yields itself after every validation until every replica has stopped."""
+        """Train until every replica has stopped; yield itself after every validation."""
         inputs, target = self.train
-        rows, size = inputs.shape[-2], min(self.config.batch_size, inputs.shape[-2])
+        rows = inputs.shape[-2]
+        size = min(self.config.batch_size, rows)
 
         def step(index: Tensor, loss: Callable[[Tensor, Tensor], Tensor] = self.model.loss) -> Tensor:
             return train_step(loss, self.optimizer, take(inputs, index), take(target, index))
@@ -155,7 +159,7 @@ class Fitting:
             for index in order.split(size, dim=1):
                 if index.shape[1] == size:
                     total += full_step(index)
-                elif index.shape[1] > 1:  # a last batch of one has no batch statistics
+                elif index.shape[1] > 1:  # a last batch of one row has no batch statistics
                     total += step(index)
             check_finite(total, stopped=self.stopped)
             self.epoch += 1
@@ -166,7 +170,7 @@ class Fitting:
 
     @torch.no_grad()
     def _validate(self) -> None:
-        """Mean squared error of the mean on the validation data; keeps the best weights of each replica."""
+        """Compute the mean squared error on the validation data; keep the best weights of each replica."""
         self.module.eval()
         inputs, target = self.validation
         squared = [
@@ -183,12 +187,12 @@ class Fitting:
         self.stale = torch.where(improved, 0, torch.where(self.stopped, self.stale, self.stale + 1))
 
     def finish(self) -> None:
-        """Puts each replica's best weights into the model, in evaluation mode."""
+        """Load each replica's best weights into the model, in evaluation mode."""
         self.module.load_state_dict(self.best)
         self.module.eval()
 
     def state(self) -> dict[str, Any]:
-        """A copy of everything that a later process needs to go on as if never interrupted."""
+        """A copy of everything that another process needs to continue with the same bits."""
         names = ("epoch", "error", "best_error", "best_epoch", "stale", "best")
         found = {name: getattr(self, name) for name in names} | {
             "config": dataclasses.asdict(self.config),
@@ -199,16 +203,16 @@ class Fitting:
         return copy.deepcopy(found)
 
     def restore(self, state: dict[str, Any]) -> None:
-        """Continues from `state()`, which stays as it is."""
-        if FitConfig(**state["config"]) != self.config:  # one of an earlier version lacks what has a default
-            raise ValueError(f"The saved state is of a fit with {state['config']}; this one has {self.config}.")
+        """Continue from a `state()`, which is not modified."""
+        if FitConfig(**state["config"]) != self.config:  # files of earlier versions lack newer fields
+            raise ValueError(f"The saved state belongs to a fit with {state['config']}; this one has {self.config}.")
         device = self.best_error.device
         self.epoch = state["epoch"]
         for name in ("error", "best_error", "best_epoch", "stale"):
             setattr(self, name, state[name].to(device, copy=True))
         self.best = {name: value.to(device, copy=True) for name, value in state["best"].items()}
         self.module.load_state_dict(state["model"])
-        rates = [group["lr"] for group in self.optimizer.param_groups]  # set anew in every epoch
+        rates = [group["lr"] for group in self.optimizer.param_groups]  # set at each epoch
         self.optimizer.load_state_dict(copy.deepcopy(state["optimizer"]))
         for group, rate in zip(self.optimizer.param_groups, rates, strict=True):
             group["lr"] = rate

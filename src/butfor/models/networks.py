@@ -1,7 +1,7 @@
 """Layers for R independent replicas at once: weights are [R, in, out], activations [R, B, features].
 
-Replicas never mix: batch statistics and power-iteration vectors are per replica, and every parameter and buffer has
-the replica axis first, so that best weights can be kept, or replicas taken out, by indexing that axis.
+Replicas never mix: batch statistics and power-iteration vectors are per replica. Every parameter and buffer has the
+replica axis first, so that best weights are kept, and replicas selected, by indexing that axis.
 """
 
 import copy
@@ -14,12 +14,12 @@ from torch import Tensor, nn
 
 
 def fast_tanh_(x: Tensor) -> Tensor:
-    """tanh x = 2 sigmoid(2 x) - 1 in place: equal to 2e-7, and on a CPU four times as fast as torch's own."""
+    """tanh x = 2 sigmoid(2 x) - 1 in place: equal within 2e-7, and four times as fast as torch's own on a CPU."""
     return x.tanh_() if x.is_cuda else x.mul_(2).sigmoid_().mul_(2).sub_(1)
 
 
 class _FastTanh(torch.autograd.Function):
-    """The same with its gradient, 1 - tanh^2."""
+    """`fast_tanh_` with its gradient, 1 - tanh^2."""
 
     @staticmethod
     def forward(context: Any, x: Tensor) -> Tensor:
@@ -34,7 +34,7 @@ class _FastTanh(torch.autograd.Function):
 
 
 def tanh(x: Tensor) -> Tensor:
-    """tanh, on a CPU by `fast_tanh_`."""
+    """tanh, computed by `fast_tanh_` on a CPU."""
     fast = not x.is_cuda and x.dtype == torch.float32
     return _FastTanh.apply(x) if fast else torch.tanh(x)  # type: ignore[no-untyped-call]
 
@@ -45,12 +45,12 @@ ACTIVATIONS_IN_PLACE = {"relu": torch.relu_, "tanh": fast_tanh_}  # where no gra
 
 
 def make_generators(seeds: Sequence[int], device: torch.device | str = "cpu") -> list[torch.Generator]:
-    """One random stream per replica."""
+    """One random generator per replica."""
     return [torch.Generator(device).manual_seed(seed) for seed in seeds]
 
 
 def draw_uniform(generators: Sequence[torch.Generator], *shape: int) -> Tensor:
-    """Numbers in [0, 1), one stream a replica: [generators, *shape]."""
+    """Draw numbers in [0, 1), one generator per replica: [generators, *shape]."""
     return torch.stack([torch.rand(shape, generator=g, device=g.device) for g in generators])
 
 
@@ -80,18 +80,18 @@ class Linear(nn.Module):
             right = torch.stack([torch.randn(outputs, 1, generator=generator) for generator in generators])
             self.register_buffer("left", torch.zeros(replicas, inputs, 1))
             self.register_buffer("right", right)
-            for _ in range(15):  # so that the first forward pass already sees the singular value
+            for _ in range(15):  # the first forward pass already needs the singular value
                 self._iterate_power()
 
     @torch.no_grad()
     def _iterate_power(self) -> None:
-        """One step of power iteration towards the leading singular vectors of each replica's weight."""
-        # sums of products rather than matrix products: on a GPU a compiler fuses them
+        """Take one step of power iteration towards the leading singular vectors of each replica's weight."""
+        # sums of products instead of matrix products: a compiler fuses them on a GPU
         self.left.copy_(nn.functional.normalize((self.weight * self.right.mT).sum(2, keepdim=True), dim=1))
         self.right.copy_(nn.functional.normalize((self.weight * self.left).sum(1, keepdim=True), dim=2).mT)
 
     def effective_weight(self) -> Tensor:
-        """The weight as applied: divided by its estimated largest singular value where spectral norm is on."""
+        """The weight as applied: with spectral norm, divided by its estimated largest singular value."""
         if not self.spectral_norm:
             return self.weight
         if self.training:
@@ -105,16 +105,16 @@ class Linear(nn.Module):
         return torch.baddbmm(self.bias, x, self.effective_weight())
 
 
-RARE = 0.01  # the least variance that an action's number is divided by: that of a discrete action in 1 % of the rows
-UNTRIED = 1e-6  # variance of an action's number, which may go from -1 to 1, up to which it did not vary
+RARE = 0.01  # least variance that an action column is divided by: that of a discrete action in 1 % of the rows
+UNTRIED = 1e-6  # variance up to which an action column, with values in [-1, 1], counts as constant
 
 
 class InputNorm(nn.Module):
     """Batch normalisation of inputs without learnable parameters, with statistics per replica.
 
-    Of the features from `actions` on, those that did not vary in training count for nothing afterwards: their weights
-    were never trained, and what was never tried must not look like influence. Nor may what was hardly ever tried be
-    blown up: a batch in which it does not occur has no variance at all.
+    Features from `actions` on that did not vary in training are set to 0 afterwards: their weights were never trained,
+    and untried actions must not look like influence. The variance of these features is at least `RARE`, because a rare
+    action has no variance in a batch in which it does not occur.
     """
 
     mean: Tensor
@@ -125,7 +125,8 @@ class InputNorm(nn.Module):
         self, features: int, replicas: int, actions: int | None = None, momentum: float = 0.1, epsilon: float = 1e-5
     ) -> None:
         super().__init__()
-        self.momentum, self.epsilon = momentum, epsilon
+        self.momentum = momentum
+        self.epsilon = epsilon
         self.register_buffer("mean", torch.zeros(replicas, 1, features))
         self.register_buffer("variance", torch.ones(replicas, 1, features))
         least = torch.zeros(replicas, 1, features)
@@ -133,11 +134,11 @@ class InputNorm(nn.Module):
         self.register_buffer("least", least, persistent=False)
 
     def forward(self, x: Tensor) -> Tensor:
-        """[R, B, features]: by the batch's statistics when training, by the running ones when not."""
+        """Normalise [R, B, features], by the batch's statistics in training mode and by the running ones otherwise."""
         mean, variance = self.mean, self.variance
         if self.training:
             if x.shape[1] < 2:
-                raise ValueError(f"Batch normalisation needs at least 2 samples in a batch; got {x.shape[1]}.")
+                raise ValueError(f"Batch normalisation needs at least 2 rows in a batch; got {x.shape[1]}.")
             variance, mean = torch.var_mean(x, dim=1, correction=0, keepdim=True)
             with torch.no_grad():
                 self.mean.lerp_(mean, self.momentum)
@@ -146,12 +147,12 @@ class InputNorm(nn.Module):
         return (x - mean) * self._factor()
 
     def _factor(self) -> Tensor:
-        """What the running statistics multiply each feature by: [R, 1, features]."""
+        """The factor on each feature by the running statistics: [R, 1, features]."""
         counts = (self.variance > UNTRIED) | (self.least == 0)
         return torch.rsqrt(torch.maximum(self.variance, self.least) + self.epsilon) * counts
 
     def frozen(self, x: Tensor, start: int) -> Tensor:
-        """Normalises [R, B, f], whose features begin at `start` of the whole input, by the running statistics."""
+        """Normalise [R, B, f], the features from `start` on, by the running statistics."""
         part = slice(start, start + x.shape[-1])
         return (x - self.mean[..., part]) * self._factor()[..., part]
 
@@ -171,13 +172,12 @@ class LayerNorm(nn.Module):
 
 
 class MLP(nn.Module):
-    """Hidden layers with ReLU, optionally layer-normalised, and a linear output; Xavier's uniform initialisation."""
+    """Hidden layers with ReLU, optionally layer-normalised, and a linear output; Xavier uniform initialisation."""
 
     def __init__(self, sizes: Sequence[int], generators: Sequence[torch.Generator], layer_norm: bool = False) -> None:
         super().__init__()
-        pairs = list(pairwise(sizes))
         self.layers = nn.ModuleList(
-            Linear(inputs, outputs, generators, initialize=nn.init.xavier_uniform_) for inputs, outputs in pairs
+            Linear(*pair, generators, initialize=nn.init.xavier_uniform_) for pair in pairwise(sizes)
         )
         self.norms = nn.ModuleList(LayerNorm(size, len(generators)) for size in sizes[1:-1] if layer_norm)
 
@@ -196,7 +196,7 @@ Module = TypeVar("Module", bound=nn.Module)
 
 
 def some_replicas(module: Module, part: slice) -> Module:
-    """A copy of a module, without gradients, that holds some of its replicas."""
+    """Copy some of a module's replicas, without gradients."""
     result = copy.deepcopy(module).requires_grad_(False)
     for inner in result.modules():
         for values in (inner._parameters, inner._buffers):
@@ -211,6 +211,6 @@ def some_replicas(module: Module, part: slice) -> Module:
 
 @torch.no_grad()
 def refresh_replicas(copied: nn.Module, module: nn.Module, part: slice) -> None:
-    """Takes the replicas' present values over into what `some_replicas` gave."""
+    """Update what `some_replicas` returned with the current values."""
     targets, sources = copied.state_dict().values(), module.state_dict().values()
     torch._foreach_copy_(list(targets), [source[part] for source in sources])

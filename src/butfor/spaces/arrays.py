@@ -1,4 +1,4 @@
-"""Arrays from outside: numpy or torch, checked with sentences that name the offending row or column."""
+"""Arrays from users, numpy or torch: converted to tensors and checked, with errors that name the row or column."""
 
 import warnings
 from typing import Any
@@ -14,7 +14,7 @@ FEWEST_TRANSITIONS = 100
 
 
 def to_tensor(name: str, value: Any) -> Tensor:
-    """A numpy or torch array (or nested lists) of real numbers as a tensor; other types are refused."""
+    """Convert an array, tensor or nested lists of real numbers to a tensor; refuse other types."""
     if isinstance(value, Tensor):
         if value.is_complex():
             raise TypeError(f"{name} has type {value.dtype}; expected an array of real numbers.")
@@ -31,26 +31,26 @@ def to_tensor(name: str, value: Any) -> Tensor:
 
 
 def like(result: Tensor, given: Any) -> Any:
-    """The result as the kind that was given: torch for torch (on its device), else numpy."""
+    """The result in the form of what was given: a tensor on its device for a tensor, else a numpy array."""
     return result.to(given.device) if isinstance(given, Tensor) else result.cpu().numpy()
 
 
 def check_finite_rows(name: str, value: Tensor) -> None:
-    """Refuses NaN and what is infinite in single precision, naming the first place."""
+    """Refuse NaN and numbers that are infinite in float32, naming the first place."""
     bad = (~torch.isfinite(value.float())).nonzero()
     if len(bad):
         row, *rest = bad[0].tolist()
-        column = f", column {rest[-1]}" if rest else ""
+        place = f"row {row}, column {rest[-1]}" if rest else f"row {row}"
         rows = len(bad[:, 0].unique())
-        raise ValueError(f"{name} holds NaN or infinity in {rows} row(s), first at row {row}{column}; remove them.")
+        raise ValueError(f"{name} has NaN or infinite values in {rows} row(s), first at {place}; remove these rows.")
 
 
 def check_table(name: str, value: Any, columns: int | None = None) -> Tensor:
-    """A finite table [N, columns] as float (its precision kept)."""
+    """Convert to a finite table of floats [N, columns], without a loss of precision."""
     table = to_tensor(name, value)
-    expected = f"[N, {columns if columns is not None else 'D'}]"
     if table.dim() != 2 or (columns is not None and table.shape[1] != columns):
-        raise ValueError(f"{name} has shape {list(table.shape)}; expected {expected}, one row a state.")
+        expected = f"[N, {columns if columns is not None else 'D'}]"
+        raise ValueError(f"{name} has shape {list(table.shape)}; expected {expected}, one row per state.")
     check_finite_rows(name, table)
     return table if table.is_floating_point() else table.double()
 
@@ -80,20 +80,21 @@ def check_entities(entities: Entities, obs: Tensor, next_obs: Tensor) -> dict[st
 def check_transitions(
     obs: Any, action: Any, next_obs: Any, fewest: int = FEWEST_TRANSITIONS
 ) -> tuple[Tensor, Tensor, Tensor]:
-    """Transitions obs [N, D], action [N, A] or integers [N], next_obs [N, D]: same length, finite, enough of them."""
+    """Convert to obs [N, D], action [N, A] or integers [N], next_obs [N, D]: same length, finite, enough of them."""
     obs = check_table("obs", obs)
     next_obs = check_table("next_obs", next_obs, obs.shape[1])
     action = to_tensor("action", action)
-    action = action.long() if action.dtype == torch.bool else action  # false is action 0, true is 1
+    if action.dtype == torch.bool:
+        action = action.long()
     check_finite_rows("action", action)
-    if action.dim() == 1 and bool((action != action.round()).any()):
-        raise ValueError(
-            "action has shape [N] and holds fractions; give one continuous number as action[:, None], that is [N, 1], "
-            "and discrete actions as integers [N]."
-        )
     if action.dim() not in (1, 2) or action.shape[1:] == (0,):
         raise ValueError(f"action has shape {list(action.shape)}; expected [N, A], or integers [N].")
     if action.dim() == 1:
+        if bool((action != action.round()).any()):
+            raise ValueError(
+                "action has shape [N] and fractions; give one continuous number as action[:, None], that is [N, 1], "
+                "and discrete actions as integers [N]."
+            )
         action = action.long()
     if not len(obs) == len(action) == len(next_obs):
         lengths = f"{len(obs)}, {len(action)} and {len(next_obs)}"
