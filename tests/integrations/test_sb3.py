@@ -633,7 +633,7 @@ def test_a_model_from_elsewhere_is_used_if_it_fits() -> None:
     narrow = Influence.fit(obs, action, obs + action, {"hand": [0]}, **fast | {"action_space": None})
     agent().learn(30, callback=quick_callback(influence=narrow))  # the box around the data is within the world's
     wide = Influence.fit(obs, 2 * action, obs + action, {"hand": [0]}, **fast | {"action_space": None})
-    with pytest.raises(ValueError, match=r"other actions, from .* than the world's, from \[-2\] to \[6\]\. Fit it on"):
+    with pytest.raises(ValueError, match=r"\[-2\] to \[6\]"):
         agent().learn(10, callback=quick_callback(influence=wide))
     several = Influence.fit(obs, action, obs + action, {"hand": [0]}, members=2, **fast)
     with pytest.raises(ValueError, match="has 2 members, which are not trained further"):
