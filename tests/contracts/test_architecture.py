@@ -1,5 +1,7 @@
 """The rules that keep the library readable: import direction, file names, sizes of folders."""
 
+import re
+
 import pytest
 from support.project import PACKAGE, ROOT, Import
 
@@ -35,6 +37,11 @@ def test_every_package_has_its_place() -> None:
     """A new package must be given its place in the order."""
     folders = {path.name for path in PACKAGE.iterdir() if path.is_dir() and path.name != "__pycache__"}
     assert folders == set(PACKAGES)
+
+
+def test_contributing_lists_the_packages_in_order() -> None:
+    text = (ROOT / "CONTRIBUTING.md").read_text(encoding="utf-8")
+    assert tuple(re.findall(r"^\| `(\w+)/`", text, re.MULTILINE)) == PACKAGES
 
 
 def test_imports_point_one_way(library_imports: list[Import]) -> None:

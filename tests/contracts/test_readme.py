@@ -5,7 +5,7 @@ from pathlib import Path
 
 from results_page import write_results_page
 from support.markdown import fenced_blocks, shell_commands
-from support.project import ROOT
+from support.project import PACKAGE, ROOT
 
 README = (ROOT / "README.md").read_text(encoding="utf-8")
 CONTRIBUTING = (ROOT / "CONTRIBUTING.md").read_text(encoding="utf-8")
@@ -22,6 +22,21 @@ def test_make_commands_exist() -> None:
     commands = [command for _, language, lines in blocks if language == "sh" for command in shell_commands(lines)]
     used = {words[1] for words in commands if words[0] == "make"}
     assert {"demo", "test"} <= used <= targets
+
+
+def test_files_named_in_contributing_exist() -> None:
+    """Paths are relative to the package or to the repository."""
+    named = re.findall(r"`([\w/.-]+\.(?:py|j2|md|toml|cff|txt))`", CONTRIBUTING)
+    assert len(named) > 30
+    assert not [name for name in named if not (PACKAGE / name).is_file() and not (ROOT / name).is_file()]
+
+
+def test_each_change_touches_at_most_four_files() -> None:
+    table = CONTRIBUTING.partition("| to add | touch |")[2].partition("\n\n")[0]
+    rows = table.splitlines()[2:]
+    assert len(rows) >= 10
+    for row in rows:
+        assert 1 <= len(re.findall(r"`[\w/.]+\.(?:py|j2)`|a new file", row)) <= 4, row
 
 
 def test_blocks_and_commands_of_markdown() -> None:
