@@ -44,7 +44,7 @@ def make_agent(influence: bool, seed: int) -> tuple[SAC, Any]:
     if not influence:
         return SAC("MultiInputPolicy", env, replay_buffer_class=HerReplayBuffer, **settings), None
     settings["replay_buffer_class"] = InfluenceReplayBuffer  # *
-    settings["replay_buffer_kwargs"] = {"entity": "puck=observation:2"}  # *
+    settings["replay_buffer_kwargs"] = {"entities": "puck=observation:2"}  # *
     callback = InfluenceCallback(every=50, batches=500, network=NETWORK)  # *
     return ActiveSAC("MultiInputPolicy", env, **settings), callback  # *
 

@@ -1,4 +1,4 @@
-"""Gymnasium wrappers that tell the influence of each step, and reward it if asked: one world, or a vector of them."""
+"""Gymnasium wrappers that report the influence of each step and can reward it: one environment or a vector."""
 
 import os
 from collections.abc import Mapping, Sequence
@@ -18,7 +18,7 @@ from butfor.influence.influence import Influence
 from butfor.influence.learner import InfluenceLearner
 from butfor.influence.scoring import ScoreConfig
 from butfor.models.dynamics import ModelConfig
-from butfor.models.fitting import FOR_ANY_DATA, FitConfig
+from butfor.models.fitting import FitConfig
 from butfor.spaces.actions import ActionLaw, describe_mismatch
 from butfor.spaces.arrays import FEWEST_TRANSITIONS
 from butfor.spaces.entities import Entities, entity_columns
@@ -26,135 +26,129 @@ from butfor.spaces.observations import choose_parts, flatten_parts
 from butfor.training.bonus import BonusConfig, add_bonus
 
 Table = NDArray[Any]
-"""[N, D], a row a world"""
+"""[N, D], one row per environment"""
 Flags = NDArray[np.bool_]
-ONLY_TO_LEARN = {"learn_every", "batches", "memory", "model", "fitting", "scoring", "seed"}  # settings
+LEARNER_SETTINGS = {"buffer_size", "model", "fitting", "scoring", "seed"}  # passed on to InfluenceLearner
 _IMPORTED_BY = os.getpid()
 
 
 class Settings(TypedDict, total=False):
-    """What both wrappers take beside the world and the `Influence`; defaults are in brackets."""
+    """Keyword arguments of both wrappers; defaults are in brackets."""
 
     entities: Entities
-    """instead of a saved `Influence`: what to learn about, as {"cube": [3, 4, 5]} or ["cube=observation:3:6"]"""
+    """what to learn about, instead of a saved `Influence`: {"cube": [3, 4, 5]} or "cube=observation:3:6" """
     parts: Sequence[str]
-    """which parts of a dictionary the model sees, side by side in this order [`observation` of a goal world; else all,
-    in the order of their names]; a part in a part is "robot/arm" """
+    """parts of a dictionary observation that the model sees, concatenated in this order; nested ones are "robot/arm"
+    [`observation` of a goal-conditioned environment, else all in alphabetical order]"""
     bonus: float
     """lambda: the reward becomes r + lambda min(CAI, cap); the old one is info["original_reward"] [no bonus]"""
     cap: float
     """the highest CAI that is rewarded [2.0]"""
     ceiling: float | None
-    """the highest reward after the bonus; the paper's is 0, which is that of a reached goal [None]"""
+    """the highest reward after the bonus; the paper uses 0, the reward of a reached goal [None]"""
     bonus_from: str
     """the entity whose CAI is rewarded, or the "sum" or "max" over all ["sum"]"""
     learn_every: int
-    """steps between rounds of learning, counted over all worlds [1000]"""
+    """steps between training rounds, counted over all environments [1000]"""
     batches: int
-    """batches a round [200]"""
-    memory: int
-    """how many of the latest transitions are kept to learn from [100,000]"""
+    """batches per round [200]"""
+    buffer_size: int
+    """number of latest transitions to train on [100,000]"""
     model: ModelConfig
-    """the network that learns"""
+    """the network"""
     fitting: FitConfig
-    """its batch size, learning rate and betas"""
+    """batch size, learning rate and betas"""
     scoring: ScoreConfig
-    """how it is scored"""
+    """how CAI is estimated"""
     seed: int
-    """of the network's first weights, its batches and the actions that are tried [0]"""
+    """seed of the initial weights, the batches and the tried actions [0]"""
     device: torch.device | str
-    """where the network is, unless an `Influence` is given as an object [cpu]"""
+    """device of the network, unless `influence` is an object [cpu]"""
 
 
 class StepInfluence:
-    """What the wrappers share: which numbers of an observation count, their CAI, learning along, and the bonus."""
+    """What the wrappers share: the columns that the model sees, their CAI, online training, and the bonus."""
 
     def __init__(
         self,
         observation_space: spaces.Space[Any],
         action_space: spaces.Space[Any],
-        influence: Influence | Path | str | None = None,
-        *,
-        entities: Entities | None = None,
-        parts: Sequence[str] | None = None,
-        bonus: float | None = None,
-        cap: float = 2.0,
-        ceiling: float | None = None,
-        bonus_from: str = "sum",
-        learn_every: int = 1000,
-        batches: int = 200,
-        memory: int = 100_000,
-        model: ModelConfig = ModelConfig(),
-        fitting: FitConfig = FOR_ANY_DATA,
-        scoring: ScoreConfig = ScoreConfig(),
-        seed: int = 0,
-        device: torch.device | str = "cpu",
+        influence: Influence | Path | str | None,
+        settings: Settings,
     ) -> None:
+        if os.getpid() != _IMPORTED_BY:  # forked, as in AsyncVectorEnv: torch would wait for the parent's threads
+            torch.set_num_threads(1)
+        entities = settings.get("entities")
+        device = settings.get("device", "cpu")
+        learner_settings: Any = {name: value for name, value in settings.items() if name in LEARNER_SETTINGS}
         if not isinstance(influence, Influence | Path | str | None):
-            raise TypeError(f"influence is {influence!r}; expected an Influence, or the path of a saved one.")
+            raise TypeError(f"influence is {influence!r}; expected an Influence or the path of a saved one.")
         if (influence is None) == (entities is None):
-            raise ValueError(
-                "Give either a saved Influence (its path, or the object) or entities= to learn about, such as "
-                '["cube=3:6"], and not both.'
-            )
-        if learn_every < 1 or batches < 1:
-            raise ValueError(f"learn_every and batches must be at least 1; got {learn_every} and {batches}.")
+            raise ValueError('Give either influence, a saved model, or entities to learn about, such as "cube=3:6".')
+        unused = sorted({"learn_every", "batches", *LEARNER_SETTINGS} & set(settings))
+        if influence is not None and unused:
+            raise ValueError(f"{', '.join(unused)}: a saved Influence is not trained further. Remove them.")
         if isinstance(action_space, spaces.Box) and not action_space.is_bounded():
             raise ValueError(
-                f"The action space {action_space} has no bounds within which actions could be tried. Where ClipAction "
-                "took them away, put it outside: ClipAction(InfluenceWrapper(env, ...))."
+                f"The action space {action_space} has no bounds to try actions in. If ClipAction removed them, apply "
+                "it last: ClipAction(InfluenceWrapper(env, ...))."
             )
-        self.learn_every, self.batches, self._since = learn_every, batches, 0
+        self.learn_every = settings.get("learn_every", 1000)
+        self.batches = settings.get("batches", 200)
+        if self.learn_every < 1 or self.batches < 1:
+            raise ValueError(f"learn_every and batches must be at least 1; got {self.learn_every} and {self.batches}.")
+        self._since = 0  # steps since the last round
         self._saved = Influence.load(influence, device) if isinstance(influence, Path | str) else influence
-        self.sizes = choose_parts(observation_space, parts, None if self._saved is None else self._saved.model.obs_size)
-        """the parts that the model sees and how many numbers each has"""
+        columns = None if self._saved is None else self._saved.model.obs_size
+        self.sizes = choose_parts(observation_space, settings.get("parts"), columns)  # columns of each part
         self.learner: InfluenceLearner | None = None
-        if entities is not None:
-            self.learner = InfluenceLearner(
-                sum(self.sizes.values()), action_space, entity_columns(entities, self.sizes), buffer_size=memory,
-                model=model, fitting=fitting, scoring=scoring, seed=seed, device=device,
-            )  # fmt: skip
-            self.names = list(self.learner.entities)
-        elif self._saved is not None:
-            if wrong := describe_mismatch(self._saved.law, ActionLaw.from_space(action_space)):
-                raise ValueError(
-                    f"{wrong} Fit it with action_space=env.action_space, or, where a wrapper such as RescaleAction "
-                    "changes the actions, put this one inside: RescaleAction(InfluenceWrapper(env, ...), ...)."
-                )
+        if self._saved is not None:
             self.names = list(self._saved.entities)
+            if mismatch := describe_mismatch(self._saved.law, ActionLaw.from_space(action_space)):
+                raise ValueError(
+                    f"{mismatch} Fit it with action_space=env.action_space. If a wrapper such as RescaleAction changes "
+                    "the actions, apply it last: RescaleAction(InfluenceWrapper(env, ...), ...)."
+                )
+        elif entities is not None:
+            found = entity_columns(entities, self.sizes)
+            size = sum(self.sizes.values())
+            self.learner = InfluenceLearner(size, action_space, found, device=device, **learner_settings)
+            self.names = list(found)
+        self.bonus_from = settings.get("bonus_from", "sum")
         if {"sum", "max"} & set(self.names):
             raise ValueError(f"Entities are {self.names}; choose names other than sum and max, which combine them.")
-        if bonus_from not in ("sum", "max", *self.names):
-            raise ValueError(f"bonus_from is {bonus_from!r}; expected sum, max or one of {', '.join(self.names)}.")
-        self.bonus = None if bonus is None else BonusConfig(weight=bonus, cap=cap, ceiling=ceiling)
-        self.bonus_from = bonus_from
+        if self.bonus_from not in ("sum", "max", *self.names):
+            raise ValueError(f"bonus_from is {self.bonus_from!r}; expected sum, max or one of {', '.join(self.names)}.")
+        self.bonus: BonusConfig | None = None
+        if "bonus" in settings:
+            self.bonus = BonusConfig(settings["bonus"], settings.get("cap", 2.0), ceiling=settings.get("ceiling"))
 
     @property
     def influence(self) -> Influence | None:
-        """The `Influence` in use; None before the first round of learning."""
+        """The `Influence` in use; None before the first training round."""
         return self.learner.influence if self.learner is not None else self._saved
 
-    def learned(self) -> Influence:
-        """The same, or a sentence where there is none yet."""
+    def trained(self) -> Influence:
+        """Return the `Influence` in use, or raise if there is none yet."""
         if self.influence is None:
             raise ValueError(
-                f"Nothing is learned yet: the first round comes after {self.learn_every} steps (learn_every), and not "
-                f"before {FEWEST_TRANSITIONS} transitions."
+                f"There is no influence model yet: the first round comes after learn_every={self.learn_every} steps "
+                f"and at least {FEWEST_TRANSITIONS} transitions."
             )
         return self.influence
 
-    def flatten(self, obs: Any, worlds: int) -> Table:
-        """The numbers of an observation that the model sees, as a copy: [worlds, D]."""
-        return flatten_parts(obs, self.sizes, worlds)
+    def flatten(self, obs: Any, num_envs: int) -> Table:
+        """Return a copy of what the model sees of an observation: [num_envs, D]."""
+        return flatten_parts(obs, self.sizes, num_envs)
 
     def score(self, obs: Table) -> dict[str, NDArray[np.float64]]:
-        """CAI of each state by entity, [N]; 0 before the first round of learning."""
+        """Return the CAI of each state by entity, [N]; 0 before the first training round."""
         if self.influence is None:
             return {name: np.zeros(len(obs)) for name in self.names}
         return {name: np.asarray(score, dtype=np.float64) for name, score in self.influence.score(obs).items()}
 
     def learn(self, obs: Table, action: Any, next_obs: Table) -> None:
-        """Takes in transitions, and trains where a round is due."""
+        """Store transitions, and train if a round is due."""
         if self.learner is None or not len(obs):
             return
         self.learner.add(obs, np.asarray(action), next_obs)
@@ -164,7 +158,7 @@ class StepInfluence:
             self._since = 0
 
     def rewarded(self, reward: Any, scores: Mapping[str, NDArray[np.float64]]) -> NDArray[np.float64]:
-        """r + lambda min(CAI, cap), at most the ceiling: [N]."""
+        """Return r + lambda min(CAI, cap), at most the ceiling: [N]."""
         assert self.bonus is not None
         if self.bonus_from in scores:
             score = scores[self.bonus_from]
@@ -176,16 +170,30 @@ class StepInfluence:
         return total
 
 
-class InfluenceWrapper(gymnasium.Wrapper[Any, Any, Any, Any], RecordConstructorArgs):
-    """Adds the influence of each step to `info`, and to the reward if asked.
+class _WithInfluence:
+    """Methods that both wrappers have."""
+
+    steps: StepInfluence
+
+    @property
+    def influence(self) -> Influence | None:
+        """The `Influence` in use; None before the first training round."""
+        return self.steps.influence
+
+    def save_influence(self, path: Path | str) -> None:
+        """Save the trained model, for `Influence.load` or another wrapper."""
+        self.steps.trained().save(path)
+
+
+class InfluenceWrapper(_WithInfluence, gymnasium.Wrapper[Any, Any, Any, Any], RecordConstructorArgs):
+    """Adds the influence of each step to `info`, and to the reward if a bonus is given.
 
     >>> env = InfluenceWrapper(env, "cai.safetensors", bonus=0.2)
-    >>> env = InfluenceWrapper(env, entities=["cube=observation:3:6"], learn_every=1000)
+    >>> env = InfluenceWrapper(env, entities="cube=observation:3:6", learn_every=1000)
 
-    info["cai"] is CAI(s_t), in nats, of the state in which the action was taken: a float, or floats by name where there
-    are several entities. An `Influence` that learns as it goes says 0 before its first round. A reset tells none, since
-    no action was taken: neither `reset`, nor the step that Gymnasium's Autoreset turns into one. Transitions across
-    resets are not learned from.
+    info["cai"] is CAI(s_t), in nats, of the state in which the action was taken: a float, or floats by name if there
+    are several entities. It is 0 before the first training round. Resets report none, since no action is taken: neither
+    `reset` nor the step that Gymnasium's Autoreset turns into one. Transitions across resets are not trained on.
     """
 
     def __init__(
@@ -194,38 +202,39 @@ class InfluenceWrapper(gymnasium.Wrapper[Any, Any, Any, Any], RecordConstructorA
         influence: Influence | Path | str | None = None,
         **settings: Unpack[Settings],
     ) -> None:
-        _prepare(influence, settings)
+        """Wrap an environment.
+
+        Args:
+            env: the environment
+            influence: a fitted `Influence` or its file; None to train one online, on `entities`
+            **settings: see `Settings`
+        """
+        # First, since it limits torch's threads and the recording copies tensors.
+        self.steps = StepInfluence(env.observation_space, env.action_space, influence, settings)
         RecordConstructorArgs.__init__(self, influence=influence, **settings)
         gymnasium.Wrapper.__init__(self, env)
-        self.steps = StepInfluence(env.observation_space, env.action_space, influence, **settings)
-        self._obs: Table | None = None  # [1, D], the state that the agent sees
+        self._obs: Table | None = None  # [1, D], the current state
         self._finished = False
 
-    @property
-    def influence(self) -> Influence | None:
-        """The `Influence` in use; None before the first round of learning."""
-        return self.steps.influence
-
-    def save_influence(self, path: Path | str) -> None:
-        """Writes what was learned, for `Influence.load` or for another wrapper."""
-        self.steps.learned().save(path)
-
     def best_action(self, entity: str | None = None) -> tuple[Any, float]:
-        """The most influential of K random actions in the present state, and its score: for active exploration."""
-        action, score = self.steps.learned().best_action(_begun(self._obs), entity)
+        """Return the most influential of K random actions in the current state, and its score."""
+        action, score = self.steps.trained().best_action(_current(self._obs), entity)
         return (int(action[0]) if action.ndim == 1 else action[0]), float(score[0])
 
     def reset(self, *, seed: int | None = None, options: dict[str, Any] | None = None) -> tuple[Any, dict[str, Any]]:
-        """Begins an episode."""
+        """Begin an episode."""
         obs, info = self.env.reset(seed=seed, options=options)
-        self._obs, self._finished = self.steps.flatten(obs, 1), False
+        self._obs = self.steps.flatten(obs, 1)
+        self._finished = False
         return obs, info
 
     def step(self, action: Any) -> tuple[Any, SupportsFloat, bool, bool, dict[str, Any]]:
-        """One step, with the influence of the state in which it was taken."""
-        before, resets = _begun(self._obs), self._finished  # Gymnasium's Autoreset takes this step for a reset
+        """Take a step, and report the influence of the state in which it was taken."""
+        before = _current(self._obs)
+        resets = self._finished  # Gymnasium's Autoreset takes this step for a reset
         obs, reward, terminated, truncated, info = self.env.step(action)
-        self._obs, self._finished = self.steps.flatten(obs, 1), bool(terminated or truncated)
+        self._obs = self.steps.flatten(obs, 1)
+        self._finished = bool(terminated or truncated)
         if resets:
             return obs, reward, terminated, truncated, info
         scores = self.steps.score(before)
@@ -238,15 +247,15 @@ class InfluenceWrapper(gymnasium.Wrapper[Any, Any, Any, Any], RecordConstructorA
         return obs, reward, terminated, truncated, info
 
 
-class VectorInfluenceWrapper(VectorWrapper):
-    """The same for a vector of worlds, which share one `Influence` and one memory.
+class VectorInfluenceWrapper(_WithInfluence, VectorWrapper):
+    """The same for a vector of environments, which share one `Influence` and one buffer of transitions.
 
-    >>> envs = VectorInfluenceWrapper(envs, entities=["cube=observation:3:6"], bonus=0.2)
+    >>> envs = VectorInfluenceWrapper(envs, entities="cube=observation:3:6", bonus=0.2)
 
-    info["cai"] is an array [N] (arrays by name where there are several entities), and info["_cai"] says where it means
-    something. Where a world is reset instead of stepped (AutoresetMode.NEXT_STEP), no action was taken: the number is
-    0, the mask false, and the reward has no bonus. With SAME_STEP the last step of an episode has its number in
-    info["cai"] as every other step; its transition ends in info["final_obs"].
+    info["cai"] is an array [N] (arrays by name if there are several entities), and info["_cai"] is its mask. Where an
+    environment is reset instead of stepped (AutoresetMode.NEXT_STEP), no action is taken: the number is 0, the mask
+    false, and the reward has no bonus. With SAME_STEP the last step of an episode is in info["cai"] like all others;
+    its transition ends in info["final_obs"].
     """
 
     def __init__(
@@ -255,41 +264,39 @@ class VectorInfluenceWrapper(VectorWrapper):
         influence: Influence | Path | str | None = None,
         **settings: Unpack[Settings],
     ) -> None:
-        _prepare(influence, settings)
+        """Wrap a vector of environments.
+
+        Args:
+            env: the environments
+            influence: a fitted `Influence` or its file; None to train one online, on `entities`
+            **settings: see `Settings`
+        """
         super().__init__(env)
-        self.steps = StepInfluence(env.single_observation_space, env.single_action_space, influence, **settings)
+        self.steps = StepInfluence(env.single_observation_space, env.single_action_space, influence, settings)
         self.autoreset = AutoresetMode((env.metadata or {}).get("autoreset_mode", AutoresetMode.NEXT_STEP))
-        self._obs: Table | None = None  # [N, D], the states that the agent sees
-        self._finished = np.zeros(env.num_envs, dtype=np.bool_)  # which worlds wait for their reset
-
-    @property
-    def influence(self) -> Influence | None:
-        """The `Influence` in use; None before the first round of learning."""
-        return self.steps.influence
-
-    def save_influence(self, path: Path | str) -> None:
-        """Writes what was learned, for `Influence.load` or for another wrapper."""
-        self.steps.learned().save(path)
+        self._obs: Table | None = None  # [N, D], the current states
+        self._finished = np.zeros(env.num_envs, dtype=np.bool_)  # which environments wait for their reset
 
     def best_action(self, entity: str | None = None) -> tuple[Any, NDArray[Any]]:
-        """The most influential of K random actions in each present state, and their scores: [N, A], [N]."""
-        action, score = self.steps.learned().best_action(_begun(self._obs), entity)
+        """Return the most influential of K random actions in each current state, and their scores: [N, A], [N]."""
+        action, score = self.steps.trained().best_action(_current(self._obs), entity)
         return action, score
 
     def reset(
         self, *, seed: int | list[int | None] | None = None, options: dict[str, Any] | None = None
     ) -> tuple[Any, dict[str, Any]]:
-        """Begins episodes, in all worlds or in those of options["reset_mask"]."""
+        """Begin episodes, in all environments or in those of options["reset_mask"]."""
         chosen = np.array((options or {}).get("reset_mask", np.ones(self.num_envs, dtype=np.bool_)))
-        given = None if options is None else dict(options)  # Gymnasium takes the mask out of what it is given
+        given = None if options is None else dict(options)  # Gymnasium removes the mask from what it is given
         obs, info = self.env.reset(seed=seed, options=given)  # type: ignore[arg-type]
-        self._obs = self.steps.flatten(obs, self.num_envs)  # the other worlds show what they showed
+        self._obs = self.steps.flatten(obs, self.num_envs)
         self._finished = self._finished & ~chosen
         return obs, info
 
     def step(self, actions: Any) -> tuple[Any, NDArray[Any], NDArray[Any], NDArray[Any], dict[str, Any]]:
-        """One step of all worlds, with the influence of the states in which it was taken."""
-        before, taken = _begun(self._obs), ~self._finished
+        """Take a step in all environments, and report the influence of the states in which it was taken."""
+        before = _current(self._obs)
+        taken = ~self._finished
         obs, reward, terminated, truncated, info = self.env.step(actions)
         scores = {name: np.where(taken, score, 0.0) for name, score in self.steps.score(before).items()}
         self._obs = self.steps.flatten(obs, self.num_envs)
@@ -308,27 +315,20 @@ class VectorInfluenceWrapper(VectorWrapper):
         return obs, reward, terminated, truncated, info
 
     def _with_final(self, info: Mapping[str, Any], finished: Flags) -> tuple[Table, Flags]:
-        """The states in which the steps ended [N, D], and which of them are known: those before a reset in the step."""
-        after, known = _begun(self._obs).copy(), ~finished
+        """Return the states in which the steps ended, before any reset [N, D], and which of them are known [N]."""
+        after = _current(self._obs).copy()
+        known = ~finished
         final = info.get("final_obs", np.full(self.num_envs, None))
-        for world in np.flatnonzero(finished):
-            if final[world] is not None:
-                after[world], known[world] = self.steps.flatten(final[world], 1)[0], True
+        for index in np.flatnonzero(finished):
+            if final[index] is not None:
+                after[index] = self.steps.flatten(final[index], 1)[0]
+                known[index] = True
         return after, known
 
 
-def _prepare(influence: Influence | Path | str | None, settings: Settings) -> None:
-    """Refuses settings that nothing would look at, and keeps torch from hanging in a process that was forked."""
-    if unused := sorted(ONLY_TO_LEARN & set(settings)) if influence is not None else []:
-        raise ValueError(f"{', '.join(unused)}: a saved Influence is used as it is; these are for one that learns.")
-    if os.getpid() != _IMPORTED_BY:  # as in AsyncVectorEnv: torch would wait for the threads of the parent
-        torch.set_num_threads(1)
-
-
-def _begun(obs: Table | None) -> Table:
-    """The present states, or a sentence where there are none."""
+def _current(obs: Table | None) -> Table:
     if obs is None:
-        raise ResetNeeded("There is no state yet; call reset() first.")
+        raise ResetNeeded("There is no current state; call reset() first.")
     return obs
 
 
