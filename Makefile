@@ -1,4 +1,4 @@
-# `make demo` and `make test` need nothing but Python 3.11 or later: the first call sets up .venv, the next starts at once.
+# All targets need only Python 3.11 or later: the first call sets up .venv.
 .DEFAULT_GOAL := help
 .PHONY: help demo test test-all lint docs bench clean
 .DELETE_ON_ERROR:
@@ -13,7 +13,7 @@ export PIP_DISABLE_PIP_VERSION_CHECK := 1
 help:  ## show this list
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "make %-9s %s\n", $$1, $$2 }' Makefile
 
-demo: $(INSTALLED)  ## detect influence in a small world and write a report, runs/demo/report.html
+demo: $(INSTALLED)  ## detect influence in a small environment and write a report, runs/demo/report.html
 	@OMP_NUM_THREADS=1 $(BIN)/butfor detect slide --preset demo --run runs/demo --overwrite
 	@test -f runs/demo/report.html || { echo "The demo ended without its report, runs/demo/report.html." >&2; exit 1; }
 	@echo "Open $(CURDIR)/runs/demo/report.html in a browser."
@@ -40,13 +40,13 @@ clean:  ## remove .venv, build output and caches; runs/ stays
 	@rm -rf .venv build dist docs/_build .pytest_cache .mypy_cache .ruff_cache .hypothesis
 	@find src tests benchmarks tools -name __pycache__ -type d -prune -exec rm -rf {} + 2>/dev/null || true
 
-# An environment that cannot run pip (half made, or its Python is gone) is made anew.
+# A virtual environment that cannot run pip (half made, or its Python is gone) is replaced.
 $(INSTALLED): pyproject.toml constraints.txt
 	@$(BIN)/python -m pip --version >/dev/null 2>&1 || { \
 	  for python in $(PYTHONS); do \
 	    "$$python" -c 'import sys; sys.exit(sys.version_info < (3, 11))' 2>/dev/null && found="$$python" && break; \
 	  done; \
-	  test -n "$$found" || { echo "butfor needs Python 3.11 or later; none of these is one: $(PYTHONS)." >&2; exit 1; }; \
+	  test -n "$$found" || { echo "butfor needs Python 3.11 or later; tried: $(PYTHONS)." >&2; exit 1; }; \
 	  echo "Making .venv with $$("$$found" --version)."; \
 	  "$$found" -m venv --clear .venv; \
 	}

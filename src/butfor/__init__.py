@@ -1,37 +1,57 @@
-"""butfor: when do an agent's actions matter? Causal action influence, state by state."""
+"""butfor measures when an agent's actions matter: causal action influence, state by state.
 
+The names below are what most users need; `influence/influence.py` is the file to read first. They are loaded on first
+use, so that `import butfor` does not import torch.
+"""
+
+from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
+    from butfor.datasets.files import read_data
+    from butfor.datasets.score import score_file
     from butfor.influence.influence import Influence
+    from butfor.influence.learner import InfluenceLearner
     from butfor.influence.scoring import ScoreConfig
+    from butfor.integrations.wrappers import InfluenceWrapper, VectorInfluenceWrapper
     from butfor.models.dynamics import ModelConfig
     from butfor.models.fitting import FitConfig
+    from butfor.rollouts.episodes import Episodes
     from butfor.training.agents.policy import load_policy
-    from butfor.training.settings import preset
+    from butfor.training.evaluation import evaluate_run
+    from butfor.training.run import resume, train
+    from butfor.training.settings import Config, preset
 
 __version__ = "0.1.0"
-__all__ = ["FitConfig", "Influence", "ModelConfig", "ScoreConfig", "__version__", "load_policy", "preset"]
+__all__ = [
+    "Config", "Episodes", "FitConfig", "Influence", "InfluenceLearner", "InfluenceWrapper", "ModelConfig",
+    "ScoreConfig", "VectorInfluenceWrapper", "__version__", "evaluate_run", "load_policy", "preset", "read_data",
+    "resume", "score_file", "train",
+]  # fmt: skip
 
-_HOMES = {
-    "Influence": "influence.influence",
-    "ScoreConfig": "influence.scoring",
-    "ModelConfig": "models.dynamics",
-    "FitConfig": "models.fitting",
-    "load_policy": "training.agents.policy",
-    "preset": "training.settings",
+_MODULES = {
+    "datasets.files": ("read_data",),
+    "datasets.score": ("score_file",),
+    "influence.influence": ("Influence",),
+    "influence.learner": ("InfluenceLearner",),
+    "influence.scoring": ("ScoreConfig",),
+    "integrations.wrappers": ("InfluenceWrapper", "VectorInfluenceWrapper"),
+    "models.dynamics": ("ModelConfig",),
+    "models.fitting": ("FitConfig",),
+    "rollouts.episodes": ("Episodes",),
+    "training.agents.policy": ("load_policy",),
+    "training.evaluation": ("evaluate_run",),
+    "training.run": ("resume", "train"),
+    "training.settings": ("Config", "preset"),
 }
 
 
 def __dir__() -> list[str]:
-    """The public names, also those not loaded yet."""
     return sorted(__all__)
 
 
 def __getattr__(name: str) -> Any:
-    """Loads the public names on first use, so that `butfor --version` need not wait for torch."""
-    if name not in _HOMES:
-        raise AttributeError(f"module 'butfor' has no attribute {name!r}")
-    from importlib import import_module
-
-    return getattr(import_module(f"butfor.{_HOMES[name]}"), name)
+    for module, names in _MODULES.items():
+        if name in names:
+            return getattr(import_module(f"butfor.{module}"), name)
+    raise AttributeError(f"module 'butfor' has no attribute {name!r}")
