@@ -136,16 +136,17 @@ def test_contacts_in_the_padding_do_not_count() -> None:
     assert choose_timelines(replace(episodes, length=np.array([12]))) == {"No contact": 0}
 
 
-def test_failures_are_the_worst_of_both_kinds_one_an_episode() -> None:
+def test_failures_are_the_worst_of_both_kinds_one_an_episode(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(module, "FAILURES", 4)
     episodes = made([[0, 1], [0], [0], []], [0.0] * 4, [1.0] * 4)
     score = np.zeros((4, 20))
     score[0, :3], score[1, :2], score[2, :2], score[3, :2] = [0.1, 0.2, 9], [0.3, 5], [0.4, 8], [1, 2]
     # missed: 0.1 and not 0.2 (the same episode), then 0.3; of the free states 9 and 5 are in episodes already shown
-    assert choose_failures(episodes, score, 4) == [
+    assert choose_failures(episodes, score) == [
         ("missed", 0, 0), ("missed", 1, 0), ("false alarm", 2, 1), ("false alarm", 3, 1),
     ]  # fmt: skip
     score[3, 19] = 99
-    assert choose_failures(replace(episodes, length=np.full(4, 19)), score, 4)[-1] == ("false alarm", 3, 1)
+    assert choose_failures(replace(episodes, length=np.full(4, 19)), score)[-1] == ("false alarm", 3, 1)
 
 
 # --- playing again --------------------------------------------------------------------------------

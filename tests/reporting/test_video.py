@@ -422,7 +422,7 @@ def test_a_robot_is_rendered_around_its_table(
     [
         ({"out": "a.avi"}, ValueError, r"a\.avi"),
         ({"out": "nameless"}, ValueError, "nameless"),
-        ({"seed": 7}, ValueError, r"\[5, 6\].*7"),
+        ({"seed": 7}, ValueError, r"7.*\[5, 6\]"),
         ({"episodes": 0}, ValueError, "episodes.*got 0"),
         ({"first": -1}, ValueError, "first.*-1"),
         ({"size": 481}, ValueError, "size.*481"),
@@ -546,7 +546,8 @@ def test_the_episode_is_a_success_that_was_not_given(
 
     monkeypatch.setattr(video.Recorder, "record", record)
     recorder: Any = object.__new__(video.Recorder)
-    assert video.choose_episode(recorder, len(ends)) == expected
+    monkeypatch.setattr(video, "TRIED_EPISODES", len(ends))
+    assert video.choose_episode(recorder) == expected
 
 
 # --- the strip --------------------------------------------------------------------------------------

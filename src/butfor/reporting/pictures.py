@@ -99,7 +99,8 @@ def choose_timelines(episodes: Episodes) -> dict[str, int]:
 
     untouched, brief, handled = episode_kinds(episodes)
     distance = object_way(episodes)
-    reached = reward(_last(episodes, "achieved_goal"), _last(episodes, "desired_goal")) == 0
+    last = (np.arange(len(episodes)), episodes.length)
+    reached = reward(episodes.achieved_goal[last], episodes.desired_goal[last]) == 0
     kinds = {"No contact": untouched, "A brief touch": brief}
     if (handled & reached).any():
         kinds["A successful manipulation"] = distance * (handled & reached)
@@ -108,12 +109,7 @@ def choose_timelines(episodes: Episodes) -> dict[str, int]:
     return {title: int(kind.argmax()) for title, kind in kinds.items() if kind.any()}
 
 
-def _last(episodes: Episodes, part: str) -> Any:
-    """A part of the last state of each episode [E, ...]."""
-    return getattr(episodes, part)[np.arange(len(episodes)), episodes.length]
-
-
-def choose_failures(episodes: Episodes, score: Floats, count: int = FAILURES) -> list[tuple[str, int, int]]:
+def choose_failures(episodes: Episodes, score: Floats) -> list[tuple[str, int, int]]:
     """(kind, episode, time): influenced states of the lowest score [E, T], others of the highest, one per episode."""
     label = episodes.label["exact"]
     used: set[int] = set()
@@ -123,7 +119,7 @@ def choose_failures(episodes: Episodes, score: Floats, count: int = FAILURES) ->
         order = np.argsort(sign * score[tuple(places.T)], kind="stable")
         found = 0
         for episode, time in places[order].tolist():
-            if found < count // 2 and episode not in used:
+            if found < FAILURES // 2 and episode not in used:
                 used.add(episode)
                 chosen.append((kind, episode, time))
                 found += 1
@@ -237,12 +233,15 @@ def _timelines(
                 drawn += 1
         progress("pictures of episodes", drawn, total, "frames")
 
-    env = _make_rendered(facts, len(numbers), TIMELINE_PICTURE)
+    env: Any = make_vector_env(
+        facts.name, len(numbers), render_mode="rgb_array", width=TIMELINE_PICTURE, height=TIMELINE_PICTURE
+    )
     middle = env.unwrapped.physics.model.gripper + np.array([0, 0, ABOVE])  # all frames show the same place
     with closing(env):
         play_again(env, episodes, numbers, look)
-    marks = {"label": episodes.label["exact"], "contact": _contact(episodes)}
-    marks |= {name: value for name, value in episodes.label.items() if name == "heuristic"}
+    marks: dict[str, Any] = {"label": episodes.label["exact"], "contact": episodes.contact}
+    if "heuristic" in episodes.label:
+        marks["heuristic"] = episodes.label["heuristic"]
     rows = []
     for (title, number), frames in zip(chosen.items(), names, strict=True):
         steps = len(frames)
@@ -259,12 +258,15 @@ def _failures(
     from butfor.envs.truth import Forker, exact_label
 
     chosen = choose_failures(episodes, scores.mean(0))
+    contact: Any = episodes.contact  # choose_timelines refuses episodes without
     if not chosen:
         return []
     numbers = [episode for _, episode, _ in chosen]
     times = np.array([time for _, _, time in chosen])
     names = [f"state-{number:05d}-{time:03d}.jpg" for _, number, time in chosen]
-    env = _make_rendered(facts, len(numbers), CLOSE_PICTURE)
+    env: Any = make_vector_env(
+        facts.name, len(numbers), render_mode="rgb_array", width=CLOSE_PICTURE, height=CLOSE_PICTURE
+    )
     layout = env.unwrapped.layout
     states = np.zeros((len(numbers), layout.size))
     drawn = 0
@@ -292,17 +294,12 @@ def _failures(
             "spread": float(scores[:, number, time].std()),
             "exact": bool(episodes.label["exact"][number, time]),
             "effect": None if np.isnan(effect[place]) else float(effect[place]),
-            "contact": bool(_contact(episodes)[number, time]),
+            "contact": bool(contact[number, time]),
             "distance": float(np.linalg.norm(episodes.observation[number, time, facts.object_offset])),
             "kind": kind,
         }
         for place, (kind, number, time) in enumerate(chosen)
     ]
-
-
-def _make_rendered(facts: EnvFacts, count: int, size: int) -> Any:
-    """Environments that render squares of this many pixels."""
-    return make_vector_env(facts.name, count, render_mode="rgb_array", width=size, height=size)
 
 
 def _save(path: Path, frame: Frame) -> None:
@@ -335,10 +332,3 @@ def _read(run: Path) -> tuple[EnvFacts, Episodes, Floats]:
         scores = np.zeros((len(score), *episodes.valid.shape))
         scores[:, file["episode"], file["time"]] = score
     return facts, episodes, scores
-
-
-def _contact(episodes: Episodes) -> Flags:
-    """Contact [E, T], which is required."""
-    if episodes.contact is None:
-        raise ValueError("These episodes have no contact; collect them with the label 'contact'.")
-    return episodes.contact

@@ -277,13 +277,8 @@ def draw_panel(plot: EpisodePlot, step: int, width: int) -> Image.Image:
     panel = Image.new("RGB", (width * OVERSAMPLING, _panel_height(width) * OVERSAMPLING), WHITE)
     draw = ImageDraw.Draw(panel)
     large, small = (ImageFont.load_default(points * pixel) for points in (15, 11))
-    # each text keeps its place through the episode, so the widest value decides where the next begins
-    extremes = (int(plot.values.argmin()), int(plot.values.argmax()))
-    widest = (f"step {len(plot.values) - 1}", max((plot.texts(t)[1] for t in extremes), key=len), "")
-    left = 12 * pixel
-    for text, space, colour in zip(plot.texts(step), widest, (BLACK, BLUE, GREEN), strict=True):
-        draw.text((left, 6 * pixel), text, colour, large)
-        left += draw.textlength(space, large) + 16 * pixel
+    for text, left, colour in zip(plot.texts(step), (12, 92, 236), (BLACK, BLUE, GREEN), strict=True):
+        draw.text((left * pixel, 6 * pixel), text, colour, large)
     draw.text((12 * pixel, 27 * pixel), plot.title, GREY, small)
     draw_plot(draw, plot, step, (44 * pixel, 50 * pixel, 468 * pixel, 108 * pixel), pixel, [step])
     return panel.reduce(OVERSAMPLING)
@@ -359,13 +354,13 @@ def _video_path(folder: Path, out: Path | str | None) -> Path:
 
 def _to_rgb(array: NDArray[Any], name: str) -> NDArray[np.uint8]:
     """What render() returned as red, green and blue from 0 to 255: [height, width, 3]."""
+    brightest = {"f": 1, "i": 255, "u": 255}.get(array.dtype.kind)
+    if brightest and array.ndim == 3 and array.shape[2] in (3, 4) and array.size:
+        if 0 <= array.min() <= array.max() <= brightest:
+            return (array[..., :3] * 255 + 0.5 if brightest == 1 else array[..., :3]).astype(np.uint8)
     given = array.item() if array.ndim == 0 else f"an array {list(array.shape)} of {array.dtype}"
-    if array.ndim == 3 and array.shape[2] in (3, 4) and array.size and array.dtype.kind in "fiu":
-        is_float = array.dtype.kind == "f"
-        low, high = array.min(), array.max()
-        if low >= 0 and high <= (1 if is_float else 255):
-            return (array[..., :3] * 255 + 0.5 if is_float else array[..., :3]).astype(np.uint8)
-        given = f"{given} from {low:g} to {high:g}"
+    if brightest and array.size:
+        given = f"{given} from {array.min():g} to {array.max():g}"
     raise ValueError(
         f"{name} cannot be rendered: render() returned {given}; expected an array [height, width, 3] of integers from "
         "0 to 255 or floats from 0 to 1."
@@ -441,10 +436,10 @@ def best_seed(arm: ReadArm) -> int | None:
     return arm.seeds[int(order[0])]
 
 
-def choose_episode(recorder: Recorder, tries: int = TRIED_EPISODES) -> int:
+def choose_episode(recorder: Recorder) -> int:
     """The first episode that ends at a goal not reached from the start; else any success, else the first."""
     success = None
-    for number in range(tries):
+    for number in range(TRIED_EPISODES):
         reached = recorder.record(number, render=False).plot.reached  # rendering takes most of the time
         if reached[-1] and not reached[0]:
             return number
@@ -477,13 +472,13 @@ def describe(plot: EpisodePlot) -> str:
     return f"{text} The influence of its actions is largest at step {top}: {plot.texts(top)[1]}."
 
 
-def draw_strip(episode: RecordedEpisode, count: int = STRIP_FRAMES) -> Image.Image:
+def draw_strip(episode: RecordedEpisode) -> Image.Image:
     """Images of an episode at even steps, side by side, and below them the influence at every step, if known."""
     plot = episode.plot
-    steps = np.unique(np.linspace(0, len(episode.images) - 1, count).round().astype(int)).tolist()
+    steps = np.unique(np.linspace(0, len(episode.images) - 1, STRIP_FRAMES).round().astype(int)).tolist()
     image_width, image_height = episode.images[0].size
-    columns = count // 2 if image_width >= WIDE * image_height else count
-    width = (FRAME_WIDTH + GAP) * count // columns - GAP
+    columns = STRIP_FRAMES // 2 if image_width >= WIDE * image_height else STRIP_FRAMES
+    width = (FRAME_WIDTH + GAP) * STRIP_FRAMES // columns - GAP
     height = min(round(image_height * width / image_width), MAX_FRAME_HEIGHT)
     frame_size = (min(width, round(image_width * height / image_height)), height)
     rows = -(-len(steps) // columns)
