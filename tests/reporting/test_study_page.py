@@ -439,7 +439,7 @@ def test_the_results_page(root: Path, tmp_path: Path) -> None:
     assert link[2] == "1.00 ± 0.00 [1.00, 1.00] (at 500; IQM 1.00 [1.00, 1.00])"
     assert "0.40 ± 0.16 (0.20 to 0.60) (at 500; IQM 0.40 0.20 to 0.60)" in text
     assert "| CAI | 0.900 ± 0.010 | 0.95 ± 0.01 |" in text
-    missing = text[text.index("## What has not been run") :]
+    missing = text[text.index("## Missing and unfinished runs") :]
     for label in ("cut arm", "begun arm", "broken arm", "absent arm"):
         assert f"- A try: **{label}** " in missing
     assert "fast arm" not in missing
