@@ -6,7 +6,7 @@ from typing import Any, Literal
 import numpy as np
 import pytest
 
-from butfor.analysis.claims import Claim, Curve, claim_from, judge, judge_tables
+from butfor.analysis.claims import Claim, Curve, judge, judge_tables
 
 EPISODES = np.array([1000, 2000, 3000, 4000])
 
@@ -167,7 +167,7 @@ def test_what_is_not_measured_is_undecided_and_named() -> None:
 
 def test_a_claim_survives_json_and_nonsense_is_refused() -> None:
     claim = Claim("Faster.", "faster", "ours", "theirs", factor=3)
-    assert claim_from(asdict(claim)) == claim
+    assert Claim(**asdict(claim)) == claim
     with pytest.raises(ValueError, match=r"kind .*reaches"):
         Claim("?", "prettier", "ours")  # type: ignore[arg-type]
     with pytest.raises(ValueError, match="than"):

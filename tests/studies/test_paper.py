@@ -8,7 +8,7 @@ import pytest
 import torch
 from support.project import ROOT
 
-from butfor.analysis.claims import claim_from
+from butfor.analysis.claims import Claim
 from butfor.detection.settings import detection_preset
 from butfor.studies.paper import HER, STUDIES, Study, make_study, study_states, write_study
 from butfor.studies.units import unit_name
@@ -116,7 +116,7 @@ def test_a_study_leaves_a_record_of_its_arms_and_claims(tmp_path: Path) -> None:
     record = json.loads(write_study(study, tmp_path, "paper").read_text())
     assert record["schema"] == 1
     assert [arm["folder"] for arm in record["arms"]] == [unit_name(arm.config) for arm in study.arms]
-    assert tuple(map(claim_from, record["claims"])) == study.claims
+    assert tuple(Claim(**claim) for claim in record["claims"]) == study.claims
     assert {state.state for state in study_states(study, tmp_path).values()} == {"absent"}
     short = make_study("replay-push", seeds=3, episodes=3000)  # the record says what the paper's size asks all the same
     record = json.loads(write_study(short, tmp_path, "paper").read_text())

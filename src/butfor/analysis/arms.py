@@ -14,7 +14,6 @@ from butfor.analysis.claims import (
     Claim,
     Curve,
     Verdict,
-    claim_from,
     judge,
     judge_tables,
     rule_words,
@@ -93,7 +92,7 @@ def read_study(root: Path, name: str) -> ReadStudy:
         work = [(int(arm.get("seeds") or 0), int(arm.get("episodes") or 0)) for arm in held["arms"]]
         if len({label for label, *_ in entries}) < len(entries) or not entries:
             raise ValueError("expected at least one arm, each with a label of its own")
-        claims = [claim_from(claim) for claim in held.get("claims") or []]
+        claims = [Claim(**claim) for claim in held.get("claims") or []]
         title, about, size, command = (str(held.get(key) or "") for key in ("title", "about", "size", "command"))
     arms = [replace(read_arm(*entry), asked=asked) for entry, asked in zip(entries, work, strict=True)]
     verdicts = [(claim, verdict_on(claim, arms), weaknesses(claim, arms)) for claim in claims]
@@ -237,8 +236,8 @@ def weaknesses(claim: Claim, arms: Iterable[ReadArm]) -> list[str]:
     unlike = []
     spacing = {arm.label: int(np.median(np.diff(arm.curve.episodes, prepend=0))) for arm in chosen if arm.curve}
     if claim.kind == "faster" and len(set(spacing.values())) > 1:
-        told = ", ".join(f"{label} every {count_words(step, 'episode')}" for label, step in spacing.items())
-        unlike = [f"the rarer an arm's evaluations, the later they find a level ({told})"]
+        spaced = ", ".join(f"{label} every {count_words(step, 'episode')}" for label, step in spacing.items())
+        unlike = [f"the rarer an arm's evaluations, the later they find a level ({spaced})"]
     return few + [f"{arm.label} {arm.words}" for arm in chosen if arm.words] + unlike
 
 

@@ -332,8 +332,3 @@ TABLE_RULES: dict[str, Callable[[Claim, Sequence[Mapping[str, Any]]], tuple[Find
     "uneven": _uneven,
 }
 RULES: dict[str, Callable[..., tuple[Finding, str] | None]] = CURVE_RULES | TABLE_RULES
-
-
-def claim_from(data: Mapping[str, Any]) -> Claim:
-    """Return a claim from JSON."""
-    return Claim(**data)

@@ -4,7 +4,7 @@ A number that is not from the paper is marked as ours in the claim or the descri
 """
 
 import dataclasses
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from itertools import combinations
 from pathlib import Path
@@ -44,29 +44,32 @@ class Study:
     claims: tuple[Claim, ...] = ()
 
 
-def _detection(name: str, title: str, about: str, envs: Sequence[str], *claims: Claim) -> Study:
-    """Return a study of detection; these share one run for each environment, which answers all of them."""
-    return Study(name, title, about, tuple(Arm(env, detection_preset(env)) for env in envs), claims)
+def _study(name: str, title: str, about: str, arms: Mapping[str, AnyConfig], *claims: Claim) -> Study:
+    return Study(name, title, about, tuple(Arm(label, config) for label, config in arms.items()), claims)
+
+
+def _detect(*envs: str) -> dict[str, AnyConfig]:
+    """Return the arms of a study of detection; these studies share one run for each environment."""
+    return {env: detection_preset(env) for env in envs}
 
 
 def table1() -> Study:
     """Table 1."""
-    envs = ("slide", PICK)
-    return _detection(
+    arms = _detect("slide", PICK)
+    return _study(
         "table1", "Detection: table 1",
-        "CAI, entropy, attention and contact as detectors of influence on 1DSlide and FetchPickAndPlace.",
-        envs,
-        *(Claim("CAI detects influence almost without mistakes.", "detects", env) for env in envs),
-        *(Claim("No other detector does so reliably.", "alone", env) for env in envs),
+        "CAI, entropy, attention and contact as detectors of influence on 1DSlide and FetchPickAndPlace.", arms,
+        *(Claim("CAI detects influence almost without mistakes.", "detects", env) for env in arms),
+        *(Claim("No other detector does so reliably.", "alone", env) for env in arms),
     )  # fmt: skip
 
 
 def detection_curves() -> Study:
     """Figures 3 and S1."""
-    return _detection(
+    return _study(
         "detection-curves", "Detection: curves, noise and K",
         "ROC and precision-recall curves, performance under observation noise, and by the number of actions K.",
-        ("slide", PICK),
+        _detect("slide", PICK),
         Claim(f"Performance drops gracefully with noise: at 10 % noise, two thirds of it remain {OURS}.", "times", PICK,
               factor=2 / 3, measure="noise", row="10 %, also in testing", reference="0 %, also in testing"),
     )  # fmt: skip
@@ -74,10 +77,9 @@ def detection_curves() -> Study:
 
 def random_test_set() -> Study:
     """Figure S2."""
-    return _detection(
+    return _study(
         "random-test-set", "Detection on a random policy's states",
-        "Detection on the states of a random policy, where influence is rare.",
-        (PICK,),
+        "Detection on the states of a random policy, where influence is rare.", _detect(PICK),
         Claim(f"Performance is lower where influence is rare, and still quite good: half of it remains {OURS}.",
               "times", PICK, factor=0.5, measure="sets", row="random set", reference="test set"),
         Claim(f"CAI is robust to the number of actions: with 8 instead of 64, four fifths remain {OURS}.", "times",
@@ -87,10 +89,9 @@ def random_test_set() -> Study:
 
 def random_training_data() -> Study:
     """The remark of appendix F that training on random data gives similar results."""
-    return _detection(
+    return _study(
         "random-training-data", "Detection learned from random data",
-        "The influence model trained on episodes of a random policy instead of a learning agent's.",
-        (PICK,),
+        "The influence model trained on episodes of a random policy instead of a learning agent's.", _detect(PICK),
         Claim(f"A model of random episodes gives similar results: 95 % remain {OURS}.", "times", PICK, factor=0.95,
               measure="helps", row="Trained on random episodes", reference="As in the table"),
     )  # fmt: skip
@@ -98,10 +99,9 @@ def random_training_data() -> Study:
 
 def trajectories() -> Study:
     """Figures S3 and S4."""
-    return _detection(
+    return _study(
         "trajectories", "CAI along episodes",
-        "CAI along chosen episodes: no contact, a brief touch, a successful manipulation.",
-        (PICK,),
+        "CAI along chosen episodes: no contact, a brief touch, a successful manipulation.", _detect(PICK),
         Claim(f"CAI is high in manipulations and low without contact: five times as high {OURS}.", "times", PICK,
               factor=5, measure="episodes", row="manipulation", reference="no contact"),
         Claim(f"It spikes around a brief touch: five times as high as in the other steps {OURS}.", "times", PICK,
@@ -111,9 +111,9 @@ def trajectories() -> Study:
     )  # fmt: skip
 
 
-def _run(env: str = PICK, *uses: Use, **changes: Any) -> Config:
+def _run(env: str = PICK, *uses: Use) -> Config:
     """Return the paper's settings for an environment with some uses of influence, at the paper's length, ten seeds."""
-    return replace(preset(env), seeds=10, episodes=EPISODES[env], use=uses, **changes)
+    return replace(preset(env), seeds=10, episodes=EPISODES[env], use=uses)
 
 
 def _rival(name: str) -> Config:
@@ -130,15 +130,12 @@ def _with(config: Config, part: str, **changes: Any) -> Config:
 def intrinsic() -> Study:
     """Figure 4: influence as the only reward."""
     words = "The agent learns to lift and hold the object within 2,000 episodes:"
-    return Study(
+    return _study(
         "intrinsic", "Influence as the only reward",
         "Influence on the object as the only reward: does the agent learn to grasp, lift and hold it?",
-        (Arm("CAI alone", replace(preset(PICK, "intrinsic"), seeds=10)),),
-        tuple(
-            Claim(f"{words} {measure} in a tenth of the steps {OURS}.", "reaches", "CAI alone", level=0.1,
-                  within=2_000, measure=measure)
-            for measure in ("lifted", "held")
-        ),
+        {"CAI alone": replace(preset(PICK, "intrinsic"), seeds=10)},
+        *(Claim(f"{words} {measure} in a tenth of the steps {OURS}.", "reaches", "CAI alone", level=0.1, within=2_000,
+                measure=measure) for measure in ("lifted", "held")),
     )  # fmt: skip
 
 
@@ -146,108 +143,80 @@ def bonus_sweep() -> Study:
     """Figure 5: the weight of the bonus."""
     base = _run(PICK, "bonus")
     weights = (0.05, 0.1, 0.2, 0.5, 1.0)
-    arms = [Arm(f"bonus {weight:g}", _with(base, "bonus", weight=weight)) for weight in weights]
-    return Study(
+    return _study(
         "bonus-sweep", "The weight of the bonus",
         "The weight of influence as an exploration bonus; 0 is the agent without it. The grid is ours.",
-        (Arm(HER, _run()), *arms),
-        (
-            Claim("With the right weight, 60 % is reached four times faster than without a bonus.", "faster",
-                  "bonus 0.2", HER, factor=4),
-            Claim("Too large a weight lets the bonus dominate the task's reward.", "better", "bonus 0.2", "bonus 1"),
-        ),
+        {HER: _run()} | {f"bonus {weight:g}": _with(base, "bonus", weight=weight) for weight in weights},
+        Claim("With the right weight, 60 % is reached four times faster than without a bonus.", "faster", "bonus 0.2",
+              HER, factor=4),
+        Claim("Too large a weight lets the bonus dominate the task's reward.", "better", "bonus 0.2", "bonus 1"),
     )  # fmt: skip
 
 
 def active_sweep() -> Study:
     """Figure 6: the share of active exploration."""
     base = _run(PICK, "active")
-    arms = [Arm(f"active {share:.0%}", _with(base, "explore", active=share)) for share in (0.25, 0.5, 0.75, 1.0)]
+    arms = {f"active {share:.0%}": _with(base, "explore", active=share) for share in (0.25, 0.5, 0.75, 1.0)}
     words = "Any amount of active exploration improves over random exploration."
-    return Study(
+    return _study(
         "active-sweep", "How much active exploration",
         "The share of exploratory actions that are chosen for their influence. The grid is ours.",
-        (Arm(HER, _run()), *arms),
-        (
-            Claim("Active exploration is roughly twice as sample-efficient.", "faster", "active 100%", HER, factor=2),
-            *(Claim(words, "better", arm.label, HER) for arm in arms),
-        ),
+        {HER: _run()} | arms,
+        Claim("Active exploration is roughly twice as sample-efficient.", "faster", "active 100%", HER, factor=2),
+        *(Claim(words, "better", label, HER) for label in arms),
     )  # fmt: skip
 
 
 def exploration() -> Study:
     """Figure 7: CAI against VIME and disagreement."""
-    ours = {"CAI bonus": _run(PICK, "bonus"), "CAI active": _run(PICK, "active")}
-    ours["CAI bonus + active"] = _run(PICK, "bonus", "active")
-    arms = {HER: _run(), **ours, "VIME": _rival("vime"), "Disagreement": _rival("disagreement")}
+    both = "CAI bonus + active"
+    ours = {"CAI bonus": _run(PICK, "bonus"), "CAI active": _run(PICK, "active"), both: _run(PICK, "bonus", "active")}
     rivals = {"VIME": "VIME", "Disagreement": "disagreement on the object, a viable alternative"}
     singles = {"CAI bonus": "the bonus", "CAI active": "active choice"}
-    return Study(
+    return _study(
         "exploration", "Ways to explore",
         "Exploration by influence against information gain (VIME) and an ensemble's disagreement.",
-        tuple(Arm(label, config) for label, config in arms.items()),
-        (
-            *(
-                Claim(f"All uses of CAI for exploration are better than {words}.", "better", label, rival)
-                for rival, words in rivals.items()
-                for label in ours
-            ),
-            *(
-                Claim(f"Bonus and active choice together improve over {words}.", "better", "CAI bonus + active", label)
-                for label, words in singles.items()
-            ),
-        ),
+        {HER: _run(), **ours, "VIME": _rival("vime"), "Disagreement": _rival("disagreement")},
+        *(Claim(f"All uses of CAI for exploration are better than {words}.", "better", label, rival)
+          for rival, words in rivals.items() for label in ours),
+        *(Claim(f"Bonus and active choice together improve over {words}.", "better", both, label)
+          for label, words in singles.items()),
     )  # fmt: skip
 
 
 def _replay(env: str) -> Study:
     """Return figure 8 on one environment: CAI-P against EBP, PER and HER."""
     base = _run(env)
-    return Study(
+    rivals = {label: _with(base, "priority", kind=label.lower()) for label in ("EBP", "PER")}
+    return _study(
         f"replay-{env}", f"Replay by influence: {env}",
         f"Replaying influential episodes more often, on {env}, against energy, TD error and no priorities.",
-        (
-            Arm(HER, base),
-            Arm("CAI-P", replace(base, use=("priority",))),
-            Arm("EBP", _with(base, "priority", kind="ebp")),
-            Arm("PER", _with(base, "priority", kind="per")),
-        ),
-        (
-            Claim("CAI-P reaches 60 % 1.5 to 2.5 times faster than PER (judged by the 1.5).", "faster", "CAI-P", "PER",
-                  factor=1.5),
-            Claim("CAI-P is on par with EBP, which knows the physics, or better.", "on par", "CAI-P", "EBP"),
-            Claim("CAI-P is faster than replay without priorities.", "faster", "CAI-P", HER),
-        ),
+        {HER: base, "CAI-P": _run(env, "priority"), **rivals},
+        Claim("CAI-P reaches 60 % 1.5 to 2.5 times faster than PER (judged by the 1.5).", "faster", "CAI-P", "PER",
+              factor=1.5),
+        Claim("CAI-P is on par with EBP, which knows the physics, or better.", "on par", "CAI-P", "EBP"),
+        Claim("CAI-P is faster than replay without priorities.", "faster", "CAI-P", HER),
     )  # fmt: skip
 
 
 def combined() -> Study:
     """Figure S6: all eight subsets of the three uses."""
-    subsets = {
-        " + ".join(SHORT[use] for use in subset) or HER: subset
-        for size in range(4)
-        for subset in combinations(SHORT, size)
-    }
-    pairs = {label: [SHORT[use] for use in subset] for label, subset in subsets.items() if len(subset) == 2}
+    subsets = [subset for size in range(4) for subset in combinations(SHORT, size)]
+    labels = {subset: " + ".join(SHORT[use] for use in subset) or HER for subset in subsets}
+    pairs = {labels[subset]: [SHORT[use] for use in subset] for subset in subsets if len(subset) == 2}
     everything = "P + bonus + active"
     words = "Two or three need 4 to 10 times fewer episodes than none (judged by the 4)."
-    return Study(
+    return _study(
         "combined", "The three uses together",
         "Priority (P), bonus and active choice, alone and together.",
-        tuple(Arm(label, _run(PICK, *subset)) for label, subset in subsets.items()),
-        (
-            Claim("All three together reach 95 % within 3,000 episodes.", "reaches", everything, level=0.95,
-                  within=3_000),
-            *(Claim(words, "faster", label, HER, factor=4) for label in (everything, *pairs)),
-            *(Claim("On its own, priority brings the most.", "better", "P", other) for other in ("bonus", "active")),
-            Claim("Bonus and active choice bring similar gains beside priority.", "on par", "P + bonus", "P + active"),
-            *(
-                Claim("The uses are complementary: two are better than one.", "better", pair, single)
-                for pair, singles in pairs.items()
-                for single in singles
-            ),
-            *(Claim("All three together are best.", "better", everything, pair) for pair in pairs),
-        ),
+        {label: _run(PICK, *subset) for subset, label in labels.items()},
+        Claim("All three together reach 95 % within 3,000 episodes.", "reaches", everything, level=0.95, within=3_000),
+        *(Claim(words, "faster", label, HER, factor=4) for label in (everything, *pairs)),
+        *(Claim("On its own, priority brings the most.", "better", "P", other) for other in ("bonus", "active")),
+        Claim("Bonus and active choice bring similar gains beside priority.", "on par", "P + bonus", "P + active"),
+        *(Claim("The uses are complementary: two are better than one.", "better", pair, single)
+          for pair, singles in pairs.items() for single in singles),
+        *(Claim("All three together are best.", "better", everything, pair) for pair in pairs),
     )  # fmt: skip
 
 
@@ -256,31 +225,27 @@ def vime_variants() -> Study:
     best = "VIME object + agent"
     presets = {best: "vime", "VIME object": "vime-object", "VIME full": "vime-full"}
     words = "The variant on the positions of agent and object is the best."
-    return Study(
-        "vime-variants", "Variants of VIME",
-        "What the information gain is about.",
-        tuple(Arm(label, _rival(name)) for label, name in presets.items()),
-        tuple(Claim(words, "better", best, label) for label in presets if label != best),
+    return _study(
+        "vime-variants", "Variants of VIME", "What the information gain is about.",
+        {label: _rival(name) for label, name in presets.items()},
+        *(Claim(words, "better", best, label) for label in presets if label != best),
     )  # fmt: skip
 
 
 def disagreement_variants() -> Study:
     """Figure S8, with weights of a grid that is ours."""
-    arms: list[Arm] = []
-    for label, name, weights in (
-        ("object", "disagreement", (50.0, 10.0, 100.0)),
-        ("object + agent", "disagreement-position", (50.0,)),
-        ("full state", "disagreement-full", (0.25, 0.1, 1.0)),
-    ):
-        arms += [Arm(f"{label}, {weight:g}", _with(_rival(name), "bonus", weight=weight)) for weight in weights]
-    return Study(
+    variants = {
+        "object": ("disagreement", (50.0, 10.0, 100.0)),
+        "object + agent": ("disagreement-position", (50.0,)),
+        "full state": ("disagreement-full", (0.25, 0.1, 1.0)),
+    }
+    return _study(
         "disagreement-variants", "Variants of disagreement",
         "What the ensemble predicts, and the weight of its bonus.",
-        tuple(arms),
-        tuple(
-            Claim("The variant on the object is the best.", "better", "object, 50", label)
-            for label in ("object + agent, 50", "full state, 0.25")
-        ),
+        {f"{label}, {weight:g}": _with(_rival(name), "bonus", weight=weight)
+         for label, (name, weights) in variants.items() for weight in weights},
+        *(Claim("The variant on the object is the best.", "better", "object, 50", label)
+          for label in ("object + agent, 50", "full state, 0.25")),
     )  # fmt: skip
 
 
@@ -288,35 +253,33 @@ def partial_rescoring() -> Study:
     """The remark of appendix G that rescoring only the newest episodes is enough."""
     base = _run(PICK, "priority")
     words = "Rescoring the newest 1,000 episodes, and all every 1,000, loses little."
-    return Study(
+    return _study(
         "partial-rescoring", "Rescoring in part",
         "Scores of old episodes go out of date as the model learns: rescore all after each fit, or mostly the newest.",
-        (Arm("all", base), Arm("newest", _with(base, "cai", rescore="newest"))),
-        (Claim(words, "on par", "newest", "all"),),
+        {"all": base, "newest": _with(base, "cai", rescore="newest")},
+        Claim(words, "on par", "newest", "all"),
     )  # fmt: skip
 
 
 def heatmaps() -> Study:
     """Figure S5: scores and labels over a run of the intrinsic experiment."""
-    return Study(
+    arm = "CAI alone"
+    return _study(
         "heatmaps", "Influence over a training run",
         "CAI and the exact label of each step over training, and what the agent does with the object.",
-        (Arm("CAI alone", replace(preset(PICK, "intrinsic"), seeds=1)),),
-        (
-            Claim(f"CAI approximates the label over training well: a correlation of 0.7 {OURS}.", "follows",
-                  "CAI alone", level=0.7, measure="label"),
-            Claim(f"It is highest once the agent lifts the object: a correlation of 0.7 {OURS}.", "follows",
-                  "CAI alone", level=0.7, measure="lifted"),
-            Claim(f"The label spreads more evenly: CAI differs 1.1 times as much {OURS}.", "uneven", "CAI alone",
-                  factor=1.1),
-        ),
+        {arm: replace(preset(PICK, "intrinsic"), seeds=1)},
+        Claim(f"CAI approximates the label over training well: a correlation of 0.7 {OURS}.", "follows", arm,
+              level=0.7, measure="label"),
+        Claim(f"It is highest once the agent lifts the object: a correlation of 0.7 {OURS}.", "follows", arm,
+              level=0.7, measure="lifted"),
+        Claim(f"The label spreads more evenly: CAI differs 1.1 times as much {OURS}.", "uneven", arm, factor=1.1),
     )  # fmt: skip
 
 
 def negative_results() -> Study:
     """Appendix F: the variants that the paper tried and dropped."""
     priority, bonus, active = (_run(PICK, use) for use in SHORT)
-    configs = {
+    arms = {
         "P": priority,
         "P, proportional": _with(priority, "priority", distribution="proportional"),
         "P, power 2": _with(priority, "priority", power=2.0),
@@ -333,14 +296,10 @@ def negative_results() -> Study:
     }
     worse = ("P, proportional", "bonus, flat", "bonus, multiplicative", "active, ranked", "active, proportional")
     same = ("P, power 2", "P, importance weights", "P, within episodes", "P, goals by score", "bonus, annealed")
-    return Study(
-        "negative-results", "What did not help",
-        "What the paper tried and dropped, beside what it kept.",
-        tuple(Arm(label, config) for label, config in configs.items()),
-        (
-            *(Claim("The variant is worse.", "better", label.split(",")[0], label) for label in worse),
-            *(Claim("The variant is not an improvement.", "on par", label.split(",")[0], label) for label in same),
-        ),
+    return _study(
+        "negative-results", "What did not help", "What the paper tried and dropped, beside what it kept.", arms,
+        *(Claim("The variant is worse.", "better", label.split(",")[0], label) for label in worse),
+        *(Claim("The variant is not an improvement.", "on par", label.split(",")[0], label) for label in same),
     )  # fmt: skip
 
 

@@ -21,7 +21,7 @@ from butfor.rollouts.play import Progress
 from butfor.runs.config import config_from, plain
 from butfor.runs.folder import invoked_as, invoked_command, run_name
 from butfor.runs.locks import BusyError, locked, worker_on
-from butfor.runs.reading import expected_form, read_object, read_run
+from butfor.runs.reading import expected_form, read_object, read_optional, read_run
 from butfor.training.run import resume, train
 from butfor.training.settings import Config
 
@@ -78,32 +78,30 @@ def unit_state(config: AnyConfig, root: Path | str) -> UnitState:
     A training run whose summary alone is damaged counts as begun: resuming it writes the summary again.
     """
     folder = Path(root) / unit_name(config)
-    asked = config.episodes if isinstance(config, Config) else 0
     summary = folder / "summary.json"
+
+    def state(name: Literal["absent", "begun", "finished", "broken"], played: int = 0, words: str = "") -> UnitState:
+        worker = worker_on(folder) if name in ("absent", "begun") else ""
+        return UnitState(folder, name, played, config.episodes if isinstance(config, Config) else 0, worker, words)
+
     if not (folder / "config.json").is_file():
-        return UnitState(folder, "absent", 0, asked, worker_on(folder))
+        return state("absent")
     try:
         held = read_run(folder)
         if plain(read_config(held["kind"], held["config"])) != plain(config):
             raise ValueError(f"{folder} has other settings, from another version of butfor; use another root.")
     except (OSError, ValueError) as error:
-        return UnitState(folder, "broken", 0, asked, words=f"{error} Delete {folder} to run it again.")
-    if not summary.is_file():
-        return UnitState(folder, "begun", 0, asked, worker_on(folder))
+        return state("broken", words=f"{error} Delete {folder} to run it again.")
     try:
         with expected_form(summary):
-            found = read_object(summary)
-            finished = bool(found.get("finished", True))  # a detection run writes its summary at the end
-            played = int(found.get("played", 0))
+            found = read_optional(summary)
+            finished = found is not None and bool(found.get("finished", True))  # a detection run writes it at the end
+            return state("finished" if finished else "begun", int(found.get("played", 0)) if found else 0)
     except (OSError, ValueError) as error:
         if isinstance(config, Config) and any((folder / "checkpoint").glob("*.pt")):
-            words = f"{summary} is damaged; butfor study run writes it again from the checkpoint."
-            return UnitState(folder, "begun", 0, asked, worker_on(folder), words)
+            return state("begun", words=f"{summary} is damaged; butfor study run writes it again from the checkpoint.")
         damaged = folder if isinstance(config, Config) else summary
-        return UnitState(folder, "broken", 0, asked, words=f"{error} Delete {damaged} to run it again.")
-    if finished:
-        return UnitState(folder, "finished", played, asked)
-    return UnitState(folder, "begun", played, asked, worker_on(folder))
+        return state("broken", words=f"{error} Delete {damaged} to run it again.")
 
 
 def run_unit(
