@@ -14,6 +14,7 @@ from butfor.envs import make_vector_env
 from butfor.models.networks import make_generators
 from butfor.rollouts.play import episode_seed
 from butfor.spaces.actions import ActionLaw
+from butfor.training.agents.ddpg import DDPG
 from butfor.training.agents.policy import AgentConfig, load_policy, save_agent
 from butfor.training.evaluation import evaluate_run
 from butfor.training.run import train
@@ -24,13 +25,21 @@ SEEDS = (3, 4)
 @pytest.fixture(scope="module")
 def slide_run(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """Two agents for slide that always push to the right, one more than the other, and so hit a goal now and then."""
-    agent = Agent(5, 1, AgentConfig(layers=1, width=4), make_generators(SEEDS))
+    agent = DDPG(5, 1, AgentConfig(layers=1, width=4), make_generators(SEEDS))
     with torch.no_grad():
         for parameter in agent.policy.actor.parameters():
             parameter.zero_()
         agent.policy.actor.layers[-1].bias.copy_(torch.tensor([[[0.3]], [[0.6]]]))  # type: ignore[operator]
     folder = tmp_path_factory.mktemp("slide")
-    save_agent(folder / "model.safetensors", agent, ActionLaw((-1.0,), (1.0,)), (4, 1, 1), "slide", SEEDS)
+    save_agent(
+        folder / "model.safetensors",
+        agent.state_dict(),
+        agent.config,
+        ActionLaw((-1.0,), (1.0,)),
+        (4, 1, 1),
+        "slide",
+        SEEDS,
+    )
     return folder
 
 
@@ -70,9 +79,9 @@ def test_more_episodes_than_worlds_and_episodes_of_unequal_lengths(tmp_path: Pat
 def test_a_world_that_a_function_makes(slide_run: Path) -> None:
     """The same world under a name that nobody has registered."""
     run = slide_run / "renamed"
-    agent, law = Agent(5, 1, AgentConfig(layers=1, width=4), make_generators([3])), ActionLaw((-1.0,), (1.0,))
+    agent, law = DDPG(5, 1, AgentConfig(layers=1, width=4), make_generators([3])), ActionLaw((-1.0,), (1.0,))
     for world in ("slide", "my-world"):
-        save_agent(run / world / "model.safetensors", agent, law, (4, 1, 1), world, [3])
+        save_agent(run / world / "model.safetensors", agent.state_dict(), agent.config, law, (4, 1, 1), world, [3])
     expected = evaluate_run(run / "slide", 20)
     assert evaluate_run(run / "my-world", 20, make_env=lambda: gymnasium.make("butfor/Slide-v0")) == expected
     with pytest.raises(ValueError, match=r"'my-world'.*make_env="):
@@ -98,8 +107,8 @@ def test_fresh_episodes_are_not_those_of_training_or_its_evaluations() -> None:
 @pytest.mark.parametrize("sizes", [(5, 1, 1), (4, 2, 1), (4, 1, 2)])
 def test_a_world_of_other_sizes_is_refused(tmp_path: Path, sizes: tuple[int, int, int]) -> None:
     law = ActionLaw((-1.0,) * sizes[1], (1.0,) * sizes[1])
-    agent = Agent(sizes[0] + sizes[2], sizes[1], AgentConfig(layers=1, width=4), make_generators([3]))
-    save_agent(tmp_path / "model.safetensors", agent, law, sizes, "slide", [3])
+    agent = DDPG(sizes[0] + sizes[2], sizes[1], AgentConfig(layers=1, width=4), make_generators([3]))
+    save_agent(tmp_path / "model.safetensors", agent.state_dict(), agent.config, law, sizes, "slide", [3])
     said = rf"agent of {tmp_path} has learned .* sizes {re.escape(str(sizes))}; those of slide have \(4, 1, 1\)\. Give"
     with pytest.raises(ValueError, match=said):
         evaluate_run(tmp_path, 2)

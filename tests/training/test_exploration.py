@@ -9,11 +9,9 @@ from torch import Tensor
 
 from butfor.models.networks import make_generators
 from butfor.spaces.actions import ActionLaw
+from butfor.training.bonus import BonusConfig, add_bonus, bonus_weight
 from butfor.training.exploration import (
-    BonusConfig,
     ExploreConfig,
-    add_bonus,
-    bonus_weight,
     choose,
     draw_noise,
     explore,
@@ -301,12 +299,12 @@ def test_the_weight_stays_or_falls_linearly_to_zero() -> None:
 @pytest.mark.parametrize(
     ("settings", "message"),
     [
-        ({"epsilon": 1.5}, "explore.epsilon is a share between 0 and 1; got 1.5"),
-        ({"epsilon": float("nan")}, "explore.epsilon"),
-        ({"active": -0.1}, "explore.active"),
-        ({"noise": -1.0}, "explore.noise must not be negative; got -1.0"),
-        ({"noise": float("nan")}, "explore.noise"),
-        ({"candidates": 1}, "explore.candidates must be at least 2.*got 1"),
+        ({"epsilon": 1.5}, r"epsilon.*0.*1.*1\.5"),
+        ({"epsilon": float("nan")}, "epsilon"),
+        ({"active": -0.1}, "active"),
+        ({"noise": -1.0}, r"noise.*\-1\.0"),
+        ({"noise": float("nan")}, "noise"),
+        ({"candidates": 1}, "candidates.*2.*1"),
     ],
 )
 def test_impossible_settings_of_exploration_are_refused(settings: dict[str, Any], message: str) -> None:
@@ -317,10 +315,10 @@ def test_impossible_settings_of_exploration_are_refused(settings: dict[str, Any]
 @pytest.mark.parametrize(
     ("settings", "message"),
     [
-        ({"weight": -0.1}, r"bonus.weight must be at least 0 and bonus.cap above 0; got -0.1, 2.0"),
-        ({"weight": float("nan")}, r"bonus.weight"),
-        ({"cap": 0.0}, r"bonus.cap above 0; got 0.2, 0.0"),
-        ({"anneal_episodes": 0}, "bonus.anneal_episodes must be at least 1 or None; got 0"),
+        ({"weight": -0.1}, r"weight.*0.*\-0\.1"),
+        ({"weight": float("nan")}, "weight"),
+        ({"cap": 0.0}, "cap.*0"),
+        ({"anneal_episodes": 0}, "anneal_episodes.*1.*0"),
     ],
 )
 def test_impossible_settings_of_the_bonus_are_refused(settings: dict[str, Any], message: str) -> None:

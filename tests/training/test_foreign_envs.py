@@ -53,11 +53,11 @@ def example(name: str, monkeypatch: pytest.MonkeyPatch) -> ModuleType:
 def briefly(world: str) -> Config:
     """All uses of influence in a world of any kind, from a few episodes; its scale is measured."""
     base = preset(world)
-    assert base.model.network.target_scale is None
+    assert base.cai.network.target_scale is None
     short: Config = changed(
         base, episodes=3, warmup=2, evaluate_every=10, evaluation_episodes=1, use=ALL_USES,
         agent={"updates": 2, "batch_size": 8, "width": 8, "normalizer_batches": 1},
-        model={"schedule": ((2, 4), (1000, 2)), "every": 1, "batch_size": 8, "network": {"width": 8}},
+        fit_every=1, fit_schedule=((2, 4), (1000, 2)), cai={"batch_size": 8, "network": {"width": 8}},
     )  # fmt: skip
     return short
 

@@ -72,14 +72,14 @@ THRESHOLD = 0.25  # of slide, where chance gives 0.03
 
 
 @pytest.mark.parametrize(
-    "influence", [(), pytest.param(("priority", "bonus", "active"), marks=pytest.mark.long)], ids=["plain", "influence"]
+    "use", [(), pytest.param(("priority", "bonus", "active"), marks=pytest.mark.long)], ids=["plain", "influence"]
 )
-def test_slide_is_learned_in_a_minute(tmp_path: Path, influence: Any, capsys: pytest.CaptureFixture[str]) -> None:
+def test_slide_is_learned_in_a_minute(tmp_path: Path, use: Any, capsys: pytest.CaptureFixture[str]) -> None:
     """With influence it is learned, too; which is faster is printed, not asserted: this world is easy for both."""
-    config = replace(preset("slide"), seeds=2, influence=influence)
+    config = replace(preset("slide"), seeds=2, use=use)
     success = last_success(train(config, tmp_path / "run"), 3)
     with capsys.disabled():
-        print(f" success on slide with {influence or 'hindsight alone'}: {success:.2f} ", end="")
+        print(f" success on slide with {use or 'hindsight alone'}: {success:.2f} ", end="")
     assert success > THRESHOLD
 
 

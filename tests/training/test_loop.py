@@ -1,1002 +1,532 @@
-"""Whole runs: what their folders hold, going on after any interruption to the same bits, errors that harm nothing."""
+"""The verbs of training: episodes that do not depend on how they are played, replicas alone and together, overlap."""
 
-import errno
-import json
-import os
-import re
-import shutil
-import signal
-import subprocess
-import sys
-import tempfile
-import time
-import warnings
+import dataclasses
 from collections.abc import Callable, Iterator
-from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-import gymnasium
 import numpy as np
 import pytest
 import torch
-from support.files import protected
-from support.small_training import ALL_USES, TRACK, Track, metrics, models, results, small
-from support.training_server import Server
+from support.small_training import ALL_USES, brief, copy_of, metrics, models, small
+from torch import Tensor
 
-from butfor.detection.settings import DetectionConfig
-from butfor.influence.influence import Influence
-from butfor.rollouts.episodes import Episodes
-from butfor.rollouts.play import EnvError
-from butfor.runs import checkpoints, locks
+from butfor.envs import make_vector_env
+from butfor.models.networks import make_generators
+from butfor.rollouts.play import EnvError, episode_seed
 from butfor.runs.checkpoints import latest_checkpoint
-from butfor.runs.config import config_from
-from butfor.runs.files import read_json, save_checkpoint, write_json
-from butfor.runs.folder import open_run
-from butfor.training import loop as train_library
-from butfor.training import trainer as trainer_library
-from butfor.training.agents.policy import load_policy
-from butfor.training.evaluation import evaluate_run
+from butfor.runs.stopping import Stop
+from butfor.training.exploration import draw_noise
 from butfor.training.goal_env import GoalEnv, open_goal_env
-from butfor.training.loop import Learner, Trainer
-from butfor.training.run import resume, train
-from butfor.training.settings import Config
+from butfor.training.loop import Trainer
+from butfor.training.run import train
+from butfor.training.settings import Config, preset
 from butfor.training.signals.cai import CaiSignal
+from butfor.training.signals.learned import LearnedSignal
 
 torch.set_num_threads(1)
-
-CONFIG = small(seeds=2, first_seed=3, use=ALL_USES)
-OFTEN = small(seeds=2, first_seed=3, use=ALL_USES, checkpoint_seconds=0.0)
-EVALUATED = [6, 9, 10]  # every third episode after the warm-up of four, and the last
-ARRAYS = ("observation", "action", "achieved_goal", "desired_goal", "length", "sampled")
-
-
-class Killed(BaseException):
-    """The end of a process that has no time to do anything about it."""
-
-
-def kill_at(episode: int, stage: str = "episodes") -> Callable[[str, int, int, str], None]:
-    """A progress that ends the run at an episode, after its evaluation and before a checkpoint of it."""
-
-    def progress(now: str, done: int, total: int, text: str) -> None:
-        if now == stage and done >= episode:
-            raise Killed
-
-    return progress
-
-
-def stored(folder: Path) -> list[int]:
-    """The episodes of the checkpoints, oldest first."""
-    return sorted(int(path.name.split("-")[0]) for path in (folder / "checkpoint").glob("*.pt"))
-
-
-def curves(folder: Path) -> dict[str, list[tuple[int, float]]]:
-    """What TensorBoard shows."""
-    accumulator = pytest.importorskip("tensorboard.backend.event_processing.event_accumulator")
-    events = accumulator.EventAccumulator(str(folder / "events"), size_guidance={"scalars": 0})
-    events.Reload()
-    return {name: [(one.step, one.value) for one in events.Scalars(name)] for name in events.Tags()["scalars"]}
+FIELDS = ["observation", "action", "achieved_goal", "desired_goal", "sampled", "length", "terminated"]
 
 
 @pytest.fixture(scope="module")
-def unbroken(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """A whole run of two seeds with every use of influence, its episodes kept."""
-    place = tmp_path_factory.mktemp("unbroken")
-    return train(CONFIG, place / "run", keep_episodes=place / "episodes.npz")
-
-
-# ------------------------------------------------------------------------------------ the run folder
-
-
-def test_metrics_have_a_line_an_evaluation_and_seed(unbroken: Path) -> None:
-    rows = [json.loads(line) for line in (unbroken / "metrics.jsonl").read_text().splitlines()]
-    assert [(row["episode"], row["seed"]) for row in rows] == [(e, s) for e in EVALUATED for s in (3, 4)]
-    names = ["episode", "seed", "success", "critic_loss", "actor_loss", "value", "model_loss", "score", "seconds"]
-    assert all(list(row) == names for row in rows)
-    assert all(row["success"] * 3 in (0, 1, 2, 3) for row in rows)
-    assert [row["seconds"] for row in rows] == sorted(row["seconds"] for row in rows)
-
-
-def test_tensorboard_shows_the_metrics(unbroken: Path) -> None:
-    shown, rows = curves(unbroken), metrics(unbroken)
-    for seed in (3, 4):
-        mine = [row for row in rows if row["seed"] == seed]
-        for name in ("success", "critic_loss", "actor_loss", "value", "model_loss", "score"):
-            points = shown.pop(f"{name}/seed {seed}")
-            assert [step for step, _ in points] == EVALUATED
-            assert [value for _, value in points] == pytest.approx([row[name] for row in mine])
-    means = [np.mean([row["success"] for row in rows if row["episode"] == episode]) for episode in EVALUATED]
-    assert list(shown) == ["success/mean"]
-    assert [step for step, _ in shown["success/mean"]] == EVALUATED
-    assert [value for _, value in shown["success/mean"]] == pytest.approx(means)
-
-
-def test_the_folder_says_what_was_asked_by_which_versions_and_what_came_out(unbroken: Path) -> None:
-    record = read_json(unbroken / "config.json")
-    assert (record["schema"], record["kind"]) == (1, "training")
-    assert config_from(Config, record["config"]) == CONFIG
-    assert read_json(unbroken / "versions.json")["torch"] == torch.__version__
-    summary, rows = read_json(unbroken / "summary.json"), metrics(unbroken)
-    assert (summary["env"], summary["seeds"], summary["played"], summary["finished"]) == ("slide", [3, 4], 10, True)
-    assert summary["episodes"] == EVALUATED
-    for i, episode in enumerate(EVALUATED):
-        values = [row["success"] for row in rows if row["episode"] == episode]
-        assert summary["success"]["mean"][i] == pytest.approx(np.mean(values))
-        assert summary["success"]["std"][i] == pytest.approx(np.std(values))
-    kinds = {"simulation", "model", "scoring", "updates", "evaluation", "total"}
-    assert summary["seconds"].keys() == kinds
-    assert sum(summary["seconds"].values()) <= 2.1 * summary["seconds"]["total"]
-    assert not list(unbroken.rglob(".*"))  # nothing half-written
-    names = {"config.json", "versions.json", "metrics.jsonl", "summary.json", "model.safetensors", "episodes.json"}
-    assert {path.name for path in unbroken.iterdir()} == names | {"influence.safetensors", "events", "checkpoint"}
-
-
-def test_a_trained_policy_loads_in_one_line_and_acts(unbroken: Path) -> None:
-    agent = latest_checkpoint(unbroken)["learner"]["agent"]  # type: ignore[index]
-    generator = np.random.default_rng(0)
-    obs = {name: generator.normal(size=(5, size)).astype(np.float32) for name, size in
-           (("observation", 4), ("desired_goal", 1))}  # fmt: skip
-    actions = {seed: load_policy(unbroken, seed)(obs) for seed in (3, 4)}
-    for r, seed in enumerate((3, 4)):
-        x = torch.from_numpy(np.concatenate([obs["observation"], obs["desired_goal"]], 1))
-        x = (x - agent["policy.normalizer.mean"][r]) / agent["policy.normalizer.deviation"][r]
-        x = x.clamp(-5, 5)
-        for layer in range(3):
-            x = x @ agent[f"policy.actor.layers.{layer}.weight"][r] + agent[f"policy.actor.layers.{layer}.bias"][r]
-            x = torch.tanh(x) if layer == 2 else torch.relu(x)
-        assert np.allclose(actions[seed], x.numpy(), atol=1e-6)
-        one = {name: value[0] for name, value in obs.items()}
-        assert np.allclose(load_policy(unbroken, seed)(one), actions[seed][0], atol=1e-6)
-    assert np.array_equal(load_policy(unbroken)(obs), actions[3])
-    assert not np.allclose(actions[3], actions[4])
-
-
-def test_the_influence_model_loads_and_scores(unbroken: Path) -> None:
-    influence = Influence.load(unbroken / "influence.safetensors")
-    state = latest_checkpoint(unbroken)
-    assert state is not None
-    for name, value in influence.model.state_dict().items():
-        assert torch.equal(value, state["model"]["model"][name]), name
-    scores = influence.score(state["replay"]["observation"][0, 0, :-1].numpy())
-    assert list(scores) == ["object"]
-    assert scores["object"].shape == (30,)  # the mean over the seeds
-    assert np.isfinite(scores["object"]).all()
-
-
-def test_kept_episodes_are_all_that_were_played_in_order(unbroken: Path) -> None:
-    episodes, replay = Episodes.load(unbroken.parent / "episodes.npz"), latest_checkpoint(unbroken)["replay"]  # type: ignore[index]
-    assert len(episodes) == 20
-    assert episodes.metadata["seeds"] == [3, 4]
-    assert (episodes.metadata["env"], episodes.metadata["played"]) == ("slide", 10)
-    assert (episodes.metadata["action_low"], episodes.metadata["action_high"]) == ([-1], [1])
-    for name in ARRAYS:
-        kept = getattr(episodes, name)
-        for r in range(2):
-            assert np.array_equal(kept[r::2], replay[name][r].numpy()), name
-    assert set(episodes.label) == {"exact"}
-    assert episodes.contact is not None
-    assert episodes.sampled[:8].all()
-    assert not episodes.sampled[8:].all()
-    assert sorted(path.name for path in unbroken.parent.iterdir()) == ["episodes.npz", "run"]  # no parts are left
-
-
-def test_the_run_has_a_name_of_its_own_where_none_is_given(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.chdir(tmp_path)
-    first = train(small(episodes=4))
-    second = train(small(episodes=4, agent={"polyak": 0.9}))
-    assert {first.parent, second.parent} == {Path("runs")}
-    for folder in (first, second):  # a shell reads it as one word, a file system as one name
-        assert re.fullmatch(r"[\w.=+-]{1,200}", folder.name)
-        assert folder.name.startswith("training-slide-episodes=4-warmup=4")
-        assert load_policy(folder).env == "slide"
-    with pytest.raises(FileExistsError, match="holds a run already"):
-        train(small(episodes=4))
-
-
-# --------------------------------------------------------------------------------------------- going on
-
-
-def test_going_on_to_more_episodes_ends_as_if_they_had_been_asked_for_at_once(tmp_path: Path) -> None:
-    config = {"seeds": 2, "use": ALL_USES, "model": {"every": 2}}
-    whole = train(small(**config, episodes=12), tmp_path / "whole", keep_episodes=tmp_path / "whole.npz")
-    parts = train(small(**config, episodes=6), tmp_path / "parts", keep_episodes=tmp_path / "parts.npz")
-    assert len(Episodes.load(tmp_path / "parts.npz")) == 12
-    resume(parts, episodes=9, keep_episodes=tmp_path / "parts.npz")
-    assert read_json(parts / "config.json")["config"]["episodes"] == 9
-    resume(parts, episodes=12)  # it remembers where its episodes go
-    assert results(parts) == results(whole)
-    assert curves(parts) == curves(whole)
-    assert read_json(parts / "config.json") == read_json(whole / "config.json")
-    first, second = (Episodes.load(tmp_path / f"{name}.npz") for name in ("whole", "parts"))
-    assert all(np.array_equal(getattr(first, name), getattr(second, name)) for name in ARRAYS)
-
-
-def test_an_end_between_two_evaluations_adds_one_and_changes_nothing_else(tmp_path: Path, unbroken: Path) -> None:
-    parts = train(small(seeds=2, first_seed=3, use=ALL_USES, episodes=7), tmp_path / "run")
-    resume(parts, episodes=10)
-    assert models(parts) == models(unbroken)
-    success = {(row["episode"], row["seed"]): row["success"] for row in metrics(parts)}
-    expected = {(row["episode"], row["seed"]): row["success"] for row in metrics(unbroken)}
-    assert success.keys() == expected.keys() | {(7, 3), (7, 4)}
-    assert success | expected == success
-
-
-@pytest.mark.parametrize(
-    "changes",
-    [
-        {"priority": {"kind": "per"}},
-        {"use": ("intrinsic",), "agent": {"target_range": None}},
-        {"use": ALL_USES, "replay": {"capacity": 5}},
-        {"use": ALL_USES, "overlap": ("acting", "updates", "model"), "num_envs": 2},
-        {"use": ALL_USES, "model": {"rescore": "newest", "scoring": {"sampling": "sobol"}}},
-        {"agent": {"twin_critics": True, "critic_layer_norm": True}},
-    ],
-    ids=["per", "intrinsic", "full memory", "overlap", "newest", "critics"],
-)
-def test_every_kind_of_run_goes_on_to_the_same_bits(tmp_path: Path, changes: dict[str, Any]) -> None:
-    config = small(seeds=2, evaluate_every=2, checkpoint_seconds=0.0, **changes)
-    whole = train(config, tmp_path / "whole")
-    broken = tmp_path / "broken"
-    with pytest.raises(Killed):
-        train(config, broken, progress=kill_at(6))
-    with pytest.raises(Killed):
-        resume(broken, progress=kill_at(8))
-    resume(broken)
-    assert results(broken) == results(whole)
-    begun, later = read_json(broken / "versions.json"), read_json(whole / "versions.json")
-    assert (len(begun["resumed"]), "resumed" in later) == (2, False)
-
-
-@pytest.mark.skipif(not torch.cuda.is_available(), reason="no CUDA GPU: there is nothing to repeat on it")
-@pytest.mark.parametrize("by", ["influence", "per", "vime", "disagreement"])
-def test_on_a_gpu_a_deterministic_run_goes_on_to_the_same_bits(tmp_path: Path, by: str) -> None:
-    changes: dict[str, Any] = {"use": ALL_USES} if by == "influence" else {"curiosity": by}
-    changes = {"priority": {"kind": "per"}} if by == "per" else changes
-    config = small(seeds=2, evaluate_every=2, checkpoint_seconds=0.0, deterministic=True, **changes)
-    whole = train(config, tmp_path / "whole", "cuda")
-    with pytest.raises(Killed):
-        train(config, tmp_path / "broken", "cuda", progress=kill_at(7))
-    resume(tmp_path / "broken", "cuda")
-    assert results(tmp_path / "broken") == results(whole)
-    assert not torch.are_deterministic_algorithms_enabled()
-
-
-def test_a_run_killed_before_its_first_checkpoint_starts_again(tmp_path: Path, unbroken: Path) -> None:
-    folder = tmp_path / "run"
-    with pytest.raises(Killed):
-        train(CONFIG, folder, keep_episodes=tmp_path / "episodes.npz", progress=kill_at(7))
-    assert len(metrics(folder)) == 2  # of the evaluation after episode 6
-    assert stored(folder) == []
-    resume(folder, keep_episodes=tmp_path / "episodes.npz")
-    assert results(folder) == results(unbroken)
-    assert curves(folder) == curves(unbroken)  # each point once
-    assert len(Episodes.load(tmp_path / "episodes.npz")) == 20
-
-
-def test_a_run_killed_as_soon_as_it_had_a_config_starts_again(tmp_path: Path, unbroken: Path) -> None:
-    open_run(tmp_path / "run", "training", CONFIG)
-    assert results(resume(tmp_path / "run")) == results(unbroken)
-
-
-def test_metrics_past_the_checkpoint_are_written_anew(tmp_path: Path, unbroken: Path) -> None:
-    folder = tmp_path / "run"
-    episodes = tmp_path / "episodes.npz"
-    with pytest.raises(Killed):
-        train(OFTEN, folder, keep_episodes=episodes, progress=kill_at(9))  # evaluated, not saved
-    assert stored(folder) == [7, 8]
-    assert [row["episode"] for row in metrics(folder)] == [6, 6, 9, 9]
-    with (folder / "metrics.jsonl").open("a") as file:
-        file.write('{"episode": 12, "seed": 3, "succ')  # cut off by a crash
-    resume(folder, keep_episodes=episodes)
-    assert results(folder) == results(unbroken)
-    assert curves(folder) == curves(unbroken)
-    first, second = Episodes.load(episodes), Episodes.load(unbroken.parent / "episodes.npz")
-    assert all(np.array_equal(getattr(first, name), getattr(second, name)) for name in ARRAYS)
-
-
-def test_what_killed_processes_left_half_written_is_removed(tmp_path: Path, unbroken: Path) -> None:
-    folder, kept = tmp_path / "run", tmp_path / "kept.npz"
-    with pytest.raises(Killed):
-        train(OFTEN, folder, keep_episodes=kept, progress=kill_at(7))
-    with subprocess.Popen(["true"]) as process:
-        dead = process.pid
-    for place, name in ((folder, "summary.json"), (folder / "checkpoint", "a.pt"), (tmp_path / "kept.npz.parts", "b")):
-        (place / f".{name}.{dead}.part").write_text("half")
-    resume(folder, keep_episodes=kept)
-    assert results(folder) == results(unbroken)
-    assert not list(tmp_path.rglob("*.part"))
-    assert sorted(path.name for path in tmp_path.iterdir()) == ["kept.npz", "run"]
-
-
-def test_a_finished_run_that_is_resumed_stays_as_it_is(tmp_path: Path, unbroken: Path) -> None:
-    folder = train(CONFIG, tmp_path / "run")
-    before = results(folder)
-    resume(folder)
-    assert results(folder) == before == results(unbroken)
-
-
-@pytest.mark.parametrize("left", [["model.safetensors"], ["summary.json"], ["model.safetensors", "summary.json"]])
-def test_results_without_a_checkpoint_are_not_written_over(tmp_path: Path, left: list[str]) -> None:
-    """As of a run that was copied without its largest part."""
-    folder = train(small(), tmp_path / "run")
-    shutil.rmtree(folder / "checkpoint")
-    for name in {"model.safetensors", "summary.json"} - set(left):
-        (folder / name).unlink()
-    before = results(folder)
-    with pytest.raises(ValueError, match="holds results but no checkpoint to go on from; copy its folder checkpoint/"):
-        resume(folder)
-    assert results(folder) == before
-
-
-def test_a_run_that_was_killed_before_its_first_checkpoint_starts_anew(tmp_path: Path) -> None:
-    folder = train(small(), tmp_path / "run")
-    whole = results(folder)
-    shutil.rmtree(folder / "checkpoint")
-    (folder / "model.safetensors").unlink()
-    (folder / "summary.json").write_text(json.dumps(read_json(folder / "summary.json") | {"finished": False}))
-    assert results(resume(folder)) == whole
-
-
-# ------------------------------------------------------------------------------- stopping at good moments
-
-
-@pytest.mark.parametrize("overlap", [(), ("acting", "updates", "model")], ids=["in turn", "overlapping"])
-def test_stopped_over_and_over_a_run_ends_with_the_same_bits(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, overlap: tuple[Any, ...]
-) -> None:
-    """A time limit of nothing: each call gets a chunk of the model's round done, or an episode."""
-    monkeypatch.setattr(trainer_library, "CHUNK", 4)
-    config = small(seeds=2, use=ALL_USES, overlap=overlap)
-    whole = train(config, tmp_path / "whole")
-    folder = train(config, tmp_path / "run", time_limit=0.0, keep_episodes=tmp_path / "episodes.npz")
-    within = calls = 0
-    while not read_json(folder / "summary.json")["finished"]:
-        state = latest_checkpoint(folder)
-        assert state is not None
-        within += state["interrupted"] and state["pending"] > 0
-        resume(folder, time_limit=0.0, keep_episodes=tmp_path / "episodes.npz")
-        calls += 1
-        assert calls < 50
-    assert results(folder) == results(whole)
-    assert len(Episodes.load(tmp_path / "episodes.npz")) == 20
-    assert within >= 7  # the first round of 30 batches alone has seven ends of chunks
-    if not overlap:
-        # further chunks of the first round, its updates; episodes 5 and 6; 7 with three chunks; 8 and 9; 10 like 7
-        assert calls == 7 + 1 + 2 + (3 + 1) + 2 + (3 + 1)
-
-
-def test_an_evaluation_after_a_stop_within_a_round_is_written_once(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """Stopped in the round after episode 10, then killed after that episode's evaluation."""
-    monkeypatch.setattr(trainer_library, "CHUNK", 5)
-    folder = tmp_path / "run"
-    stopped = False
-
-    def stop(stage: str, done: int, total: int, text: str) -> None:
-        nonlocal stopped
-        if stage == "model" and text == "after episode 10" and not stopped:
-            stopped = True
-            signal.raise_signal(signal.SIGINT)
-
-    with pytest.raises(KeyboardInterrupt):
-        train(CONFIG, folder, progress=stop)
-    state = latest_checkpoint(folder)
-    assert state is not None
-    assert (state["interrupted"], state["replay"]["stored"], state["pending"]) == (True, 10, 0)
-    with pytest.raises(Killed):
-        resume(folder, progress=kill_at(10))
-    assert [row["episode"] for row in metrics(folder)] == [6, 6, 9, 9, 10, 10]
-    resume(folder)
-    whole = train(CONFIG, tmp_path / "whole")
-    assert results(folder) == results(whole)
-    assert curves(folder) == curves(whole)
-
-
-@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
-def test_a_signal_lets_the_episode_finish_and_says_how_to_go_on(
-    tmp_path: Path, unbroken: Path, number: signal.Signals
-) -> None:
-    folder = tmp_path / "run"
-    before = signal.getsignal(number)
-
-    def progress(stage: str, done: int, total: int, text: str) -> None:
-        if stage == "episodes" and done == 7:
-            signal.raise_signal(number)
-
-    with pytest.raises(KeyboardInterrupt) as caught:
-        train(CONFIG, folder, progress=progress)
-    assert caught.value.args == (f"Stopped after episode 7; go on by --resume {folder}",)
-    assert signal.getsignal(number) == before
-    summary = read_json(folder / "summary.json")
-    assert (summary["finished"], summary["played"]) == (False, 7)
-    assert stored(folder) == [7]
-    assert load_policy(folder).seed == 3  # it can be watched meanwhile
-    resume(folder)
-    assert results(folder) == results(unbroken)
-
-
-def test_a_signal_in_the_last_episode_comes_too_late_to_stop_anything(tmp_path: Path, unbroken: Path) -> None:
-    def progress(stage: str, done: int, total: int, text: str) -> None:
-        if stage == "episodes" and done == 10:
-            signal.raise_signal(signal.SIGINT)
-
-    try:
-        train(CONFIG, tmp_path / "run", progress=progress)
-    except KeyboardInterrupt as stopped:
-        pytest.fail(f"the run was finished, but it says: {stopped}")
-    assert results(tmp_path / "run") == results(unbroken)
-    assert read_json(tmp_path / "run" / "summary.json")["finished"]
-
-
-def test_stopped_in_the_warm_up(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Before the first update there is a policy, too, and nothing to show of it."""
-    config = small(seeds=2, warmup=8, episodes=9)
-
-    def few(*arguments: Any) -> GoalEnv:
-        return replace(open_goal_env(*arguments), evaluation_envs=3)  # random episodes that are played at once
-
-    whole = train(config, tmp_path / "whole")
-    monkeypatch.setattr(train_library, "open_goal_env", few)
-    folder = train(config, tmp_path / "run", time_limit=0.0)
-    assert read_json(folder / "summary.json")["played"] == 3
-    assert read_json(folder / "summary.json")["episodes"] == []
-    resume(folder, time_limit=0.0)
-    assert read_json(folder / "summary.json")["played"] == 6
-    resume(folder)
-    assert results(folder) == results(whole)
-
-
-# --------------------------------------------------------------------------------- processes and signals
-
-OPTIONS = [
-    "--influence", "priority", "bonus", "active", "--seeds", "2", "--warmup", "10", "--evaluate-every", "10",
-    "--evaluation-episodes", "4", "--checkpoint-seconds", "0.1", "--agent.layers", "2", "--agent.width", "16",
-    "--agent.batch-size", "16", "--agent.updates", "4", "--agent.normalizer-batches", "3", "--explore.candidates", "4",
-    "--model.network.layers", "2", "--model.network.width", "16", "--model.batch-size", "16", "--model.every", "10",
-    "--model.scoring.actions", "4", "--model.newest-from", "40", "--device", "cpu",
-]  # fmt: skip
-LONG = ["train", "slide", *OPTIONS, "--model.schedule", "1000", "80", "--episodes", "100"]
-KILLS = 20
-
-
-@pytest.fixture(scope="module")
-def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Server]:
-    with Server(tmp_path_factory.mktemp("processes")) as server:
-        assert server.run("--version") == 0
-        yield server
-
-
-def test_killed_at_random_moments_a_run_ends_with_the_same_bits(server: Server) -> None:
-    """SIGKILL at 20 moments, of start-up, play, updates, rounds of the model, evaluations and checkpoints."""
-    began = time.monotonic()
-    assert server.run(*LONG, "--run", "unbroken", "--keep-episodes", "unbroken.npz") == 0, server.stderr
-    lasted = time.monotonic() - began
-    folder, generator = server.folder / "killed", np.random.default_rng(1)
-    kept = server.folder / "killed.npz"
-
-    def assert_as_unbroken() -> None:
-        assert results(folder) == results(server.folder / "unbroken")
-        assert curves(folder) == curves(server.folder / "unbroken")
-        first, second = Episodes.load(server.folder / "unbroken.npz"), Episodes.load(kept)
-        assert all(np.array_equal(getattr(first, name), getattr(second, name)) for name in ARRAYS)
-        assert stored(folder)[-1] == 100
-
-    reached: list[int] = []  # episodes of the newest checkpoint after each kill
-    while len(reached) < KILLS or len(set(reached)) < 5:
-        started = (folder / "config.json").exists()
-        begin = ["train", "--resume", "killed"] if started else [*LONG, "--run", "killed"]
-        server.start(*begin, "--keep-episodes", "killed.npz")
-        time.sleep(generator.uniform(0, lasted / 8) * max(1, len(reached) / KILLS))  # in time, something gets done
-        server.signal(signal.SIGKILL)
-        code = server.wait()
-        if code == 0:  # it was quicker than the first: once more from the start
-            assert_as_unbroken()
-            shutil.rmtree(folder)
-            kept.unlink()
-            continue
-        assert code == -signal.SIGKILL, f"exit code {code} after {len(reached)} kills: {server.stderr}"
-        reached.append(max(stored(folder), default=0))
-    assert server.run("train", "--resume", "killed", "--keep-episodes", "killed.npz") == 0, server.stderr
-    assert_as_unbroken()
-
-
-def wait_until(server: Server, ready: Callable[[], object]) -> None:
-    """Looks again and again, for half a minute."""
-    end = time.monotonic() + 30
-    while not ready():
-        assert time.monotonic() < end, server.stderr
-        time.sleep(0.005)
-
-
-@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
-def test_a_process_told_to_stop_saves_and_exits_with_130(server: Server, number: signal.Signals) -> None:
-    name = f"stopped by {number.name}"
-    server.start(*LONG, "--run", name)
-    wait_until(server, lambda: list((server.folder / name).glob("checkpoint/*.pt")))
-    server.signal(number)
-    assert server.wait() == 130, server.stderr
-    played = read_json(server.folder / name / "summary.json")["played"]
-    assert 10 <= played < 100
-    assert stored(server.folder / name)[-1] == played
-    assert server.stderr.splitlines()[-1] == f"Stopped after episode {played}; go on by --resume {name}"
-    assert "Traceback" not in server.stderr
-    assert server.stdout == ""
-    assert server.run("train", "--resume", name, "--episodes", str(played + 1)) == 0, server.stderr
-    assert server.stdout.splitlines()[-1] == f"Run: {name}"
-
-
-def test_a_second_ctrl_c_ends_at_once(server: Server) -> None:
-    """In the middle of updates that would take minutes."""
-    endless = [*LONG, "--run", "endless"]
-    endless[endless.index("--agent.updates") + 1] = "200000"
-    server.start(*endless)
-    wait_until(server, lambda: "model: 80 of 80" in server.stderr)  # what follows are the updates
-    time.sleep(0.3)
-    server.signal(signal.SIGINT)
-    time.sleep(1.3)
-    assert not (server.folder / "endless/summary.json").exists()
-    began = time.monotonic()
-    server.signal(signal.SIGINT)
-    assert server.wait() == 130
-    assert time.monotonic() - began < 3
-    last = "Interrupted; nothing that was written is lost, and butfor train --resume RUN goes on from there."
-    assert server.stderr.splitlines()[-1] == last
-    assert "Traceback" not in server.stderr
-
-
-def test_a_time_limit_counts_from_the_start_of_a_run(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Also what a GPU's recording takes: else a limit that leaves room for the checkpoint does not."""
-    least = train(small(episodes=100_000), tmp_path / "least", time_limit=0.0)
-    monkeypatch.setattr(Trainer, "prepare", lambda self: time.sleep(0.5))
-    folder = train(small(episodes=100_000), tmp_path / "run", time_limit=0.5)
-    assert read_json(folder / "summary.json")["played"] == read_json(least / "summary.json")["played"]
-    with pytest.raises(ValueError, match="time_limit must be a number of seconds"):
-        train(small(), tmp_path / "other", time_limit=-1.0)
-
-
-def test_a_time_limit_ends_the_command_in_good_order(server: Server) -> None:
-    assert server.run(*LONG, "--run", "limited", "--time-limit", "0.2") == 0, server.stderr
-    summary = read_json(server.folder / "limited/summary.json")
-    assert 10 <= summary["played"] < 100
-    assert not summary["finished"]
-    assert f"after {summary['played']} episodes" in " ".join(server.stdout.split())
-
-
-# ------------------------------------------------------------------------------------ damaged checkpoints
-
-
-def truncate(path: Path) -> None:
-    path.write_bytes(path.read_bytes()[:-1000])
-
-
-def flip_a_bit(path: Path) -> None:
-    content = bytearray(path.read_bytes())
-    content[len(content) // 2] ^= 4
-    path.write_bytes(content)
-
-
-def empty(path: Path) -> None:
-    path.write_bytes(b"")
-
-
-@pytest.mark.parametrize("damage", [truncate, flip_a_bit, empty])
-def test_after_a_damaged_checkpoint_the_one_before_is_used(
-    tmp_path: Path, unbroken: Path, damage: Callable[[Path], None]
-) -> None:
-    folder = tmp_path / "run"
-    with pytest.raises(Killed):
-        train(OFTEN, folder, progress=kill_at(9))
-    older, newest = sorted((folder / "checkpoint").glob("*.pt"))
-    damage(newest)
-    with pytest.warns(UserWarning, match=rf"{newest.name} is damaged.*{older.name}, written before it, is used"):
-        resume(folder)
-    assert results(folder) == results(unbroken)
-    with warnings.catch_warnings(action="error"):
-        resume(folder)  # the damaged one has gone
-
-
-def test_without_a_whole_checkpoint_nothing_is_started_anew_in_silence(tmp_path: Path) -> None:
-    folder = train(CONFIG, tmp_path / "run")
-    for path in (folder / "checkpoint").glob("*.pt"):
-        truncate(path)
-    before = results(folder)
-    with pytest.raises(ValueError, match=r"No checkpoint of .* is whole"):
-        resume(folder, episodes=12)
-    assert results(folder) == before
-    assert read_json(folder / "config.json")["config"]["episodes"] == 10
-
-
-# --------------------------------------------------------------------------------------------- errors
-
-
-def assert_intact(folder: Path, saved: int) -> None:
-    """The newest checkpoint is of this episode, whole, and holds nothing but numbers; nothing claims to be finished."""
-    assert stored(folder)[-1] == saved
-    assert not (folder / "summary.json").exists() or not read_json(folder / "summary.json")["finished"]
-    with warnings.catch_warnings(action="error"):
-        state = latest_checkpoint(folder)
-    assert state is not None
-    values = [*state["learner"]["agent"].values(), *state["model"]["model"].values(), state["replay"]["score"]]
-    assert all(torch.isfinite(value).all() for value in values)
-
-
-@pytest.mark.parametrize(
-    ("where", "words"),
-    [
-        ("critic", "The agent's loss of replica 1 became NaN or infinite"),
-        ("model", "The influence model's loss of replica 1 became NaN or infinite"),
-    ],
-)
-def test_a_loss_that_is_no_number_stops_the_run_before_it_is_saved(
-    tmp_path: Path, unbroken: Path, monkeypatch: pytest.MonkeyPatch, where: str, words: str
-) -> None:
-    """From episode 7 on, which is not evaluated, the second replica's network is broken."""
-    update, fit = Learner.update, CaiSignal.fit
-
-    def broken_update(self: Learner, generators: Any) -> None:
-        if self.replay.stored == 7:
-            with torch.no_grad():
-                next(self.agent.critics.parameters())[1] = torch.nan
-        update(self, generators)
-
-    def broken_fit(self: CaiSignal, batches: int, *rest: Any) -> Any:
-        if self.replay.stored == 7:
-            with torch.no_grad():
-                next(self.model.parameters())[1] = torch.inf
-        return fit(self, batches, *rest)
-
-    with monkeypatch.context() as patch:
-        if where == "critic":
-            patch.setattr(Learner, "update", broken_update)
-        else:
-            patch.setattr(CaiSignal, "fit", broken_fit)
-        with pytest.raises(FloatingPointError, match=words):
-            train(OFTEN, tmp_path / "run")
-    assert_intact(tmp_path / "run", 6)
-    resume(tmp_path / "run")
-    assert results(tmp_path / "run") == results(unbroken)
-
-
-@pytest.mark.parametrize(
-    "changes", [{"agent": {"learning_rate": 1e30}}, {"model": {"learning_rate": 1e30}}], ids=["agent", "model"]
-)
-def test_a_learning_rate_that_is_far_too_high_ends_with_a_sentence(tmp_path: Path, changes: dict[str, Any]) -> None:
-    with pytest.raises(FloatingPointError, match=r"became NaN or infinite. Lower the learning rate"):
-        train(small(use=ALL_USES, checkpoint_seconds=0.0, episodes=40, **changes), tmp_path / "run")
-    assert not (tmp_path / "run" / "summary.json").exists()
-    state = latest_checkpoint(tmp_path / "run")
-    if state is not None:
-        assert torch.isfinite(state["learner"]["statistics"]).all()
-
-
-def test_a_full_disk_leaves_the_last_checkpoint_as_it_was(
-    tmp_path: Path, unbroken: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    def full(path: Path, state: Any) -> None:
-        if state["replay"]["stored"] < 8:
-            return save_checkpoint(path, state)
-        path.write_bytes(b"as much as there was room for")
-        raise OSError(errno.ENOSPC, "No space left on device", str(path))
-
-    with monkeypatch.context() as patch:
-        patch.setattr(checkpoints, "save_checkpoint", full)
-        words = r"The checkpoint of episode 8 could not be written \(.*No space left on device"
-        with pytest.raises(OSError, match=words):
-            train(OFTEN, tmp_path / "run")
-    assert_intact(tmp_path / "run", 7)
-    resume(tmp_path / "run")
-    assert results(tmp_path / "run") == results(unbroken)
-    assert not list((tmp_path / "run" / "checkpoint").glob("*.part"))
-
-
-# -------------------------------------------------------------------------------------- foreign worlds
-
-
-FOREIGN = small(env=TRACK, seeds=2, use=ALL_USES, model={"network": {"target_scale": None}})
+def slide() -> GoalEnv:
+    return open_goal_env("slide", target_scale=1.0)
 
 
 @pytest.fixture
-def track() -> Iterator[type[Track]]:
-    """The world's class, which counts its steps and can be told to break."""
-    Track.steps, Track.breaks_at = 0, None
-    yield Track
-    Track.breaks_at = None
+def make(slide: GoalEnv) -> Iterator[Callable[[Config], Trainer]]:
+    """Makes trainers on slide whose worlds are given back."""
+    made: list[Trainer] = []
+
+    def make(config: Config) -> Trainer:
+        made.append(Trainer(config, slide, "cpu"))
+        return made[-1]
+
+    yield make
+    for trainer in made:
+        trainer.close()
 
 
-@pytest.mark.parametrize("by", ["id", "function"])
-def test_a_foreign_world_trains_with_episodes_of_unequal_lengths(tmp_path: Path, by: str) -> None:
-    def make_env() -> gymnasium.Env[Any, Any]:
-        return gymnasium.wrappers.TimeLimit(Track(), 10)
-
-    made = {"make_env": make_env} if by == "function" else {}
-    config = FOREIGN if by == "id" else small(**{"env": "my own", "seeds": 2, "use": ALL_USES})
-    folder = train(config, tmp_path / "run", keep_episodes=tmp_path / "kept.npz", **made)  # type: ignore[arg-type]
-    replay = latest_checkpoint(folder)["replay"]  # type: ignore[index]
-    lengths = replay["length"]
-    assert 3 <= lengths.min() < lengths.max() == 10
-    steps = torch.arange(10)
-    past = steps >= lengths[..., None]
-    assert not replay["score"][past].any()
-    assert replay["score"][~past].any()
-    assert replay["terminated"][lengths < 10].all()
-    assert not replay["terminated"].all()  # the time limit ends an episode, but not the world
-    obs = replay["observation"]
-    assert torch.equal(obs[:, :, :-1, 0][~past], steps.expand_as(past)[~past].float())  # the time that was observed
-    kept = Episodes.load(tmp_path / "kept.npz")
-    assert np.array_equal(kept.length[0::2], lengths[0])
-    shorter = resume(folder, episodes=12, keep_episodes=tmp_path / "kept.npz", **made)  # type: ignore[arg-type]
-    assert read_json(shorter / "summary.json")["played"] == 12
-    assert load_policy(folder)({"observation": np.zeros(2), "desired_goal": np.zeros(1)}).shape == (1,)
-    assert all(0 <= share <= 1 for share in evaluate_run(folder, 5, **made).values())  # type: ignore[arg-type]
+Make = Callable[[Config], Trainer]
 
 
-def test_what_was_found_out_about_a_foreign_world_is_told(tmp_path: Path) -> None:
-    """The place is column 1; it moves by 0.3 times a uniform action, whose standard deviation is 1 / sqrt(3)."""
-    told: list[tuple[str, str]] = []
-    folder = train(FOREIGN, tmp_path / "run", progress=lambda stage, done, total, text: told.append((stage, text)))
-    found = read_json(folder / "summary.json")["found"]
-    assert found["entities"]["object"]["columns"] == [1]
-    assert found["entities"]["object"]["scale"] == [pytest.approx(3**0.5 / 0.3, rel=0.3)]  # of a few random episodes
-    assert (found["reward_of_a_reached_goal"], found["longest_episode"]) == (0, 10)
-    assert [stage for stage, _ in told].count("environment") == 1
-    assert told[0][1].startswith("object: columns 1 of the observation, their changes times ")
-    assert told[0][1].endswith("; reward of a reached goal: 0; episodes of at most 10 steps")
-    told.clear()
-    train(small(), tmp_path / "slide", progress=lambda stage, done, total, text: told.append((stage, text)))
-    assert "environment" not in dict(told)  # of a built-in world it is known
+def warm_up(trainer: Trainer, *counts: int) -> None:
+    """Play and store random episodes, so many at once in turn."""
+    for count in counts:
+        trainer.goal_env = dataclasses.replace(trainer.goal_env, evaluation_envs=count)
+        trainer.store(trainer.play_random())
 
 
-def test_the_entity_of_a_foreign_world_is_the_achieved_goal_unless_named(tmp_path: Path) -> None:
-    first = Influence.load(train(FOREIGN, tmp_path / "goal") / "influence.safetensors")
-    assert first.entities == {"object": [1]}
-    named = small(env=TRACK, entity=(0, 1), use=("active",))
-    second = Influence.load(train(named, tmp_path / "named") / "influence.safetensors")
-    assert second.entities == {"object": [0, 1]}
+def fit(trainer: Trainer) -> None:
+    """What of the signal's fitting is due, without an interruption."""
+    trainer.fit_and_rescore(Stop(None), lambda stage, done, total, text: None)
 
 
-def test_fetch_reach_trains_by_its_id(tmp_path: Path) -> None:
-    pytest.importorskip("gymnasium_robotics")
-    config = small(env="gymnasium_robotics:FetchReach-v4", warmup=1, episodes=2, use=ALL_USES)
-    folder = train(config, tmp_path / "run")
-    assert metrics(folder)[0]["episode"] == 2
-    assert np.abs(load_policy(folder)({"observation": np.zeros(10), "desired_goal": np.zeros(3)})).max() <= 1
+def trained(tmp_path: Path, config: Config, name: str = "run") -> dict[str, Any]:
+    """What the last checkpoint of a whole run holds."""
+    state = latest_checkpoint(train(config, tmp_path / name))
+    assert state is not None
+    return state
 
 
-def test_a_world_that_fails_leaves_the_last_checkpoint_as_it_was(tmp_path: Path, track: type[Track]) -> None:
-    config = small(env=TRACK, seeds=2, use=ALL_USES, checkpoint_seconds=0.0)
-    whole = train(config, tmp_path / "whole")
-    counted, track.steps = track.steps, 0
-    track.breaks_at = counted - 25  # in the last episodes or their evaluation
-    folder = tmp_path / "run"
-    sentence = r"^butfor-test/Track-v0 raised ZeroDivisionError in .*episode (8|9|10): the track has no length$"
-    with pytest.raises(EnvError, match=sentence) as caught:
-        train(config, folder)
+# ----------------------------------------------------------------------------------------- episodes
+
+
+def test_random_episodes_do_not_depend_on_how_many_are_played_at_once(make: Make) -> None:
+    config = small(seeds=2, first_seed=3)
+    together, one_by_one, mixed = make(config), make(config), make(config)
+    warm_up(together, 4)
+    warm_up(one_by_one, 1, 1, 1, 1)
+    warm_up(mixed, 3, 1)
+    for name in FIELDS:
+        for other in (one_by_one, mixed):
+            assert torch.equal(getattr(together.replay, name), getattr(other.replay, name)), name
+    assert together.replay.sampled[:, :4].all()
+    numbers = [[g.get_state() for g in t.generators["actions"]] for t in (together, one_by_one, mixed)]
+    assert all(torch.equal(a, b) for other in numbers[1:] for a, b in zip(numbers[0], other, strict=True))
+
+
+def test_every_reset_is_seeded_by_seed_and_episode_alone(make: Make) -> None:
+    trainer = make(small(seeds=2, first_seed=5, episodes=8, num_envs=2))
+    warm_up(trainer, 3, 1)
+    for _ in range(2):
+        trainer.store(trainer.play())
+    env = make_vector_env("slide", 1)
+    for r, seed in enumerate((5, 6)):
+        for episode in range(8):
+            obs = env.reset(seed=[episode_seed(seed, 0, episode)])[0]  # type: ignore[arg-type]
+            assert np.array_equal(trainer.replay.observation[r, episode, 0].numpy(), obs["observation"][0])
+            assert np.array_equal(trainer.replay.desired_goal[r, episode, 0].numpy(), obs["desired_goal"][0])
+    env.close()
+
+
+def test_random_actions_are_uniform_within_the_bounds(make: Make) -> None:
+    trainer = make(small(seeds=2, episodes=200, warmup=200))
+    warm_up(trainer, 200)
+    action = trainer.replay.action.double()
+    low, high = (bound.item() for bound in trainer.bounds)
+    unit = ((action - low) / (high - low)).flatten(1)  # [R, N]
+    assert 0 <= unit.min() < 0.001
+    assert 0.999 < unit.max() <= 1
+    error = (1 / 12 / unit.shape[1]) ** 0.5
+    assert (unit.mean(1) - 0.5).abs().max() < 5 * error
+    assert (unit[0] != unit[1]).all()  # replicas have numbers of their own
+
+
+def test_worlds_of_a_replica_stand_side_by_side(make: Make) -> None:
+    """With two worlds a replica, episodes n and n + 1 are played at once, each with noise of its own."""
+    trainer = make(small(seeds=2, episodes=8, num_envs=2))
+    warm_up(trainer, 4)
+    generators = [g.clone_state() for g in trainer.generators["actions"]]
+    trainer.store(trainer.play())
+    assert trainer.replay.stored == 6
+    steps, law = trainer.goal_env.steps, trainer.goal_env.law
+    expected = torch.stack([draw_noise(steps, 2, law, 0, g) for g in generators], 1)  # [T, R, W, n]
+    assert torch.equal(trainer.explorers[0].noise, expected)
+    low, high = trainer.bounds
+    for r in range(2):
+        for w in range(2):
+            lot, uniform = expected[:, r, w, 0], expected[:, r, w, 2:3]
+            random = lot < 0.3
+            assert torch.equal(trainer.replay.sampled[r, 4 + w], random)
+            drawn = low + (high - low) * uniform
+            assert torch.allclose(trainer.replay.action[r, 4 + w][random], drawn[random])
+
+
+def test_what_is_stored_is_what_was_played(make: Make) -> None:
+    trainer = make(small(seeds=2, episodes=8, num_envs=2))
+    warm_up(trainer, 4)
+    played = trainer.play()
+    trainer.store(played)
+    for name in ("observation", "action", "achieved_goal", "desired_goal", "sampled", "length"):
+        given = torch.as_tensor(getattr(played.episodes, name))  # [R x W, ...]
+        for r in range(2):
+            assert torch.equal(getattr(trainer.replay, name)[r, 4:6], given[2 * r : 2 * r + 2]), name
+
+
+# ------------------------------------------------------------------------------- alone and together
+
+
+@pytest.mark.parametrize("use", [(), ALL_USES], ids=["HER", "all uses"])
+def test_a_replica_alone_follows_the_same_course_as_in_a_batch(tmp_path: Path, use: tuple[Any, ...]) -> None:
+    config = small(seeds=3, first_seed=4, use=use)
+    together = trained(tmp_path, config, "together")
+    rows = metrics(tmp_path / "together")
+    for r in range(3):
+        alone = trained(tmp_path, small(first_seed=4 + r, use=use), f"alone {r}")
+        mine = {name: value[r : r + 1] for name, value in together["replay"].items() if name != "stored"}
+        for name in FIELDS:  # random episodes to the bit, whatever they hold
+            assert torch.equal(mine[name][:, :4], alone["replay"][name][:, :4]), name
+        assert torch.equal(mine["observation"][:, :, 0], alone["replay"]["observation"][:, :, 0])
+        assert torch.equal(mine["sampled"], alone["replay"]["sampled"])  # the same lots
+        drawn = mine["sampled"]
+        assert torch.equal(mine["action"][drawn], alone["replay"]["action"][drawn])
+        for name in ("action", "observation", "score"):
+            assert torch.allclose(mine[name], alone["replay"][name], rtol=1e-4, atol=1e-5), name
+        for name, streams in together["generators"].items():
+            assert torch.equal(streams[r], alone["generators"][name][0]), name
+        pairs = [(together["learner"]["agent"], alone["learner"]["agent"])]
+        pairs += [(together["model"]["model"], alone["model"]["model"])] if use else []
+        for whole, single in pairs:
+            for name, value in single.items():
+                assert torch.allclose(whole[name][r : r + 1], value, rtol=1e-4, atol=1e-6), name
+        single_rows = metrics(tmp_path / f"alone {r}")
+        for row, other in zip([row for row in rows if row["seed"] == 4 + r], single_rows, strict=True):
+            assert row == pytest.approx(other, rel=1e-3, abs=1e-5)
+
+
+def test_replicas_differ_from_each_other(tmp_path: Path) -> None:
+    state = trained(tmp_path, small(seeds=2, use=ALL_USES))
+    for name, value in [*state["learner"]["agent"].items(), *state["model"]["model"].items()]:
+        if name.endswith("weight"):
+            assert (value[0] != value[1]).any(), name
+
+
+# ---------------------------------------------------------------------------------------- evaluation
+
+
+def test_evaluation_counts_the_successes_of_the_bare_policy(make: Make) -> None:
+    """Against single worlds stepped one by one; the number of the evaluation decides which episodes are played."""
+    trainer = make(small(seeds=2, first_seed=2))
+    with torch.no_grad():  # policies that push to the right, more or less, hit a goal now and then
+        trainer.agent.policy.actor.layers[-1].bias.copy_(torch.tensor([[[0.5]], [[1.0]]]))  # type: ignore[operator]
+    for number in (0, 3):
+        got = trainer.evaluate(30, number)
+        expected = np.zeros(2)
+        env = make_vector_env("slide", 1)
+        for r, seed in enumerate((2, 3)):
+            for episode in range(30):
+                obs = env.reset(seed=[episode_seed(seed, 1, 30 * number + episode)])[0]  # type: ignore[arg-type]
+                for _ in range(trainer.goal_env.steps):
+                    inputs = torch.from_numpy(np.concatenate([obs["observation"], obs["desired_goal"]], 1)).float()
+                    with torch.no_grad():
+                        unit = trainer.agent.policy(inputs.expand(2, 1, -1))[r]
+                    low, high = trainer.bounds
+                    action = (low + high) / 2 + (high - low) / 2 * unit
+                    obs, _, _, _, info = env.step(action.numpy())
+                expected[r] += bool(info["is_success"][0])
+        env.close()
+        assert np.array_equal(got, expected / 30)
+        assert expected.any()
+
+
+def test_evaluation_leaves_no_trace_in_training(tmp_path: Path) -> None:
+    often = train(small(seeds=2, use=ALL_USES, evaluate_every=1, evaluation_episodes=2), tmp_path / "often")
+    seldom = train(small(seeds=2, use=ALL_USES, evaluate_every=9), tmp_path / "seldom")
+    assert models(often) == models(seldom)
+    assert len(metrics(often)) == 2 * 7  # from the end of the warm-up on
+    assert sorted({row["episode"] for row in metrics(seldom)}) == [9, 10]
+
+
+def test_more_evaluation_episodes_than_worlds_at_once(make: Make, slide: GoalEnv) -> None:
+    trainer = make(small(seeds=2))
+    object.__setattr__(slide, "evaluation_envs", 100)
+    whole = trainer.evaluate(10)
+    object.__setattr__(slide, "evaluation_envs", 4)
+    try:
+        assert np.array_equal(trainer.evaluate(10), whole)
+    finally:
+        object.__setattr__(slide, "evaluation_envs", 100)
+
+
+# ---------------------------------------------------------------------------------- every variant
+
+
+def parameters(trainer: Trainer) -> dict[str, Tensor]:
+    """Everything that is trained, a copy."""
+    modules: dict[str, Any] = {"agent": trainer.agent}
+    if isinstance(trainer.signal, LearnedSignal):
+        modules["model"] = trainer.signal.model
+    return {
+        f"{name}.{inner}": value.detach().clone()
+        for name, module in modules.items()
+        for inner, value in module.named_parameters()
+    }
+
+
+@pytest.fixture
+def changes_seen(monkeypatch: pytest.MonkeyPatch) -> list[tuple[dict[str, Tensor], Trainer]]:
+    """The trainers made in a test, each with its parameters at the start."""
+    made: list[tuple[dict[str, Tensor], Trainer]] = []
+    original = Trainer.__init__
+
+    def remember(self: Trainer, *arguments: Any) -> None:
+        original(self, *arguments)
+        made.append((parameters(self), self))
+
+    monkeypatch.setattr(Trainer, "__init__", remember)
+    return made
+
+
+Seen = list[tuple[dict[str, Tensor], Trainer]]
+
+
+def assert_all_changed(seen: Seen) -> None:
+    """Every parameter of every replica moved, and is still a number."""
+    (before, trainer), *_ = seen
+    after = parameters(trainer)
+    for name, value in after.items():
+        assert torch.isfinite(value).all(), name
+        for r in range(len(value)):
+            assert not torch.equal(value[r], before[name][r]), f"{name} of replica {r} did not change"
+
+
+VARIANTS: dict[str, dict[str, Any]] = {
+    "HER": {},
+    "PER": {"priority": {"kind": "per"}},
+    "CAI-P": {"use": ("priority",)},
+    "bonus": {"use": ("bonus",)},
+    "active": {"use": ("active",)},
+    "all uses": {"use": ALL_USES},
+    "PER with bonus and active": {"use": ("bonus", "active"), "priority": {"kind": "per"}},
+    "proportional": {"use": ("priority",), "priority": {"distribution": "proportional"}},
+    "within episodes": {"use": ("priority",), "priority": {"within_episode": True}},
+    "importance": {"use": ("priority",), "priority": {"importance": 0.5}},
+    "power": {"use": ("priority",), "priority": {"power": 0.5}},
+    "goals by score": {"use": ("active",), "replay": {"goals_by_score": True}},
+    "ranked choice": {"use": ("active",), "explore": {"choice": "ranked", "active": 0.5}},
+    "proportional choice": {"use": ("active",), "explore": {"choice": "proportional"}},
+    "flat bonus": {"use": ("bonus",), "bonus": {"kind": "flat"}},
+    "multiplicative bonus": {"use": ("bonus",), "bonus": {"kind": "multiplicative"}},
+    "annealed bonus": {"use": ("bonus",), "bonus": {"anneal_episodes": 6}},
+    "intrinsic": {"use": ("intrinsic",), "agent": {"target_range": None}, "replay": {"hindsight": 0.0}},
+    "rescore the newest": {"use": ("priority",), "cai": {"rescore": "newest"}},
+    "only sampled actions": {"use": ALL_USES, "cai": {"only_sampled": True}},
+    "TD3": {"algorithm": "td3"},
+    "TD3 with all uses": {"algorithm": "td3", "use": ALL_USES},
+    "moved": {"use": ("priority", "bonus"), "signal": "moved"},
+    "nearness": {"use": ("priority", "bonus"), "signal": "nearness"},
+    "oracle": {"use": ("priority", "bonus"), "signal": "oracle"},
+    "layer norm": {"agent": {"critic_layer_norm": True}},
+    "two worlds": {"use": ALL_USES, "num_envs": 2},
+    "acting overlaps": {"use": ALL_USES, "overlap": ("acting",)},
+    "updates overlap": {"use": ALL_USES, "overlap": ("updates",)},
+    "the model overlaps": {"use": ALL_USES, "overlap": ("model",)},
+    "everything overlaps": {"use": ALL_USES, "overlap": ("acting", "updates", "model"), "num_envs": 2},
+    "a small memory": {"use": ALL_USES, "replay": {"capacity": 5}},
+    "sobol": {"use": ALL_USES, "cai": {"scoring": {"sampling": "sobol", "separate_mixture": True}}},
+    "no hindsight": {"replay": {"hindsight": 0.0}},
+}
+
+
+@pytest.mark.parametrize("name", VARIANTS)
+def test_every_variant_runs_and_trains_every_parameter(tmp_path: Path, changes_seen: Seen, name: str) -> None:
+    folder = train(small(seeds=3, **VARIANTS[name]), tmp_path)
+    assert_all_changed(changes_seen)
+    trainer = changes_seen[0][1]
+    assert trainer.replay.stored == 10
+    assert trainer.count == 0  # reported
+    assert {row["episode"] for row in metrics(folder)} == ({6, 10, 4} if trainer.config.num_envs == 2 else {6, 9, 10})
+
+
+@pytest.mark.parametrize(
+    ("world", "name"),
+    [
+        ("slide", "paper"), ("slide", "intrinsic"), ("push", "paper"), ("pick-and-place", "paper"),
+        ("pick-and-place", "intrinsic"), ("pick-and-place", "fast"), ("rot-table", "paper"),
+    ],
+)  # fmt: skip
+def test_every_preset_runs_and_trains_every_parameter(
+    tmp_path: Path, changes_seen: Seen, world: str, name: str
+) -> None:
+    """Networks, batches and scoring as they are, only fewer of everything."""
+    if world != "slide":
+        pytest.importorskip("mujoco")
+    config = preset(world, name)
+    train(brief(config, use=config.use or ALL_USES), tmp_path)
+    assert_all_changed(changes_seen)
+    replay = changes_seen[0][1].replay
+    assert (replay.score[:, : replay.stored].sum(-1) > 0).all()
+
+
+def test_energy_based_priority_runs_in_a_world_with_positions_as_goals(tmp_path: Path, changes_seen: Seen) -> None:
+    pytest.importorskip("mujoco")
+    train(small(env="push", seeds=2, warmup=2, episodes=5, priority={"kind": "ebp"}), tmp_path)
+    assert_all_changed(changes_seen)
+
+
+# ----------------------------------------------------------------------------------------- the memory
+
+
+def test_a_full_memory_goes_on_with_the_newest_episodes(make: Make) -> None:
+    trainer = make(small(seeds=2, replay={"capacity": 5}, use=ALL_USES))
+    everything = make(small(seeds=2, use=ALL_USES))
+    for one in (trainer, everything):
+        warm_up(one, 4)
+        for _ in range(4):
+            one.store(one.play())
+    assert trainer.replay.stored == 8
+    for episode in range(3, 8):
+        assert torch.equal(trainer.replay.action[:, episode % 5], everything.replay.action[:, episode])
+
+
+def test_new_episodes_are_scored_as_they_come_once_the_model_has_learned(make: Make) -> None:
+    trainer = make(small(seeds=2, use=("bonus",)))
+    warm_up(trainer, 4)
+    assert not trainer.replay.score.any()  # the model has learned nothing yet
+    assert trainer.pending == 30
+    fit(trainer)
+    assert trainer.pending == 0
+    before = trainer.replay.score.clone()
+    assert before[:, :4].any()
+    trainer.store(trainer.play())
+    assert trainer.replay.score[:, 4].any()
+    assert torch.equal(trainer.replay.score[:, :4], before[:, :4])
+
+
+def test_states_are_not_scored_where_only_actions_are_chosen(tmp_path: Path) -> None:
+    assert not trained(tmp_path, small(use=("active",)))["replay"]["score"].any()
+
+
+# -------------------------------------------------------------------------------------------- overlap
+
+
+def test_acting_in_halves_gives_the_same_bits(tmp_path: Path) -> None:
+    for seeds, worlds in ((1, 1), (2, 2), (5, 1)):
+        config: dict[str, Any] = {"seeds": seeds, "num_envs": worlds, "use": ALL_USES}
+        whole = train(small(**config), tmp_path / f"{seeds} whole")
+        halves = train(small(**config, overlap=("acting",)), tmp_path / f"{seeds} halves")
+        assert models(whole) == models(halves)
+        assert metrics(whole) == metrics(halves)
+
+
+@pytest.fixture
+def policies(monkeypatch: pytest.MonkeyPatch) -> dict[str, dict[int, dict[str, Tensor]]]:
+    """By episode: the policy that played it, and the learner's before and after the updates that follow it."""
+    seen: dict[str, dict[int, dict[str, Tensor]]] = {"played by": {}, "before": {}, "after": {}}
+    play, update = Trainer.play, Trainer.update
+
+    def watched_play(self: Trainer) -> Any:
+        seen["played by"][self.replay.stored + 1] = copy_of(self.explorers[0].policy)
+        return play(self)
+
+    def watched_update(self: Trainer) -> None:
+        seen["before"][self.replay.stored] = copy_of(self.agent.policy)
+        update(self)
+        seen["after"][self.replay.stored] = copy_of(self.agent.policy)
+
+    monkeypatch.setattr(Trainer, "play", watched_play)
+    monkeypatch.setattr(Trainer, "update", watched_update)
+    return seen
+
+
+def same(first: dict[str, Tensor], second: dict[str, Tensor]) -> bool:
+    return all(torch.equal(value, second[name]) for name, value in first.items())
+
+
+@pytest.mark.parametrize("overlap", [(), ("updates",)])
+def test_with_overlapping_updates_the_policy_that_plays_is_one_episode_old(
+    tmp_path: Path, policies: dict[str, dict[int, dict[str, Tensor]]], overlap: tuple[Any, ...]
+) -> None:
+    train(small(seeds=2, use=ALL_USES, overlap=overlap), tmp_path)
+    assert sorted(policies["played by"]) == [5, 6, 7, 8, 9, 10]
+    for episode in range(5, 11):
+        before, after = policies["before"][episode - 1], policies["after"][episode - 1]
+        assert not same(before, after)
+        assert same(policies["played by"][episode], before if overlap else after)
+
+
+def test_a_spread_round_changes_scores_only_at_its_end(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Rounds begin after episodes 4 (at once), 7 and 10; one of 10 batches is spread as 4, 4, 2 over three episodes."""
+    fitted: list[tuple[int, int]] = []
+    scores: dict[int, Tensor] = {}
+    fit, update = CaiSignal.fit, Trainer.update
+
+    def watched_fit(self: Any, batches: int, *rest: Any) -> Any:
+        fitted.append((self.replay.stored, batches))
+        return fit(self, batches, *rest)
+
+    def watched_update(self: Trainer) -> None:
+        scores[self.replay.stored] = self.replay.score[:, :4].clone()
+        update(self)
+
+    monkeypatch.setattr(CaiSignal, "fit", watched_fit)
+    monkeypatch.setattr(Trainer, "update", watched_update)
+    train(small(seeds=2, use=ALL_USES, overlap=("model",), episodes=13), tmp_path / "spread")
+    assert fitted == [(4, 30), (7, 4), (8, 4), (9, 2), (10, 4), (11, 4), (12, 2), (13, 4)]
+    new_at = [n for n in range(5, 14) if not torch.equal(scores[n], scores[n - 1])]
+    assert new_at == [9, 12]
+    fitted.clear()
+    scores.clear()
+    train(small(seeds=2, use=ALL_USES, episodes=13), tmp_path / "at once")
+    assert fitted == [(4, 30), (7, 10), (10, 10), (13, 10)]
+    assert [n for n in range(5, 14) if not torch.equal(scores[n], scores[n - 1])] == [7, 10, 13]
+
+
+def test_a_spread_round_counts_episodes_not_plays(make: Make) -> None:
+    """With two worlds a play is two episodes: a round of 10 is spread over 6 episodes as three shares of 4, 4, 2."""
+    trainer = make(small(use=ALL_USES, overlap=("model",), num_envs=2, episodes=20, fit_every=6))
+    warm_up(trainer, 4)
+    fit(trainer)
+    shares = []
+    for _ in range(8):
+        trainer.store(trainer.play())
+        pending = trainer.pending
+        fit(trainer)
+        shares.append((trainer.replay.stored, pending - trainer.pending))
+    assert shares == [(6, 0), (8, 0), (10, 4), (12, 4), (14, 2), (16, 4), (18, 4), (20, 2)]
+
+
+# ------------------------------------------------------------------------------- reports and errors
+
+
+def test_a_report_is_the_mean_since_the_last(make: Make) -> None:
+    trainer = make(small(seeds=2, use=("bonus",)))
+    warm_up(trainer, 4)
+    fit(trainer)
+    trainer.update()
+    total, loss = trainer.statistics.clone(), trainer.model_loss.clone()
+    rows = trainer.report()
+    for r, row in enumerate(rows):
+        assert [row[name] for name in ("critic_loss", "actor_loss", "value")] == pytest.approx((total[r] / 2).tolist())
+        assert row["model_loss"] == pytest.approx(float(loss[r]) / 30)
+        assert row["score"] == pytest.approx(float(trainer.replay.score[r, :4].mean()))
+    assert trainer.report()[0] == {
+        "critic_loss": 0, "actor_loss": 0, "value": 0, "model_loss": 0, "score": rows[0]["score"],
+    }  # fmt: skip
+
+
+def test_reports_of_a_plain_agent_speak_of_no_model(make: Make) -> None:
+    assert list(make(small()).report()[0]) == ["critic_loss", "actor_loss", "value"]
+
+
+@pytest.mark.parametrize(("where", "what"), [("agent", "agent's loss"), ("model", "signal's loss")])
+def test_a_loss_that_is_no_number_is_named_with_its_replica(make: Make, where: str, what: str) -> None:
+    trainer = make(small(seeds=3, use=("bonus",)))
+    trainer.check()
+    broken = trainer.statistics if where == "agent" else trainer.model_loss
+    broken[1] = float("nan")
+    with pytest.raises(FloatingPointError, match=f"The {what} of replica 1 became NaN or infinite"):
+        trainer.check()
+
+
+def test_a_world_that_fails_is_named_with_its_episode(make: Make, monkeypatch: pytest.MonkeyPatch) -> None:
+    trainer = make(small(seeds=2, first_seed=0))
+    warm_up(trainer, 4)
+    calls = 0
+
+    def fail(action: Any) -> Any:
+        nonlocal calls
+        calls += 1
+        raise ZeroDivisionError("the mass\nis zero")
+
+    monkeypatch.setattr(trainer.envs[0], "step", fail)
+    with pytest.raises(EnvError) as caught:
+        trainer.play()
+    assert str(caught.value) == "butfor/Slide-v0 raised ZeroDivisionError in episode 5: the mass is zero"
     assert isinstance(caught.value.__cause__, ZeroDivisionError)
-    saved = stored(folder)[-1]
-    assert 7 <= saved < 10
-    track.breaks_at = None  # mended
-    resume(folder)
-    assert results(folder) == results(whole)
+    assert calls == 1
 
 
-def test_a_world_that_fails_at_once_leaves_no_folder_behind(tmp_path: Path, track: type[Track]) -> None:
-    track.breaks_at = 2
-    with pytest.raises(EnvError, match="Track-v0 raised ZeroDivisionError"):
-        train(FOREIGN, tmp_path / "run")
-    assert list(tmp_path.iterdir()) == []
-
-
-# ----------------------------------------------------------------------------- one process at a time
-
-HOLD = """
-import sys, time
-from butfor.runs.locks import locked
-with locked(sys.argv[1]):
-    print("held", flush=True)
-    time.sleep(60)
-"""
-
-
-def test_a_run_that_another_process_works_on_is_left_alone_until_that_is_killed(
-    tmp_path: Path, unbroken: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(locks, "GRACE", 0.0)
-    folder = train(replace(CONFIG, episodes=7), tmp_path / "run")
-    before = {path: path.read_bytes() for path in folder.rglob("*.*")}
-    with subprocess.Popen([sys.executable, "-c", HOLD, str(folder)], stdout=subprocess.PIPE, text=True) as other:
-        assert other.stdout is not None
-        assert other.stdout.readline() == "held\n"
-        busy = f"process {other.pid} on .* works on {folder}; wait"
-        with pytest.raises(locks.BusyError, match=busy):
-            resume(folder, episodes=10)
-        with pytest.raises(locks.BusyError, match=busy):
-            train(CONFIG, folder, overwrite=True)
-        assert {path: path.read_bytes() for path in folder.rglob("*.*")} == before
-        other.kill()
-    resume(folder, episodes=10)
-    assert models(folder) == models(unbroken)
-    assert [path.name for path in tmp_path.iterdir()] == ["run"]
-
-
-def test_who_holds_the_lock_of_a_folder_may_train_and_go_on_in_it(
-    tmp_path: Path, unbroken: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """As a study does with its units; and a folder may be named in any way."""
-    folder = tmp_path / "run"
-    with locks.locked(folder):
-        train(replace(CONFIG, episodes=7), folder)
-        monkeypatch.chdir(folder)
-        resume(".", episodes=10)
-        assert locks.worker_on(folder)
-    assert models(folder) == models(unbroken)
-
-
-# ------------------------------------------------------------------------------------------- refusals
-
-
-@pytest.mark.parametrize(
-    ("config", "words"),
-    [
-        (small(env="nowhere"), "'nowhere'"),
-        (small(env="CartPole-v1"), "CartPole-v1 is no goal world"),
-        (small(entity=(7,)), r"entity is \(7,\); expected different columns from 0 to 3"),
-        (
-            small(priority={"kind": "ebp"}),
-            r"'ebp', which needs goals that are positions .* those of slide have 1 numbers",
-        ),
-    ],
-)
-def test_what_cannot_be_trained_is_refused_before_anything_is_written(
-    tmp_path: Path, config: Config, words: str
-) -> None:
-    with pytest.raises(ValueError, match=words):
-        train(config, tmp_path / "run")
-    assert list(tmp_path.iterdir()) == []
-
-
-def test_a_folder_that_holds_a_run_or_something_else_is_left_alone(tmp_path: Path, unbroken: Path) -> None:
-    before = {path: path.read_bytes() for path in unbroken.rglob("*") if path.is_file()}
-    with pytest.raises(FileExistsError, match=rf"{unbroken} holds a run already; go on with it by --resume {unbroken}"):
-        train(CONFIG, unbroken)
-    assert {path: path.read_bytes() for path in unbroken.rglob("*") if path.is_file()} == before
-    (tmp_path / "thesis").mkdir()
-    (tmp_path / "thesis" / "chapter.tex").write_text("precious")
-    for overwrite in (False, True):
-        with pytest.raises(FileExistsError, match="is not empty and holds no run"):
-            train(CONFIG, tmp_path / "thesis", overwrite=overwrite)
-    assert (tmp_path / "thesis" / "chapter.tex").read_text() == "precious"
-
-
-@pytest.mark.parametrize("limit", [-1.0, float("nan")])
-def test_a_time_limit_that_is_none_is_refused_before_a_run_is_overwritten_or_changed(
-    tmp_path: Path, unbroken: Path, limit: float
-) -> None:
-    folder = tmp_path / "run"
-    shutil.copytree(unbroken, folder)
-    with pytest.raises(ValueError, match="time_limit must be a number of seconds, 0 or more"):
-        train(CONFIG, folder, overwrite=True, time_limit=limit)
-    with pytest.raises(ValueError, match="time_limit must be a number of seconds, 0 or more"):
-        resume(folder, episodes=12, time_limit=limit)
-    held = [{path.relative_to(one): path.read_bytes() for path in one.rglob("*.*")} for one in (folder, unbroken)]
-    assert held[0] == held[1]
-
-
-def test_an_overwritten_run_starts_anew(tmp_path: Path, unbroken: Path) -> None:
-    folder = train(small(episodes=4), tmp_path / "run")
-    (folder / "checkpoint" / "note").write_text("old")
-    train(CONFIG, folder, overwrite=True)
-    assert results(folder) == results(unbroken)
-    assert stored(folder) == [10]
-    assert not (folder / "checkpoint" / "note").exists()
-
-
-def test_an_episode_file_that_exists_is_left_alone(tmp_path: Path, unbroken: Path) -> None:
-    kept = tmp_path / "kept.npz"
-    kept.write_text("precious")
-    with pytest.raises(FileExistsError, match=r"kept\.npz"):
-        train(CONFIG, tmp_path / "run", keep_episodes=kept)
-    assert [path.name for path in tmp_path.iterdir()] == ["kept.npz"]
-    assert kept.read_text() == "precious"
-
-
-def test_an_episode_file_cannot_begin_in_the_middle_of_a_run(tmp_path: Path) -> None:
-    """It would lack the first episodes without a word."""
-    folder = train(CONFIG, tmp_path / "run")
-    with pytest.raises(FileNotFoundError, match=r"late\.npz.*10"):
-        resume(folder, episodes=12, keep_episodes=tmp_path / "late.npz")
-    assert [path.name for path in tmp_path.iterdir()] == ["run"]
-    assert stored(folder) == [10]
-
-
-def test_fewer_episodes_than_played_cannot_be_asked_for(tmp_path: Path) -> None:
-    folder = train(CONFIG, tmp_path / "run")
-    before = results(folder), read_json(folder / "config.json")
-    with pytest.raises(ValueError, match=r"has already played 10 episodes; got 9\."):
-        resume(folder, episodes=9)
-    assert (results(folder), read_json(folder / "config.json")) == before
-
-
-def test_a_run_that_cannot_be_written_is_told_before_it_goes_on(
-    unbroken: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(train_library, "latest_checkpoint", None)  # nothing is even looked at
-    with tempfile.TemporaryDirectory() as name:
-        folder = Path(name, "run")
-        shutil.copytree(unbroken, folder)
-        os.chmod(name, 0o755)
-        os.chmod(folder / "config.json", 0o644)
-        for place in (folder, folder / "checkpoint"):
-            with protected(place), pytest.raises(OSError, match=f"^{place} cannot be written: {place} takes no files"):
-                resume(folder, episodes=12)
-            os.chmod(folder, 0o777)
-
-
-@pytest.mark.skipif(not os.path.isdir("/proc/self"), reason="needs a folder nobody can write to")
-def test_episodes_that_cannot_be_kept_are_told_before_a_run_goes_on(
-    tmp_path: Path, unbroken: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    folder = tmp_path / "run"
-    shutil.copytree(unbroken, folder)
-    write_json(folder / "episodes.json", {"file": "/proc/x/y.npz"})
-    monkeypatch.setattr(train_library, "open_goal_env", None)
-    with pytest.raises(OSError, match=r"^/proc/x/y\.npz cannot be written: /proc takes no files"):
-        resume(folder, episodes=12)
-    assert read_json(folder / "config.json") == read_json(unbroken / "config.json")
-
-
-@pytest.mark.parametrize(
-    ("changes", "words"),
-    [
-        ({"steps": 12}, "was trained with episodes of at most 10 steps; those of changing now have 12"),
-        ({"extra": 1}, r"has learned with observations, actions and goals of sizes \(2, 1, 1\); those .* \(3, 1, 1\)"),
-        ({"high": 2}, r"was trained with actions from .*-1.0.* to .*1.0.*; those of changing now go from .* \(2.0,\)"),
-    ],
-)
-def test_a_world_that_has_changed_is_not_gone_on_in(tmp_path: Path, changes: dict[str, int], words: str) -> None:
-    class Changed(Track):
-        def __init__(self, extra: int = 0, high: int = 1) -> None:
-            self.extra, box = extra, gymnasium.spaces.Box(-np.inf, np.inf, (2 + extra,), np.float64)
-            self.observation_space = gymnasium.spaces.Dict({**Track.observation_space.spaces, "observation": box})  # type: ignore[attr-defined]
-            self.action_space = gymnasium.spaces.Box(-1, high, (1,), np.float32)
-
-        def _observe(self) -> Any:
-            seen = super()._observe()
-            return seen | {"observation": np.append(seen["observation"], [7.0] * self.extra)}
-
-    def make(steps: int = 10, **given: int) -> Any:
-        return lambda: gymnasium.wrappers.TimeLimit(Changed(**given), steps)
-
-    folder = train(replace(FOREIGN, env="changing"), tmp_path / "run", make_env=make())
-    before = {path: path.read_bytes() for path in folder.rglob("*.*")}
-    with pytest.raises(ValueError, match=words):
-        resume(folder, episodes=12, make_env=make(**changes))
-    assert {path: path.read_bytes() for path in folder.rglob("*.*")} == before
-    resume(folder, episodes=12, make_env=make())
-
-
-def test_only_training_runs_can_be_resumed(tmp_path: Path) -> None:
-    open_run(tmp_path / "detection", "detection", DetectionConfig())
-    with pytest.raises(ValueError, match="holds a run of kind 'detection'; only training runs can be resumed"):
-        resume(tmp_path / "detection")
-    with pytest.raises(FileNotFoundError, match="There is no folder"):
-        resume(tmp_path / "nowhere")
-    (tmp_path / "empty").mkdir()
-    with pytest.raises(ValueError, match="is not a run folder"):
-        resume(tmp_path / "empty")
-    assert {path.name for path in tmp_path.iterdir()} == {"detection", "empty"}
-
-
-def test_worlds_are_given_back_whatever_happens(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    closed: list[Trainer] = []
-    close = Trainer.close
-
-    def watched(self: Trainer) -> None:
-        closed.append(self)
-        close(self)
-
-    monkeypatch.setattr(Trainer, "close", watched)
-    train(CONFIG, tmp_path / "good")
-    with pytest.raises(Killed):
-        train(CONFIG, tmp_path / "bad", progress=kill_at(7))
-    assert len(closed) == 2
+def test_streams_of_a_seed_are_its_own() -> None:
+    """No two streams of eight seeds are alike, and they do not depend on what else is trained."""
+    slide = open_goal_env("slide", target_scale=1.0)
+    states = []
+    for config in (small(seeds=8), small(seeds=2, first_seed=6)):
+        trainer = Trainer(config, slide, "cpu")
+        trainer.close()
+        states.append({name: [g.initial_seed() for g in streams] for name, streams in trainer.generators.items()})
+    assert {name: seeds[6:] for name, seeds in states[0].items()} == states[1]
+    everything = [seed for seeds in states[0].values() for seed in seeds]
+    assert len(set(everything)) == len(everything) == 4 * 8
+    assert make_generators(everything[:1])[0].initial_seed() == everything[0]

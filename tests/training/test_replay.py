@@ -171,7 +171,7 @@ def test_an_empty_memory_has_no_valid_step() -> None:
 
 def same_memory(one: ReplayBuffer, other: ReplayBuffer) -> None:
     assert (one.stored, one.size) == (other.stored, other.size)
-    for name in Replay.FIELDS:
+    for name in one.fields:
         left, right = getattr(one, name)[:, : one.size], getattr(other, name)[:, : one.size]
         assert left.dtype == right.dtype, name
         torch.testing.assert_close(left, right, rtol=0, atol=0, equal_nan=True, msg=name)
@@ -215,7 +215,7 @@ def test_a_memory_that_is_too_small_for_what_was_saved_says_so() -> None:
 def test_a_saved_state_does_not_change_with_the_memory() -> None:
     replay = wrapped(capacity=5)
     state = replay.state()
-    before = {name: state[name].clone() for name in Replay.FIELDS}
+    before = {name: state[name].clone() for name in replay.fields}
     replay.store(episodes(100, random_lengths(2, 3, 9)))
     replay.score.fill_(1.0)
     for name, value in before.items():
@@ -483,9 +483,9 @@ def test_a_batch_is_split_in_order_with_nothing_lost(size: int, sizes: list[int]
     [
         ({"capacity": 0}, "capacity must be at least 1"),
         ({"capacity": -3}, "got -3"),
-        ({"hindsight": 1.2}, "hindsight is a probability; got 1.2"),
-        ({"hindsight": -0.1}, "hindsight is a probability"),
-        ({"hindsight": float("nan")}, "hindsight is a probability; got nan"),
+        ({"hindsight": 1.2}, r"1\.2"),
+        ({"hindsight": -0.1}, "hindsight"),
+        ({"hindsight": float("nan")}, "nan"),
     ],
 )
 def test_impossible_settings_are_refused(settings: dict[str, Any], message: str) -> None:

@@ -118,7 +118,7 @@ def open_goal_env(
     def make(count: int) -> VectorEnv[Any, Any, Any]:
         if make_env is not None:
             return SyncVectorEnv([make_env] * count, autoreset_mode=AutoresetMode.DISABLED)
-        return make_vector_env(name, count, labels=labels) if labels else make_vector_env(name, count)
+        return make_vector_env(name, count, labels)
 
     probe = make(1 if facts else 4)
     try:

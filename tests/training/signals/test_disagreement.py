@@ -17,7 +17,8 @@ from butfor.models.fitting import Fitting
 from butfor.models.networks import make_generators
 from butfor.training.replay import ReplayBuffer
 from butfor.training.signals.disagreement import Disagreement, DisagreementSignal, Ensemble, EnsembleConfig
-from butfor.training.signals.transitions import BLOCK, TransitionTable
+from butfor.training.signals.learned import BLOCK
+from butfor.training.signals.transitions import TransitionTable
 
 SIZES = (4, 2, 3)
 SMALL = EnsembleConfig(members=3, layers=2, width=8, batch_size=16, newest=2, newest_from=4)
@@ -270,7 +271,7 @@ def test_fitting_is_a_plain_loop_for_each_member(batches: int) -> None:
     """Each with samples of its own."""
     replay = memory([0, 1], 4)  # too few for the newest to count
     model = make(replay, [5, 6])
-    model.choose_data()
+    model.weights.fill(model.weigh_data())
     losses = model.fit(batches, make_generators([8, 9]))
     assert losses.shape == (2,)
     assert not model.model.training
@@ -288,7 +289,7 @@ def test_a_fit_in_parts_is_a_fit_at_once(parts: list[int]) -> None:
     states = []
     for sizes in ([sum(parts)], parts):
         model = make(memory([0, 1], 9), [5, 6])
-        model.choose_data()
+        model.weights.fill(model.weigh_data())
         generators = make_generators([8, 9])
         total = torch.stack([model.fit(size, generators) for size in sizes]).sum(0)
         states.append((model.state(), total))
@@ -306,7 +307,7 @@ def test_a_quarter_of_the_samples_comes_from_the_newest_episodes(
 ) -> None:
     replay = memory([0, 1], stored, capacity)
     model = make(replay, [0, 1])
-    model.choose_data()
+    model.weights.fill(model.weigh_data())
     weight = model.weights.step.double()
     expected = expected_shares(replay, 2, share, False)
     torch.testing.assert_close(weight / weight.sum((1, 2), keepdim=True), expected, rtol=1e-5, atol=1e-7)
@@ -315,7 +316,7 @@ def test_a_quarter_of_the_samples_comes_from_the_newest_episodes(
 def test_each_step_holds_the_disagreement_at_its_state_and_action() -> None:
     replay = memory([0, 1], 9)
     model = make(replay, [5, 6])
-    model.choose_data()
+    model.weights.fill(model.weigh_data())
     model.fit(30, make_generators([8, 9]))
     before = copy.deepcopy(model.state())
     slots = torch.tensor([6, 2, 3])
@@ -336,12 +337,12 @@ def test_each_step_holds_the_disagreement_at_its_state_and_action() -> None:
 
 def test_replicas_at_once_are_each_replica_alone() -> None:
     together = make(memory([0, 1, 2], 9), [5, 6, 7])
-    together.choose_data()
+    together.weights.fill(together.weigh_data())
     together.fit(BLOCK + 3, make_generators([10, 11, 12]))
     together.score(together.replay.slots(9))
     for replica in range(3):
         alone = make(memory([replica], 9), [5 + replica])
-        alone.choose_data()
+        alone.weights.fill(alone.weigh_data())
         alone.fit(BLOCK + 3, make_generators([10 + replica]))
         alone.score(alone.replay.slots(9))
         for name, value in alone.model.state_dict().items():
@@ -353,15 +354,15 @@ def test_replicas_at_once_are_each_replica_alone() -> None:
 def test_a_restored_one_goes_on_as_if_never_saved() -> None:
     replay = memory([0, 1], 9)
     model = make(replay, [5, 6])
-    model.choose_data()
+    model.weights.fill(model.weigh_data())
     model.fit(7, make_generators([8, 9]))
     model.score(replay.slots(9))
     saved = copy.deepcopy(model.state())
     model.fit(5, make_generators([1, 2]))
     other = make(replay, [70, 71], with_settings(rescore="once"))
-    other.choose_data()
+    other.weights.fill(other.weigh_data())
     other.restore(saved)
-    assert not len(other.slots_to_score())
+    assert not len(other.stale())
     other.fit(5, make_generators([1, 2]))
     for name, value in model.model.state_dict().items():
         assert torch.equal(value, other.model.state_dict()[name]), name
@@ -372,27 +373,27 @@ def test_which_episodes_are_scored_after_a_round() -> None:
     for rescore, expected in (("all", [[0, 1, 2, 3], [0, 1, 2, 3, 4]]), ("once", [[], [4]])):
         replay = memory([0], 4)
         model = make(replay, [5], with_settings(rescore=rescore))
-        assert model.slots_to_score().tolist() == [0, 1, 2, 3]
-        model.score(model.slots_to_score())
-        assert model.slots_to_score().tolist() == expected[0]
+        assert model.stale().tolist() == [0, 1, 2, 3]
+        model.score(model.stale())
+        assert model.stale().tolist() == expected[0]
         before = replay.score.clone()
-        model.score(model.slots_to_score())  # the same again, or nothing
+        model.score(model.stale())  # the same again, or nothing
         assert torch.equal(replay.score, before)
         replay.stored += 1
-        assert model.slots_to_score().tolist() == expected[1]
+        assert model.stale().tolist() == expected[1]
 
 
 def test_the_saved_networks_are_a_public_disagreement(tmp_path: Path) -> None:
     replay = memory([0, 1], 9)
     model = make(replay, [5, 6])
-    model.choose_data()
+    model.weights.fill(model.weigh_data())
     model.fit(30, make_generators([8, 9]))
-    model.save(tmp_path / "ensemble.safetensors", 3)
+    model.save(tmp_path, 3)
     obs, action = replay.observation[0, 0, :STEPS], replay.action[0, 0]
     inputs = torch.cat([obs, LAW.encode(action)], -1)
     expected = model.model.disagreement(inputs.expand(2, -1, -1), [[0, 1]])[..., 0]
     for replica in (None, 0, 1):
-        public = Disagreement.load(tmp_path / "ensemble.safetensors", replica=replica)
+        public = Disagreement.load(tmp_path / "disagreement.safetensors", replica=replica)
         found = public.score(obs, action)["object"]
         torch.testing.assert_close(found, expected.mean(0) if replica is None else expected[replica])
 
@@ -403,16 +404,16 @@ def test_the_saved_networks_are_a_public_disagreement(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("settings", "message"),
     [
-        ({"members": 1}, "members must be at least 2, to disagree; got 1"),
+        ({"members": 1}, "members.* 1"),
         ({"layers": 0}, "layers must be at least 1; got 0"),
         ({"width": 0}, "width must be at least 1"),
-        ({"batch_size": 0}, "batch_size must be at least 1"),
-        ({"batch_size": 1}, "normalize_input needs batches of at least 2"),
+        ({"batch_size": 0}, "batch_size"),
+        ({"batch_size": 1}, "batch_size.* 1"),
         ({"newest": 0}, "newest must be at least 1"),
-        ({"activation": "sine"}, "activation is 'sine'; it must be one of relu, tanh"),
+        ({"activation": "sine"}, "'sine'"),
         ({"learning_rate": 0.0}, "learning_rate must be positive; got 0.0"),
         ({"newest_share": 1.0}, r"newest_share must lie in \[0, 1\); got 1.0"),
-        ({"rescore": "never"}, "rescore is 'never'; it must be 'all' or 'once'"),
+        ({"rescore": "never"}, "'never'.*'all'.*'once'"),
     ],
 )
 def test_impossible_settings_are_refused(settings: dict[str, Any], message: str) -> None:

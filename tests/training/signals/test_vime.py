@@ -16,7 +16,8 @@ from torch.distributions import Normal, kl_divergence
 from butfor.models.bayesian import BayesianNetwork, VimeConfig, draw_noise, gain_of_steps
 from butfor.models.networks import make_generators
 from butfor.training.replay import ReplayBuffer
-from butfor.training.signals.transitions import BLOCK, TransitionTable
+from butfor.training.signals.learned import BLOCK
+from butfor.training.signals.transitions import TransitionTable
 from butfor.training.signals.vime import RunningMedian, Vime, VimeSignal
 
 SMALL = VimeConfig(layers=2, width=8, samples=3, batch_size=16, group=3, steps=2, kl_weight=1e-3)
@@ -261,7 +262,7 @@ def plain_fit(model: BayesianNetwork, replay: ReplayBuffer, batches: int, seed: 
 def test_fitting_is_a_plain_loop_for_each_replica(batches: int) -> None:
     replay = memory([0, 1], 9)
     vime = make(replay, [5, 6])
-    vime.choose_data()
+    vime.weights.fill(vime.weigh_data())
     losses = vime.fit(batches, make_generators([8, 9]))
     assert losses.shape == (2,)
     assert not vime.model.training
@@ -278,7 +279,7 @@ def test_fitting_is_a_plain_loop_for_each_replica(batches: int) -> None:
 def test_every_number_learns_and_the_loss_falls() -> None:
     table = TransitionTable(memory([0, 1], 30), LAW, {"object": (1,)}, (2.0,))
     vime = VimeSignal(SMALL, table, make_generators([5, 6]))
-    vime.choose_data()
+    vime.weights.fill(vime.weigh_data())
     before, generators = copy.deepcopy(vime.model.state_dict()), make_generators([8, 9])
     first = vime.fit(20, generators)
     vime.fit(100, generators)
@@ -291,7 +292,7 @@ def test_every_number_learns_and_the_loss_falls() -> None:
 def test_scores_are_gains_over_their_usual_size_episode_by_episode() -> None:
     replay = memory([0, 1], 9)
     vime = make(replay, [5, 6])
-    vime.choose_data()
+    vime.weights.fill(vime.weigh_data())
     vime.fit(30, make_generators([8, 9]))
     median = RunningMedian(2, STEPS)
     for slots in (torch.tensor([2, 3, 6]), torch.tensor([7])):
@@ -320,7 +321,7 @@ def test_scoring_a_memory_trains_nothing(method: Any) -> None:
     for scores in (False, True):
         replay = memory([0, 1], 9)
         vime = make(replay, [5, 6], dataclasses.replace(SMALL, method=method))
-        vime.choose_data()
+        vime.weights.fill(vime.weigh_data())
         generators = make_generators([8, 9])
         vime.fit(5, generators)
         if scores:
@@ -336,12 +337,12 @@ def test_scoring_a_memory_trains_nothing(method: Any) -> None:
 
 def test_replicas_at_once_are_each_replica_alone() -> None:
     together = make(memory([0, 1, 2], 9), [5, 6, 7])
-    together.choose_data()
+    together.weights.fill(together.weigh_data())
     together.fit(BLOCK + 3, make_generators([10, 11, 12]))
     together.score(together.replay.slots(9), make_generators([20, 21, 22]))
     for replica in range(3):
         alone = make(memory([replica], 9), [5 + replica])
-        alone.choose_data()
+        alone.weights.fill(alone.weigh_data())
         alone.fit(BLOCK + 3, make_generators([10 + replica]))
         alone.score(alone.replay.slots(9), make_generators([20 + replica]))
         for name, value in alone.model.state_dict().items():
@@ -352,19 +353,19 @@ def test_replicas_at_once_are_each_replica_alone() -> None:
 
 def test_a_restored_one_goes_on_as_if_never_saved() -> None:
     def go_on(vime: VimeSignal) -> None:
-        vime.choose_data()
+        vime.weights.fill(vime.weigh_data())
         vime.fit(5, make_generators([1, 2]))
         vime.score(vime.replay.slots(2), make_generators([3, 4]))
 
     vime = make(memory([0, 1], 9), [5, 6])
-    vime.choose_data()
+    vime.weights.fill(vime.weigh_data())
     vime.fit(7, make_generators([8, 9]))
     vime.score(vime.replay.slots(4), make_generators([1, 2]))
     saved = copy.deepcopy(vime.state())
     go_on(vime)
     other = make(memory([0, 1], 9), [70, 71])
     other.restore(saved)
-    assert not len(other.slots_to_score())
+    assert not len(other.stale())
     go_on(other)
     for name, value in vime.model.state_dict().items():
         assert torch.equal(value, other.model.state_dict()[name]), name
@@ -375,20 +376,20 @@ def test_each_episode_is_scored_once() -> None:
     """Those of the warm-up after the first round, later ones when they come."""
     replay = memory([0], 4)
     vime = make(replay, [5])
-    assert vime.slots_to_score().tolist() == [0, 1, 2, 3]
-    vime.score(vime.slots_to_score(), make_generators([3]))
+    assert vime.stale().tolist() == [0, 1, 2, 3]
+    vime.score(vime.stale(), make_generators([3]))
     before = replay.score.clone()
-    assert not len(vime.slots_to_score())
-    vime.score(vime.slots_to_score(), make_generators([3]))  # nothing to do
+    assert not len(vime.stale())
+    vime.score(vime.stale(), make_generators([3]))  # nothing to do
     assert torch.equal(replay.score, before)
     replay.stored += 1
-    assert vime.slots_to_score().tolist() == [4]
+    assert vime.stale().tolist() == [4]
 
 
 def test_all_steps_are_drawn_alike() -> None:
     replay = memory([0, 1], 9)
     vime = make(replay, [5, 6])
-    vime.choose_data()
+    vime.weights.fill(vime.weigh_data())
     assert torch.equal(vime.weights.step, replay.valid().float())
 
 
@@ -396,9 +397,9 @@ def test_the_saved_networks_are_a_public_vime(tmp_path: Path) -> None:
     """Whose gain, in the world's units, is that of the memory before it is divided; replicas are averaged."""
     replay = memory([0, 1], 9)
     vime = make(replay, [5, 6])
-    vime.choose_data()
+    vime.weights.fill(vime.weigh_data())
     vime.fit(30, make_generators([8, 9]))
-    vime.save(tmp_path / "vime.safetensors", 3)
+    vime.save(tmp_path, 3)
     now, then, action = replay.observation[0, 0, :STEPS], replay.observation[0, 0, 1:], replay.action[0, 0]
     target = (then - now)[:, list(ENTITY)] * torch.tensor(SCALE)
     inputs = torch.cat([now, LAW.encode(action)], -1)

@@ -1,4 +1,4 @@
-"""Acting by hand: policy, noise and candidates of each world put together one by one."""
+"""Exploratory actions by hand: policy, noise and candidates of each world put together one by one."""
 
 import dataclasses
 from typing import Any
@@ -14,7 +14,7 @@ from butfor.models.dynamics import GaussianDynamics, ModelConfig
 from butfor.models.networks import make_generators
 from butfor.spaces.actions import ActionLaw
 from butfor.training.agents.policy import AgentConfig, Policy
-from butfor.training.exploration import Acting, ExploreConfig, draw_noise, noise_size, random_actions, stack_inputs
+from butfor.training.exploration import ExploreConfig, Explorer, draw_noise, noise_size, random_actions, stack_inputs
 
 OBS, GOAL, ACTION, K = 4, 2, 2, 6
 LAW = ActionLaw((-1.0, 2.0), (3.0, 2.5))
@@ -35,9 +35,9 @@ def make_model(replicas: int) -> GaussianDynamics:
     return model.eval()
 
 
-def make_acting(policy: Policy, model: GaussianDynamics | None, part: slice, worlds: int, **changes: Any) -> Acting:
+def make_acting(policy: Policy, model: GaussianDynamics | None, part: slice, worlds: int, **changes: Any) -> Explorer:
     config = dataclasses.replace(EXPLORE, **changes)
-    return Acting(policy, model, part, worlds, LAW, config)
+    return Explorer(policy, model, part, worlds, LAW, config)
 
 
 def observation(worlds: int, time: int = 0) -> dict[str, NDArray[Any]]:
@@ -142,7 +142,7 @@ def test_policy_and_model_stay_as_they_are_until_refreshed(part: slice) -> None:
     policy, model = make_policy(2), make_model(2)
     replicas = part.stop - part.start
 
-    def actions(acting: Acting, active: float) -> NDArray[Any]:
+    def actions(acting: Explorer, active: float) -> NDArray[Any]:
         acting.config = dataclasses.replace(EXPLORE, epsilon=active, active=1.0)
         acting.begin(1, make_generators([5, 6]))
         return acting(0, observation(replicas * 40))[0].copy()
@@ -165,7 +165,7 @@ def test_what_compares_the_actions_decides() -> None:
     """By its predicted mean in one dimension alone, the chosen action is the candidate for which that is highest."""
     policy, model = make_policy(2), make_model(2)
     config = dataclasses.replace(EXPLORE, epsilon=1.0, active=1.0)
-    acting = Acting(policy, model, slice(0, 2), 3, LAW, config, lambda mean, variance: mean[..., 1])
+    acting = Explorer(policy, model, slice(0, 2), 3, LAW, config, lambda mean, variance: mean[..., 1])
     acting.begin(1, make_generators([5, 6]))
     obs = observation(6)
     actions, _ = acting(0, obs)

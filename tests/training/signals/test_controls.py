@@ -1,0 +1,68 @@
+"""Signals without a model: moved, nearness and the oracle, by plain loops."""
+
+from pathlib import Path
+
+import pytest
+import torch
+from support.replay_buffers import ENTITY, LAW, SCALE, STEPS, memory
+
+from butfor.training.signals.moved import MovedConfig, MovedSignal
+from butfor.training.signals.nearness import NearnessConfig, NearnessSignal
+from butfor.training.signals.oracle import OracleSignal
+from butfor.training.signals.transitions import TransitionTable
+
+
+def table(seeds: list[int]) -> TransitionTable:
+    return TransitionTable(memory(seeds, 6), LAW, {"object": ENTITY}, SCALE)
+
+
+def test_moved_is_one_where_a_column_of_the_entity_changes_by_more_than_the_threshold() -> None:
+    transitions = table([0, 1])
+    replay = transitions.replay
+    MovedSignal(MovedConfig(threshold=1.5), transitions).score(torch.arange(6))
+    seen = set()
+    for r in range(2):
+        for e in range(6):
+            for t in range(STEPS):
+                change = (replay.observation[r, e, t + 1] - replay.observation[r, e, t])[list(ENTITY)]
+                moved = bool((change.abs() * torch.tensor(SCALE) > 1.5).any()) and t < int(replay.length[r, e])
+                assert replay.score[r, e, t] == moved
+                seen.add(moved)
+    assert seen == {True, False}
+
+
+def test_nearness_falls_with_the_distance() -> None:
+    transitions = table([0, 1])
+    replay = transitions.replay
+    NearnessSignal(NearnessConfig(length=0.5), transitions, (0, 1), (2, 3)).score(torch.arange(6))
+    for r in range(2):
+        for e in range(6):
+            for t in range(STEPS):
+                hand, thing = replay.observation[r, e, t, :2], replay.observation[r, e, t, 2:]
+                expected = torch.exp(-(hand - thing).square().sum().sqrt() / 0.5) * (t < int(replay.length[r, e]))
+                torch.testing.assert_close(replay.score[r, e, t], expected)
+
+
+def test_the_oracle_copies_the_labels_of_real_steps() -> None:
+    transitions = table([0])
+    replay = transitions.replay
+    replay.label = torch.rand(replay.score.shape, generator=torch.Generator().manual_seed(0)) < 0.5
+    OracleSignal(transitions).score(torch.arange(4))
+    assert torch.equal(replay.score[:, :4], (replay.label & replay.valid())[:, :4].float())
+    assert not replay.score[:, 4:].any()
+
+
+def test_there_is_nothing_to_fit_to_save_or_to_score_again(tmp_path: Path) -> None:
+    signal = MovedSignal(MovedConfig(), table([0, 1]))
+    assert not signal.learns
+    assert signal.fit(3, []).tolist() == [0.0, 0.0]
+    assert not len(signal.stale())
+    signal.save(tmp_path, 0)
+    assert not list(tmp_path.iterdir())
+    assert signal.state() == {}
+
+
+@pytest.mark.parametrize(("config", "name"), [(MovedConfig, "threshold"), (NearnessConfig, "length")])
+def test_impossible_settings_are_refused(config: type, name: str) -> None:
+    with pytest.raises(ValueError, match=f"{name}.* -1"):
+        config(**{name: -1})
