@@ -463,7 +463,7 @@ def test_a_reward_that_is_no_number_is_told_with_its_goals() -> None:
 
     world = open_goal_env("rooted", make_env=lambda: gymnasium.wrappers.TimeLimit(Rooted(), 5))
     goals = torch.zeros(2, 2), torch.tensor([[0.0, 0.0], [10.0, 0.0]])
-    with pytest.raises(EnvError, match="nan.*compute_reward"):
+    with pytest.raises(EnvError, match=r"nan.*compute_reward"):
         world.reward(*goals)
 
 

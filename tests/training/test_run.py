@@ -637,7 +637,7 @@ def test_a_loss_that_is_no_number_stops_the_run_before_it_is_saved(
     def broken_update(self: Trainer) -> None:
         if self.replay.stored == 7:
             with torch.no_grad():
-                next(self.agent.critics.parameters())[1] = torch.nan
+                next(self.agent.critics.parameters())[1] = torch.nan  # type: ignore[attr-defined]
         update(self)
 
     def broken_fit(self: CaiSignal, batches: int, *rest: Any) -> Any:

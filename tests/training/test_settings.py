@@ -237,7 +237,7 @@ def test_a_foreign_world_has_the_papers_settings_and_a_measured_scale() -> None:
 
 
 def test_unknown_presets_are_refused() -> None:
-    with pytest.raises(ValueError, match="slow.*paper, intrinsic, fast"):
+    with pytest.raises(ValueError, match=r"slow.*paper, intrinsic, fast"):
         preset("slide", "slow")
 
 

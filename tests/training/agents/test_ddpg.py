@@ -427,7 +427,7 @@ def rewritten(path: Path, **changes: Any) -> Path:
 @pytest.mark.parametrize(
     ("changes", "message"),
     [
-        ({"kind": "influence"}, "holds 'influence', not a trained agent"),
+        ({"kind": "influence"}, "'influence'"),
         ({"kind": None}, "not a trained agent"),
         ({"format": 2}, "has format 2; this version reads format 1"),
         ({"format": None}, "has format None"),
