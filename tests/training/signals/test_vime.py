@@ -202,7 +202,7 @@ def test_mistakes_in_scoring_are_named(fitted: Vime) -> None:
     obs, action, next_obs = world(20, 0)
     with pytest.raises(ValueError, match=r"obs has shape \[20, 3\]; expected \[N, 4\]"):
         fitted.score(obs[:, :3], action, next_obs)
-    with pytest.raises(ValueError, match="next_obs .*1 row"):
+    with pytest.raises(ValueError, match=r"next_obs .*1 row"):
         fitted.score(obs, action, np.where(np.arange(20)[:, None] == 3, np.nan, next_obs))
     with pytest.raises(ValueError, match="20, 19 and 20 rows"):
         fitted.score(obs, action[1:], next_obs)
