@@ -877,9 +877,9 @@ def test_a_time_limit_that_is_none_is_refused_before_a_run_is_overwritten_or_cha
 ) -> None:
     folder = tmp_path / "run"
     shutil.copytree(unbroken, folder)
-    with pytest.raises(ValueError, match="time_limit.*0"):
+    with pytest.raises(ValueError, match=r"time_limit.*0"):
         train(CONFIG, folder, overwrite=True, time_limit=limit)
-    with pytest.raises(ValueError, match="time_limit.*0"):
+    with pytest.raises(ValueError, match=r"time_limit.*0"):
         resume(folder, episodes=12, time_limit=limit)
     held = [{path.relative_to(one): path.read_bytes() for path in one.rglob("*.*")} for one in (folder, unbroken)]
     assert held[0] == held[1]
