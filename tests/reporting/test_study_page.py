@@ -306,12 +306,12 @@ def test_films_and_heat_maps(root: Path, tmp_path: Path) -> None:
     assert figures["heat-0-1"]["data"][0]["z"] == (100.0 * (score > 7)).tolist()
     earlier = words(section(page, "heat"))
     assert "Of seed 0, the run’s first." in earlier
-    assert "the action matters, from a few episodes of each group" in earlier  # the file does not say how many
+    assert "from a few replayed episodes of each group" in earlier  # the file does not say how many
     said: dict[str, Any] = {"seed": 3, "counts": [102, 101, 101], "labelled": [4, 4, 4]}
     np.savez(run / "heatmap.npz", episodes=[100, 200, 300], score=score, label=score > 7, **said)
     told = words(section(report.write_report(run).read_text(encoding="utf-8"), "heat"))
     assert "Of seed 3, the run’s first. A column is a group of 101 to 102 episodes." in told
-    assert "the action matters, from 4 episodes of each group" in told
+    assert "from 4 replayed episodes of each group" in told
     (run / "watch.gif").write_bytes(b"<svg onload=alert(1)>")
     (run / "heatmap.npz").write_bytes(b"PK")
     page = report.write_report(run).read_text(encoding="utf-8")  # the numbers are shown all the same
@@ -512,7 +512,7 @@ def test_the_page_shows_the_experiment_of_its_study(detection_root: Path, name: 
     assert {tag["id"] for tag in Tags(page).named("div") if "plot" in (tag.get("class") or "")} == {
         f"plot-{plot}" for plot in plots
     }
-    assert '<a href="../run/report.html">The whole report of this run</a>' in part
+    assert '<a href="../run/report.html">Full report of this run</a>' in part
 
 
 def test_tables_name_states_label_and_the_papers_share(detection_root: Path) -> None:
@@ -560,7 +560,7 @@ def test_the_paper_has_columns_only_where_it_gives_numbers(detection_root: Path,
     (root / "run" / "summary.json").write_text(json.dumps(summary))
     tables = section(write_study_report(root, "table1").read_text(encoding="utf-8"), "detection").split("<h4>")[1:]
     assert ["columnheader" in table and 'class="number paper"' in table for table in tables] == [False, True]
-    assert "The paper gives no numbers by this label on these states." in words(tables[0])
+    assert "The paper reports no numbers with this label on these states." in words(tables[0])
 
 
 def test_what_a_folder_lacks_is_said_and_the_tables_are_there(detection_root: Path, tmp_path: Path) -> None:
@@ -577,7 +577,7 @@ def test_what_a_folder_lacks_is_said_and_the_tables_are_there(detection_root: Pa
         told = detection(root, name)
         assert all(sentence in told for sentence in sentences), name
         assert "CAI ★ best: 1.000" in told
-        assert "The whole report" not in told
+        assert "Full report" not in told
     (root / "run" / "figures").mkdir()  # committed results hold figures, not what they were drawn from
     for figure in ("timeline-1", "roc-random-exact"):
         (root / "run" / "figures" / f"{figure}.png").write_bytes(grey_png(3, 2))

@@ -6,16 +6,17 @@ To add a chart, write a function here that returns a `Chart`.
 
 import math
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field, replace
-from typing import TYPE_CHECKING, Any, Literal
+from dataclasses import dataclass, replace
+from typing import Any, Literal
 
 import numpy as np
 from numpy.typing import NDArray
 from sklearn.metrics import precision_recall_curve, roc_curve
 
-if TYPE_CHECKING:
-    from butfor.analysis.arms import ReadArm
-    from butfor.analysis.claims import Curve
+from butfor.analysis.arms import ReadArm
+from butfor.analysis.claims import ENOUGH, Curve
+from butfor.analysis.rows import COMPARED, shown_curves
+from butfor.analysis.statistics import reach_summary
 
 Array = NDArray[Any]
 Row = dict[str, Any]
@@ -51,52 +52,33 @@ class Axis:
     range: tuple[float, float] | None = None
     ticks: Mapping[Any, str] | None = None
     log: bool = False
-    thousands: bool = False
-    """write numbers as 1,000"""
+    thousands: bool = False  # write numbers as 1,000
     grid: bool = True
 
 
 @dataclass(frozen=True)
 class Series:
-    """Values over x: a line, markers or both, with a band or error bars."""
+    """Values over x: a line, markers, both or bars, with a band or error bars."""
 
     x: Any
     y: Any
     name: str = ""
     colour: str = BLUE
-    dash: str = "solid"
-    """the style of the line; "none" draws only markers"""
-    symbol: str = "none"
-    """the shape of the markers; "none" draws only the line"""
-    width: float = 2.5
-    size: float = 8
+    dash: str = "solid"  # "none" draws only markers
+    symbol: str = "none"  # "none" draws only the line
+    width: float = 2.5  # of the line, in the pixels of a page
+    size: float = 8  # of the markers
     outlined: bool = False
     opacity: float = 1.0
-    band: Any = None
-    """the lowest and the highest value at each x: [2, P]"""
+    bars: bool = False  # draw bars instead of a line
+    band: Any = None  # the lowest and the highest value at each x: [2, P]
     error: Any = None
-    hover: str = ""
-    """the text at the pointer, in plotly's template language; empty for none"""
-    extra: Any = None
-    """further values of each point, for the hover text"""
-    group: str = ""
-    """the button of the page's legend that hides the series"""
-    choice: str = ""
-    """the choice of the reader that shows the series: mean, iqm or seeds"""
+    hover: str = ""  # the text at the pointer, in plotly's template language; empty for none
+    extra: Any = None  # further values of each point, for the hover text
+    group: str = ""  # the button of the page's legend that hides the series
+    choice: str = ""  # the choice of the reader that shows the series: mean, iqm or seeds
     visible: bool = True
-    cut_off: bool = False
-    """mark the last point with a cross"""
-
-
-@dataclass(frozen=True)
-class Bars:
-    """A histogram: the share of the values in each bin, in percent."""
-
-    x: Array
-    height: Array
-    counts: Array
-    colour: str
-    hover: str
+    cut_off: bool = False  # mark the last point with a cross
 
 
 @dataclass(frozen=True)
@@ -139,43 +121,37 @@ class Chart:
     """What one pair of axes shows."""
 
     series: Sequence[Series] = ()
-    x: Axis = field(default_factory=Axis)
-    y: Axis = field(default_factory=Axis)
+    x: Axis = Axis()
+    y: Axis = Axis()
     title: str = ""
-    bars: Sequence[Bars] = ()
     heat_map: HeatMap | None = None
     rules: Sequence[Rule] = ()
     spans: Sequence[Span] = ()
-    notes: Sequence[tuple[float, float, str]] = ()
-    """texts to the right of a point: x, y and the text"""
-    box: tuple[float, float] | None = None
-    """half the width and half the height of an outline around the origin"""
-    square: bool = False
-    """a unit is equally long on both axes"""
-    compare: bool = False
-    """the pointer shows the values of all series at its x"""
+    notes: Sequence[tuple[float, float, str]] = ()  # x, y and the text to the right of this point
+    box: tuple[float, float] | None = None  # half the width and height of an outline around the origin
+    square: bool = False  # a unit has the same length on both axes
+    compare: bool = False  # the pointer shows the values of all series at its x
 
 
-def _look(style: tuple[str, str, str]) -> dict[str, Any]:
-    return dict(zip(("colour", "dash", "symbol"), style, strict=True))
-
-
-def detector_look(name: str) -> dict[str, Any]:
+def detector_look(name: str) -> Row:
     """Colour, dash and symbol of a detector."""
-    return _look(STYLES.get(name, OTHER_STYLE))
+    return _look(*STYLES.get(name, OTHER_STYLE))
 
 
-def line_look(place: int) -> dict[str, Any]:
+def line_look(place: int) -> Row:
     """Colour, dash and symbol of the line at a place in a chart."""
-    return _look(LINE_STYLES[place % len(LINE_STYLES)])
+    return _look(*LINE_STYLES[place % len(LINE_STYLES)])
 
 
-def arm_look(place: int, count: int) -> dict[str, Any]:
+def arm_look(place: int, count: int) -> Row:
     """Colour, dash and symbol of an arm; the first of several is grey, later ones repeat colours in new dashes."""
     styles = ARM_STYLES if count > 1 else ARM_STYLES[1:]
     colour, dash, symbol = styles[place % len(styles)]
-    dash = DASHES[(DASHES.index(dash) + place // len(styles)) % len(DASHES)]
-    return _look((colour, dash, symbol))
+    return _look(colour, DASHES[(DASHES.index(dash) + place // len(styles)) % len(DASHES)], symbol)
+
+
+def _look(colour: str, dash: str, symbol: str) -> Row:
+    return {"colour": colour, "dash": dash, "symbol": symbol}
 
 
 def guide(x: Any, y: Any, name: str = "") -> Series:
@@ -233,11 +209,12 @@ def detector_chart(rows: list[Row], scores: Mapping[str, Array], label: Array, k
     return Chart(series, Axis(names[0], (-0.02, 1.02)), Axis(names[1], (-0.02, 1.03)))
 
 
-def share_bars(values: Array, edges: Array, colour: str, what: str) -> Bars:
-    """A histogram of values as shares of their number."""
+def histogram(values: Array, edges: Array, colour: str, what: str) -> Series:
+    """The share of the values between edges, in percent."""
     counts = np.histogram(values, edges)[0]
     hover = f"about %{{x:.2f}}<br>%{{y:.3g}} % of {what}: %{{customdata}}<extra></extra>"
-    return Bars((edges[1:] + edges[:-1]) / 2, 100 * counts / len(values), counts, colour, hover)
+    middles = (edges[1:] + edges[:-1]) / 2
+    return Series(middles, 100 * counts / len(values), "", colour, bars=True, opacity=0.65, hover=hover, extra=counts)
 
 
 def score_chart(title: str, scores: Array, label: Array, threshold: float) -> Chart:
@@ -246,14 +223,11 @@ def score_chart(title: str, scores: Array, label: Array, threshold: float) -> Ch
     low = float(scores.min())
     high = float(scores.max())
     edges = np.linspace(low, high if high > low else low + 1.0, 61)
-    bars = [
-        share_bars(scores[label], edges, ORANGE, "influenced states"),
-        share_bars(scores[~label], edges, GREY, "free states"),
-    ]
+    influenced = histogram(scores[label], edges, ORANGE, "influenced states")
+    free = histogram(scores[~label], edges, GREY, "free states")
     rule = Rule(threshold, "x", note=f"best F1 at {threshold:.2f}", note_on_the_left=threshold > (low + high) / 2)
-    return Chart(
-        x=Axis(f"{title} (first seed)"), y=Axis("% of the states of a class", log=True), bars=bars, rules=[rule]
-    )
+    y = Axis("% of the states of a class", log=True)
+    return Chart([influenced, free], Axis(f"{title} (first seed)"), y, rules=[rule])
 
 
 def explorer_chart(title: str, points: Mapping[str, Any]) -> Chart:
@@ -310,9 +284,9 @@ def spread_chart(scores: Array, threshold: float) -> Chart:
     """A histogram of a data set's scores, with a line at the threshold."""
     scores = scores.astype(float)
     edges = np.linspace(min(0.0, float(scores.min())), max(float(scores.max()), 2 * threshold), 61)
-    bars = [share_bars(scores, edges, BLUE, "the states")]
-    rules = [Rule(threshold, "x", note=f"{threshold:g} nats")]
-    return Chart(x=Axis("CAI (nats)"), y=Axis("% of the states", log=True), bars=bars, rules=rules)
+    bars = histogram(scores, edges, BLUE, "the states")
+    rule = Rule(threshold, "x", note=f"{threshold:g} nats")
+    return Chart([bars], Axis("CAI (nats)"), Axis("% of the states", log=True), rules=[rule])
 
 
 # Studies of a detection run
@@ -377,7 +351,7 @@ def bias_chart(groups: list[Row]) -> Chart:
 
 
 def decisions_chart(groups: list[Row], title: str = "") -> Chart:
-    """The realised over the promised share of false discoveries; on or below the diagonal the promise is kept."""
+    """The realised share of false discoveries over its limit; on or below the diagonal the limit is kept."""
     end = 1.15 * max(100 * row["target"] for group in groups for row in group["rows"])
     top = end
     series = []
@@ -387,12 +361,12 @@ def decisions_chart(groups: list[Row], title: str = "") -> Chart:
             np.array([100 * (row[key] or 0.0) for row in known]) for key in ("target", "realised", "realised_std")
         )
         top = max([top, *(y + error)])
-        hover = "<b>%{fullData.name}</b><br>promised %{x:.3g} %<br>realised %{y:.3g} %<extra></extra>"
+        hover = "<b>%{fullData.name}</b><br>limit %{x:.3g} %<br>realised %{y:.3g} %<extra></extra>"
         series.append(
             Series(x, y, group["title"], size=10, outlined=True, error=error, hover=hover, **line_look(place))
         )
     series.append(guide([0.0, end], [0.0, end]))
-    x_axis = Axis("promised at most (%)", (-0.04 * end, end))
+    x_axis = Axis("limit (%)", (-0.04 * end, end))
     return Chart(series, x_axis, Axis("realised (%)", (-0.03 * top, 1.05 * top)), title)
 
 
@@ -428,16 +402,13 @@ def map_chart(around: Mapping[str, Array], key: str, name: str, unit: str) -> Ch
 
 
 def learning_chart(
-    given: Sequence[tuple["ReadArm", "Curve"]],
+    given: Sequence[tuple[ReadArm, Curve]],
     looks: Mapping[str, Row],
     measure: str,
     choices: Sequence[str] = ("mean",),
     title: str = "",
 ) -> Chart:
     """Curves over episodes; `choices` of mean, iqm and seeds are drawn, of which the mean is visible at first."""
-    from butfor.analysis.claims import ENOUGH
-    from butfor.analysis.rows import shown_curves
-
     hover = "<b>%{fullData.name}</b><br>%{x:,} episodes<br>%{y:.2f}"
     interval = " [%{customdata[0]:.2f}, %{customdata[1]:.2f}]<extra></extra>"
     places = {label: place for place, label in enumerate(looks)}
@@ -470,12 +441,8 @@ def learning_chart(
     return Chart(series, x, Axis(measure, y_range), title)
 
 
-def reach_chart(given: Sequence[tuple["ReadArm", "Curve"]], looks: Mapping[str, Row]) -> Chart:
+def reach_chart(given: Sequence[tuple[ReadArm, Curve]], looks: Mapping[str, Row]) -> Chart:
     """Episodes to reach 60 % success: median and 95 % interval; an arrow if the median seed did not reach it."""
-    from butfor.analysis.claims import ENOUGH
-    from butfor.analysis.rows import COMPARED
-    from butfor.analysis.statistics import reach_summary
-
     series = []
     notes = []
     for height, (arm, curve) in enumerate(reversed(given)):

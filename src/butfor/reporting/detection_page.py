@@ -8,17 +8,8 @@ from typing import Any
 import numpy as np
 from sklearn.metrics import precision_recall_curve
 
-from butfor.analysis.detection_runs import (
-    MAPS,
-    METRICS,
-    detector_rows,
-    image,
-    read_diagnosis,
-    read_others,
-    read_pictures,
-    read_studies,
-    thresholds_of,
-)
+from butfor.analysis import detection_runs as detection
+from butfor.analysis.detection_runs import METRICS, detector_rows, thresholds_of
 from butfor.reporting import charts
 from butfor.reporting.charts import Array, Axis, Chart, Row, Series
 from butfor.reporting.page import data_address, render_page
@@ -113,25 +104,14 @@ def render_detection(run: DetectionRun) -> str:
     figures["scores"] = draw(charts.score_chart(title, first, run.label, run.thresholds[0]))
     figures["explorer"] = draw(charts.explorer_chart(title, explorer), cursor=explorer["threshold"][explorer["best"]])
     figures |= other_figures | study_figures | diagnosis_figures | picture_figures
-    page = {
-        "figures": figures,
-        "timeline": show_episodes(run),
-        "explorer": explorer,
-        "films": pictures["films"] if pictures else [],
-    }
+    page = {"figures": figures, "timeline": show_episodes(run), "explorer": explorer}
+    page["films"] = pictures["films"] if pictures else []
     return render_page(
-        "detection.html.j2",
-        page,
-        run=run,
-        share=float(run.label.mean()),
+        "detection.html.j2", page, run=run, share=float(run.label.mean()), explored=charts.EXPLORED.values(),
         metadata=json.loads(str(run.data.get("metadata", "{}"))),
         notes=[str(note) for note in run.summary.get("notes") or []],
-        explored=charts.EXPLORED.values(),
-        others=others,
-        studies=studies,
-        diagnosis=diagnosis,
-        pictures=pictures,
-    )
+        others=others, studies=studies, diagnosis=diagnosis, pictures=pictures,
+    )  # fmt: skip
 
 
 def explore_thresholds(score: Array, label: Array) -> dict[str, Any]:
@@ -233,7 +213,7 @@ def goal_positions(achieved: Array, goal: Array) -> Chart:
 
 def show_others(run: DetectionRun) -> tuple[list[Row], Figures]:
     """Tables of the same detectors on other states or with another label, with curves where the scores are there."""
-    tables = read_others(run.folder, run.summary, run.arrays)
+    tables = detection.read_others(run.folder, run.summary, run.arrays)
     figures: Figures = {}
     for place, table in enumerate(tables):
         table["plots"] = {kind: f"{kind}-{place}" for kind in ("roc", "pr")} if table["scores"] else {}
@@ -244,7 +224,7 @@ def show_others(run: DetectionRun) -> tuple[list[Row], Figures]:
 
 def show_studies(run: Path) -> tuple[dict[str, Any] | None, Figures]:
     """The studies of a run, with their charts."""
-    view = read_studies(run)
+    view = detection.read_studies(run)
     figures: Figures = {}
     if not view:
         return None, figures
@@ -263,7 +243,7 @@ def show_studies(run: Path) -> tuple[dict[str, Any] | None, Figures]:
 
 def show_diagnosis(run: Path) -> tuple[list[Row] | None, Figures]:
     """Whether the model can be trusted, for each entity: sentences, and the charts behind them."""
-    entities = read_diagnosis(run)
+    entities = detection.read_diagnosis(run)
     figures: Figures = {}
     for place, entity in enumerate(entities or []):
         if entity["reliability"]:
@@ -290,32 +270,25 @@ def film_figures(films: list[Row], title: str, thresholds: list[float], cursor: 
 def embed_images(folder: Path, names: list[str]) -> list[str]:
     """Images beside index.json as data addresses."""
     with expected_form(folder / "index.json"):
-        return [data_address(*image(folder, name)) for name in names]
+        return [data_address(*detection.image(folder, name)) for name in names]
 
 
 def show_pictures(run: DetectionRun) -> tuple[dict[str, Any] | None, Figures]:
     """Films of episodes, cards of failures and the map of influence."""
-    view = read_pictures(run.folder)
+    view = detection.read_pictures(run.folder)
     figures: Figures = {}
     if not view:
         return None, figures
     drawn = film_figures(view["films"], run.main["title"], run.thresholds, cursor=0.0)
-    films = [
-        {
-            "title": film["title"],
-            "length": film["length"],
-            "frames": embed_images(run.folder / "pictures", film["frames"]),
-            "events": {name: happened.tolist() for name, happened in film["events"].items()},
-            "score": plain(film["score"].mean(0)),
-            "figure": figure,
-        }
-        for film, figure in zip(view["films"], drawn, strict=True)
-    ]
+    for film, figure in zip(view["films"], drawn, strict=True):
+        film["frames"] = embed_images(run.folder / "pictures", film["frames"])
+        film["events"] = {name: happened.tolist() for name, happened in film["events"].items()}
+        film |= {"score": plain(film["score"].mean(0)), "figure": figure}
     groups: dict[str, list[Row]] = {"Missed": [], "False alarms": []}
     for card in view["failures"]:
         group = "Missed" if card["kind"] == "missed" else "False alarms"
         groups[group].append(card | {"image": data_address(*card["image"])})
     failures = [{"title": title, "cards": cards} for title, cards in groups.items() if cards]
-    for key, (unit, _) in MAPS.items() if view["map"] else ():
+    for key, (unit, _) in detection.MAPS.items() if view["map"] else ():
         figures[f"map-{key}"] = draw(charts.map_chart(view["map"], key, key, unit))
-    return {"films": films, "failures": failures, "map": bool(view["map"])}, figures
+    return {"films": view["films"], "failures": failures, "map": bool(view["map"])}, figures

@@ -7,15 +7,8 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
+from butfor.analysis import detection_runs as detection
 from butfor.analysis.arms import BEHAVIOUR, ReadArm, read_heat_map, read_run_folder, read_study
-from butfor.analysis.detection_runs import (
-    MAPS,
-    image,
-    read_diagnosis,
-    read_others,
-    read_pictures,
-    read_studies,
-)
 from butfor.reporting import charts
 from butfor.reporting.charts import Row
 from butfor.reporting.detection_page import DetectionRun, read_detection_run
@@ -73,7 +66,7 @@ def write_study_figures(root: Path, name: str, report: Callable[[str], object] =
 def draw_detection(run: DetectionRun) -> dict[str, "Figure"]:
     """Name -> figure, of everything that a detection run contains."""
     curves = {"": (run.rows, run.scores, run.label)}
-    for table in read_others(run.folder, run.summary, run.arrays):
+    for table in detection.read_others(run.folder, run.summary, run.arrays):
         if table["scores"]:
             curves[f"-{table['name']}"] = (table["rows"], table["scores"], table["label"])
     figures = {}
@@ -86,7 +79,7 @@ def draw_detection(run: DetectionRun) -> dict[str, "Figure"]:
 def draw_parts(folder: Path) -> dict[str, "Figure"]:
     """The figures that do not need the scores of the states: studies, diagnosis and pictures."""
     figures: dict[str, Figure] = {}
-    studies = read_studies(folder) or {}
+    studies = detection.read_studies(folder) or {}
     if groups := studies.get("actions"):
         figures["actions"] = draw([charts.actions_chart(groups)], COLUMN, 2.2 + 0.28 * len(groups))
     if groups := studies.get("reference"):
@@ -96,16 +89,18 @@ def draw_parts(folder: Path) -> dict[str, "Figure"]:
     if lines := studies.get("noise"):
         panels = [charts.noise_chart(studies["noise_levels"], lines, metric) for metric in ("auc", "ap")]
         figures["noise"] = draw(panels, PAGE, 2.4, columns=2, share_y=False)
-    entities = [entity for entity in read_diagnosis(folder) or [] if entity["reliability"]]
+    entities = [entity for entity in detection.read_diagnosis(folder) or [] if entity["reliability"]]
     if entities:
         named = [(entity["name"] if len(entities) > 1 else "", *entity["reliability"]) for entity in entities]
         figures["reliability"] = draw([charts.reliability_chart(named)], COLUMN, 3.1, columns=2)
-    pictures = read_pictures(folder) or {"films": [], "map": None}
+    pictures = detection.read_pictures(folder) or {"films": [], "map": None}
     top = 1.08 * max((float(film["score"].max()) for film in pictures["films"]), default=0.0)  # the same in all
     for number, film in enumerate(pictures["films"], 1):
         figures[f"timeline-{number}"] = draw_episode(folder / "pictures", film, top if top > 0 else 1.0)
     if pictures["map"]:
-        panels = [charts.map_chart(pictures["map"], key, MAP_NAMES[key], unit) for key, (unit, _) in MAPS.items()]
+        panels = [
+            charts.map_chart(pictures["map"], key, MAP_NAMES[key], unit) for key, (unit, _) in detection.MAPS.items()
+        ]
         figures["map"] = draw(panels, PAGE, 2.9)
     return figures
 
@@ -124,7 +119,7 @@ def draw_reference(groups: list[Row]) -> "Figure":
 
 
 def draw_decisions(groups: list[Row]) -> "Figure":
-    """Realised over promised share of false discoveries, one chart for each set of states."""
+    """The realised share of false discoveries over its limit, one chart for each set of states."""
     rows = [row for group in groups for row in group["rows"]]
     sets, methods = (list(dict.fromkeys(row[key] for row in rows)) for key in ("set", "method"))
     panels = []
@@ -149,7 +144,7 @@ def draw_episode(folder: Path, film: Row, top: float) -> "Figure":
     for step in middles:
         name = film["frames"][step]
         with expected_form(folder / "index.json"):
-            kind, content = image(folder, name)
+            kind, content = detection.image(folder, name)
         try:
             frames.append(decode_image(kind, content))
         except ValueError as error:

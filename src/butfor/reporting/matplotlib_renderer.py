@@ -34,24 +34,15 @@ STYLE: dict[str, Any] = {
     "font.size": 8,
     "axes.titlesize": 8,
     "legend.fontsize": 8,
-    "axes.edgecolor": INK,
-    "axes.labelcolor": INK,
-    "text.color": INK,
-    "xtick.color": INK,
-    "ytick.color": INK,
-    "axes.spines.top": False,
-    "axes.spines.right": False,
-    "axes.linewidth": 0.6,
-    "xtick.major.width": 0.6,
-    "ytick.major.width": 0.6,
-    "xtick.major.size": 2.5,
-    "ytick.major.size": 2.5,
+    **dict.fromkeys(("axes.edgecolor", "axes.labelcolor", "text.color", "xtick.color", "ytick.color"), INK),
+    **dict.fromkeys(("axes.spines.top", "axes.spines.right", "legend.frameon"), False),
+    **dict.fromkeys(("axes.linewidth", "xtick.major.width", "ytick.major.width"), 0.6),
+    **dict.fromkeys(("xtick.major.size", "ytick.major.size"), 2.5),
     "axes.grid": True,
     "axes.axisbelow": True,
     "grid.color": "#E4E4E4",
     "grid.linewidth": 0.5,
     "errorbar.capsize": 2,
-    "legend.frameon": False,
     "legend.handlelength": 2.6,
     "legend.columnspacing": 1.2,
     "image.cmap": "cividis",
@@ -165,8 +156,6 @@ def draw_chart(axes: Axes, chart: Chart, markers: bool = True) -> None:
     for series in chart.series:
         if series.visible:
             _draw_series(axes, series, markers)
-    for bars in chart.bars:
-        axes.bar(bars.x, bars.height, bars.x[1] - bars.x[0], color=bars.colour, alpha=0.65)
     if chart.heat_map:
         _draw_heat_map(axes, chart.heat_map)
     for rule in chart.rules:
@@ -177,9 +166,8 @@ def draw_chart(axes: Axes, chart: Chart, markers: bool = True) -> None:
     if chart.box:
         width, height = chart.box
         for colour, thickness in ((INK, 2.4), (WHITE, 1.0)):  # a light line in a dark one is visible on any colour
-            axes.add_patch(
-                Rectangle((-width, -height), 2 * width, 2 * height, fill=False, edgecolor=colour, linewidth=thickness)
-            )
+            look: dict[str, Any] = {"edgecolor": colour, "linewidth": thickness}
+            axes.add_patch(Rectangle((-width, -height), 2 * width, 2 * height, fill=False, **look))
     if chart.square:
         axes.set_aspect("equal")
 
@@ -196,7 +184,9 @@ def _draw_series(axes: Axes, series: Series, markers: bool) -> None:
     label = "\n".join(shorten(line) for line in series.name.split("\n")) or None
     if series.band is not None:
         axes.fill_between(series.x, *series.band, color=series.colour, alpha=0.18, linewidth=0)
-    if series.error is not None:
+    if series.bars:
+        axes.bar(series.x, series.y, series.x[1] - series.x[0], color=series.colour, alpha=series.opacity)
+    elif series.error is not None:
         axes.errorbar(series.x, series.y, series.error, elinewidth=0.8, label=label, **look)
     else:
         axes.plot(series.x, series.y, label=label, **look)

@@ -91,13 +91,6 @@ def _translucent(colour: str, alpha: float) -> str:
 def _traces(chart: Chart) -> Iterator[dict[str, Any]]:
     for series in chart.series:
         yield from _series(series)
-    for bars in chart.bars:
-        yield {
-            "type": "bar", "x": plain(bars.x), "y": plain(bars.height), "width": float(bars.x[1] - bars.x[0]),
-            "customdata": bars.counts.tolist(), "hovertemplate": bars.hover,
-            "opacity": 0.65 if len(chart.bars) > 1 else 0.75,
-            "marker": {"color": bars.colour, "line": {"color": bars.colour, "width": 1}},
-        }  # fmt: skip
     if heat := chart.heat_map:
         title = {"text": heat.unit, "side": "top", "font": {"size": 13}}
         yield {
@@ -124,7 +117,9 @@ def _series(series: Series) -> Iterator[dict[str, Any]]:
     parts = [part for part, look in (("lines", series.dash), ("markers", series.symbol)) if look != "none"]
     trace = common | {"x": x, "y": plain(series.y), "mode": "+".join(parts), "opacity": series.opacity}
     trace |= {"hovertemplate": series.hover} if series.hover else {"hoverinfo": "skip"}
-    if series.dash != "none":
+    if series.bars:
+        trace |= {"type": "bar", "marker": {"color": series.colour, "line": {"color": series.colour, "width": 1}}}
+    elif series.dash != "none":
         trace["line"] = {"color": series.colour, "dash": series.dash, "width": series.width}
     if series.symbol != "none":
         outline = {"color": INK, "width": 0.7 if series.outlined else 0}

@@ -9,6 +9,8 @@ from urllib.parse import quote
 
 import numpy as np
 
+from butfor.analysis import detection_runs as detection
+from butfor.analysis import rows
 from butfor.analysis.arms import (
     BEHAVIOUR,
     SMALL,
@@ -22,24 +24,6 @@ from butfor.analysis.arms import (
     study_names,
 )
 from butfor.analysis.claims import ENOUGH
-from butfor.analysis.detection_runs import (
-    detector_rows,
-    image,
-    read_others,
-    read_pictures,
-    scores_file,
-    thresholds_of,
-)
-from butfor.analysis.rows import (
-    COMPARED,
-    LEVELS,
-    areas,
-    arm_row,
-    duration,
-    noted,
-    seconds_of,
-    shared_range,
-)
 from butfor.analysis.statistics import episodes_to_reach, export_rliable
 from butfor.reporting.charts import Row, arm_look, detector_chart, heat_chart, learning_chart
 from butfor.reporting.detection_page import Figures, embed_images, film_figures, show_studies
@@ -59,14 +43,10 @@ DRAW = "butfor report RUN --figures"
 class Shown:
     """What a study shows of its detection runs."""
 
-    states: str = "test"
-    """the set of states, as summary.json names it"""
-    curves: bool = False
-    """ROC and precision-recall curves"""
-    studies: tuple[str, ...] = ()
-    """parts of studies.json"""
-    episodes: bool = False
-    """CAI along chosen episodes"""
+    states: str = "test"  # the set of states, as summary.json names it
+    curves: bool = False  # ROC and precision-recall curves
+    studies: tuple[str, ...] = ()  # parts of studies.json
+    episodes: bool = False  # CAI along chosen episodes
 
 
 SHOWN = {
@@ -78,14 +58,7 @@ SHOWN = {
 
 
 def write_study_report(root: Path, name: str) -> Path:
-    """Write ROOT/reports/NAME.html, the page of a study with what has been run of it.
-
-    Args:
-        root: the folder of the study's runs
-        name: the study
-
-    Returns:
-        the path of the page
+    """Write ROOT/reports/NAME.html, the page of a study with what has been run of it, and return its path.
 
     Raises:
         ValueError: the study's file cannot be read
@@ -96,10 +69,10 @@ def write_study_report(root: Path, name: str) -> Path:
 
 
 def write_rliable(root: Path, name: str) -> Path | None:
-    """Write ROOT/reports/NAME-rliable.npz: the success of each arm at the evaluations that all arms have.
+    """Write ROOT/reports/NAME-rliable.npz: the success of each arm at the evaluations that all arms share.
 
     Returns:
-        the path of the file, or None if the arms share no evaluation
+        the path of the file, or None if they share none
     """
     arms = [(arm, arm.curve) for arm in read_study(Path(root), name).arms if arm.curve]
     grids = [curve.episodes for _, curve in arms]
@@ -121,10 +94,7 @@ def render_training(run: Path, folder: Path) -> str:
 
 
 def write_study_index(root: Path) -> Path:
-    """Write ROOT/reports/index.html, which lists all studies with their verdicts.
-
-    Returns:
-        the path of the page
+    """Write ROOT/reports/index.html, which lists all studies with their verdicts, and return its path.
 
     Raises:
         ValueError: a study cannot be read; the index is written first, and lists the others
@@ -213,34 +183,17 @@ def render_arms(arms: list[ReadArm], folder: Path, study: ReadStudy | None) -> s
         except ValueError as error:
             problems.append(str(error))
     baseline = arms[0] if len(arms) > 1 else None
-    ends = shared_range(arms)
+    ends = rows.shared_range(arms)
     return render_page(
-        "study.html.j2",
-        {"figures": figures},
-        study=study,
-        arms=arms,
-        measured=measured,
-        baseline=baseline,
-        rows=[arm_row(arm, baseline, ends) | {"look": looks[arm.label]} for arm in measured],
+        "study.html.j2", {"figures": figures}, study=study, arms=arms, measured=measured, baseline=baseline, ends=ends,
+        rows=[rows.arm_row(arm, baseline, ends) | {"look": looks[arm.label]} for arm in measured],
         every=[row for arm in measured for row in seed_rows(arm, ends)],
-        ends=ends,
-        levels=LEVELS,
-        compared=COMPARED,
+        runs=[run_row(arm, folder, arms) for arm in arms], levels=rows.LEVELS, compared=rows.COMPARED, enough=ENOUGH,
         small=SMALL if study and study.size == "small" else "",
-        enough=ENOUGH,
-        counts=count_verdicts(study) if study else {},
-        arm_counts=count_arms(arms),
-        shorter=describe_shortfall(study) if study else "",
-        looks=looks,
-        places=places,
-        common=common_changes(arms),
-        runs=[run_row(arm, folder, arms) for arm in arms],
-        detections=detections,
-        films=[part for arm in arms for part in film_parts(arm, folder)],
-        heat=heat,
-        problems=problems,
-        shares=shares,
-    )
+        counts=count_verdicts(study) if study else {}, shorter=describe_shortfall(study) if study else "",
+        arm_counts=count_arms(arms), looks=looks, places=places, common=common_changes(arms), detections=detections,
+        films=[part for arm in arms for part in film_parts(arm, folder)], heat=heat, problems=problems, shares=shares,
+    )  # fmt: skip
 
 
 def draw_heat_maps(arm: ReadArm, place: int) -> Figures:
@@ -266,18 +219,15 @@ def describe_heat_map(arm: ReadArm) -> Row:
 def seed_rows(arm: ReadArm, ends: tuple[int, int] | None) -> list[Row]:
     """The last success, the area and the episodes to 60 % of each seed."""
     assert arm.curve is not None
-    area = areas(arm.curve, ends)
+    area = rows.areas(arm.curve, ends)
     reached = episodes_to_reach(arm.curve.episodes, arm.curve.success, 0.6)
-    return [
-        {
-            "label": arm.label,
-            "seed": seed,
-            "end": f"{arm.curve.success[place, -1]:.2f}",
-            "area": "–" if area is None else f"{area[place]:.2f}",
-            "reach": f"{reached[place]:,.0f}" if np.isfinite(reached[place]) else "never",
-        }
-        for place, seed in enumerate(arm.seeds)
-    ]
+    found = []
+    for place, seed in enumerate(arm.seeds):
+        row: Row = {"label": arm.label, "seed": seed, "end": f"{arm.curve.success[place, -1]:.2f}"}
+        row["area"] = "–" if area is None else f"{area[place]:.2f}"
+        row["reach"] = f"{reached[place]:,.0f}" if np.isfinite(reached[place]) else "never"
+        found.append(row)
+    return found
 
 
 def common_changes(arms: list[ReadArm]) -> list[str]:
@@ -290,7 +240,7 @@ def run_row(arm: ReadArm, folder: Path, arms: list[ReadArm]) -> Row:
     """How an arm was run: its own settings, hardware, time, seeds and commit."""
     common = common_changes(arms)
     cores = arm.versions.get("cores")
-    machine = [*noted(arm, "device"), *([f"{cores} cores"] if cores else [])]
+    machine = [*rows.noted(arm, "device"), *([f"{cores} cores"] if cores else [])]
     return {
         "label": arm.label,
         "kind": arm.kind,
@@ -298,9 +248,9 @@ def run_row(arm: ReadArm, folder: Path, arms: list[ReadArm]) -> Row:
         "words": arm.words,
         "changes": [change for change in changes(str(arm.config.get("label", ""))) if change not in common],
         "seeds": len(arm.seeds) or (arm.config.get("config") or {}).get("seeds", "–"),
-        "time": duration(seconds_of(arm)),
+        "time": rows.duration(rows.seconds_of(arm)),
         "hardware": ", ".join(machine) or "–",
-        "commit": ", ".join(noted(arm, "commit")) or "–",
+        "commit": ", ".join(rows.noted(arm, "commit")) or "–",
         "folder": arm.folder.name,
         "href": link(arm.folder / "report.html", folder),
     }
@@ -379,7 +329,7 @@ def show_table(table: dict[str, Any], env: str) -> Row:
     if table.get("positive_share") is not None:
         words += f"; {float(table['positive_share']):.1%} of them influenced"
         words += f" (paper: {float(table['paper_share']):.1%})" if table.get("paper_share") else ""
-    rows = detector_rows(table["detectors"], {})
+    rows = detection.detector_rows(table["detectors"], {})
     has_paper = any(row["auc"]["paper"] for row in rows)
     shown: Row = {"title": str(table["title"]), "words": words, "rows": rows, "paper": has_paper}
     return shown | {"held": table, "plots": {}, "drawn": []}
@@ -390,7 +340,7 @@ def add_curves(folder: Path, part: Row, shown: Shown) -> Figures:
     figures: Figures = {}
     arrays = read_optional(folder / "scores.npz") or {}
     for number, table in enumerate(part["tables"]):
-        (found,) = read_others(folder, {"others": [table["held"]]}, arrays)
+        (found,) = detection.read_others(folder, {"others": [table["held"]]}, arrays)
         if found["scores"]:
             plots = {kind: f"{part['prefix']}{kind}-{number}" for kind in ("roc", "pr")}
             table |= {"rows": found["rows"], "plots": plots}
@@ -402,7 +352,7 @@ def add_curves(folder: Path, part: Row, shown: Shown) -> Figures:
     if not all(table["plots"] or table["drawn"] for table in part["tables"]):
         part["lacking"].append(
             f"No ROC and precision-recall curves: the folder contains neither the scores of the states "
-            f"({scores_file(shown.states)}) nor figures of them ({DRAW})."
+            f"({detection.scores_file(shown.states)}) nor figures of them ({DRAW})."
         )
     return figures
 
@@ -418,7 +368,7 @@ def add_studies(folder: Path, part: Row, shown: Shown) -> Figures:
 
 def add_films(folder: Path, part: Row, shown: Shown) -> Figures:
     """Episodes as strips of frames over their CAI: charts if the pictures are there, else figures drawn before."""
-    view = read_pictures(folder)
+    view = detection.read_pictures(folder)
     if not view or not view["films"]:
         part["drawn"] = drawn_before(folder, "timeline-*.png")
         if not part["drawn"]:
@@ -429,7 +379,7 @@ def add_films(folder: Path, part: Row, shown: Shown) -> Figures:
         return {}
     metrics = read_metrics(folder)
     with expected_form(folder / "metrics.jsonl"):
-        thresholds = finite_array(thresholds_of(metrics, "cai"), None).tolist()
+        thresholds = finite_array(detection.thresholds_of(metrics, "cai"), None).tolist()
     figures: Figures = {}
     for film, figure in zip(view["films"], film_figures(view["films"], "CAI", thresholds), strict=True):
         count = min(STRIP_FRAMES, film["length"])
@@ -445,4 +395,4 @@ def drawn_before(folder: Path, pattern: str) -> list[Row]:
     """Figures for papers in a run folder, as data addresses."""
     paths = sorted((folder / "figures").glob(pattern))
     with expected_form(folder / "figures"):
-        return [{"name": path.stem, "data": data_address(*image(path.parent, path.name))} for path in paths]
+        return [{"name": path.stem, "data": data_address(*detection.image(path.parent, path.name))} for path in paths]

@@ -3,7 +3,7 @@
   const settings = { responsive: true, displaylogo: false, modeBarButtons: [["toImage"]] };
   const element = (id) => document.getElementById(id);
   const hidden = new Set();
-  const adjust = { };  // name of a figure -> what the reader chose in it
+  const adjust = { };  // name of a figure -> function that applies the reader's choice
   let printing = false;
 
   // Figures carry the colours of a light page; page.dark maps them to those of a dark one.
