@@ -1,4 +1,4 @@
-"""Ensemble disagreement (Pathak et al., 2019): curiosity as the spread of M networks' predictions, for R replicas."""
+"""Ensemble disagreement (Pathak et al., 2019): the spread of predictions, of arrays and as a signal while training."""
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
@@ -29,27 +29,27 @@ class EnsembleConfig:
     """The networks and their training. Defaults are the paper's for the object's position with recomputed scores."""
 
     members: int = 5
-    """networks, each with its own first weights and samples"""
+    """networks, each with its own first weights and batches"""
     layers: int = 4
     """hidden layers"""
     width: int = 256
     """units of each hidden layer"""
     activation: Activation = "tanh"
-    """what follows each hidden layer"""
+    """after each hidden layer"""
     normalize_input: bool = True
     """batch normalisation of states and actions, without learnable parameters"""
     batch_size: int = 500
-    """transitions a batch of each member"""
+    """transitions per batch of each member"""
     learning_rate: float = 8e-4
     betas: tuple[float, float] = (0.9, 0.9)
     """Adam's decay rates"""
     newest: int = 100
-    """while an agent learns: once more than `newest_from` episodes are stored, `newest_share` of the samples come from
-    this many newest ones"""
+    """while training, once more than `newest_from` episodes are stored, `newest_share` of the samples come from this many
+    newest ones"""
     newest_from: int = 1_200
     newest_share: float = 0.25
     rescore: Literal["all", "once"] = "all"
-    """after a round, score the whole memory anew, or only what never was: each episode keeps its first score"""
+    """after a round, score the whole replay buffer again, or only new episodes, so that each keeps its first score"""
 
     def __post_init__(self) -> None:
         check_least(self, 2, "members")  # one member has nothing to disagree with
@@ -69,9 +69,12 @@ class Ensemble(nn.Module):
         config: EnsembleConfig,
         generators: Sequence[torch.Generator],
     ) -> None:
-        """`sizes` are those of an observation, an action and a target.
+        """Draw the first weights.
 
-        There is one generator a replica: its members' weights are drawn from it one after the other.
+        Args:
+            sizes: columns of an observation, an action and a target
+            config: members and network
+            generators: one per replica; the weights of its members are drawn one after the other
         """
         super().__init__()
         self.obs_size, action_size, self.target_size = sizes
@@ -106,8 +109,6 @@ class Ensemble(nn.Module):
 
         Each of the J entities is a list of the target's dimensions. Inputs are normalised by the running statistics.
         """
-        if self.training:
-            raise RuntimeError("The disagreement was asked for in training mode; call .eval() on the ensemble first.")
         members = self.config.members
         result = inputs.new_zeros(*inputs.shape[:2], len(entities))
         size = max(1, AT_ONCE["cuda" if inputs.is_cuda else "cpu"] // (self.replicas * self.config.width))
@@ -121,13 +122,14 @@ class Ensemble(nn.Module):
 
 
 class Disagreement:
-    """Disagreement for anyone's data: fit an ensemble on transitions, then ask where its members differ.
+    """Disagreement: fit an ensemble on transitions, then score where its members differ.
 
     >>> Disagreement.fit(obs, action, next_obs, entities={"cube": [3, 4, 5]}).score(obs, action)["cube"]  # [N]
     """
 
     def __init__(self, model: Ensemble, units: Units) -> None:
-        self.model, self.units = model.eval(), units
+        self.model = model.eval()
+        self.units = units
 
     @classmethod
     def fit(
@@ -145,10 +147,23 @@ class Disagreement:
         device: torch.device | str = "cpu",
         progress: Callable[[Fitting], None] | None = None,
     ) -> "Disagreement":
-        """Learns the change of the entities from transitions obs [N, D], action [N, A] (or integers [N]), next_obs.
+        """Fit an ensemble to transitions.
 
-        `entities` names sets of columns of `next_obs`. A share `validation` of the transitions is held out and
-        evaluated every 5 epochs; each member keeps its best weights. `progress` is called after every validation.
+        Args:
+            obs: [N, D]
+            action: [N, A], or integers [N]
+            next_obs: [N, D]
+            entities: columns by name, such as {"cube": [3, 4, 5]} or "cube=3:6"
+            action_space: bounds of the actions; default: the smallest box around the data
+            validation: share of the transitions that is held out; each member keeps its best weights on it
+            config: members and network
+            epochs: passes over the data, at most
+            seed: of the split, the first weights and the batches
+            device: where to compute
+            progress: called after every validation, each 5 epochs
+
+        Returns:
+            A fitted `Disagreement`.
         """
         if epochs < 1:
             raise ValueError(f"epochs must be at least 1; got {epochs}.")
@@ -171,9 +186,9 @@ class Disagreement:
         return cls(ensemble, units)
 
     def score(self, obs: Array, action: Array, next_obs: Array | None = None) -> dict[str, Any]:
-        """Disagreement at each state and action, one array [N] an entity, in units of the changes' variance.
+        """Disagreement at each state and action, an array [N] per entity, in units of the changes' variance.
 
-        What came next does not matter; `next_obs` is there so that every score can be asked for in the same way.
+        `next_obs` is not used; it is accepted so that all scores have the same signature.
         """
         check_table("obs", obs, self.model.obs_size)
         transitions = check_transitions(obs, action, obs if next_obs is None else next_obs, fewest=0)
@@ -184,12 +199,12 @@ class Disagreement:
         return {name: like(scores[:, j], obs) for j, name in enumerate(self.units.entities)}
 
     def save(self, path: Path | str) -> None:
-        """Writes one safetensors file with a JSON header; nothing in it is executable."""
+        """Write one safetensors file."""
         save_model(path, "disagreement", self.model, self.units, self.model.replicas // self.model.config.members)
 
     @classmethod
     def load(cls, path: Path | str, device: torch.device | str = "cpu", replica: int | None = None) -> "Disagreement":
-        """Reads what `save` wrote: all replicas, whose scores are averaged, or one of them alone."""
+        """Load what `save` wrote: all replicas, whose scores are averaged, or one of them."""
         return cls(*load_model(path, "disagreement", _make, device, replica)[:2])
 
 

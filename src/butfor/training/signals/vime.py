@@ -1,4 +1,4 @@
-"""VIME (Houthooft et al., 2016): curiosity as information gain about the dynamics, for anyone's arrays and online."""
+"""VIME (Houthooft et al., 2016): information gain about the dynamics, of arrays and as a signal while training."""
 
 import warnings
 from collections.abc import Callable, Sequence
@@ -24,13 +24,15 @@ REPORT = 1000  # batches between two reports of progress
 
 
 class Vime:
-    """Information gain for anyone's data: fit it on transitions, then ask how much any others would teach it.
+    """Information gain: fit a Bayesian network on transitions, then score how much others would change it.
 
     >>> Vime.fit(obs, action, next_obs, entities={"cube": [3, 4, 5]}).score(obs, action, next_obs)["cube"]  # [N], nats
     """
 
     def __init__(self, model: BayesianNetwork, units: Units, seed: int = 0) -> None:
-        self.model, self.units, self.seed = model.eval(), units, seed
+        self.model = model.eval()
+        self.units = units
+        self.seed = seed
 
     @classmethod
     def fit(
@@ -47,11 +49,23 @@ class Vime:
         device: torch.device | str = "cpu",
         progress: Callable[[int, float], None] | None = None,
     ) -> "Vime":
-        """Learns a posterior over networks from transitions obs [N, D], action [N, A] (or integers [N]), next_obs.
+        """Fit a posterior over networks to transitions.
 
-        `entities` names sets of columns of `next_obs`. Without a `config`, kl_weight is 1 / N, which makes the loss the
-        ELBO of all the data (the paper's 0.05 counts it as 20 transitions), and the gain is the second-order one.
-        `progress` is called with the batches so far and the mean loss since its last call.
+        Args:
+            obs: [N, D]
+            action: [N, A], or integers [N]
+            next_obs: [N, D]
+            entities: columns by name, such as {"cube": [3, 4, 5]} or "cube=3:6"
+            action_space: bounds of the actions; default: the smallest box around the data
+            config: the network; default: kl_weight 1 / N, which makes the loss the ELBO of all data (the paper's 0.05
+                counts it as 20 transitions), and the second-order gain
+            batches: optimiser steps
+            seed: of the first weights and the batches
+            device: where to compute
+            progress: called with the batches so far and the mean loss since its last call
+
+        Returns:
+            A fitted `Vime`.
         """
         if batches < 1:
             raise ValueError(f"batches must be at least 1; got {batches}.")
@@ -73,7 +87,8 @@ class Vime:
             return train_block(network.loss, optimizer, inputs[index], target[index], noise)
 
         recorded: dict[int, Callable[[Tensor, Tensor], Tensor]] = {}
-        total, reported = torch.zeros(1, device=device), 0
+        total = torch.zeros(1, device=device)
+        reported = 0
         for start in range(0, batches, BLOCK):
             count = min(BLOCK, batches - start)
             shape = (1, count * config.batch_size)
@@ -87,7 +102,8 @@ class Vime:
                 check_finite(total)
                 if progress is not None:
                     progress(done, float(total) / (done - reported))
-                total, reported = torch.zeros_like(total), done
+                total = torch.zeros_like(total)
+                reported = done
         fitted = cls(network, units, seed)
         if not fitted._has_learned(inputs[:10_000], target[:10_000]):
             warnings.warn(
@@ -107,11 +123,10 @@ class Vime:
     def score(
         self, obs: Array, action: Array, next_obs: Array, generator: torch.Generator | None = None
     ) -> dict[str, Any]:
-        """Information gain in nats, one array [N] an entity: what its columns would teach the network; it stays as is.
+        """Information gain of each transition in nats, an array [N] per entity; the network stays as it is.
 
-        Rows are taken as consecutive in groups of `config.group`, all of which have their group's value; score
-        episodes one by one to keep groups from spanning two. The same call gives the same numbers unless a `generator`
-        for the drawn weights is passed in.
+        Consecutive rows form groups of `config.group`, which share one value: score episodes one by one so that no
+        group spans two. The same call gives the same numbers unless a `generator` for the drawn weights is given.
         """
         check_table("obs", obs, self.model.obs_size)
         transitions = check_transitions(obs, action, next_obs, fewest=0)
@@ -130,12 +145,12 @@ class Vime:
         return scores
 
     def save(self, path: Path | str) -> None:
-        """Writes one safetensors file with a JSON header; nothing in it is executable."""
+        """Write one safetensors file."""
         save_model(path, "vime", self.model, self.units, self.model.replicas, self.seed)
 
     @classmethod
     def load(cls, path: Path | str, device: torch.device | str = "cpu", replica: int | None = None) -> "Vime":
-        """Reads what `save` wrote: all replicas, whose scores are averaged, or one of them alone."""
+        """Load what `save` wrote: all replicas, whose scores are averaged, or one of them."""
         return cls(*load_model(path, "vime", _make, device, replica))
 
 
@@ -146,7 +161,7 @@ def _make(
 
 
 class RunningMedian(nn.Module):
-    """The usual size of a score, per replica: the mean of the last 100 medians, each over the last 10 episodes."""
+    """The usual size of a score per replica: the mean of the last 100 medians, each over the last 10 episodes."""
 
     scores: Tensor
     medians: Tensor
@@ -157,10 +172,7 @@ class RunningMedian(nn.Module):
         self.register_buffer("medians", torch.full((replicas, medians), torch.nan))
 
     def update(self, score: Tensor, valid: Tensor) -> Tensor:
-        """Takes in an episode's scores [R, T], of which only the valid count; gives the divisor [R], 1 where that is 0.
-
-        The episode's own scores count, so the first episode of all has a median of 1 once divided.
-        """
+        """Include the valid scores of an episode [R, T]; return the divisor [R], 1 where that would be 0."""
         newest = score.masked_fill(~valid, torch.nan)[:, None]
         self.scores.copy_(torch.cat([self.scores[:, 1:], newest], 1))
         median = self.scores.flatten(1).nanquantile(0.5, 1, keepdim=True)  # [R, 1]
