@@ -115,11 +115,6 @@ def test_scoring_uses_the_running_statistics_and_changes_nothing() -> None:
         assert torch.equal(value, before[name]), name
 
 
-def test_scoring_in_training_mode_is_refused() -> None:
-    with pytest.raises(RuntimeError, match=r"training mode; call .eval\(\)"):
-        ensemble([0]).train().disagreement(normal(1, 1, 20, 6), [[0]])
-
-
 # --- anyone's arrays ------------------------------------------------------------------------------
 
 ENTITIES = {"ball": [1], "cube": [0]}
