@@ -5,7 +5,7 @@ import signal
 import pytest
 from support.project import PACKAGE, Import, imports_of
 
-signal.signal(signal.SIGINT, signal.default_int_handler)  # a shell's background jobs, and their children, ignore Ctrl-C
+signal.signal(signal.SIGINT, signal.default_int_handler)  # background jobs of a shell and their children ignore it
 
 
 @pytest.fixture(scope="session")

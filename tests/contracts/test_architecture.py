@@ -45,7 +45,7 @@ def test_contributing_lists_the_packages_in_order() -> None:
 
 
 def test_imports_point_one_way(library_imports: list[Import]) -> None:
-    """Also those inside functions."""
+    """Imports inside functions count, too."""
     wrong = [str(found) for found in library_imports if breaks_direction(found)]
     assert not wrong, "imports must go to an earlier package:\n" + "\n".join(wrong)
 
@@ -66,7 +66,7 @@ def test_imports_point_one_way(library_imports: list[Import]) -> None:
     ],
 )
 def test_the_direction_rule_itself(file: str, target: str, wrong: bool) -> None:
-    """The rule tells right imports from wrong ones."""
+    """The rule itself separates right imports from wrong ones."""
     assert breaks_direction(Import(file, 1, target, lazy=False)) == wrong
 
 
@@ -78,20 +78,28 @@ def test_folders_are_small_enough_to_take_in() -> None:
 
 
 def test_reporting_is_imported_lazily(library_imports: list[Import]) -> None:
-    """Nobody pays for the plotting libraries before a page or figures are written."""
+    """The plotting libraries are not loaded before a page or figures are written."""
     eager = [found for found in library_imports if not found.lazy and package_of_file(found.file) != "reporting"]
     wrong = [str(found) for found in eager if package_of_target(found.target) == "reporting"]
     assert not wrong, "import from butfor.reporting inside the function that needs it:\n" + "\n".join(wrong)
 
 
-def test_only_the_command_line_knows_its_library(library_imports: list[Import]) -> None:
-    """`tyro` can be exchanged by changing the files of the command line."""
+def test_tests_share_builders_through_support_alone() -> None:
+    """A test file that another one imports from cannot be changed on its own."""
+    folders = "|".join(("contracts", *PACKAGES))
+    statement = re.compile(rf"^\s*(?:from|import) (?:{folders})\b.*", re.MULTILINE)
+    found = {path.name: statement.findall(path.read_text(encoding="utf-8")) for path in (ROOT / "tests").rglob("*.py")}
+    assert not {name: lines for name, lines in found.items() if lines}
+
+
+def test_only_the_command_line_imports_tyro(library_imports: list[Import]) -> None:
+    """The rest of the library does not depend on how the command line is parsed."""
     users = {found.file for found in library_imports if found.target.split(".")[0] == "tyro"}
     assert {package_of_file(file) for file in users} <= {"cli"}
 
 
 def test_files_have_names_that_say_something() -> None:
-    """No drawer for everything."""
-    drawers = {"utils.py", "util.py", "common.py", "helpers.py", "misc.py"}
-    found = [str(path.relative_to(ROOT)) for path in PACKAGE.rglob("*.py") if path.name in drawers]
+    """A file is named after its subject."""
+    vague = {"utils.py", "util.py", "common.py", "helpers.py", "misc.py"}
+    found = [str(path.relative_to(ROOT)) for path in PACKAGE.rglob("*.py") if path.name in vague]
     assert not found, "name these after their subject"

@@ -31,7 +31,7 @@ from support.browser import chromium
 from support.detection_runs import write_full_run
 from support.pages import page_data
 from support.project import PACKAGE, ROOT
-from support.small_detection import made
+from support.small_detection import labelled_episodes
 from support.small_training import small
 from support.study_runs import write_root
 
@@ -86,7 +86,7 @@ def check_not_executed(trace: Path, unsafe_reader: Callable[[], Any]) -> None:
 
 def episodes() -> Episodes:
     """Two episodes with labels and metadata."""
-    given = made()
+    given = labelled_episodes()
     given.metadata = {"config": {"env": "push"}}
     return given
 
@@ -456,7 +456,7 @@ def write_pages(folder: Path, text: str, monkeypatch: pytest.MonkeyPatch) -> dic
     if importlib.util.find_spec("imageio"):
         from butfor.reporting import agreement_page
 
-        given = made()
+        given = labelled_episodes()
         given.metadata = {
             "config": {"env": text, "policy": text, "seed": text, "episodes": text},
             "versions": {"commit": text, "mujoco": text},

@@ -4,7 +4,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from support.small_detection import made
+from support.small_detection import labelled_episodes
 
 from butfor.detection import labels as labels_module
 from butfor.detection.collect import CollectConfig, collect_file
@@ -14,7 +14,7 @@ from butfor.rollouts.episodes import Episodes
 
 
 def test_shares_count_real_steps_alone() -> None:
-    (row,) = compare_labels(made())  # 7 real steps: the last of the second episode is padding
+    (row,) = compare_labels(labelled_episodes())  # 7 real steps: the last of the second episode is padding
     assert (row["first"], row["second"], row["states"]) == ("exact", "contact", 7)
     assert row["both"] == pytest.approx(1 / 7)
     assert row["only_first"] == pytest.approx(2 / 7)
@@ -23,11 +23,11 @@ def test_shares_count_real_steps_alone() -> None:
 
 
 def test_disagreements_come_from_both_sides() -> None:
-    assert find_disagreements(made(), "exact", "contact", 4) == [(0, 1), (1, 2), (0, 2)]
+    assert find_disagreements(labelled_episodes(), "exact", "contact", 4) == [(0, 1), (1, 2), (0, 2)]
 
 
 def test_as_many_disagreements_as_asked_for_also_where_they_are_all_of_one_kind() -> None:
-    episodes = made()
+    episodes = labelled_episodes()
     assert episodes.contact is not None
     assert len(find_disagreements(episodes, "exact", "contact", 1)) == 1
     episodes.contact[:] = False
@@ -38,7 +38,7 @@ def test_as_many_disagreements_as_asked_for_also_where_they_are_all_of_one_kind(
 
 
 def test_one_label_alone_is_refused() -> None:
-    episodes = made()
+    episodes = labelled_episodes()
     episodes.contact = None
     with pytest.raises(ValueError, match="exact"):
         compare_labels(episodes)

@@ -5,7 +5,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from support.small_detection import made
+from support.small_detection import labelled_episodes
 
 from butfor.detection.collect import CollectConfig, collect_file
 from butfor.detection.labels import find_disagreements
@@ -41,7 +41,7 @@ def test_environments_that_are_not_drawn_have_a_page_without_pictures(
 
 
 def test_pictures_without_imageio_say_what_to_install(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    episodes = made()
+    episodes = labelled_episodes()
     episodes.metadata = {"config": {"env": "push"}}
     monkeypatch.setitem(sys.modules, "imageio.v3", None)
     frame = np.zeros((2, 2, 3), np.uint8)
@@ -51,14 +51,14 @@ def test_pictures_without_imageio_say_what_to_install(tmp_path: Path, monkeypatc
 
 
 def test_a_file_that_names_no_environment_has_a_page_without_pictures(tmp_path: Path) -> None:
-    page = write_agreement(made(), tmp_path / "a.npz").read_text()
+    page = write_agreement(labelled_episodes(), tmp_path / "a.npz").read_text()
     assert "not drawn" in page
     with pytest.raises(ValueError, match="-2"):
-        write_agreement(made(), tmp_path / "a.npz", -2)
+        write_agreement(labelled_episodes(), tmp_path / "a.npz", -2)
 
 
 def test_without_pictures_no_environment_is_made(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    episodes = made()
+    episodes = labelled_episodes()
     episodes.metadata = {"config": {"env": "push"}}
     monkeypatch.setattr("butfor.reporting.agreement_page.make_vector_env", None)
     page = write_agreement(episodes, tmp_path / "a.npz", 0).read_text()

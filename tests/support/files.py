@@ -12,7 +12,7 @@ import pytest
 
 @contextmanager
 def full_disk(limit: int) -> Iterator[None]:
-    """Lets no file grow past `limit` bytes: the system's own OSError, in the middle of a write."""
+    """Let no file grow beyond `limit` bytes, so that the system raises OSError in the middle of a write."""
     before = resource.getrlimit(resource.RLIMIT_FSIZE)
     resource.setrlimit(resource.RLIMIT_FSIZE, (limit, before[1]))
     try:
@@ -22,7 +22,7 @@ def full_disk(limit: int) -> Iterator[None]:
 
 
 class Malicious:
-    """Whoever unpickles it creates a file."""
+    """Creates a file when it is unpickled."""
 
     def __init__(self, path: Path) -> None:
         self.path = path
@@ -33,7 +33,7 @@ class Malicious:
 
 @contextmanager
 def protected(folder: Path) -> Iterator[None]:
-    """While in here, a folder can be read and not written; the superuser becomes somebody else meanwhile."""
+    """Make a folder read-only, and run as another user than the superuser, to whom that does not apply."""
     os.chmod(folder, 0o555)
     superuser = os.geteuid() == 0
     if superuser:

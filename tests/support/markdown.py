@@ -6,7 +6,7 @@ from itertools import groupby
 
 
 def fenced_blocks(markdown: str) -> list[tuple[str, str, list[str]]]:
-    """Every fenced block as (the heading it stands under, its language, its lines)."""
+    """Every fenced block as (the heading above it, its language, its lines)."""
     blocks: list[tuple[str, str, list[str]]] = []
     heading, fence = "", ""
     for line in markdown.splitlines():

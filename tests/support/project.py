@@ -1,4 +1,4 @@
-"""Where the project is, what its modules import, and folders that cannot be written."""
+"""Where the project is, and what its modules import."""
 
 import ast
 from dataclasses import dataclass

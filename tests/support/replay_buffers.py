@@ -10,13 +10,16 @@ from torch import Tensor
 from butfor.spaces.actions import ActionLaw
 from butfor.training.replay import ReplayBuffer
 
+Numbers = NDArray[np.float64]
 STEPS, OBS, ACTION = 5, 4, 2
 LAW = ActionLaw((-1.0, 0.0), (1.0, 3.0))
 ENTITY, SCALE = (1, 3), (2.0, 50.0)
 
 
-def memory(seeds: list[int], count: int, capacity: int = 50, steps: int = STEPS, sampled: float = 0.5) -> ReplayBuffer:
-    """`count` random episodes of unequal lengths of each seed, whose object moves as the action says."""
+def make_replay(
+    seeds: list[int], count: int, capacity: int = 50, steps: int = STEPS, sampled: float = 0.5
+) -> ReplayBuffer:
+    """`count` random episodes of unequal lengths for each seed; the action moves the object."""
     replay = ReplayBuffer(len(seeds), capacity, steps, (OBS, ACTION, 1), "cpu")
     generators = [np.random.default_rng(seed) for seed in seeds]
     for _ in range(count):
@@ -41,7 +44,7 @@ def memory(seeds: list[int], count: int, capacity: int = 50, steps: int = STEPS,
 
 
 def expected_shares(replay: ReplayBuffer, newest: int, share: float | None, only_sampled: bool) -> Tensor:
-    """By a loop over the steps; `share` of the samples from the newest episodes, or None for all alike."""
+    """The chance of each step [R, E, T], by a loop; `share` of them from the newest episodes, None: all alike."""
     chances = torch.zeros(replay.score.shape, dtype=torch.float64)
     recent = {(replay.stored - 1 - index) % replay.capacity for index in range(newest)}
     for replica in range(replay.replicas):
@@ -59,11 +62,8 @@ def expected_shares(replay: ReplayBuffer, newest: int, share: float | None, only
     return chances
 
 
-Numbers = NDArray[np.float64]
-
-
-def world(rows: int, seed: int) -> tuple[Numbers, Numbers, Numbers]:
-    """Columns: cube, ball, clock, and one that has nothing to do with them. Actions push the cube and the ball."""
+def make_transitions(rows: int, seed: int) -> tuple[Numbers, Numbers, Numbers]:
+    """obs, action, next_obs; columns: cube, ball, clock, and an unrelated one. Actions push the cube and the ball."""
     random = np.random.default_rng(seed)
     obs, action = random.uniform(-1, 1, (rows, 4)), random.uniform(-1, 1, (rows, 2))
     next_obs = obs + 0.002 * random.normal(size=obs.shape)

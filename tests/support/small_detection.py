@@ -28,7 +28,8 @@ CONFIG = DetectionConfig(
 )
 
 
-def made() -> Episodes:
+def labelled_episodes() -> Episodes:
+    """Two episodes of 4 and 3 steps with the exact label and contacts."""
     exact = np.array([[1, 1, 0, 0], [0, 0, 1, 0]], bool)
     contact = np.array([[1, 0, 1, 0], [0, 0, 0, 1]], bool)
     shape = (2, 5, 3)

@@ -1,4 +1,4 @@
-"""A process that has loaded everything and forks `butfor` commands off: a start costs milliseconds, not seconds."""
+"""A process that has loaded everything and forks `butfor` commands, which then start in milliseconds."""
 
 import importlib
 import json
@@ -16,7 +16,7 @@ from support.project import ROOT
 
 
 class Server:
-    """Runs one command at a time in a child of its own; a command is stopped by signals, like any process."""
+    """Runs one command at a time in a child process, which can be stopped by signals."""
 
     def __init__(self, folder: Path) -> None:
         """`folder` is where the commands run and where `stdout` and `stderr` of the last one are."""
@@ -28,7 +28,7 @@ class Server:
         )  # fmt: skip
 
     def start(self, *arguments: str) -> int:
-        """Starts `butfor` with these arguments; the number of its process."""
+        """Start `butfor` with these arguments; return its process id."""
         assert self.process.stdin is not None
         for name in ("stdout", "stderr"):
             (self.folder / name).write_text("")
@@ -38,7 +38,7 @@ class Server:
         return self.child
 
     def signal(self, number: int) -> None:
-        """Sends a signal, unless the command has ended."""
+        """Send a signal, unless the command has ended."""
         with suppress(ProcessLookupError):
             os.kill(self.child, number)
 
@@ -47,18 +47,18 @@ class Server:
         return int(self._line())
 
     def run(self, *arguments: str) -> int:
-        """Starts a command and waits for its end."""
+        """Start a command, wait for its end, and return its exit code."""
         self.start(*arguments)
         return self.wait()
 
     @property
     def stdout(self) -> str:
-        """What the last command printed."""
+        """What the last command printed to stdout."""
         return (self.folder / "stdout").read_text()
 
     @property
     def stderr(self) -> str:
-        """What the last command said on the other channel."""
+        """What the last command printed to stderr."""
         return (self.folder / "stderr").read_text()
 
     def _line(self) -> str:
@@ -83,7 +83,7 @@ class Server:
 
 
 def _command(arguments: list[str]) -> int:
-    """What the interpreter would do with `butfor`: its exit code."""
+    """Run `butfor` as the interpreter would; return its exit code."""
     from butfor import cli
 
     for name, stream in (("stdout", 1), ("stderr", 2)):
@@ -106,7 +106,7 @@ def _command(arguments: list[str]) -> int:
 
 
 def serve() -> None:
-    """Forks a child for every line of arguments; answers with its process number, and at its end with its exit code."""
+    """Fork a child for every line of arguments; print its process id, and at its end its exit code."""
     import torch
 
     slow = ("rich.progress", "safetensors.torch", "torch._dynamo", "torch.utils.tensorboard", "butfor.envs.slide")

@@ -23,7 +23,9 @@ from butfor.training.goal_env import open_goal_env
 from butfor.training.run import resume, train
 from butfor.training.settings import Config, preset
 
-SHORT = ("agent", "episodes", "warmup", "evaluate_every", "evaluation_episodes", "model")  # settings that take time
+SHORT = (  # settings that take time
+    "agent", "episodes", "warmup", "evaluate_every", "evaluation_episodes", "fit_every", "fit_schedule", "cai",
+)  # fmt: skip
 
 
 @pytest.fixture(autouse=True)

@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 import torch
-from support.replay_buffers import ACTION, ENTITY, LAW, OBS, SCALE, STEPS, expected_shares, memory
+from support.replay_buffers import ACTION, ENTITY, LAW, OBS, SCALE, STEPS, expected_shares, make_replay
 from torch import Tensor
 
 from butfor.influence.gaussian import kl_to_mixture
@@ -99,7 +99,7 @@ def shares(model: CaiSignal) -> Tensor:
 def test_a_quarter_of_the_samples_comes_from_the_newest_episodes(
     stored: int, capacity: int, share: float | None, only_sampled: bool
 ) -> None:
-    replay = memory([0, 1, 2], stored, capacity)
+    replay = make_replay([0, 1, 2], stored, capacity)
     model = make(replay, [0, 1, 2], with_settings(only_sampled=only_sampled))
     expected = expected_shares(replay, 2, share, only_sampled)
     torch.testing.assert_close(shares(model), expected, rtol=1e-5, atol=1e-7)
@@ -107,14 +107,14 @@ def test_a_quarter_of_the_samples_comes_from_the_newest_episodes(
 
 @pytest.mark.parametrize("share", [0.0, 0.6])
 def test_the_share_of_the_newest_is_a_setting(share: float) -> None:
-    replay = memory([0, 1], 9)
+    replay = make_replay([0, 1], 9)
     model = make(replay, [0, 1], with_settings(newest_share=share), every=3)
     newest = shares(model)[:, replay.slots(3)].sum((1, 2))
     torch.testing.assert_close(newest, torch.full_like(newest, share), rtol=1e-5, atol=1e-7)
 
 
 def test_drawn_batches_have_a_quarter_of_the_newest_episodes() -> None:
-    replay = memory([0, 1], 9)
+    replay = make_replay([0, 1], 9)
     model = make(replay, [0, 1])
     model.weights.fill(model.weigh_data())
     count = 400
@@ -126,7 +126,7 @@ def test_drawn_batches_have_a_quarter_of_the_newest_episodes() -> None:
 
 
 def test_where_the_newest_hold_no_sampled_step_all_come_from_the_rest() -> None:
-    replay = memory([0, 1], 9)
+    replay = make_replay([0, 1], 9)
     replay.sampled[0, replay.slots(2)] = False  # of one replica alone
     replay.sampled[1] = True
     model = make(replay, [0, 1], with_settings(only_sampled=True))
@@ -137,7 +137,7 @@ def test_where_the_newest_hold_no_sampled_step_all_come_from_the_rest() -> None:
 
 
 def test_without_any_sampled_step_nothing_is_drawn_from_empty_slots() -> None:
-    replay = memory([0], 3)
+    replay = make_replay([0], 3)
     replay.sampled.fill_(False)
     model = make(replay, [0], with_settings(only_sampled=True))
     try:
@@ -181,9 +181,9 @@ def plain_fit(model: Any, replay: ReplayBuffer, batches: int, seed: int, replica
 
 @pytest.mark.parametrize("batches", [3, BLOCK + 4])
 def test_fitting_is_a_plain_loop_for_each_replica(batches: int) -> None:
-    replay = memory([0, 1], 4)  # too few for the newest to count
+    replay = make_replay([0, 1], 4)  # too few for the newest to count
     model = make(replay, [5, 6])
-    alone = [make(memory([seed], 4), [5 + seed]).model for seed in (0, 1)]
+    alone = [make(make_replay([seed], 4), [5 + seed]).model for seed in (0, 1)]
     model.weights.fill(model.weigh_data())
     losses = model.fit(batches, make_generators([8, 9]))
     assert losses.shape == (2,)
@@ -202,7 +202,7 @@ def test_a_fit_in_parts_is_a_fit_at_once(parts: list[int]) -> None:
     """Weights and the optimiser's moments stay between calls."""
     states = []
     for sizes in ([sum(parts)], parts):
-        replay = memory([0, 1], 9)
+        replay = make_replay([0, 1], 9)
         model = make(replay, [5, 6])
         model.weights.fill(model.weigh_data())
         generators = make_generators([8, 9])
@@ -218,7 +218,7 @@ def test_a_fit_in_parts_is_a_fit_at_once(parts: list[int]) -> None:
 
 
 def test_every_parameter_learns_and_the_loss_falls() -> None:
-    replay = memory([0, 1], 30)
+    replay = make_replay([0, 1], 30)
     model = make(replay, [5, 6], with_settings(learning_rate=0.01))
     model.weights.fill(model.weigh_data())
     before = copy.deepcopy(model.model.state_dict())
@@ -232,7 +232,7 @@ def test_every_parameter_learns_and_the_loss_falls() -> None:
 
 
 def test_a_restored_model_goes_on_as_if_never_saved() -> None:
-    replay = memory([0, 1], 9)
+    replay = make_replay([0, 1], 9)
     model = make(replay, [5, 6])
     model.weights.fill(model.weigh_data())
     model.fit(7, make_generators([8, 9]))
@@ -247,12 +247,12 @@ def test_a_restored_model_goes_on_as_if_never_saved() -> None:
 
 
 def test_replicas_at_once_are_each_replica_alone() -> None:
-    together = make(memory([0, 1, 2], 9), [5, 6, 7])
+    together = make(make_replay([0, 1, 2], 9), [5, 6, 7])
     together.weights.fill(together.weigh_data())
     together.fit(BLOCK + 3, make_generators([10, 11, 12]))
     together.score(together.replay.slots(9), make_generators([20, 21, 22]))
     for replica in range(3):
-        alone = make(memory([replica], 9), [5 + replica])
+        alone = make(make_replay([replica], 9), [5 + replica])
         alone.weights.fill(alone.weigh_data())
         alone.fit(BLOCK + 3, make_generators([10 + replica]))
         alone.score(alone.replay.slots(9), make_generators([20 + replica]))
@@ -267,7 +267,7 @@ def test_replicas_at_once_are_each_replica_alone() -> None:
 
 
 def test_each_step_holds_the_score_of_the_state_it_starts_from() -> None:
-    replay = memory([0, 1], 9)
+    replay = make_replay([0, 1], 9)
     model = make(replay, [5, 6])
     model.weights.fill(model.weigh_data())
     model.fit(30, make_generators([8, 9]))
@@ -287,7 +287,7 @@ def test_each_step_holds_the_score_of_the_state_it_starts_from() -> None:
 
 
 def test_more_episodes_than_are_scored_at_a_time_are_scored_alike() -> None:
-    replay = memory([0], 1, capacity=1100, steps=1)
+    replay = make_replay([0], 1, capacity=1100, steps=1)
     replay.length.fill_(1)
     replay.observation.copy_(torch.randn(replay.observation.shape, generator=make_generators([1])[0]))
     replay.stored = 1100
@@ -313,8 +313,8 @@ def test_which_episodes_are_scored_anew(rescore: Any, stored: int, expected: int
 
 
 def test_the_public_influence_is_that_of_the_models(tmp_path: Path) -> None:
-    """Two replicas are the members of one public estimate, whose changes are in the units of the world."""
-    replay = memory([0, 1], 9)
+    """Two replicas are the members of one public estimate, with changes in the environment's units."""
+    replay = make_replay([0, 1], 9)
     model = make(replay, [5, 6])
     model.weights.fill(model.weigh_data())
     model.fit(30, make_generators([8, 9]))
@@ -339,7 +339,7 @@ def several(replay: ReplayBuffer, combine: str) -> CaiSignal:
 
 @pytest.mark.parametrize("combine", ["sum", "max", "both", "first", "last"])
 def test_scores_of_several_entities_are_combined(combine: str, tmp_path: Path) -> None:
-    replay = memory([0, 1], 9)
+    replay = make_replay([0, 1], 9)
     model = several(replay, combine)
     model.weights.fill(model.weigh_data())
     model.fit(30, make_generators([8, 9]))
@@ -366,7 +366,7 @@ def test_scores_of_several_entities_are_combined(combine: str, tmp_path: Path) -
 def test_actions_are_compared_by_the_same_combination(combine: str) -> None:
     generator = make_generators([1])[0]
     mean, variance = torch.randn(2, 4, 6, 3, generator=generator), torch.rand(2, 4, 6, 3, generator=generator) + 0.1
-    found = several(memory([0, 1], 1), combine).compare(mean, variance)
+    found = several(make_replay([0, 1], 1), combine).compare(mean, variance)
     assert found.shape == (2, 4, 6)
     own = [kl_to_mixture(mean[..., dims], variance[..., dims]) for dims in DIMS]
     hand = {"sum": own[0] + own[1] + own[2], "max": torch.maximum(torch.maximum(own[0], own[1]), own[2])}
@@ -377,7 +377,7 @@ def test_actions_are_compared_by_the_same_combination(combine: str) -> None:
 def test_actions_are_compared_by_the_configured_form() -> None:
     generator = make_generators([1])[0]
     mean, variance = torch.randn(2, 4, 6, 2, generator=generator), torch.rand(2, 4, 6, 2, generator=generator) + 0.1
-    model = make(memory([0, 1], 1), [5, 6], with_settings(scoring=ScoreConfig(actions=4, form="variational")))
+    model = make(make_replay([0, 1], 1), [5, 6], with_settings(scoring=ScoreConfig(actions=4, form="variational")))
     assert torch.equal(model.compare(mean, variance), kl_to_mixture(mean, variance, form="variational"))
 
 

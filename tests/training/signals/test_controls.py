@@ -4,7 +4,7 @@ from pathlib import Path
 
 import pytest
 import torch
-from support.replay_buffers import ENTITY, LAW, SCALE, STEPS, memory
+from support.replay_buffers import ENTITY, LAW, SCALE, STEPS, make_replay
 
 from butfor.training.signals.moved import MovedConfig, MovedSignal
 from butfor.training.signals.nearness import NearnessConfig, NearnessSignal
@@ -13,7 +13,7 @@ from butfor.training.signals.transitions import TransitionTable
 
 
 def table(seeds: list[int]) -> TransitionTable:
-    return TransitionTable(memory(seeds, 6), LAW, {"object": ENTITY}, SCALE)
+    return TransitionTable(make_replay(seeds, 6), LAW, {"object": ENTITY}, SCALE)
 
 
 def test_moved_is_one_where_a_column_of_the_entity_changes_by_more_than_the_threshold() -> None:

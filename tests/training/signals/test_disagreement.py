@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 import torch
 from gymnasium.spaces import Box
-from support.replay_buffers import ENTITY, LAW, SCALE, STEPS, expected_shares, memory, world
+from support.replay_buffers import ENTITY, LAW, SCALE, STEPS, expected_shares, make_replay, make_transitions
 from torch import Tensor
 
 import butfor.training.signals.disagreement
@@ -125,15 +125,15 @@ QUICK: dict[str, Any] = {"action_space": BOX, "config": CONFIG, "epochs": 20}
 
 @pytest.fixture(scope="module")
 def fitted() -> Disagreement:
-    """Has seen the world only where the last column is negative."""
-    obs, action, next_obs = world(1200, 0)
+    """Has seen data only where the last column is negative."""
+    obs, action, next_obs = make_transitions(1200, 0)
     obs[:, 3] -= 1 + obs[:, 3].max()
     next_obs[:, 1] += 0.5 * obs[:, 3] * action[:, 1]  # the ball's push depends on it
     return Disagreement.fit(obs, action, next_obs, ENTITIES, **QUICK)
 
 
 def test_disagreement_is_large_where_nothing_was_seen(fitted: Disagreement) -> None:
-    obs, action, _ = world(200, 5)
+    obs, action, _ = make_transitions(200, 5)
     lowest, span = fitted.units.obs_center[3], fitted.units.obs_spread[3]
     obs[:100, 3], obs[100:, 3] = lowest, lowest + 8 * span
     score = fitted.score(obs, action)["ball"]
@@ -142,10 +142,10 @@ def test_disagreement_is_large_where_nothing_was_seen(fitted: Disagreement) -> N
 
 
 def test_disagreement_shrinks_with_data() -> None:
-    obs, action, _ = world(200, 5)
+    obs, action, _ = make_transitions(200, 5)
     means = []
     for rows in (120, 1200):
-        scores = Disagreement.fit(*world(rows, 0), ENTITIES, **QUICK).score(obs, action)
+        scores = Disagreement.fit(*make_transitions(rows, 0), ENTITIES, **QUICK).score(obs, action)
         means.append({name: scores[name].mean() for name in ENTITIES})
     for name in ENTITIES:
         assert means[1][name] < 0.5 * means[0][name]
@@ -155,7 +155,7 @@ def test_untrained_members_disagree_more_than_trained_ones(fitted: Disagreement)
     untrained = copy.deepcopy(fitted)
     first = Ensemble((4, 2, 2), CONFIG, make_generators([9]))
     untrained.model = first.eval()
-    obs, action, _ = world(100, 5)
+    obs, action, _ = make_transitions(100, 5)
     obs[:, 3] += fitted.units.obs_center[3]
     for name in ENTITIES:
         assert fitted.score(obs, action)[name].mean() < 0.2 * untrained.score(obs, action)[name].mean()
@@ -164,7 +164,7 @@ def test_untrained_members_disagree_more_than_trained_ones(fitted: Disagreement)
 def test_each_entity_has_the_score_of_its_own_columns(fitted: Disagreement) -> None:
     """The predicted columns are in rising order, however the entities are named."""
     assert fitted.units.dims == [[1], [0]]
-    obs, action, next_obs = world(10, 5)
+    obs, action, next_obs = make_transitions(10, 5)
     inputs, _ = fitted.units.table(tuple(map(torch.from_numpy, (obs, action, next_obs))), "cpu")  # type: ignore
     expected = fitted.model.disagreement(inputs[None], [[1], [0]])[0]
     for index, name in enumerate(ENTITIES):
@@ -172,7 +172,7 @@ def test_each_entity_has_the_score_of_its_own_columns(fitted: Disagreement) -> N
 
 
 def test_what_came_next_does_not_matter(fitted: Disagreement) -> None:
-    obs, action, next_obs = world(10, 5)
+    obs, action, next_obs = make_transitions(10, 5)
     assert np.array_equal(fitted.score(obs, action)["cube"], fitted.score(obs, action, next_obs + 5)["cube"])
     assert fitted.score(obs[:0], action[:0])["cube"].shape == (0,)
     torches = fitted.score(torch.from_numpy(obs), torch.from_numpy(action))["cube"]
@@ -185,7 +185,7 @@ def test_progress_seeds_and_discrete_actions() -> None:
     def tell(fitting: Fitting) -> None:
         told.append(fitting.epoch)
 
-    obs, _, next_obs = world(200, 0)
+    obs, _, next_obs = make_transitions(200, 0)
     action = np.random.default_rng(0).integers(0, 3, 200)
     brief: dict[str, Any] = {"config": SMALL, "epochs": 6}
     models = [
@@ -201,28 +201,28 @@ def test_a_saved_one_scores_the_same(fitted: Disagreement, tmp_path: Path) -> No
     fitted.save(tmp_path / "ensemble.safetensors")
     loaded = Disagreement.load(tmp_path / "ensemble.safetensors")
     assert loaded.model.config == CONFIG
-    obs, action, _ = world(30, 5)
+    obs, action, _ = make_transitions(30, 5)
     for name, score in fitted.score(obs, action).items():
         assert np.array_equal(loaded.score(obs, action)[name], score)
 
 
 def test_mistakes_are_named(fitted: Disagreement) -> None:
-    data = world(200, 0)
-    with pytest.raises(ValueError, match="epochs must be at least 1; got 0"):
+    data = make_transitions(200, 0)
+    with pytest.raises(ValueError, match=r"epochs.*0"):
         Disagreement.fit(*data, ENTITIES, epochs=0)
-    with pytest.raises(ValueError, match=r"validation is 1.5; expected a share"):
+    with pytest.raises(ValueError, match=r"validation.*1\.5"):
         Disagreement.fit(*data, ENTITIES, validation=1.5)
-    with pytest.raises(ValueError, match="50 transitions are too few to learn from"):
+    with pytest.raises(ValueError, match="50 transitions"):
         Disagreement.fit(data[0][:50], data[1][:50], data[2][:50], ENTITIES)
-    with pytest.raises(ValueError, match=r"obs has shape \[200, 3\]; expected \[N, 4\]"):
+    with pytest.raises(ValueError, match=r"obs.*\[200, 3\].*4"):
         fitted.score(data[0][:, :3], data[1])
-    with pytest.raises(ValueError, match="200, 199 and 200 rows"):
+    with pytest.raises(ValueError, match="200, 199"):
         fitted.score(data[0], data[1][1:])
-    with pytest.raises(ValueError, match=r"action has shape \[200, 1\], but the action space has 2"):
+    with pytest.raises(ValueError, match=r"action.*\[200, 1\].*2"):
         fitted.score(data[0], data[1][:, :1])
 
 
-# --- an agent's memory ----------------------------------------------------------------------------
+# --- a replay buffer ----------------------------------------------------------------------------
 
 
 def make(replay: ReplayBuffer, seeds: list[int], config: EnsembleConfig = SMALL) -> DisagreementSignal:
@@ -231,7 +231,7 @@ def make(replay: ReplayBuffer, seeds: list[int], config: EnsembleConfig = SMALL)
 
 def plain_fit(replay: ReplayBuffer, batches: int, seeds: tuple[int, int], replica: int) -> tuple[float, list[Any]]:
     """The members of one replica as models of their own, batch by batch; mean over members of the summed loss."""
-    start = make(memory([replica], 1), [seeds[0]]).model
+    start = make(make_replay([replica], 1), [seeds[0]]).model
     generator, total = make_generators([seeds[1]])[0], 0.0
     lengths = replay.length[replica].tolist()
     steps = [(slot, time) for slot, length in enumerate(lengths) for time in range(length)]
@@ -264,7 +264,7 @@ def plain_fit(replay: ReplayBuffer, batches: int, seeds: tuple[int, int], replic
 @pytest.mark.parametrize("batches", [3, BLOCK + 4])
 def test_fitting_is_a_plain_loop_for_each_member(batches: int) -> None:
     """Each with samples of its own."""
-    replay = memory([0, 1], 4)  # too few for the newest to count
+    replay = make_replay([0, 1], 4)  # too few for the newest to count
     model = make(replay, [5, 6])
     model.weights.fill(model.weigh_data())
     losses = model.fit(batches, make_generators([8, 9]))
@@ -283,7 +283,7 @@ def test_fitting_is_a_plain_loop_for_each_member(batches: int) -> None:
 def test_a_fit_in_parts_is_a_fit_at_once(parts: list[int]) -> None:
     states = []
     for sizes in ([sum(parts)], parts):
-        model = make(memory([0, 1], 9), [5, 6])
+        model = make(make_replay([0, 1], 9), [5, 6])
         model.weights.fill(model.weigh_data())
         generators = make_generators([8, 9])
         total = torch.stack([model.fit(size, generators) for size in sizes]).sum(0)
@@ -300,7 +300,7 @@ def test_a_fit_in_parts_is_a_fit_at_once(parts: list[int]) -> None:
 def test_a_quarter_of_the_samples_comes_from_the_newest_episodes(
     stored: int, capacity: int, share: float | None
 ) -> None:
-    replay = memory([0, 1], stored, capacity)
+    replay = make_replay([0, 1], stored, capacity)
     model = make(replay, [0, 1])
     model.weights.fill(model.weigh_data())
     weight = model.weights.step.double()
@@ -309,7 +309,7 @@ def test_a_quarter_of_the_samples_comes_from_the_newest_episodes(
 
 
 def test_each_step_holds_the_disagreement_at_its_state_and_action() -> None:
-    replay = memory([0, 1], 9)
+    replay = make_replay([0, 1], 9)
     model = make(replay, [5, 6])
     model.weights.fill(model.weigh_data())
     model.fit(30, make_generators([8, 9]))
@@ -331,12 +331,12 @@ def test_each_step_holds_the_disagreement_at_its_state_and_action() -> None:
 
 
 def test_replicas_at_once_are_each_replica_alone() -> None:
-    together = make(memory([0, 1, 2], 9), [5, 6, 7])
+    together = make(make_replay([0, 1, 2], 9), [5, 6, 7])
     together.weights.fill(together.weigh_data())
     together.fit(BLOCK + 3, make_generators([10, 11, 12]))
     together.score(together.replay.slots(9))
     for replica in range(3):
-        alone = make(memory([replica], 9), [5 + replica])
+        alone = make(make_replay([replica], 9), [5 + replica])
         alone.weights.fill(alone.weigh_data())
         alone.fit(BLOCK + 3, make_generators([10 + replica]))
         alone.score(alone.replay.slots(9))
@@ -347,7 +347,7 @@ def test_replicas_at_once_are_each_replica_alone() -> None:
 
 
 def test_a_restored_one_goes_on_as_if_never_saved() -> None:
-    replay = memory([0, 1], 9)
+    replay = make_replay([0, 1], 9)
     model = make(replay, [5, 6])
     model.weights.fill(model.weigh_data())
     model.fit(7, make_generators([8, 9]))
@@ -366,7 +366,7 @@ def test_a_restored_one_goes_on_as_if_never_saved() -> None:
 def test_which_episodes_are_scored_after_a_round() -> None:
     """All of them, or each once: those of the warm-up after the first round, later ones when they come."""
     for rescore, expected in (("all", [[0, 1, 2, 3], [0, 1, 2, 3, 4]]), ("once", [[], [4]])):
-        replay = memory([0], 4)
+        replay = make_replay([0], 4)
         model = make(replay, [5], with_settings(rescore=rescore))
         assert model.stale().tolist() == [0, 1, 2, 3]
         model.score(model.stale())
@@ -379,7 +379,7 @@ def test_which_episodes_are_scored_after_a_round() -> None:
 
 
 def test_the_saved_networks_are_a_public_disagreement(tmp_path: Path) -> None:
-    replay = memory([0, 1], 9)
+    replay = make_replay([0, 1], 9)
     model = make(replay, [5, 6])
     model.weights.fill(model.weigh_data())
     model.fit(30, make_generators([8, 9]))

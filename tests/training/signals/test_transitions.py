@@ -1,4 +1,4 @@
-"""Units, an agent's memory as a table, and saved models that are refused with a sentence."""
+"""Units, a replay buffer as a table, and saved models that are refused with a sentence."""
 
 import json
 from pathlib import Path
@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 import torch
 from safetensors.torch import load_file, save_file
-from support.replay_buffers import ENTITY, LAW, SCALE, STEPS, memory, world
+from support.replay_buffers import ENTITY, LAW, SCALE, STEPS, make_replay, make_transitions
 
 from butfor.models.bayesian import BayesianNetwork, VimeConfig
 from butfor.models.networks import make_generators
@@ -16,13 +16,13 @@ from butfor.spaces.actions import ActionLaw
 from butfor.training.signals.transitions import TransitionTable
 from butfor.training.signals.vime import Vime
 
-DATA = world(300, 0)
+DATA = make_transitions(300, 0)
 TENSORS: Any = tuple(map(torch.from_numpy, DATA))
 
 
 def test_a_memory_as_a_table() -> None:
     """The columns of all entities in rising order with their own factors, whatever the order they are named in."""
-    replay = memory([0, 1], 6)
+    replay = make_replay([0, 1], 6)
     first, second = ENTITY
     for entities in ({"object": ENTITY}, {"object": ENTITY[::-1]}, {"one": [second], "other": [second, first]}):
         table = TransitionTable(replay, LAW, entities, SCALE)

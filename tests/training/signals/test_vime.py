@@ -1,4 +1,4 @@
-"""VIME on anyone's arrays and on an agent's memory: what it scores, that scoring changes nothing, and plain loops."""
+"""VIME on anyone's arrays and on a replay buffer: what it scores, that scoring changes nothing, and plain loops."""
 
 import copy
 import dataclasses
@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 import torch
 from gymnasium.spaces import Box
-from support.replay_buffers import ENTITY, LAW, OBS, SCALE, STEPS, memory, world
+from support.replay_buffers import ENTITY, LAW, OBS, SCALE, STEPS, make_replay, make_transitions
 from torch.distributions import Normal, kl_divergence
 
 from butfor.models.bayesian import BayesianNetwork, VimeConfig, draw_noise, gain_of_steps
@@ -78,12 +78,12 @@ CONFIG = VimeConfig(width=16, learning_rate=0.01, kl_weight=1e-3, method="second
 
 @pytest.fixture(scope="module")
 def fitted() -> Vime:
-    return Vime.fit(*world(2000, 0), ENTITIES, config=CONFIG, **QUICK)
+    return Vime.fit(*make_transitions(2000, 0), ENTITIES, config=CONFIG, **QUICK)
 
 
 def brief_fit(**changes: Any) -> Vime:
     names = ("obs", "action", "next_obs")
-    given: dict[str, Any] = dict(zip(names, world(200, 0), strict=True)) | {"entities": ENTITIES}
+    given: dict[str, Any] = dict(zip(names, make_transitions(200, 0), strict=True)) | {"entities": ENTITIES}
     given |= {"config": SMALL, "batches": 3} | changes
     with warnings.catch_warnings():
         warnings.filterwarnings("ignore", "The network predicts no better")
@@ -95,7 +95,7 @@ def test_an_entity_that_surprises_teaches_more(fitted: Vime, method: Any) -> Non
     """In its own score; the other's stays as it is."""
     vime = copy.deepcopy(fitted)
     vime.model.config = dataclasses.replace(CONFIG, method=method)
-    obs, action, next_obs = world(100, 5)
+    obs, action, next_obs = make_transitions(100, 5)
     familiar = vime.score(obs, action, next_obs)
     next_obs[50:, 0] += 0.2  # several times as far as the cube ever moved
     surprising = vime.score(obs, action, next_obs)
@@ -106,18 +106,18 @@ def test_an_entity_that_surprises_teaches_more(fitted: Vime, method: Any) -> Non
 
 
 def test_each_group_of_rows_has_one_value(fitted: Vime) -> None:
-    score = fitted.score(*world(37, 5))["cube"]
+    score = fitted.score(*make_transitions(37, 5))["cube"]
     assert len({*score.tolist()}) == 4
     for start in range(0, 37, 10):
         assert len({*score[start : start + 10].tolist()}) == 1
-    obs, action, next_obs = (part[30:] for part in world(37, 5))
+    obs, action, next_obs = (part[30:] for part in make_transitions(37, 5))
     alone = fitted.score(obs, action, next_obs)["cube"]  # the last group is shorter
     np.testing.assert_allclose(alone, score[30:], rtol=1e-4)
 
 
 def test_scoring_is_repeatable_and_changes_nothing_to_the_bit(fitted: Vime) -> None:
     before = copy.deepcopy(fitted.model.state_dict())
-    data = world(30, 5)
+    data = make_transitions(30, 5)
     first, second = fitted.score(*data), fitted.score(*data)
     assert all(np.array_equal(first[name], second[name]) for name in ENTITIES)
     other = fitted.score(*data, generator=make_generators([77])[0])
@@ -128,9 +128,9 @@ def test_scoring_is_repeatable_and_changes_nothing_to_the_bit(fitted: Vime) -> N
 
 def test_neither_units_nor_a_drift_matter(fitted: Vime) -> None:
     factor, shift, drift = np.array([1e3, 1e-3, 1.0, 10.0]), np.array([1e4, 0.0, -5.0, 2.0]), np.array([50.0, 1, 1, 1])
-    obs, action, next_obs = world(2000, 0)
+    obs, action, next_obs = make_transitions(2000, 0)
     other = Vime.fit(obs * factor + shift, action, next_obs * factor + shift + drift, ENTITIES, config=CONFIG, **QUICK)
-    obs, action, next_obs = world(50, 5)
+    obs, action, next_obs = make_transitions(50, 5)
     next_obs[20:30, 0] += 0.2
     expected = fitted.score(obs, action, next_obs)
     found = other.score(obs * factor + shift, action, next_obs * factor + shift + drift)
@@ -145,13 +145,13 @@ def test_without_settings_the_prior_weighs_as_one_data_set() -> None:
 
 def test_a_prior_that_outweighs_the_data_is_told() -> None:
     with pytest.warns(UserWarning, match="predicts no better than the mean change.*lower kl_weight, now 5"):
-        Vime.fit(*world(500, 0), ENTITIES, config=dataclasses.replace(CONFIG, kl_weight=5.0), **QUICK)
+        Vime.fit(*make_transitions(500, 0), ENTITIES, config=dataclasses.replace(CONFIG, kl_weight=5.0), **QUICK)
 
 
 def test_a_network_that_has_learned_draws_no_warning(fitted: Vime) -> None:
     with warnings.catch_warnings():
         warnings.simplefilter("error")
-        again = Vime.fit(*world(2000, 0), ENTITIES, config=CONFIG, **QUICK)
+        again = Vime.fit(*make_transitions(2000, 0), ENTITIES, config=CONFIG, **QUICK)
     for name, value in again.model.state_dict().items():
         assert torch.equal(value, fitted.model.state_dict()[name]), name  # the same seed, the same bits
 
@@ -161,7 +161,7 @@ def test_another_seed_is_another_network() -> None:
 
 
 def test_discrete_actions_torch_arrays_and_no_rows() -> None:
-    obs, _, next_obs = (torch.from_numpy(part) for part in world(200, 0))
+    obs, _, next_obs = (torch.from_numpy(part) for part in make_transitions(200, 0))
     action = torch.from_numpy(np.random.default_rng(0).integers(0, 3, 200))
     vime = brief_fit(obs=obs, action=action, next_obs=next_obs)
     scores = vime.score(obs[:10], action[:10], next_obs[:10])
@@ -199,7 +199,7 @@ def test_a_loss_that_is_no_number_stops_the_fit() -> None:
 
 
 def test_mistakes_in_scoring_are_named(fitted: Vime) -> None:
-    obs, action, next_obs = world(20, 0)
+    obs, action, next_obs = make_transitions(20, 0)
     with pytest.raises(ValueError, match=r"obs has shape \[20, 3\]; expected \[N, 4\]"):
         fitted.score(obs[:, :3], action, next_obs)
     with pytest.raises(ValueError, match=r"next_obs .*1 row"):
@@ -214,12 +214,12 @@ def test_a_saved_one_scores_the_same(fitted: Vime, tmp_path: Path) -> None:
     fitted.save(tmp_path / "vime.safetensors")
     loaded = Vime.load(tmp_path / "vime.safetensors")
     assert loaded.model.config == CONFIG
-    data = world(30, 5)
+    data = make_transitions(30, 5)
     for name, score in fitted.score(*data).items():
         assert np.array_equal(loaded.score(*data)[name], score)
 
 
-# --- an agent's memory ----------------------------------------------------------------------------
+# --- a replay buffer ----------------------------------------------------------------------------
 
 
 def make(replay: ReplayBuffer, seeds: list[int], config: VimeConfig = SMALL) -> VimeSignal:
@@ -260,14 +260,14 @@ def plain_fit(model: BayesianNetwork, replay: ReplayBuffer, batches: int, seed: 
 
 @pytest.mark.parametrize("batches", [3, BLOCK + 4])
 def test_fitting_is_a_plain_loop_for_each_replica(batches: int) -> None:
-    replay = memory([0, 1], 9)
+    replay = make_replay([0, 1], 9)
     vime = make(replay, [5, 6])
     vime.weights.fill(vime.weigh_data())
     losses = vime.fit(batches, make_generators([8, 9]))
     assert losses.shape == (2,)
     assert not vime.model.training
     for replica in range(2):
-        plain = make(memory([replica], 1), [5 + replica]).model
+        plain = make(make_replay([replica], 1), [5 + replica]).model
         assert losses[replica].item() == pytest.approx(
             plain_fit(plain, replay, batches, 8 + replica, replica), rel=1e-4
         )
@@ -277,7 +277,7 @@ def test_fitting_is_a_plain_loop_for_each_replica(batches: int) -> None:
 
 
 def test_every_number_learns_and_the_loss_falls() -> None:
-    table = TransitionTable(memory([0, 1], 30), LAW, {"object": (1,)}, (2.0,))
+    table = TransitionTable(make_replay([0, 1], 30), LAW, {"object": (1,)}, (2.0,))
     vime = VimeSignal(SMALL, table, make_generators([5, 6]))
     vime.weights.fill(vime.weigh_data())
     before, generators = copy.deepcopy(vime.model.state_dict()), make_generators([8, 9])
@@ -290,7 +290,7 @@ def test_every_number_learns_and_the_loss_falls() -> None:
 
 
 def test_scores_are_gains_over_their_usual_size_episode_by_episode() -> None:
-    replay = memory([0, 1], 9)
+    replay = make_replay([0, 1], 9)
     vime = make(replay, [5, 6])
     vime.weights.fill(vime.weigh_data())
     vime.fit(30, make_generators([8, 9]))
@@ -319,7 +319,7 @@ def test_scoring_a_memory_trains_nothing(method: Any) -> None:
     """Neither weights nor moments nor statistics change, to the bit: a fit goes on as if nothing had been scored."""
     states = []
     for scores in (False, True):
-        replay = memory([0, 1], 9)
+        replay = make_replay([0, 1], 9)
         vime = make(replay, [5, 6], dataclasses.replace(SMALL, method=method))
         vime.weights.fill(vime.weigh_data())
         generators = make_generators([8, 9])
@@ -336,12 +336,12 @@ def test_scoring_a_memory_trains_nothing(method: Any) -> None:
 
 
 def test_replicas_at_once_are_each_replica_alone() -> None:
-    together = make(memory([0, 1, 2], 9), [5, 6, 7])
+    together = make(make_replay([0, 1, 2], 9), [5, 6, 7])
     together.weights.fill(together.weigh_data())
     together.fit(BLOCK + 3, make_generators([10, 11, 12]))
     together.score(together.replay.slots(9), make_generators([20, 21, 22]))
     for replica in range(3):
-        alone = make(memory([replica], 9), [5 + replica])
+        alone = make(make_replay([replica], 9), [5 + replica])
         alone.weights.fill(alone.weigh_data())
         alone.fit(BLOCK + 3, make_generators([10 + replica]))
         alone.score(alone.replay.slots(9), make_generators([20 + replica]))
@@ -357,13 +357,13 @@ def test_a_restored_one_goes_on_as_if_never_saved() -> None:
         vime.fit(5, make_generators([1, 2]))
         vime.score(vime.replay.slots(2), make_generators([3, 4]))
 
-    vime = make(memory([0, 1], 9), [5, 6])
+    vime = make(make_replay([0, 1], 9), [5, 6])
     vime.weights.fill(vime.weigh_data())
     vime.fit(7, make_generators([8, 9]))
     vime.score(vime.replay.slots(4), make_generators([1, 2]))
     saved = copy.deepcopy(vime.state())
     go_on(vime)
-    other = make(memory([0, 1], 9), [70, 71])
+    other = make(make_replay([0, 1], 9), [70, 71])
     other.restore(saved)
     assert not len(other.stale())
     go_on(other)
@@ -374,7 +374,7 @@ def test_a_restored_one_goes_on_as_if_never_saved() -> None:
 
 def test_each_episode_is_scored_once() -> None:
     """Those of the warm-up after the first round, later ones when they come."""
-    replay = memory([0], 4)
+    replay = make_replay([0], 4)
     vime = make(replay, [5])
     assert vime.stale().tolist() == [0, 1, 2, 3]
     vime.score(vime.stale(), make_generators([3]))
@@ -387,15 +387,15 @@ def test_each_episode_is_scored_once() -> None:
 
 
 def test_all_steps_are_drawn_alike() -> None:
-    replay = memory([0, 1], 9)
+    replay = make_replay([0, 1], 9)
     vime = make(replay, [5, 6])
     vime.weights.fill(vime.weigh_data())
     assert torch.equal(vime.weights.step, replay.valid().float())
 
 
 def test_the_saved_networks_are_a_public_vime(tmp_path: Path) -> None:
-    """Whose gain, in the world's units, is that of the memory before it is divided; replicas are averaged."""
-    replay = memory([0, 1], 9)
+    """Its gain in the environment's units is that of the replay buffer before it is divided; replicas are averaged."""
+    replay = make_replay([0, 1], 9)
     vime = make(replay, [5, 6])
     vime.weights.fill(vime.weigh_data())
     vime.fit(30, make_generators([8, 9]))
