@@ -13,7 +13,7 @@ from butfor.influence.diagnosis import Diagnosis, _check_variance, diagnose_enti
 ROWS, OTHERS = 4000, 20
 
 
-def linear_world(gain: float = 1.0, rows: int = ROWS, seed: int = 0, **changes: Any) -> dict[str, Any]:
+def linear_data(gain: float = 1.0, rows: int = ROWS, seed: int = 0, **changes: Any) -> dict[str, Any]:
     """change = gain a + n with a uniform in [-1, 1] and n of variance 1/4 where influenced, and the exact model."""
     random = np.random.default_rng(seed)
     action, others = random.uniform(-1, 1, (rows, 1)), random.uniform(-1, 1, (rows, OTHERS))
@@ -37,17 +37,17 @@ def problems(diagnosis: Diagnosis) -> list[str]:
     return [words.removeprefix("A problem: ") for words in diagnosis.words() if words.startswith("A problem: ")]
 
 
-def test_the_exact_model_of_a_world_is_trusted() -> None:
-    diagnosis = diagnose_entity(**linear_world())
+def test_the_exact_model_of_the_data_is_trusted() -> None:
+    diagnosis = diagnose_entity(**linear_data())
     assert diagnosis.trusted, problems(diagnosis)
     assert len(diagnosis.words()) == len(diagnosis.findings) == 7
     assert not problems(diagnosis)
 
 
 def test_the_numbers_follow_their_formulas() -> None:
-    world = linear_world()
-    diagnosis = diagnose_entity(**world)
-    target, mean, likelihood = world["target"][:, 0], world["mean"][:, 0], world["log_likelihood"]
+    data = linear_data()
+    diagnosis = diagnose_entity(**data)
+    target, mean, likelihood = data["target"][:, 0], data["mean"][:, 0], data["log_likelihood"]
     assert diagnosis.transitions == ROWS
     assert diagnosis.nll == pytest.approx(-likelihood.mean())
     assert diagnosis.nll_constant == pytest.approx(-norm.logpdf(target, target.mean(), target.std()).mean())
@@ -55,7 +55,7 @@ def test_the_numbers_follow_their_formulas() -> None:
     error = np.square(target - mean)
     assert diagnosis.r_squared == pytest.approx(1 - error.mean() / target.var())
     assert diagnosis.error_ratio == pytest.approx(error.mean() / np.square(target).mean())
-    density = np.exp(np.column_stack([likelihood, world["log_redrawn"]]))
+    density = np.exp(np.column_stack([likelihood, data["log_redrawn"]]))
     gain = np.log(density[:, 0] / density.mean(1))
     assert diagnosis.gain == pytest.approx(gain.mean())
     assert diagnosis.gain_error == pytest.approx(gain.std(ddof=1) / math.sqrt(ROWS))
@@ -69,13 +69,13 @@ def test_the_numbers_follow_their_formulas() -> None:
 
 
 def test_the_groups_are_tenths_by_rising_score() -> None:
-    world = linear_world(rows=100) | {"score": np.arange(100.0)[::-1].copy()}
-    scores = diagnose_entity(**world).gain_by_score["score"]
+    data = linear_data(rows=100) | {"score": np.arange(100.0)[::-1].copy()}
+    scores = diagnose_entity(**data).gain_by_score["score"]
     np.testing.assert_allclose(scores, np.arange(10) * 10 + 4.5)
 
 
 def test_a_gaussian_residual_has_the_shares_of_a_gaussian() -> None:
-    diagnosis = diagnose_entity(**linear_world(rows=40_000))
+    diagnosis = diagnose_entity(**linear_data(rows=40_000))
     error = 4 * 0.5 / math.sqrt(40_000)
     np.testing.assert_allclose(diagnosis.within, [[0.6827, 0.9545]], atol=error)
     np.testing.assert_allclose(diagnosis.reliability["levels"], np.arange(1, 20) / 20)
@@ -84,8 +84,8 @@ def test_a_gaussian_residual_has_the_shares_of_a_gaussian() -> None:
 
 def test_each_dimension_has_its_shares() -> None:
     residual = np.array([[0.5, 3.0], [1.5, 0.0]] * 500)
-    world = linear_world(rows=1000) | {"target": residual, "mean": np.zeros((1000, 2)), "variance": np.ones((1000, 2))}
-    diagnosis = diagnose_entity(**world)
+    data = linear_data(rows=1000) | {"target": residual, "mean": np.zeros((1000, 2)), "variance": np.ones((1000, 2))}
+    diagnosis = diagnose_entity(**data)
     assert diagnosis.within == [[0.5, 1.0], [0.5, 0.5]]
     assert any("50% of the residuals lie within one and 50% within two" in words for words in problems(diagnosis))
 
@@ -106,14 +106,14 @@ def test_outcomes_on_a_grid_are_no_sign_of_too_small_a_variance() -> None:
 
 def test_what_the_action_tells_is_judged_only_where_it_was_drawn() -> None:
     """Where it was not drawn, the likelihood of the taken action is raised: that must not count as what it tells."""
-    world = linear_world(rows=4000)
+    data = linear_data(rows=4000)
     drawn = np.arange(4000) % 4 == 0
-    raised = world | {"log_likelihood": np.where(drawn, world["log_likelihood"], world["log_likelihood"] + 50)}
-    assert diagnose_entity(**raised).rank > diagnose_entity(**world).rank + 0.05
-    part = {name: world[name][drawn] for name in ("log_likelihood", "log_redrawn", "score")}
-    rest = {name: world[name][drawn] for name in world if name not in part}
+    raised = data | {"log_likelihood": np.where(drawn, data["log_likelihood"], data["log_likelihood"] + 50)}
+    assert diagnose_entity(**raised).rank > diagnose_entity(**data).rank + 0.05
+    part = {name: data[name][drawn] for name in ("log_likelihood", "log_redrawn", "score")}
+    rest = {name: data[name][drawn] for name in data if name not in part}
     assert diagnose_entity(**raised, drawn=drawn).gain == pytest.approx(diagnose_entity(**part, **rest).gain)
-    doubted = diagnose_entity(**world, doubt="they depend on the state")
+    doubted = diagnose_entity(**data, doubt="they depend on the state")
     assert not doubted.trusted
     assert any("do not look random (they depend on the state)" in sentence for sentence in doubted.words())
 
@@ -122,7 +122,7 @@ def test_actions_are_counted_in_ten_bins() -> None:
     # nine tenths of the actions in the lowest two bins, the rest in the middle, and the second dimension uniform
     first = np.concatenate([np.full(450, -0.95), np.full(450, -0.75), np.full(100, 0.05)])
     action = np.column_stack([first, np.linspace(-1, 1, 1000)])
-    diagnosis = diagnose_entity(**linear_world(rows=1000) | {"action": action})
+    diagnosis = diagnose_entity(**linear_data(rows=1000) | {"action": action})
     assert diagnosis.coverage == [0.3, 1.0]
     assert diagnosis.smallest_bin == [0.0, 0.1]
     assert any("dimension(s) [0]" in words and "random actions" in words for words in problems(diagnosis))
@@ -130,67 +130,67 @@ def test_actions_are_counted_in_ten_bins() -> None:
 
 def test_scores_by_extreme_actions_need_such_actions_in_the_data() -> None:
     action = np.column_stack([np.linspace(-1, 1, 1000), np.linspace(-0.79, 0.79, 1000)])  # the second never extreme
-    world = linear_world(rows=1000) | {"action": action}
-    assert not any("extreme" in finding.words for finding in diagnose_entity(**world).findings)
-    assert any("hardly any in dimension(s) [1]" in words for words in problems(diagnose_entity(**world, extreme=0.75)))
-    world["action"] = action[:, :1]
-    assert not any("extreme" in words for words in problems(diagnose_entity(**world, extreme=0.75)))
+    data = linear_data(rows=1000) | {"action": action}
+    assert not any("extreme" in finding.words for finding in diagnose_entity(**data).findings)
+    assert any("hardly any in dimension(s) [1]" in words for words in problems(diagnose_entity(**data, extreme=0.75)))
+    data["action"] = action[:, :1]
+    assert not any("extreme" in words for words in problems(diagnose_entity(**data, extreme=0.75)))
 
 
 def test_discrete_actions_are_counted_one_by_one() -> None:
     action = np.eye(4)[np.repeat([0, 1, 2], [500, 490, 10])]
-    diagnosis = diagnose_entity(**linear_world(rows=1000) | {"action": action}, discrete=True)
+    diagnosis = diagnose_entity(**linear_data(rows=1000) | {"action": action}, discrete=True)
     assert diagnosis.coverage == [0.5]  # a tenth of the quarter that is expected: 25 of 1000
     assert diagnosis.smallest_bin == [0.0]
     assert len(problems(diagnosis)) == 1
 
 
 @pytest.mark.parametrize(
-    ("world", "expected"),
+    ("data", "expected"),
     [
-        (linear_world(rows=200), "only 200 held-out transitions"),
-        (linear_world(gain=0.0), "knowing the action does not help to predict"),
-        (linear_world(believed=0.05), "the predicted variance is too small"),
-        (linear_world(believed=0.05), "overconfident where the score is highest"),
-        (linear_world(believed=0.05), "no better than a constant guess"),
-        (linear_world() | {"mean": linear_world(seed=1)["target"]}, "the predicted mean explains nothing"),
-        (linear_world() | {"score": linear_world()["score"] * 10}, "overconfident where the score is highest"),
-        (linear_world() | {"score": linear_world()["score"] + 0.2}, "the lower scores mean nothing (0.21 nats"),
-        (linear_world() | {"action": np.full((ROWS, 1), 0.5)}, "not all kinds of actions were tried"),
+        (linear_data(rows=200), "only 200 held-out transitions"),
+        (linear_data(gain=0.0), "knowing the action does not help to predict"),
+        (linear_data(believed=0.05), "the predicted variance is too small"),
+        (linear_data(believed=0.05), "overconfident where the score is highest"),
+        (linear_data(believed=0.05), "no better than a constant guess"),
+        (linear_data() | {"mean": linear_data(seed=1)["target"]}, "the predicted mean explains nothing"),
+        (linear_data() | {"score": linear_data()["score"] * 10}, "overconfident where the score is highest"),
+        (linear_data() | {"score": linear_data()["score"] + 0.2}, "the lower scores mean nothing (0.21 nats"),
+        (linear_data() | {"action": np.full((ROWS, 1), 0.5)}, "not all kinds of actions were tried"),
     ],
 )
-def test_each_problem_is_found_and_said(world: dict[str, Any], expected: str) -> None:
-    diagnosis = diagnose_entity(**world)
+def test_each_problem_is_found_and_said(data: dict[str, Any], expected: str) -> None:
+    diagnosis = diagnose_entity(**data)
     assert not diagnosis.trusted
     assert any(expected in words for words in problems(diagnosis)), diagnosis.words()
 
 
 def test_a_steeper_network_is_advised_where_the_lower_scores_say_nothing() -> None:
-    world = linear_world() | {"score": linear_world()["score"] + 0.2}
-    assert "try a steeper network" in problems(diagnose_entity(**world))[0]
-    assert "use more members" in problems(diagnose_entity(**world, steep=True))[0]
+    data = linear_data() | {"score": linear_data()["score"] + 0.2}
+    assert "try a steeper network" in problems(diagnose_entity(**data))[0]
+    assert "use more members" in problems(diagnose_entity(**data, steep=True))[0]
 
 
 def test_low_scores_in_half_of_the_states_are_no_problem_though_the_action_tells_nothing_there() -> None:
-    assert diagnose_entity(**linear_world() | {"score": linear_world()["score"] + 0.08}).trusted
+    assert diagnose_entity(**linear_data() | {"score": linear_data()["score"] + 0.08}).trusted
 
 
 def test_a_steeper_network_is_advised_where_the_action_tells_nothing_and_the_network_is_smooth() -> None:
-    world = linear_world(gain=0.0)
-    advised = [words for words in diagnose_entity(**world).words() if "try a steeper network: model=butfor" in words]
+    data = linear_data(gain=0.0)
+    advised = [words for words in diagnose_entity(**data).words() if "try a steeper network: model=butfor" in words]
     assert len(advised) == 2  # by what the mean explains, and by what the action tells
-    assert not any("steeper" in words for words in diagnose_entity(**world, steep=True).words())
+    assert not any("steeper" in words for words in diagnose_entity(**data, steep=True).words())
 
 
 def test_a_column_that_never_changes_has_finite_numbers() -> None:
     still = {"target": np.zeros((1000, 1)), "mean": np.zeros((1000, 1))}
-    diagnosis = diagnose_entity(**linear_world(rows=1000) | still)
+    diagnosis = diagnose_entity(**linear_data(rows=1000) | still)
     assert (diagnosis.r_squared, diagnosis.error_ratio) == (1.0, 0.0)
     assert diagnosis.nll_constant == diagnosis.nll_still == pytest.approx(0.5 * math.log(2 * math.pi * 1e-8))
 
 
 def test_a_diagnosis_is_plain_for_json() -> None:
-    diagnosis = diagnose_entity(**linear_world(rows=1000, believed=0.05))
+    diagnosis = diagnose_entity(**linear_data(rows=1000, believed=0.05))
     plain = json.loads(json.dumps(diagnosis.plain(), allow_nan=False))
     assert plain["trusted"] is False
     assert plain["words"] == diagnosis.words()
@@ -201,4 +201,4 @@ def test_a_diagnosis_is_plain_for_json() -> None:
 
 def test_too_few_transitions_are_refused() -> None:
     with pytest.raises(ValueError, match=r"\b9 "):
-        diagnose_entity(**linear_world(rows=9))
+        diagnose_entity(**linear_data(rows=9))

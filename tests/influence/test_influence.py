@@ -1,4 +1,4 @@
-"""The public class on a world with a gate, and against every mistake of its user."""
+"""The public class on an environment with a gate, and against every mistake of its user."""
 
 import dataclasses
 import json
@@ -46,7 +46,7 @@ from butfor.models.networks import make_generators
 from butfor.models.tables import target_scale
 from butfor.spaces.actions import ActionLaw
 
-# --- the class: a world with a gate ----------------------------------------------------------------
+# --- the class: an environment with a gate ----------------------------------------------------------------
 
 QUICK: dict[str, Any] = {
     "model": ModelConfig(layers=2, width=24),
@@ -58,7 +58,7 @@ BRIEF: dict[str, Any] = {
 }
 
 
-def gate_world(rows: int, seed: int) -> tuple[Array, Array, Array]:
+def gate_transitions(rows: int, seed: int) -> tuple[Array, Array, Array]:
     """Columns: gate, object, bystander. The action moves the object only where the gate is above zero."""
     random = np.random.default_rng(seed)
     obs, action = random.uniform(-1, 1, (rows, 3)), random.uniform(-1, 1, (rows, 2))
@@ -67,7 +67,7 @@ def gate_world(rows: int, seed: int) -> tuple[Array, Array, Array]:
     return obs, action, next_obs
 
 
-OBS, ACTION, NEXT_OBS = gate_world(2000, 0)
+OBS, ACTION, NEXT_OBS = gate_transitions(2000, 0)
 DISCRETE = np.random.default_rng(1).integers(0, 3, 2000)
 ENTITIES = {"object": [1], "bystander": [2]}
 
@@ -80,7 +80,7 @@ def fitted() -> Influence:
 @pytest.fixture(scope="module")
 def discrete() -> Influence:
     """Action 2 moves the object to the right, 1 to the left, where the gate is open."""
-    obs, _, next_obs = gate_world(2000, 0)
+    obs, _, next_obs = gate_transitions(2000, 0)
     noise = 0.02 * np.random.default_rng(2).normal(size=2000)
     next_obs[:, 1] = obs[:, 1] + 0.3 * (obs[:, 0] > 0) * (DISCRETE - 1) + noise
     return Influence.fit(obs, DISCRETE, next_obs, {"object": [1]}, **QUICK)
@@ -101,7 +101,7 @@ def test_entities_are_given_as_a_mapping_or_as_text() -> None:
 
 
 def test_influenced_states_are_told_from_free_ones_and_the_ablation_cannot(fitted: Influence) -> None:
-    obs, _, _ = gate_world(600, 5)
+    obs, _, _ = gate_transitions(600, 5)
     obs = obs[np.abs(obs[:, 0]) > 0.1]  # next to the edge of the gate a smooth model must err
     is_open = obs[:, 0] > 0
     scores = fitted.score(obs)
@@ -116,7 +116,7 @@ def test_influenced_states_are_told_from_free_ones_and_the_ablation_cannot(fitte
 
 
 def test_discrete_actions_are_told_too(discrete: Influence) -> None:
-    obs, _, _ = gate_world(300, 5)
+    obs, _, _ = gate_transitions(300, 5)
     obs = obs[np.abs(obs[:, 0]) > 0.1]
     assert discrete.law == ActionLaw(count=3)
     score = discrete.score(obs)["object"]
@@ -186,7 +186,7 @@ def test_numpy_gives_numpy_and_torch_gives_torch(fitted: Influence) -> None:
 
 def test_a_column_at_rest_while_fitting_may_move_later() -> None:
     """Divided by a spread of 1e-25 its values would overflow."""
-    obs, action, next_obs = gate_world(300, 5)
+    obs, action, next_obs = gate_transitions(300, 5)
     still = 1e-25 * np.random.default_rng(0).standard_normal((300, 1))
     short = FitConfig(batch_size=100, max_epochs=2)
     influence = Influence.fit(
@@ -282,7 +282,7 @@ def test_the_best_action_is_the_tried_one_with_the_largest_score(fitted: Influen
         np.testing.assert_allclose(scores[np.arange(50), place], scores.max(1), rtol=1e-5, atol=1e-7)
 
 
-def test_the_best_action_of_a_linear_world_is_an_extreme_one() -> None:
+def test_the_best_action_of_a_linear_data_is_an_extreme_one() -> None:
     action, score = linear_influence([1.0], {"a": [0]}).best_action(np.zeros((40, 1)))
     assert np.median(np.abs(action)) > 0.9  # of 64 tried ones, the most extreme but for gaps between them
     assert (action > 0).any()
@@ -350,10 +350,10 @@ def test_members_are_replicas_with_their_own_weights() -> None:
 
 def test_given_validation_data_are_used_and_nothing_is_held_out() -> None:
     seen: list[Fitting] = []
-    brief_fit(validation=gate_world(33, 7), progress=seen.append)
+    brief_fit(validation=gate_transitions(33, 7), progress=seen.append)
     assert seen[0].train[0].shape == (200, 5)
     assert seen[0].validation[0].shape == (33, 5)
-    standardised = (gate_world(33, 7)[0] - OBS[:200].mean(0)) / OBS[:200].std(0, ddof=1)
+    standardised = (gate_transitions(33, 7)[0] - OBS[:200].mean(0)) / OBS[:200].std(0, ddof=1)
     np.testing.assert_allclose(seen[0].validation[0][:, :3], standardised, rtol=1e-5, atol=1e-6)
     seen.clear()
     brief_fit(validation=0.25, progress=seen.append)
@@ -433,7 +433,7 @@ def test_what_cannot_be_fitted_is_refused_with_its_place(changes: dict[str, Any]
 
 
 def test_validation_data_are_named_when_they_are_broken() -> None:
-    broken = gate_world(33, 7)
+    broken = gate_transitions(33, 7)
     broken[2][4, 1] = np.nan
     with pytest.raises(ValueError, match=r"validation.*next_obs .*row 4, column 1"):
         brief_fit(validation=broken)
@@ -441,7 +441,7 @@ def test_validation_data_are_named_when_they_are_broken() -> None:
 
 def test_a_list_of_validation_arrays_is_as_good_as_a_tuple() -> None:
     seen: list[Fitting] = []
-    brief_fit(validation=list(gate_world(33, 7)), progress=seen.append)
+    brief_fit(validation=list(gate_transitions(33, 7)), progress=seen.append)
     assert len(seen[0].validation[0]) == 33
 
 
@@ -481,7 +481,7 @@ def test_actions_outside_their_space_are_warned_of() -> None:
 
 
 def test_a_change_that_is_constant_up_to_rounding_does_not_become_noise_of_size_one() -> None:
-    obs, action, next_obs = gate_world(200, 0)
+    obs, action, next_obs = gate_transitions(200, 0)
     next_obs[:, 2] = obs[:, 2] + 0.1
     transitions = tuple(map(torch.from_numpy, (obs, action, next_obs)))
     scale = target_scale(transitions, {"clock": [2]})  # type: ignore[arg-type]
@@ -494,7 +494,7 @@ def test_a_steady_drift_does_not_hide_the_influence() -> None:
     next_obs = NEXT_OBS.copy()
     next_obs[:, 1] += 10
     drifting = Influence.fit(OBS, ACTION, next_obs, {"object": [1]}, action_space=Box(-1, 1, (2,)), **QUICK)
-    obs = gate_world(300, 5)[0]
+    obs = gate_transitions(300, 5)[0]
     obs = obs[np.abs(obs[:, 0]) > 0.1]
     score, is_open = drifting.score(obs)["object"], obs[:, 0] > 0
     assert roc_auc_score(is_open, score) > 0.95
@@ -698,7 +698,7 @@ def test_a_missing_file_is_named(tmp_path: Path) -> None:
 
 def clear_states(rows: int, seed: int) -> tuple[Array, NDArray[np.bool_]]:
     """States away from the gate's edge, and whether the gate is open."""
-    obs = gate_world(rows, seed)[0]
+    obs = gate_transitions(rows, seed)[0]
     obs = obs[np.abs(obs[:, 0]) > 0.1]
     return obs, obs[:, 0] > 0
 
@@ -710,7 +710,7 @@ def uncalibrated(fitted: Influence) -> Influence:
 
 
 def test_free_states_make_decisions_with_few_false_discoveries(uncalibrated: Influence) -> None:
-    free = gate_world(2000, 8)[0]
+    free = gate_transitions(2000, 8)[0]
     free = free[free[:, 0] < -0.1]
     obs, is_open = clear_states(1000, 9)
     influence = uncalibrated.calibrate(free_obs=free)
@@ -726,7 +726,7 @@ def test_free_states_make_decisions_with_few_false_discoveries(uncalibrated: Inf
 
 
 def test_transitions_make_decisions_with_few_false_discoveries(uncalibrated: Influence) -> None:
-    obs, action, next_obs = gate_world(2000, 8)
+    obs, action, next_obs = gate_transitions(2000, 8)
     states, is_open = clear_states(1000, 9)
     influence = uncalibrated.calibrate(transitions=(obs, action, next_obs))
     p_values = influence.calibration["object"].p_values
@@ -748,7 +748,7 @@ def test_transitions_make_decisions_with_few_false_discoveries(uncalibrated: Inf
 
 
 def test_discrete_transitions_calibrate_too(discrete: Influence) -> None:
-    obs, _, next_obs = gate_world(2000, 8)
+    obs, _, next_obs = gate_transitions(2000, 8)
     action = np.random.default_rng(3).integers(0, 3, 2000)
     next_obs[:, 1] = (
         obs[:, 1] + 0.3 * (obs[:, 0] > 0) * (action - 1) + 0.02 * np.random.default_rng(4).normal(size=2000)
@@ -774,7 +774,7 @@ def test_decisions_are_of_the_kind_of_the_states(uncalibrated: Influence) -> Non
 
 
 def test_what_cannot_be_calibrated_or_decided_is_refused(uncalibrated: Influence) -> None:
-    transitions = gate_world(50, 8)
+    transitions = gate_transitions(50, 8)
     for method in (uncalibrated.decide, uncalibrated.p_values):
         with pytest.raises(ValueError, match=r"free_obs=.*transitions="):
             method(OBS[:5])
@@ -806,7 +806,7 @@ def test_a_saved_influence_decides_as_before(kind: str, tmp_path: Path) -> None:
         influence = brief_fit(entities={"a": [0], "b": [1, 2]}, members=2)
         influence.calibrate(free_obs=OBS[200:400], groups=np.repeat(["first", "second", "third", "fourth"], 50))
     else:
-        influence.calibrate(transitions=gate_world(200, 8), redraws=9)
+        influence.calibrate(transitions=gate_transitions(200, 8), redraws=9)
     influence.save(path)
     loaded = Influence.load(path)
     for name, before in influence.calibration.items():
@@ -885,7 +885,7 @@ def test_the_taken_action_hides_at_any_place_among_fresh_ones(law: ActionLaw) ->
 
 
 def test_a_fitted_model_is_diagnosed_for_each_entity(fitted: Influence) -> None:
-    obs, action, next_obs = gate_world(2000, 8)
+    obs, action, next_obs = gate_transitions(2000, 8)
     found = fitted.diagnose(obs, action, next_obs)
     assert found.keys() == ENTITIES.keys()
     item = found["object"]
@@ -904,7 +904,7 @@ def test_a_fitted_model_is_diagnosed_for_each_entity(fitted: Influence) -> None:
 
 def test_scores_by_extreme_actions_are_judged_by_what_uniform_ones_promise(fitted: Influence) -> None:
     """What is redrawn is uniform: a score by extreme actions is another, and no sign of a model too sure of itself."""
-    held_out = gate_world(2000, 8)
+    held_out = gate_transitions(2000, 8)
     extreme = Influence(fitted.model, fitted.units, dataclasses.replace(fitted.scoring, extreme=0.75), fitted.seed)
     means = [np.mean(one.score(held_out[0])["object"]) for one in (fitted, extreme)]
     assert abs(means[1] - means[0]) > 0.05
@@ -914,7 +914,7 @@ def test_scores_by_extreme_actions_are_judged_by_what_uniform_ones_promise(fitte
 
 
 def test_discrete_actions_are_diagnosed_too(discrete: Influence) -> None:
-    obs, _, next_obs = gate_world(600, 8)
+    obs, _, next_obs = gate_transitions(600, 8)
     action = np.random.default_rng(3).integers(0, 3, 600)
     assert discrete.diagnose(obs, action, next_obs)["object"].coverage == [1.0]
     rare = discrete.diagnose(obs, np.zeros(600, dtype=int), next_obs)["object"]
@@ -922,7 +922,7 @@ def test_discrete_actions_are_diagnosed_too(discrete: Influence) -> None:
 
 
 def test_what_cannot_be_diagnosed_is_refused(fitted: Influence) -> None:
-    obs, action, next_obs = gate_world(50, 8)
+    obs, action, next_obs = gate_transitions(50, 8)
     with pytest.raises(ValueError, match="50, 49 and 50"):
         fitted.diagnose(obs, action[:-1], next_obs)
     with pytest.raises(ValueError, match=r"\b5 "):

@@ -126,7 +126,7 @@ def test_the_likelihood_is_that_of_the_replicas_mean_density() -> None:
     assert found[0, 0].item() == pytest.approx(densities.mean().log().item(), rel=1e-5)
 
 
-def contact_world(rows: int, seed: int) -> tuple[np.ndarray, np.ndarray, np.ndarray, np.ndarray]:
+def contact_transitions(rows: int, seed: int) -> tuple[np.ndarray, np.ndarray, np.ndarray, np.ndarray]:
     """A point that pushes a disc out of its way, a second disc far from everything; where it can touch the first."""
     random = np.random.default_rng(seed)
     point, disc, other = random.uniform(-1, 1, (3, rows, 2))
@@ -146,12 +146,12 @@ def contact_world(rows: int, seed: int) -> tuple[np.ndarray, np.ndarray, np.ndar
 
 
 def test_a_touch_that_changes_much_at_once_is_found_without_naming_a_network() -> None:
-    obs, action, next_obs, _ = contact_world(6000, 11)
+    obs, action, next_obs, _ = contact_transitions(6000, 11)
     entities, box = {"disc": [2, 3], "other": [6, 7]}, Box(-1.0, 1.0, (2,))
     fitting = FitConfig(batch_size=500, learning_rate=3e-3, max_epochs=60, validate_every=5)
     influence = Influence.fit(obs, action, next_obs, entities, action_space=box, fitting=fitting, seed=1)
     assert influence.model.config == STEEP
-    new, _, _, reachable = contact_world(2000, 99)
+    new, _, _, reachable = contact_transitions(2000, 99)
     scores = influence.score(new)
     assert evaluate(np.asarray(scores["disc"]), reachable)["auc"] > 0.9
     assert scores["disc"][reachable].mean() > 0.4

@@ -29,7 +29,7 @@ from butfor.models.dynamics import GaussianDynamics
 from butfor.models.networks import make_generators
 from butfor.spaces.actions import ActionLaw
 
-# --- the linear world: CAI is a mutual information --------------------------------------------------
+# --- the linear environment: CAI is a mutual information --------------------------------------------------
 
 
 def mutual_information(ratio: float) -> float:
@@ -70,7 +70,7 @@ def limit(ratio: float, form: KLForm) -> float:
 
 
 @pytest.mark.parametrize("ratio", [0.3, 1.0, 3.0, 10.0, 30.0])
-def test_cai_of_a_linear_world_is_its_mutual_information(ratio: float) -> None:
+def test_cai_of_a_linear_data_is_its_mutual_information(ratio: float) -> None:
     truth = mutual_information(ratio)
     limits = {form: limit(ratio, form) for form in KL_FORMS}
     assert limits["product"] <= truth <= limits["variational"]
@@ -216,7 +216,7 @@ def test_the_extreme_share_of_numbers_is_at_a_bound_and_the_rest_uniform(extreme
 
 @pytest.mark.parametrize("ratio", [0.3, 1.0, 10.0])
 @pytest.mark.parametrize("form", KL_FORMS)
-def test_cai_by_wholly_extreme_actions_of_a_linear_world_is_that_of_two_gaussians(ratio: float, form: KLForm) -> None:
+def test_cai_by_wholly_extreme_actions_of_a_linear_data_is_that_of_two_gaussians(ratio: float, form: KLForm) -> None:
     """s' = ratio a + n at a = -1 and 1: both KLs are 2 ratio^2, so exp(-KL) and t_fg / t_ff = exp(-ratio^2) follow."""
     variational = math.log(2) - math.log1p(math.exp(-2 * ratio**2))
     product = math.log(2) - math.log1p(math.exp(-(ratio**2))) - 0.5 * (1 - math.log(2))

@@ -165,7 +165,7 @@ def test_the_predictor_is_forward_on_the_joined_inputs(states: int, replicas: in
         torch.testing.assert_close(variance[:, :, action], expected[1], rtol=1e-9, atol=1e-9)
 
 
-def test_the_predictor_works_in_a_world_of_one_replica_state_and_action() -> None:
+def test_the_predictor_works_with_one_replica_state_and_action() -> None:
     model, obs, actions = network((0,)).eval(), normal(1, 1, 3), normal(1, 1, 1, 2)
     mean, _ = model.predictor()(obs, actions)
     torch.testing.assert_close(mean[:, :, 0], model(torch.cat([obs, actions[:, 0]], -1))[0])

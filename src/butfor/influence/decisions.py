@@ -49,7 +49,7 @@ def conformal_p_values(free_scores: ArrayLike, scores: ArrayLike, groups: ArrayL
     """p = (1 + number of free scores that are at least s) / (n + 1) for each score s: [n], [N] -> [N].
 
     Super-uniform for a free state that is drawn like the n states with `free_scores` (Vovk et al., 2005). States of one
-    episode are similar, so that a hundred of them tell little more than one. With `groups` [n], the episode of each,
+    episode are similar, so that a hundred of them add little to one. With `groups` [n], the episode of each,
     only episodes need to be drawn alike: p = (g + number of free scores that are at least s) / (n + g), where g is the
     size of the largest group, as if a whole further episode scored as high.
     """

@@ -19,7 +19,7 @@ LOWEST_WITHIN = (0.55, 0.88)  # below these, the variance is too small
 LEVELS = tuple(round(0.05 * step, 2) for step in range(1, 20))  # of the reliability curve's central intervals
 GROUPS = 10  # of states by their score
 BINS = 10  # of each action dimension
-LOW_SCORE = 0.1  # nats: if half of the states have less, nobody takes them for influenced
+LOW_SCORE = 0.1  # nats: lower scores are not taken for influence
 LITTLE = 0.5  # share of the variance of the change that the predicted mean explains
 STEEPER = "try a steeper network: model=butfor.models.dynamics.STEEP, or `butfor score --network steep`"
 LOWEST_COVERAGE = 0.8  # share of the bins with at least a tenth of what uniform actions would put there
@@ -98,77 +98,59 @@ def diagnose_entity(
 ) -> Diagnosis:
     """Check one entity's model on N held-out transitions.
 
-    Args:
-        target: the scaled change [N, d].
-        mean: its predicted mean for the taken action [N, d].
-        variance: its predicted variance [N, d].
-        log_likelihood: log-density of the change under the taken action [N].
-        log_redrawn: the same under K other actions of the same law [N, K]. p(s'|s) is the mean density over the taken
-            action and these, so the gain is at most log(K + 1) nats, and 0 on average without influence.
-        score: the CAI [N].
-        action: the taken action in [-1, 1], or one-hot if `discrete` [N, A].
-        discrete: whether actions are one-hot.
-        drawn: where the action was drawn from the law [N], which is where its effect is judged; default: everywhere.
-        doubt: what suggests that these actions were not random; reported as a problem.
-        extreme: share of extreme actions in the score; the data must contain such actions.
-        steep: the network is already steep, so a steeper one is not advised.
+    `target` [N, d] is the scaled change, `mean` and `variance` [N, d] its prediction for the taken action.
+    `log_likelihood` [N] is its log-density under the taken action, `log_redrawn` [N, K] under K others of the same law.
+    p(s'|s) is the mean density over all of them, so the gain is at most log(K + 1), and 0 on average without influence.
+    `score` [N] is the CAI, `action` [N, A] the taken action in [-1, 1], or one-hot if `discrete`. `drawn` [N] is where
+    it was drawn from the law, which is where its effect is judged (default: everywhere); a `doubt` about that is
+    reported. Scores with an `extreme` share need extreme actions in the data. A `steep` network gets no advice to try
+    one.
     """
-    target, mean, variance = (np.asarray(part, dtype=np.float64) for part in (target, mean, variance))
-    log_likelihood, log_redrawn = (np.asarray(part, dtype=np.float64) for part in (log_likelihood, log_redrawn))
+    target, mean, variance, log_likelihood, log_redrawn, score, action = (
+        np.asarray(part, dtype=np.float64)
+        for part in (target, mean, variance, log_likelihood, log_redrawn, score, action)
+    )
     if len(target) < GROUPS:
         raise ValueError(f"{len(target)} transitions are too few to diagnose a model; give at least {FEWEST}.")
     squared_error = float(np.square(target - mean).sum())
-    r_squared = 1 - _ratio(squared_error, float(np.square(target - target.mean(0)).sum()))
-    error_ratio = _ratio(squared_error, float(np.square(target).sum()))
-    nll = float(-log_likelihood.mean())
-    nll_constant = _constant_nll(target, target.mean(0))
-    nll_still = _constant_nll(target, 0.0)
     residual = np.abs(target - mean) / np.sqrt(variance)
-    within = [[float((column <= sigmas).mean()) for sigmas in (1, 2)] for column in residual.T]
-    realised = [float((residual <= norm.ppf((1 + level) / 2)).mean()) for level in LEVELS]
-
     chosen = np.ones(len(target), dtype=bool) if drawn is None else drawn
-    taken, others = log_likelihood[chosen], log_redrawn[chosen]
+    taken = log_likelihood[chosen]
+    others = log_redrawn[chosen]
     gains = taken - logsumexp(np.column_stack([taken, others]), axis=1) + math.log(1 + others.shape[1])
     ranks = (others < taken[:, None]).mean(1) + 0.5 * (others == taken[:, None]).mean(1)
-    by_score = _group_by_score(np.asarray(score, dtype=np.float64)[chosen], gains, ranks)
-    rank, rank_error = float(ranks.mean()), _standard_error(ranks)
-
-    shares = _shares_of_bins(np.asarray(action, dtype=np.float64), discrete)
-    coverage = [float((bins >= 0.1 / len(bins)).mean()) for bins in shares]
-    smallest_bin = [float(bins.min()) for bins in shares]
-    findings = [
-        _check_size(len(target)),
-        _check_likelihood(nll, nll_constant, nll_still),
-        _check_error(r_squared, error_ratio, steep),
-        _check_variance(within),
-        _check_rank(rank, rank_error, by_score, steep),
-        _check_promise(by_score, steep),
-    ]
-    if doubt:
-        advice = "their effect may be that of the state. Mark the random ones with `sampled`, or collect some"
-        findings.append(Finding(False, f"the actions do not look random ({doubt}), so {advice}."))
-    findings.append(_check_coverage(coverage, smallest_bin, discrete))
-    if extreme and not discrete:
-        findings.append(_check_extremes(shares))
-    return Diagnosis(
+    shares = _shares_of_bins(action, discrete)
+    found = Diagnosis(
         transitions=len(target),
-        nll=nll,
-        nll_constant=nll_constant,
-        nll_still=nll_still,
-        r_squared=r_squared,
-        error_ratio=error_ratio,
-        within=within,
-        reliability={"levels": list(LEVELS), "realised": realised},
-        rank=rank,
-        rank_error=rank_error,
+        nll=float(-log_likelihood.mean()),
+        nll_constant=_constant_nll(target, target.mean(0)),
+        nll_still=_constant_nll(target, 0.0),
+        r_squared=1 - _ratio(squared_error, float(np.square(target - target.mean(0)).sum())),
+        error_ratio=_ratio(squared_error, float(np.square(target).sum())),
+        within=[[float((column <= sigmas).mean()) for sigmas in (1, 2)] for column in residual.T],
+        reliability={
+            "levels": list(LEVELS),
+            "realised": [float((residual <= norm.ppf((1 + level) / 2)).mean()) for level in LEVELS],
+        },
+        rank=float(ranks.mean()),
+        rank_error=_standard_error(ranks),
         gain=float(gains.mean()),
         gain_error=_standard_error(gains),
-        gain_by_score=by_score,
-        coverage=coverage,
-        smallest_bin=smallest_bin,
-        findings=findings,
+        gain_by_score=_group_by_score(score[chosen], gains, ranks),
+        coverage=[float((bins >= 0.1 / len(bins)).mean()) for bins in shares],
+        smallest_bin=[float(bins.min()) for bins in shares],
+        findings=[],
     )
+    advice = "" if steep else STEEPER
+    found.findings.extend([_check_size(found), _check_likelihood(found), _check_error(found, advice)])
+    found.findings.extend([_check_variance(found.within), _check_rank(found, advice), _check_promise(found, advice)])
+    if doubt:
+        why = "their effect may be that of the state. Mark the random ones with `sampled`, or collect some"
+        found.findings.append(Finding(False, f"the actions do not look random ({doubt}), so {why}."))
+    found.findings.append(_check_coverage(found, discrete))
+    if extreme and not discrete:
+        found.findings.append(_check_extremes(shares))
+    return found
 
 
 def is_empty_promise(score: float, gain: float, error: float) -> bool:
@@ -176,28 +158,29 @@ def is_empty_promise(score: float, gain: float, error: float) -> bool:
     return score >= LOW_SCORE and gain + 3 * error < score / 2
 
 
-def _check_size(transitions: int) -> Finding:
-    if transitions >= FEWEST:
-        return Finding(True, f"{transitions:,} held-out transitions were used.")
-    return Finding(False, f"only {transitions} held-out transitions were used; give at least {FEWEST}.")
+def _check_size(found: Diagnosis) -> Finding:
+    if found.transitions >= FEWEST:
+        return Finding(True, f"{found.transitions:,} held-out transitions were used.")
+    return Finding(False, f"only {found.transitions} held-out transitions were used; give at least {FEWEST}.")
 
 
-def _check_likelihood(nll: float, constant: float, still: float) -> Finding:
-    numbers = f"(negative log-likelihood {nll:.2f}; one Gaussian for all {constant:.2f}, around no change {still:.2f})"
-    if nll < min(constant, still):
+def _check_likelihood(found: Diagnosis) -> Finding:
+    baselines = f"one Gaussian for all {found.nll_constant:.2f}, around no change {found.nll_still:.2f}"
+    numbers = f"(negative log-likelihood {found.nll:.2f}; {baselines})"
+    if found.nll < min(found.nll_constant, found.nll_still):
         return Finding(True, f"The model predicts held-out changes better than a constant guess {numbers}.")
     advice = "Give more data or a longer fit, and check the entity's columns"
     return Finding(False, f"the model predicts held-out changes no better than a constant guess {numbers}. {advice}.")
 
 
-def _check_error(r_squared: float, ratio: float, steep: bool) -> Finding:
-    numbers = f"R² {r_squared:.2f}; its squared error is {ratio:.2f} of that of “nothing changes”"
-    if r_squared > LITTLE and ratio < 1:
+def _check_error(found: Diagnosis, steeper: str) -> Finding:
+    numbers = f"R² {found.r_squared:.2f}; its squared error is {found.error_ratio:.2f} of that of “nothing changes”"
+    if found.r_squared > LITTLE and found.error_ratio < 1:
         return Finding(True, f"The predicted mean explains the change ({numbers}).")
-    if r_squared > 0 and ratio < 1:
-        why = "This is expected where chance moves the entity" + ("" if steep else f"; otherwise {STEEPER}")
+    if found.r_squared > 0 and found.error_ratio < 1:
+        why = "This is expected where chance moves the entity" + (f"; otherwise {steeper}" if steeper else "")
         return Finding(True, f"The predicted mean explains little of the change ({numbers}). {why}.")
-    advice = "Give more data, or more in which the entity moves" + ("" if steep else f", or {STEEPER}")
+    advice = "Give more data, or more in which the entity moves" + (f", or {steeper}" if steeper else "")
     return Finding(False, f"the predicted mean explains nothing of the change ({numbers}). {advice}.")
 
 
@@ -215,46 +198,48 @@ def _check_variance(within: Sequence[list[float]]) -> Finding:
     return Finding(True, f"The predicted variance is large enough ({numbers}; {expected}{wide}).")
 
 
-def _check_rank(rank: float, error: float, by_score: dict[str, list[float]], steep: bool) -> Finding:
+def _check_rank(found: Diagnosis, steeper: str) -> Finding:
     """The rank does not depend on how certain the model is, so a few large errors do not hide an effect."""
-    top, top_error = by_score["rank"][-1], by_score["rank_error"][-1]
+    top, top_error = (found.gain_by_score[name][-1] for name in ("rank", "rank_error"))
     numbers = (
-        f"the taken action makes what happened more likely than {rank:.1%} ± {error:.1%} of other actions do, and than "
-        f"{top:.1%} ± {top_error:.1%} in the tenth of the states with the highest score; without influence 50%"
+        f"the taken action makes what happened more likely than {found.rank:.1%} ± {found.rank_error:.1%} of other "
+        f"actions do, and than {top:.1%} ± {top_error:.1%} in the tenth of the states with the highest score; without "
+        "influence 50%"
     )
-    if rank > 0.5 + 2 * error or top > 0.5 + 3 * top_error:
+    if found.rank > 0.5 + 2 * found.rank_error or top > 0.5 + 3 * top_error:
         return Finding(True, f"Knowing the action helps to predict ({numbers}).")
     advice = "Either it never matters in these data, or too few states are included in which it does (collect more)"
-    advice += "" if steep else f"; or {STEEPER}"
+    advice += f"; or {steeper}" if steeper else ""
     return Finding(False, f"knowing the action does not help to predict ({numbers}). {advice}.")
 
 
-def _check_promise(by_score: dict[str, list[float]], steep: bool) -> Finding:
+def _check_promise(found: Diagnosis, steeper: str) -> Finding:
     """CAI is the gain that the model expects: compare it with the held-out gain, at the top and in the lower half."""
-    score, gain, error = (by_score[name][-1] for name in ("score", "gain", "error"))
+    groups = found.gain_by_score
+    score, gain, error = (groups[name][-1] for name in ("score", "gain", "error"))
     numbers = f"{score:.2f} nats expected, {gain:.2f} ± {error:.2f} found on held-out transitions"
     advice = "Trust the order of the scores rather than their size"
     if score >= 0.05 and gain + 3 * error < score / 2:
         advice += ", or give more data or more members"
         return Finding(False, f"the model is overconfident where the score is highest ({numbers}). {advice}.")
-    lower = slice(GROUPS // 2)
-    low_score, low_gain = (float(np.mean(by_score[name][lower])) for name in ("score", "gain"))
-    low_error = float(np.sqrt(np.square(by_score["error"][lower]).sum()) / (GROUPS // 2))
+    half = GROUPS // 2
+    low_score, low_gain = (float(np.mean(groups[name][:half])) for name in ("score", "gain"))
+    low_error = float(np.sqrt(np.square(groups["error"][:half]).sum()) / half)
     if is_empty_promise(low_score, low_gain, low_error):
-        advice += ", or use more members" if steep else f", or {STEEPER}"
-        found = f"{low_score:.2f} nats expected in the lower half of the states, {low_gain:.2f} ± {low_error:.2f} found"
-        return Finding(False, f"the lower scores mean nothing ({found} on held-out transitions). {advice}.")
+        advice += f", or {steeper or 'use more members'}"
+        why = f"{low_score:.2f} nats expected in the lower half of the states, {low_gain:.2f} ± {low_error:.2f} found"
+        return Finding(False, f"the lower scores mean nothing ({why} on held-out transitions). {advice}.")
     return Finding(True, f"Where the score is highest, the action has as much effect as expected ({numbers}).")
 
 
-def _check_coverage(coverage: Sequence[float], smallest: Sequence[float], discrete: bool) -> Finding:
+def _check_coverage(found: Diagnosis, discrete: bool) -> Finding:
+    lowest = min(found.coverage)
     parts = "the actions" if discrete else f"the {BINS} parts of each action dimension"
-    numbers = (
-        f"at least {min(coverage):.0%} of {parts} are covered, the rarest by {min(smallest):.1%} of the transitions"
-    )
-    if min(coverage) >= LOWEST_COVERAGE:
+    rarest = f"the rarest by {min(found.smallest_bin):.1%} of the transitions"
+    numbers = f"at least {lowest:.0%} of {parts} are covered, {rarest}"
+    if lowest >= LOWEST_COVERAGE:
         return Finding(True, f"All kinds of actions were tried: {numbers}.")
-    worst = [place for place, share in enumerate(coverage) if share < LOWEST_COVERAGE]
+    worst = [place for place, share in enumerate(found.coverage) if share < LOWEST_COVERAGE]
     where = "" if discrete else f" (dimension(s) {worst})"
     advice = "The model guesses there; mix random actions into the collection"
     return Finding(False, f"not all kinds of actions were tried{where}: {numbers}. {advice}.")

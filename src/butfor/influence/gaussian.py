@@ -56,12 +56,14 @@ def _pairs(mean_f: Tensor, variance_f: Tensor, mean_g: Tensor, variance_g: Tenso
     over dimensions keeps the K x M plane innermost, which suits vector units.
     """
     shape = torch.broadcast_shapes(mean_f[..., :, None, 0].shape, mean_g[..., None, :, 0].shape)
-    divergence, overlap = mean_f.new_zeros(shape), mean_f.new_full(shape, mean_f.shape[-1] * math.log(2))
+    divergence = mean_f.new_zeros(shape)
+    overlap = mean_f.new_full(shape, mean_f.shape[-1] * math.log(2))
     for j in range(mean_f.shape[-1]):
         variance_b = variance_g[..., None, :, j]
         ratio = variance_f[..., :, None, j] / variance_b  # [..., K, M]
         squared = (mean_f[..., :, None, j] - mean_g[..., None, :, j]).square_().div_(variance_b)
-        log_ratio, plus = ratio.log(), ratio + 1
+        log_ratio = ratio.log()
+        plus = ratio + 1
         divergence += ratio.sub_(1).sub_(log_ratio).add_(squared)
         overlap.addcdiv_(squared, plus, value=-1)
         overlap += log_ratio.sub_(plus.log_())

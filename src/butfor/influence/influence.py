@@ -62,14 +62,13 @@ class Influence:
     >>> influence = Influence.fit(obs, action, next_obs, entities="cube=3:6")
     >>> influence.score(obs)["cube"]  # [N], in nats
 
-    Methods take numpy or torch arrays and return the same kind, one array per entity.
+    Methods take states `obs` [N, D] as numpy or torch arrays and return the same kind, one array per entity.
 
     Attributes:
         model: the fitted networks; its replicas are the members of an ensemble.
         units: how observations, actions and changes are scaled.
         law: the uniform distribution of the actions that are tried.
         entities: columns of the observation by name.
-        scoring: how CAI is estimated.
         calibration: what `decide` needs, by entity; empty before `calibrate`.
     """
 
@@ -128,12 +127,8 @@ class Influence:
             device: where the networks are fitted and scores are computed.
             progress: called after every validation.
 
-        Returns:
-            The fitted `Influence`.
-
         Raises:
             ValueError: the arrays do not fit together, are too few, or contain NaN or infinite values.
-            TypeError: an argument is of a type that cannot be used.
         """
         if members < 1:
             raise ValueError(f"members must be at least 1; got {members}.")
@@ -166,11 +161,7 @@ class Influence:
         return self._by_entity(self._scores(obs, generator, self.model.replicas)[0], obs)  # [1, N, J] -> [N, J]
 
     def spread(self, obs: Array) -> dict[str, Any]:
-        """Compute how far the members disagree.
-
-        Returns:
-            The standard deviation [N] of the members' scores, for each entity.
-        """
+        """Compute how far the members disagree: the standard deviation [N] of their scores, for each entity."""
         if self.model.replicas < 2:
             raise ValueError("`spread` needs at least 2 members; this model has 1. Fit with `members=5`.")
         return self._by_entity(self._scores(obs, None, 1).std(0), obs)
@@ -281,11 +272,7 @@ class Influence:
         return decided
 
     def p_values(self, obs: Array) -> dict[str, Any]:
-        """Compute how rare such a high score is among free states; needs `calibrate(free_obs=...)` first.
-
-        Returns:
-            Conformal p-values [N] for each entity.
-        """
+        """Compute conformal p-values [N] for each entity: how rare such a high score is among free states."""
         calibrated = self._calibrated()
         if any(calibration.p_values is not None for calibration in calibrated.values()):
             raise ValueError("p_values needs free states; call calibrate(free_obs=...).")

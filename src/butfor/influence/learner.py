@@ -90,13 +90,7 @@ class InfluenceLearner:
         return min(self.added, self.buffer_size)
 
     def add(self, obs: Array, action: Array, next_obs: Array) -> None:
-        """Add transitions; they replace the oldest ones when the buffer is full.
-
-        Args:
-            obs: states [N, D].
-            action: actions [N, A], or integers [N].
-            next_obs: the states that followed [N, D].
-        """
+        """Add obs [N, D], action [N, A] (or integers [N]), next_obs [N, D]; a full buffer drops the oldest."""
         obs, action, next_obs = check_transitions(obs, action, next_obs, fewest=1)
         check_table("obs", obs, self.obs_size)
         self.law.check("action", action)
@@ -120,14 +114,7 @@ class InfluenceLearner:
         return obs, action, next_obs
 
     def fit(self, batches: int) -> float:
-        """Train for one round on batches drawn with replacement.
-
-        Args:
-            batches: number of optimiser steps.
-
-        Returns:
-            The mean loss (equation 4).
-        """
+        """Train for one round of this many batches, drawn with replacement; return the mean loss (equation 4)."""
         if batches < 1:
             raise ValueError(f"batches must be at least 1; got {batches}.")
         transitions = check_transitions(*self.transitions())

@@ -86,12 +86,7 @@ class BayesianNetwork(nn.Module):
 
     offset: Tensor
 
-    def __init__(
-        self,
-        sizes: tuple[int, int, int],
-        config: VimeConfig,
-        generators: Sequence[torch.Generator],
-    ) -> None:
+    def __init__(self, sizes: tuple[int, int, int], config: VimeConfig, generators: Sequence[torch.Generator]) -> None:
         """Draw the initial means; `sizes` are those of an observation, an action and a target.
 
         Means of weights are N(0, 0.2^2), of biases 0; standard deviations are the prior's.
@@ -168,8 +163,10 @@ def information_gain(
     sigma = softplus(rho), H = diag(2 sigmoid(rho)^2 / sigma^2) for rho. With the NLL to first order, g' delta, the
     best step is delta = -H^-1 g; a share lambda of it gains 1/2 lambda^2 g' H^-1 g.
     """
-    config, groups = model.config, x.shape[1]
-    x, valid = x.flatten(0, 1), valid.flatten(0, 1)[:, None]  # [R * G, n, D + A], [R * G, 1, n, 1]
+    config = model.config
+    groups = x.shape[1]
+    x = x.flatten(0, 1)  # [R * G, n, D + A]
+    valid = valid.flatten(0, 1)[:, None]  # [R * G, 1, n, 1]
     wanted = (target - model.offset[:, None])[..., dims].flatten(0, 1)[:, None]  # [R * G, 1, n, d]
     before = torch.stack([model.mean, model.rho]).detach()[:, :, None]  # [2, R, 1, P]
     old = before[0], softplus(before[1])
@@ -184,7 +181,8 @@ def information_gain(
         new = before.repeat(1, 1, groups, 1).requires_grad_()  # [2, R, G, P]
         if config.method == "second_order":
             (gradient,) = torch.autograd.grad(surprise(new, noise[:, 0]), new)
-            slope, curve = gradient.square(), 2 * (before[1].sigmoid() / old[1]).square()
+            slope = gradient.square()
+            curve = 2 * (before[1].sigmoid() / old[1]).square()
             squared = slope[0] * old[1].square() + slope[1] / curve  # [R, G, P]
             return (0.5 * config.step_size**2 * squared.sum(-1)).clamp(0, config.largest)
         first, second = torch.zeros_like(new), torch.zeros_like(new)
@@ -206,11 +204,7 @@ def draw_noise(generators: Sequence[torch.Generator], *shape: int) -> Tensor:
 
 
 def train_block(
-    loss_of: Callable[..., Tensor],
-    optimizer: torch.optim.Optimizer,
-    inputs: Tensor,
-    target: Tensor,
-    noise: Tensor,
+    loss_of: Callable[..., Tensor], optimizer: torch.optim.Optimizer, inputs: Tensor, target: Tensor, noise: Tensor
 ) -> Tensor:
     """Take n optimiser steps on [R, n * B, ...] with weight noise [R, n, S, P]; return the summed loss [R]."""
     batches = (*(table.chunk(noise.shape[1], 1) for table in (inputs, target)), noise.unbind(1))
@@ -233,12 +227,14 @@ def gain_of_steps(
     Inputs are [R, W, T, D + A], targets [R, W, T, d]. No group spans two episodes; the last of each may be shorter.
     One generator gives all replicas the same noise; R generators give each replica its own.
     """
-    config, (replicas, episodes, steps) = model.config, valid.shape
+    config = model.config
+    replicas, episodes, steps = valid.shape
     updates = config.steps if config.method == "iterated" else 1
     noise = draw_noise(generators, updates, config.samples, model.size).expand(replicas, -1, -1, -1)
     x = model.normalized(inputs.flatten(1, 2)).reshape(inputs.shape)
     count = -(-steps // config.group)  # groups of an episode
-    padding, shape = (0, 0, 0, count * config.group - steps), (replicas, episodes * count, config.group)
+    padding = (0, 0, 0, count * config.group - steps)
+    shape = (replicas, episodes * count, config.group)
     x, target, counts = (
         pad(table, padding).reshape(*shape, table.shape[-1]) for table in (x, target, valid[..., None].to(x.dtype))
     )  # [R, G, n, ...]

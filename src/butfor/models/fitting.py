@@ -105,12 +105,7 @@ class Fitting:
     """
 
     def __init__(
-        self,
-        model: Fittable,
-        train: Table,
-        validation: Table,
-        config: FitConfig,
-        generators: Sequence[torch.Generator],
+        self, model: Fittable, train: Table, validation: Table, config: FitConfig, generators: Sequence[torch.Generator]
     ) -> None:
         self.model = model
         self.module: nn.Module = model  # type: ignore[assignment]

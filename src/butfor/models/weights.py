@@ -18,7 +18,7 @@ from butfor.spaces.actions import ActionLaw
 def save_weights(
     path: Path | str, kind: str, version: int, tensors: Mapping[str, Tensor], header: Mapping[str, Any]
 ) -> None:
-    """Write the tensors with a header that also says what `kind` of object they are, and the format's `version`."""
+    """Write the tensors with a header that contains the `kind` of object and the `version` of its format."""
     save_tensors(path, tensors, {"kind": kind, "format": version} | dict(header))
 
 
