@@ -164,7 +164,7 @@ def test_an_outcome_and_a_row_in_numbers() -> None:
     assert thresholds._outcome(called, label) == (1 / 4, 3 / 5, 4 / 10)
     assert thresholds._outcome(~label & False, label) == (0, 0, 0)  # nothing called: no false discovery
     results = [(0.1, 0.2, 0.3), (0.3, 0.4, 0.5), (0.2, 0.2, 0.3), (0.6, 0.4, 0.5)]  # two splits of two seeds
-    row = thresholds._row("free states", 0.05, results, 2)
+    row = thresholds._rows("free states", lambda rate: results, 2)[1]
     assert row == pytest.approx(
         {"method": "free states", "target": 0.05, "realised": 0.3, "realised_std": 0.15, "found": 0.3,
          "rejected": 0.4, "seeds": 2}

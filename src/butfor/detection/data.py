@@ -56,12 +56,7 @@ class ExperimentData:
         self.labels = env_facts(config.env).labels
 
     def episodes(self, name: str, count: int) -> Episodes:
-        """Load or collect episodes.
-
-        Args:
-            name: "train", "validation" or "test", or a policy in `POLICY_SEEDS`.
-            count: number of episodes.
-        """
+        """Load or collect episodes: "train", "validation" or "test", or those of a policy in `POLICY_SEEDS`."""
         path = self.folder / f"{name}.npz"
         if path.is_file():
             episodes = Episodes.load(path)
@@ -73,20 +68,19 @@ class ExperimentData:
                 )
         if name in POLICY_SEEDS:
             return self._collect(name, name.removesuffix("-train"), count, POLICY_SEEDS[name], 0, count)
-        random = count - count // 2
         seed = SPLITS.index(name)
+        scripted = self.config.data == "scripted"
+        half_random = scripted or (self.config.env in HALF_RANDOM and name == "test")
+        random = count - count // 2 if half_random else 0
         parts = []
-        if self.config.data == "scripted":
-            parts.append(self._collect(f"{name}-random", "random", random, 2 * seed, 0, count))
-            if count > random:
-                expert = self._collect(f"{name}-expert", "noisy-expert", count - random, 2 * seed + 1, random, count)
-                parts.append(expert)
-        elif self.config.env in HALF_RANDOM and name == "test":
-            parts.append(self._collect("test-random", "random", random, 2 * seed, 0, random))
-            if count > random:
-                parts.append(self._take_from_agent(name, count - random))
-        else:
-            parts.append(self._take_from_agent(name, count))
+        if random:
+            total = count if scripted else random
+            parts.append(self._collect(f"{name}-random", "random", random, 2 * seed, 0, total))
+        if count > random and scripted:
+            rest = count - random
+            parts.append(self._collect(f"{name}-expert", "noisy-expert", rest, 2 * seed + 1, random, count))
+        elif count > random:
+            parts.append(self._take_from_agent(name, count - random))
         episodes = concatenate(parts) if len(parts) > 1 else parts[0]
         sources = [part.metadata.get("config", part.metadata) for part in parts]
         episodes.metadata = {"env": self.config.env, "parts": sources}
@@ -176,11 +170,8 @@ def choose_evenly(length: int, count: int, generator: np.random.Generator) -> ND
 def fork_states(
     env_name: str, episodes: Episodes, count: int, progress: Progress
 ) -> tuple[NDArray[np.float32], NDArray[np.float64]]:
-    """Fork one state of each of `count` episodes, half of them influenced, with many uniform actions.
-
-    Returns:
-        The states [count, D] and the object's next positions [count, M, 3].
-    """
+    """One state of each of `count` episodes [count, D], half of them influenced, and the object's next position for
+    many uniform actions [count, M, 3]."""
     generator = np.random.default_rng(0)
     chosen = choose_states(episodes, count, generator)  # (episode, time)
     forker = env_facts(env_name).make_forker()

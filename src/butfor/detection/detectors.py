@@ -6,7 +6,7 @@ To add a detector, write a function of `(models, episodes)` and add a line to `D
 import copy
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Any, NamedTuple, TypeVar
+from typing import Any, TypeVar
 
 import numpy as np
 import torch
@@ -72,19 +72,13 @@ def moved(models: Models, episodes: Episodes) -> Scores:
     return scores
 
 
-class Detector(NamedTuple):
-    """A line of the table of detectors."""
-
-    title: str
-    score: Callable[[Models, Episodes], Scores]
-
-
-DETECTORS = {
-    "cai": Detector("CAI", cai),
-    "entropy": Detector("Entropy", conditional_entropy),
-    "attention": Detector("Attention", attention),
-    "contact": Detector("Contact", contact),
-    "moved": Detector("The object moved", moved),
+Detector = Callable[[Models, Episodes], Scores]
+DETECTORS: dict[str, tuple[str, Detector]] = {  # name -> title and function
+    "cai": ("CAI", cai),
+    "entropy": ("Entropy", conditional_entropy),
+    "attention": ("Attention", attention),
+    "contact": ("Contact", contact),
+    "moved": ("The object moved", moved),
 }
 
 

@@ -105,11 +105,19 @@ def run_detection(
         note_time()
 
     # Write the results; the summary comes last and marks the run as finished.
+    rows: list[dict[str, Any]] = []
+    tables: list[dict[str, Any]] = []
     for name, episodes in sets.items():
         _write_scores(folder, name, episodes, scores[name])
-    rows = _metrics_rows(sets, scores)
+        for label in _judged_labels(episodes):
+            found = {kind: evaluate_seeds(score, episodes, label) for kind, score in scores[name].items()}
+            tables.append(_table(config, name, label, episodes.label[label][episodes.valid], found))
+            for kind, seeds in found.items():
+                place = {"set": name, "label": label, "detector": kind}
+                rows += [place | {"seed": seed} | values for seed, values in enumerate(seeds)]
     write_metrics(folder, rows)
-    write_json(folder / "summary.json", _summary(config, sets, rows, known["test"]))
+    kinds = cai_by_kind(sets["test"], known["test"], config.env)
+    write_json(folder / "summary.json", _summary(config, tables, kinds))
     return folder
 
 
@@ -178,16 +186,7 @@ class Fits:
         target_noise: float = 0.0,
         members: int = 1,
     ) -> Influence:
-        """Fit an influence model with `members` replicas per seed.
-
-        Args:
-            name: names the checkpoint and the stage of the progress; unique within a run.
-            model: network settings, by default those of the config.
-            train: episodes to learn from, by default those of the experiment.
-            validation: episodes for early stopping, by default those of the experiment.
-            target_noise: standard deviation of Gaussian noise on the targets, in the units of the state.
-            members: replicas per seed.
-        """
+        """Fit an influence model; `name` names its checkpoint, and `target_noise` is in the units of the state."""
         model = model or self.config.model
         tables, units = self._tables(train or self.train, validation or self.validation, model, target_noise)
         generators = make_generators(range(self.config.seeds * members))
@@ -250,9 +249,8 @@ def _score(
     config: DetectionConfig, models: Models, sets: dict[str, Episodes], progress: Progress
 ) -> dict[str, dict[str, Scores]]:
     """Scores [S, N] of every set by every detector, and by CAI with every form of the KL if asked for."""
-    scorers: dict[str, Callable[[Episodes], Scores]] = {
-        name: partial(detector.score, models) for name, detector in DETECTORS.items()
-    }
+    scorers: dict[str, Callable[[Episodes], Scores]]
+    scorers = {name: partial(detector, models) for name, (_, detector) in DETECTORS.items()}
     for form in KL_FORMS if config.compare_forms else ():
         other = with_scoring(models.influence, replace(config.scoring, form=form))
         scorers[f"cai_{form}"] = partial(score_cai, other)
@@ -297,26 +295,8 @@ def _write_scores(folder: Path, name: str, episodes: Episodes, scores: dict[str,
         np.savez_compressed(file, allow_pickle=False, **columns)
 
 
-def _metrics_rows(sets: dict[str, Episodes], scores: dict[str, dict[str, Scores]]) -> list[dict[str, Any]]:
-    """One row for each set, label, detector and seed."""
-    return [
-        {"set": name, "label": label, "detector": kind, "seed": seed, **values}
-        for name, episodes in sets.items()
-        for label in _judged_labels(episodes)
-        for kind, found in scores[name].items()
-        for seed, values in enumerate(evaluate_seeds(found, episodes, label))
-    ]
-
-
-def _summary(
-    config: DetectionConfig, sets: dict[str, Episodes], rows: list[dict[str, Any]], cai: Scores
-) -> dict[str, Any]:
-    """The tables that the command line and the report show."""
-    main, *others = (
-        _table(config, name, label, episodes.label[label][episodes.valid], rows)
-        for name, episodes in sets.items()
-        for label in _judged_labels(episodes)
-    )
+def _summary(config: DetectionConfig, tables: list[dict[str, Any]], kinds: list[dict[str, Any]]) -> dict[str, Any]:
+    """What the command line and the report show: the main table, the others, and notes."""
     changed = ", ".join(f"{name} {value}" for name, value in differences(config) if name != "compare_forms")
     if config.data == "agents":
         source = (
@@ -329,28 +309,31 @@ def _summary(
             "Half of the episodes are random and half come from a scripted policy. The paper collected its data with "
             "learned agents, so compare methods with it, not numbers."
         )
+    main, *others = [
+        table | {"detectors": [row for row in table["detectors"] if row["name"] in DETECTORS]} for table in tables
+    ]
     return {
         "schema": 1,
         "env": config.env,
-        **{name: main[name] for name in ("label", "states", "positive_share")},
-        "detectors": [row for row in main["detectors"] if row["name"] in DETECTORS],
-        "forms": [row for row in main["detectors"] if row["name"] not in DETECTORS],
-        "others": [
-            other | {"detectors": [row for row in other["detectors"] if row["name"] in DETECTORS]} for other in others
-        ],
-        "episodes": cai_by_kind(sets["test"], cai, config.env),
+        **{name: main[name] for name in ("label", "states", "positive_share", "detectors")},
+        "forms": [row for row in tables[0]["detectors"] if row["name"] not in DETECTORS],
+        "others": others,
+        "episodes": kinds,
         "notes": [source, *([f"Settings that differ from the defaults: {changed}."] if changed else [])],
     }
 
 
-def _table(config: DetectionConfig, name: str, label: str, truth: Any, rows: list[dict[str, Any]]) -> dict[str, Any]:
+def _table(
+    config: DetectionConfig, name: str, label: str, truth: Any, found: dict[str, list[dict[str, float]]]
+) -> dict[str, Any]:
     """All detectors on one set against one label, with the paper's numbers where it has any."""
-    by_detector: dict[str, list[dict[str, Any]]] = {}
-    for row in rows:
-        if (row["set"], row["label"]) == (name, label):
-            by_detector.setdefault(row["detector"], []).append(row)
     paper = PAPER[config.env] if name == "test" and label == PAPER_LABEL[config.env] else {}
     shares = PAPER_SHARES.get(config.env, {}) if label == "heuristic" else {}
+    rows = []
+    for kind, seeds in found.items():
+        title = DETECTORS[kind][0] if kind in DETECTORS else kind.removeprefix("cai_")
+        row = {"name": kind, "title": title, "seeds": len(seeds)}
+        rows.append(row | summarize(seeds) | {"paper": paper.get(kind)})
     return {
         "set": name,
         "label": label,
@@ -358,14 +341,5 @@ def _table(config: DetectionConfig, name: str, label: str, truth: Any, rows: lis
         "states": len(truth),
         "positive_share": float(truth.mean()),
         "paper_share": shares.get(name),
-        "detectors": [
-            {
-                "name": kind,
-                "title": DETECTORS[kind].title if kind in DETECTORS else kind.removeprefix("cai_"),
-                "seeds": len(part),
-                **summarize(part),
-                "paper": paper.get(kind),
-            }
-            for kind, part in by_detector.items()
-        ],
+        "detectors": rows,
     }

@@ -13,20 +13,11 @@ import numpy as np
 from scipy.special import logsumexp
 from scipy.stats import spearmanr
 
-from butfor.detection import detectors
+from butfor.detection import detectors, thresholds
 from butfor.detection.data import ExperimentData
 from butfor.detection.detectors import env_facts, with_absolute_velocity, with_scoring
 from butfor.detection.settings import PAPER_SHARES, DetectionConfig
-from butfor.detection.thresholds import (
-    RATES,
-    SPLITS,
-    Array,
-    decide_by_free_states,
-    decide_by_other_agent,
-    decide_by_random_actions,
-    evaluate_seeds,
-    summarize,
-)
+from butfor.detection.thresholds import Array, evaluate_seeds, summarize
 from butfor.influence.gaussian import KL_FORMS, KLForm
 from butfor.influence.influence import Influence
 from butfor.influence.scoring import ScoreConfig
@@ -129,18 +120,15 @@ def study_helps(experiment: Experiment) -> list[dict[str, Any]]:
     fit = experiment.fit
     paper = experiment.config.model
     free = replace(paper, spectral_norm_hidden=False, spectral_norm_variance=False)
-    learned = len(experiment.train)
-    random = experiment.data.episodes("random-train", learned + len(experiment.validation))
-    random_parts = {
-        "train": random.take(np.arange(learned)),
-        "validation": random.take(np.arange(learned, len(random))),
-    }
+    size = len(experiment.train)
+    random = experiment.data.episodes("random-train", size + len(experiment.validation))
+    parts = {"train": random.take(np.arange(size)), "validation": random.take(np.arange(size, len(random)))}
     variants: dict[str, Callable[[], Influence]] = {
         "As in the table": lambda: experiment.influence,
         "beta-NLL, 0.5": lambda: fit("CAI with beta-NLL", model=replace(paper, beta=0.5)),
         "No spectral norm": lambda: fit("CAI without spectral norm", model=free),
         "beta-NLL, no spectral norm": lambda: fit("CAI with neither", model=replace(free, beta=0.5)),
-        "Trained on random episodes": lambda: fit("CAI on random episodes", **random_parts),
+        "Trained on random episodes": lambda: fit("CAI on random episodes", **parts),
     }
     rows = []
     for title, make in variants.items():
@@ -153,25 +141,16 @@ def study_ensembles(experiment: Experiment) -> list[dict[str, Any]]:
     """One network and an ensemble of five for each seed, with uniform and with extreme actions."""
     shares = PAPER_SHARES.get(experiment.config.env, {})
     ensemble = experiment.fit("CAI by five networks", members=MEMBERS)
-    return evaluate_networks("One network", experiment.influence, 1, experiment.sets, shares) + evaluate_networks(
-        "Five networks", ensemble, MEMBERS, experiment.sets, shares
-    )
+    rows = evaluate_networks("One network", experiment.influence, 1, experiment.sets, shares)
+    return rows + evaluate_networks("Five networks", ensemble, MEMBERS, experiment.sets, shares)
 
 
 def evaluate_networks(
     title: str, influence: Influence, members: int, sets: Mapping[str, Episodes], shares: Mapping[str, float]
 ) -> list[dict[str, Any]]:
-    """Evaluate ensembles of `members` consecutive replicas on every set and label.
+    """Evaluate ensembles of `members` consecutive replicas: a row for each set, label and way of choosing actions.
 
-    Args:
-        title: name of the variant in the rows.
-        influence: model whose replicas are used.
-        members: replicas that predict together.
-        sets: labelled episodes by name.
-        shares: sets that are also evaluated as if this share of their states were influenced.
-
-    Returns:
-        One row for each set, label and way of choosing actions.
+    Sets in `shares` are also evaluated as if this share of their states were influenced.
     """
     rows = []
     for (addition, extreme), (name, episodes) in product(EXTREME.items(), sets.items()):
@@ -225,19 +204,10 @@ def study_reference(experiment: Experiment) -> list[dict[str, Any]]:
 
 
 def reference_cai(outcomes: Array, noise: float, samples: int, generator: np.random.Generator) -> Array:
-    """True CAI of states whose next states are known for many actions and observed with Gaussian noise.
+    """True CAI in nats [n] of states with known next states of M actions [n, M, d], observed with Gaussian noise.
 
     The mean over actions k of log N(y; x_k, noise^2) - log mean_j N(y; x_j, noise^2), with y drawn around x_k. It is
     the reference for a model that was trained on targets with the same noise.
-
-    Args:
-        outcomes: next states of M actions [n, M, d].
-        noise: standard deviation.
-        samples: draws of y for each action.
-        generator: source of the draws.
-
-    Returns:
-        CAI in nats [n].
     """
     total = np.zeros(len(outcomes))
     for _ in range(samples):
@@ -261,18 +231,18 @@ def study_decisions(experiment: Experiment) -> dict[str, Any]:
         scores = experiment.scores.get(name)
         if scores is None:
             scores = detectors.score_cai(experiment.influence, episodes)
-        found = decide_by_free_states(scores, episodes, by_episode=True)
-        found += decide_by_free_states(scores, episodes, by_episode=False)
+        found = thresholds.decide_by_free_states(scores, episodes, by_episode=True)
+        found += thresholds.decide_by_free_states(scores, episodes, by_episode=False)
         if name == "test" and "exact" in validation.label:
             other_scores = detectors.score_cai(experiment.influence, validation)
-            found += decide_by_other_agent(other_scores, validation, scores, episodes)
+            found += thresholds.decide_by_other_agent(other_scores, validation, scores, episodes)
         # On slide the noisy expert's actions are random depending on the state, which does not calibrate.
         drawn = episodes.sampled[episodes.valid]
         if drawn.all() or (experiment.config.env != "slide" and drawn.mean() > LEAST_RANDOM):
-            found += decide_by_random_actions(experiment.influence, scores, episodes)
+            found += thresholds.decide_by_random_actions(experiment.influence, scores, episodes)
         rows += [row | {"set": name} for row in found]
     experiment.progress("decisions", len(sets), len(sets), "done")
-    return {"targets": list(RATES), "splits": SPLITS, "rows": rows}
+    return {"targets": list(thresholds.RATES), "splits": thresholds.SPLITS, "rows": rows}
 
 
 STUDIES: dict[str, Callable[[Experiment], Any]] = {

@@ -5,7 +5,7 @@ that a promised share of false discoveries is kept, from states or actions that 
 to decide about.
 """
 
-from collections.abc import Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from typing import Any
 
 import numpy as np
@@ -13,17 +13,12 @@ from numpy.typing import NDArray
 from sklearn.metrics import average_precision_score, precision_recall_curve, roc_auc_score
 
 from butfor.detection.detectors import OBJECT, only_seed
-from butfor.influence.decisions import (
-    Calibration,
-    conformal_p_values,
-    false_discovery_curve,
-    reject,
-    threshold_for,
-)
+from butfor.influence import decisions
 from butfor.influence.influence import Influence
 from butfor.rollouts.episodes import Episodes
 
 Array = NDArray[Any]
+Outcome = tuple[float, float, float]
 METRICS = ("auc", "ap", "f1")
 RATES = (0.01, 0.05, 0.10)  # promised shares of false discoveries
 SPLITS = 20  # random splits of the episodes into those to calibrate with and those to decide about
@@ -72,27 +67,21 @@ def summarize(rows: Sequence[dict[str, Any]]) -> dict[str, dict[str, float]]:
 def decide_by_free_states(scores: Array, episodes: Episodes, by_episode: bool) -> list[dict[str, Any]]:
     """Decide about half of the episodes by conformal p-values from the free states of the other half.
 
-    Args:
-        scores: CAI of the real steps [S, N].
-        episodes: the labelled episodes of these steps.
-        by_episode: count the free states of one episode as one, since they are alike.
-
-    Returns:
-        One row for each of `RATES`.
+    CAI of the real steps [S, N] is given. `by_episode` counts the free states of one episode as one, since they are
+    alike. Returns one row for each of `RATES`, as all `decide_by_...` functions do.
     """
     label = episodes.label["exact"][episodes.valid]
     episode = episodes.valid.nonzero()[0]
-    rows = []
-    for rate in RATES:
-        results = []
+
+    def decide(rate: float) -> Iterator[Outcome]:
         for calibrating in _halves(episodes):
             free = calibrating & ~label
-            rest = ~calibrating
             groups = episode[free] if by_episode else np.arange(free.sum())
             for score in scores:
-                results.append(_outcome(_call_influenced(score[free], groups, score[rest], rate), label[rest]))
-        rows.append(_row("free states by episode" if by_episode else "free states", rate, results, len(scores)))
-    return rows
+                called = _call_influenced(score[free], groups, score[~calibrating], rate)
+                yield _outcome(called, label[~calibrating])
+
+    return _rows("free states by episode" if by_episode else "free states", decide, len(scores))
 
 
 def decide_by_other_agent(
@@ -102,13 +91,12 @@ def decide_by_other_agent(
     label = episodes.label["exact"][episodes.valid]
     free = ~other.label["exact"][other.valid]
     groups = other.valid.nonzero()[0][free]
-    rows = []
-    for rate in RATES:
-        pairs = zip(other_scores[:, free], scores, strict=True)
-        called = [_call_influenced(known, groups, score, rate) for known, score in pairs]
-        results = [_outcome(one, label) for one in called]
-        rows.append(_row("free states of the validation set", rate, results, len(scores)))
-    return rows
+
+    def decide(rate: float) -> Iterator[Outcome]:
+        for known, score in zip(other_scores[:, free], scores, strict=True):
+            yield _outcome(_call_influenced(known, groups, score, rate), label)
+
+    return _rows("free states of the validation set", decide, len(scores))
 
 
 def decide_by_random_actions(influence: Influence, scores: Array, episodes: Episodes) -> list[dict[str, Any]]:
@@ -119,24 +107,24 @@ def decide_by_random_actions(influence: Influence, scores: Array, episodes: Epis
     transitions = [part[drawn] for part in episodes.transitions()]
     p_values = np.zeros(scores.shape)
     for seed in range(len(scores)):
-        found = only_seed(influence, seed).calibrate(transitions=transitions).calibration[OBJECT].p_values
-        assert found is not None
-        p_values[seed, drawn] = found
+        p_values[seed, drawn] = (
+            only_seed(influence, seed).calibrate(transitions=transitions).calibration[OBJECT].p_values
+        )
     is_drawn = np.isin(np.arange(len(label)), drawn)
-    rows = []
-    for rate in RATES:
-        results = []
+
+    def decide(rate: float) -> Iterator[Outcome]:
         for calibrating in _halves(episodes):
             known = calibrating & is_drawn
             rest = ~calibrating
             for score, ranks in zip(scores, p_values, strict=True):
                 threshold = None
                 if known.any():
-                    threshold = threshold_for(*false_discovery_curve(score[known], ranks[known]), rate)
+                    curve = decisions.false_discovery_curve(score[known], ranks[known])
+                    threshold = decisions.threshold_for(*curve, rate)
                 called = np.zeros(rest.sum(), dtype=bool) if threshold is None else score[rest] >= threshold
-                results.append(_outcome(called, label[rest]))
-        rows.append(_row("random actions", rate, results, len(scores)))
-    return rows
+                yield _outcome(called, label[rest])
+
+    return _rows("random actions", decide, len(scores))
 
 
 def _halves(episodes: Episodes) -> list[Array]:
@@ -148,12 +136,12 @@ def _halves(episodes: Episodes) -> list[Array]:
 
 def _call_influenced(free: Array, groups: Array, scores: Array, rate: float) -> Array | None:
     """Which states [N] have significant conformal p-values; None if too few free states are known to keep the rate."""
-    if not len(free) or Calibration(free, None, groups).smallest > rate:
+    if not len(free) or decisions.Calibration(free, None, groups).smallest > rate:
         return None
-    return reject(conformal_p_values(free, scores, groups), rate)
+    return decisions.reject(decisions.conformal_p_values(free, scores, groups), rate)
 
 
-def _outcome(called: Array | None, label: Array) -> tuple[float, float, float]:
+def _outcome(called: Array | None, label: Array) -> Outcome:
     """Share of the called that are free, of the influenced that were called, and of all called; NaN for None."""
     if called is None:
         return np.nan, np.nan, np.nan
@@ -162,16 +150,14 @@ def _outcome(called: Array | None, label: Array) -> tuple[float, float, float]:
     return wrong, found, float(called.mean())
 
 
-def _row(method: str, rate: float, results: list[tuple[float, float, float]], seeds: int) -> dict[str, Any]:
-    """Means over splits and seeds; `realised` is None where the rate cannot be promised."""
-    table = np.array(results).reshape(-1, seeds, 3)
-    realised, found, called = table.mean((0, 1)).tolist() if not np.isnan(table).any() else (None, 0.0, 0.0)
-    return {
-        "method": method,
-        "target": rate,
-        "realised": realised,
-        "realised_std": 0.0 if realised is None else float(table[..., 0].mean(0).std()),
-        "found": found,
-        "rejected": called,
-        "seeds": seeds,
-    }
+def _rows(method: str, decide: Callable[[float], Iterable[Outcome]], seeds: int) -> list[dict[str, Any]]:
+    """A row for each of `RATES`: means over splits and seeds; `realised` is None if the rate cannot be promised."""
+    rows = []
+    for rate in RATES:
+        table = np.array(list(decide(rate))).reshape(-1, seeds, 3)
+        promised = not np.isnan(table).any()
+        realised, found, called = table.mean((0, 1)).tolist() if promised else (None, 0.0, 0.0)
+        spread = float(table[..., 0].mean(0).std()) if promised else 0.0
+        row = {"method": method, "target": rate, "realised": realised, "realised_std": spread}
+        rows.append(row | {"found": found, "rejected": called, "seeds": seeds})
+    return rows
