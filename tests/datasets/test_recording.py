@@ -150,7 +150,7 @@ NAN = np.where(np.arange(8).reshape(4, 2) == 5, np.nan, 0.0)
         ({"observation": np.zeros((3, 2)), "next_observation": np.zeros((3, 3))}, r"\[3, 3\]; expected \[3, 2\]"),
         ({"observation": np.array(["a", "b", "c", "d"])}, "observation .*<U1"),
         ({"observation": {"a": STATES, "b": (STATES,)}}, "'b' .*tuple"),
-        ({"observation": {"a": STATES, "b": np.zeros((5, 1))}}, r"a \[4, 2\], b \[5, 1\]"),
+        ({"observation": {"a": STATES, "b": np.zeros((5, 1))}}, r"observation .*4.*5"),
         ({"observation": {"a": STATES}, "ignore": ["b"]}, "ignore .*b, .* a"),
         ({"observation": {"a": STATES}, "ignore": ["a"]}, "ignore"),
         ({"observation": np.zeros((1, 2)), "action": np.zeros((0, 1))}, "no steps"),

@@ -31,7 +31,7 @@ def test_moved_is_the_distance_of_each_real_step() -> None:
     assert score.tolist() == [[5, 0, 1, 1]]  # (3, 4), nothing, 1 up; 1 down
 
 
-def test_contact_is_the_worlds_flag_of_each_real_step() -> None:
+def test_contact_is_the_environments_flag_of_each_real_step() -> None:
     flags = np.array([[True, False, True], [False, True, True]])
     score = contact(NO_MODELS, episodes(contact=flags))
     assert score.dtype == np.float32

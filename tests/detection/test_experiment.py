@@ -292,7 +292,7 @@ def test_other_settings_are_refused_and_nothing_is_touched(finished: Path) -> No
     assert results(finished) == before
 
 
-def test_overwrite_starts_anew(finished: Path, tmp_path: Path) -> None:
+def test_overwrite_replaces_the_run(finished: Path, tmp_path: Path) -> None:
     folder = tmp_path / "run"
     shutil.copytree(finished, folder)
     (folder / "report.html").write_text("old")
@@ -441,7 +441,7 @@ def damage_shape(path: Path) -> None:
 
 
 @pytest.mark.parametrize("damage", [damage_empty, damage_cut, damage_text, damage_foreign, damage_shape])
-def test_a_damaged_checkpoint_is_named_or_made_anew(
+def test_a_damaged_checkpoint_is_named_or_written_again(
     finished: Path, cut_off: Path, damage: Callable[[Path], None]
 ) -> None:
     damage(cut_off / "checkpoint" / "cai.pt")

@@ -90,7 +90,7 @@ def test_fetch_labels_added_afterwards_are_those_of_collecting(tmp_path: Path) -
     assert not labelled.label["exact"][~valid].any()
 
 
-def test_episodes_that_cannot_be_played_again_are_refused(tmp_path: Path) -> None:
+def test_episodes_that_cannot_be_replayed_are_refused(tmp_path: Path) -> None:
     episodes = collect_file(CollectConfig("slide", episodes=3), tmp_path / "a.npz")
     forgotten = episodes.take(np.arange(3))
     forgotten.reset_seed = None

@@ -109,7 +109,7 @@ def test_the_given_episodes_and_everything_but_the_states_stay(make: Callable[[]
 
 
 def test_what_follows_from_other_columns_follows_from_their_noisy_values() -> None:
-    """The relative position is the difference of the positions seen; the velocity is noisy in the world's frame."""
+    """The relative position is the difference of the positions seen; the velocity is noisy in the world frame."""
     episodes = fetch_like(3000, 2)
     deviation = state_deviation(episodes, env_of(episodes))
     noisy = add_noise(episodes, env_of(episodes), 0.2, deviation, np.random.default_rng(1)).observation.astype(
@@ -311,7 +311,7 @@ def gated(effects: tuple[float, ...], replicas: int = 1) -> Influence:
 
 
 def gated_episodes(effects: tuple[float, ...], count: int, steps: int = 1, seed: int = 0) -> Episodes:
-    """Transitions of that world with uniform actions, groups drawn anew in each state."""
+    """Transitions of that environment with uniform actions, with new groups in each state."""
     generator = np.random.default_rng(seed)
     group = generator.integers(0, len(effects), (count, steps + 1))
     action = generator.uniform(-1, 1, (count, steps, 1))
@@ -352,7 +352,7 @@ def variational_cai(effect: float) -> float:
     return float(-np.log(pairs.mean(1)).mean())
 
 
-def test_the_stubs_model_predicts_its_world() -> None:
+def test_the_stubs_model_predicts_its_environment() -> None:
     influence = gated((0.0, 0.01, 0.05))
     obs = np.concatenate([np.eye(3), np.full((3, 1), 0.7)], 1).astype(np.float32)
     actions = torch.tensor([[-1.0], [0.5]]).expand(1, 3, 2, 1)
@@ -366,7 +366,7 @@ EFFECTS = (0.0, 0.002, 0.004, 0.008, 0.016)
 
 
 def reference_rows(influence: Influence, outcome_of: Callable[[Array], Array] = lambda outcome: outcome) -> list[Any]:
-    """The reference study on 60 states of the stub's world, 12 of each effect."""
+    """The reference study on 60 states of the stub's environment, 12 of each effect."""
     group = np.repeat(np.arange(len(EFFECTS)), 12)
     obs = np.concatenate([np.eye(len(EFFECTS))[group], np.zeros((len(group), 1))], 1).astype(np.float32)
     actions = np.random.default_rng(5).uniform(-1, 1, (len(group), 128))
@@ -425,7 +425,7 @@ def test_a_model_that_sees_no_influence_has_no_rank_correlation() -> None:
             assert row["rank_correlation"] == 0
 
 
-def test_random_actions_calibrate_decisions_about_a_world_that_the_model_knows() -> None:
+def test_random_actions_calibrate_decisions_in_an_environment_that_the_model_knows() -> None:
     effects = (0.0, 0.0, 0.05)
     episodes = gated_episodes(effects, 1500)
     case = make_experiment(gated(effects, replicas=2), episodes, validation=unlabelled(episodes))

@@ -30,12 +30,7 @@ HDF5_ROOM = 8192  # bytes that HDF5 needs for an array besides its numbers
 
 
 def read_data(source: Path | str, ignore: Sequence[str] = ()) -> Recording:
-    """Read an .npz file or a local Minari dataset.
-
-    Args:
-        source: an .npz file, or the id or folder of a Minari dataset.
-        ignore: paths of parts of the observation to leave out.
-    """
+    """Read an .npz file, or a local Minari dataset by its id or folder, without the parts in `ignore`."""
     path = Path(source)
     if path.suffix == ".npz":
         return read_npz(path, ignore)
@@ -100,12 +95,7 @@ def _stored_space(own: Episodes, path: Path | str) -> Box | None:
 
 
 def read_minari(source: Any, ignore: Sequence[str] = ()) -> Recording:
-    """Read a local Minari dataset; nothing is downloaded.
-
-    Args:
-        source: its id, its folder, or a `minari.MinariDataset`.
-        ignore: paths of parts of the observation to leave out.
-    """
+    """Read a local Minari dataset, given as its id, its folder or a `MinariDataset`, without the parts in `ignore`."""
     dataset = source if hasattr(source, "iterate_episodes") else open_minari(source)
     return join_episodes(_episodes(dataset), dataset.action_space, ignore, f"Minari dataset {dataset.id}")
 
@@ -215,10 +205,10 @@ def check_outputs(
             raise ValueError(f"{path} is part of the input data; choose another path.")
         if not to_npz and target.resolve() in around and path != inner_page:
             raise ValueError(f"{path} lies inside the new dataset; choose another path.")
-        if path.exists() and not overwrite:
-            raise FileExistsError(f"{path} already exists; choose another name or replace it with --overwrite.")
         if path.is_dir():
             raise FileExistsError(f"{path} is a folder; give the name of a file.")
+        if path.exists() and not overwrite:
+            raise FileExistsError(f"{path} already exists; choose another name or replace it with --overwrite.")
     if len({path.resolve() for path in files}) < len(files):
         raise ValueError(f"Scores, report and model need different files; got {', '.join(map(str, files))}.")
     for path in [*files, target.parent]:
@@ -234,10 +224,9 @@ def check_new_minari(source: Path | str, new: str, entities: Iterable[str], over
     target = minari_root() / new
     if target.resolve() == Path(dataset.spec.data_path).parent.resolve():
         raise ValueError(f"{new} is the input dataset; choose another id for the copy with scores.")
-    if target.exists() and not overwrite:
-        raise FileExistsError(f"The dataset {new} already exists; choose another id or replace it with --overwrite.")
-    if target.exists() and not _is_dataset(target):
-        raise FileExistsError(f"{target} is not a Minari dataset and is not overwritten; choose another id.")
+    if target.exists() and not (overwrite and _is_dataset(target)):
+        advice = "replace it with --overwrite" if _is_dataset(target) else "remove it: it is not a Minari dataset"
+        raise FileExistsError(f"{target} already exists; choose another id or {advice}.")
     if dataset.storage.FORMAT != "hdf5":
         kind = dataset.storage.FORMAT
         raise ValueError(f"{dataset.id} is stored as {kind}, to which no scores can be added; use --out FILE.npz.")

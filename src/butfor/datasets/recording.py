@@ -28,11 +28,7 @@ DISCRETE = (
 
 @dataclass(frozen=True)
 class Recording:
-    """E episodes in sequence with N steps in total; each has one state more than steps, so there are S = N + E states.
-
-    Raises:
-        ValueError: a state or an action is NaN, infinite or too large for float32.
-    """
+    """E episodes in sequence with N steps in total; each has one state more than steps: S = N + E states."""
 
     observation: Table  # [S, D]
     action: Table  # [N, A], or integers [N] of discrete actions
@@ -132,21 +128,19 @@ def read_arrays(
         action: [N, A], integers [N] of discrete actions, padded [E, T, A], or a list of episodes.
         next_observation: same shape as `observation`; an episode also ends where it differs from the next row.
         terminals: whether the episode ends with this step [N] or [E, T].
-        timeouts: the same as `terminals`, for episodes cut off by a time limit.
+        timeouts: the same for episodes cut off by a time limit.
         length: number of rows of each episode [E].
         action_space: a Box, a Dict of Boxes, or a Discrete.
         sampled: whether the action was drawn from a known distribution with full support [N] or [E, T].
         ignore: paths of parts of the observation to leave out.
         source: name of the data in messages.
 
-    Returns:
-        The recording.
-
     Raises:
         ValueError: the arrays do not fit together, or contain images, NaN or infinite values.
         TypeError: the arrays do not contain numbers, or the action space is of another kind.
     """
-    if isinstance(observation, list | tuple) and len(observation) and _is_episode(observation[0]):
+    first = observation[0] if isinstance(observation, list | tuple) and len(observation) else None
+    if isinstance(first, Mapping) or np.ndim(first) >= 2:  # an episode, not a row
         if any(one is not None for one in (next_observation, terminals, timeouts, length, sampled)):
             raise ValueError("A list of episodes already shows where they end; leave the other arrays out.")
         if len(observation) != len(action):
@@ -157,8 +151,6 @@ def read_arrays(
     flags = terminals if terminals is not None else timeouts
     lead = 2 if _is_padded(observation, action, flags, steps, next_observation) else 1
     acts = _read_actions(action, lead)
-    if acts.ndim < lead:
-        raise ValueError("action is a single number; expected one row per step.")
     given = {"terminals": terminals, "timeouts": timeouts, "sampled": sampled}
     marks = {name: _read_flags(name, flag, acts.shape[:lead]) for name, flag in given.items() if flag is not None}
     drawn = marks.pop("sampled", None)
@@ -234,9 +226,9 @@ def flatten_arrays(
         columns[path] = array.reshape(*array.shape[:lead], int(np.prod(shape)))
     if not columns:
         raise ValueError(f"The {what} has no part left; ignore fewer.")
-    if len({array.shape[:lead] for array in columns.values()}) > 1:
-        shapes = ", ".join(f"{path} {list(array.shape)}" for path, array in columns.items())
-        raise ValueError(f"The parts of the {what} differ in their number of rows: {shapes}.")
+    rows = {path: array.shape[:lead] for path, array in columns.items()}
+    if len(set(rows.values())) > 1:
+        raise ValueError(f"The parts of the {what} differ in their number of rows: {rows}.")
     dtype = np.result_type(np.float32, *columns.values())
     table = np.concatenate([array.astype(dtype, copy=False) for array in columns.values()], -1)
     return table, {path: array.shape[-1] for path, array in columns.items()}
@@ -252,7 +244,11 @@ def _named_parts(tree: Any, path: str = "") -> Iterable[tuple[str, Any]]:
 
 
 def _read_actions(action: Any, lead: int) -> Table:
-    return flatten_arrays(action, lead, what="action")[0] if isinstance(action, Mapping) else np.asarray(action)
+    if isinstance(action, Mapping):
+        return flatten_arrays(action, lead, what="action")[0]
+    if np.ndim(action) < lead:
+        raise ValueError(f"action is {action!r}; expected one row per step.")
+    return np.asarray(action)
 
 
 def _readable_space(space: gymnasium.Space[Any] | None) -> spaces.Discrete | spaces.Box | None:
@@ -288,11 +284,6 @@ def _fit_actions(
         return columns, None
     bounded = bool((space.high - space.low < LARGEST).all())  # some environments use the largest float for no bound
     return columns.astype(np.float64 if whole else columns.dtype, copy=False), space if bounded else None
-
-
-def _is_episode(one: Any) -> bool:
-    """Whether an item of a list is an episode of observations, not a row."""
-    return isinstance(one, Mapping) or np.ndim(one) >= 2
 
 
 def _is_padded(observation: Any, action: Any, ended: Any, length: Lengths | None, nexts: Any) -> bool:

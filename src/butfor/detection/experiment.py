@@ -309,15 +309,15 @@ def _summary(config: DetectionConfig, tables: list[dict[str, Any]], kinds: list[
             "Half of the episodes are random and half come from a scripted policy. The paper collected its data with "
             "learned agents, so compare methods with it, not numbers."
         )
-    main, *others = [
-        table | {"detectors": [row for row in table["detectors"] if row["name"] in DETECTORS]} for table in tables
-    ]
+    forms = [row for row in tables[0]["detectors"] if row["name"] not in DETECTORS]
+    for table in tables:
+        table["detectors"] = [row for row in table["detectors"] if row["name"] in DETECTORS]
     return {
         "schema": 1,
         "env": config.env,
-        **{name: main[name] for name in ("label", "states", "positive_share", "detectors")},
-        "forms": [row for row in tables[0]["detectors"] if row["name"] not in DETECTORS],
-        "others": others,
+        **{name: tables[0][name] for name in ("label", "states", "positive_share", "detectors")},
+        "forms": forms,
+        "others": tables[1:],
         "episodes": kinds,
         "notes": [source, *([f"Settings that differ from the defaults: {changed}."] if changed else [])],
     }

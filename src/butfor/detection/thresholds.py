@@ -107,9 +107,8 @@ def decide_by_random_actions(influence: Influence, scores: Array, episodes: Epis
     transitions = [part[drawn] for part in episodes.transitions()]
     p_values = np.zeros(scores.shape)
     for seed in range(len(scores)):
-        p_values[seed, drawn] = (
-            only_seed(influence, seed).calibrate(transitions=transitions).calibration[OBJECT].p_values
-        )
+        calibrated = only_seed(influence, seed).calibrate(transitions=transitions)
+        p_values[seed, drawn] = calibrated.calibration[OBJECT].p_values
     is_drawn = np.isin(np.arange(len(label)), drawn)
 
     def decide(rate: float) -> Iterator[Outcome]:
