@@ -139,7 +139,7 @@ def read_arrays(
         ValueError: the arrays do not fit together, or contain images, NaN or infinite values.
         TypeError: the arrays do not contain numbers, or the action space is of another kind.
     """
-    first = observation[0] if isinstance(observation, list | tuple) and len(observation) else None
+    first: Any = observation[0] if isinstance(observation, list | tuple) and len(observation) else 0
     if isinstance(first, Mapping) or np.ndim(first) >= 2:  # an episode, not a row
         if any(one is not None for one in (next_observation, terminals, timeouts, length, sampled)):
             raise ValueError("A list of episodes already shows where they end; leave the other arrays out.")
