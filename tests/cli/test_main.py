@@ -95,7 +95,7 @@ def test_a_table_that_nobody_reads_ends_in_silence(tiny_run: Path, tmp_path: Pat
     assert "Broken" not in err
 
 
-def test_a_mistake_is_told_also_where_nobody_reads_the_output(butfor_command: Butfor, tmp_path: Path) -> None:
+def test_an_error_is_reported_also_with_a_closed_pipe(butfor_command: Butfor, tmp_path: Path) -> None:
     butfor_command("collect", "slide", "--labels", "exact,contact", "--episodes", "5", "--out", "s.npz")
     (tmp_path / "s.html").mkdir()
     code, err = unread("labels", str(tmp_path / "s.npz"))
@@ -179,7 +179,7 @@ def test_errors_of_the_library_itself_are_not_hidden(butfor_command: Butfor, mon
         ("study run heatmaps --root", "/proc/x"),
     ],
 )
-def test_a_place_that_cannot_be_written_is_told_before_the_work(
+def test_a_place_that_cannot_be_written_is_refused_before_the_work(
     butfor_command: Butfor, monkeypatch: pytest.MonkeyPatch, tmp_path: Path, command: str, path: str
 ) -> None:
     monkeypatch.setattr("butfor.detection.collect.collect", None)

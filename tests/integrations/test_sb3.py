@@ -1,4 +1,4 @@
-"""Influence in Stable-Baselines3: priorities and bonus by value, and SB3 as it was where influence says nothing."""
+"""Influence in Stable-Baselines3: priorities and bonus by value, and SB3 as it was where influence has no effect."""
 
 import copy
 import importlib
@@ -74,7 +74,7 @@ def make_slide() -> gymnasium.Env[Any, Any]:
     return RescaleAction(gymnasium.make("butfor/Slide-v0", max_episode_steps=15), np.float32(-2), np.float32(6))
 
 
-def worlds(count: int = 1) -> VecEnv:
+def make_envs(count: int = 1) -> VecEnv:
     return DummyVecEnv([make_slide] * count)
 
 
@@ -86,7 +86,7 @@ def agent(kind: Any = SAC, env: Any = None, buffer: dict[str, Any] | None = None
         | settings
     )
     kwargs.setdefault("replay_buffer_kwargs", HAND | (buffer or {}))
-    return kind("MultiInputPolicy", worlds() if env is None else env, **kwargs)
+    return kind("MultiInputPolicy", make_envs() if env is None else env, **kwargs)
 
 
 def quick_callback(**settings: Any) -> InfluenceCallback:
@@ -96,7 +96,7 @@ def quick_callback(**settings: Any) -> InfluenceCallback:
 
 def make_buffer(kind: Any, size: int = 40, count: int = 1, **settings: Any) -> Any:
     """A buffer without an agent, of `size` rows for each of `count` envs."""
-    env = worlds(count)
+    env = make_envs(count)
     buffer = kind(size * count, env.observation_space, env.action_space, env, n_envs=count, device="cpu", **settings)
     if kind is InfluenceReplayBuffer:
         buffer.attached = True
@@ -219,7 +219,7 @@ def test_the_bonus_reaches_real_and_relabelled_samples(ceiling: float | None, no
     buffer = make_buffer(InfluenceReplayBuffer, size=60, **HAND, bonus=0.5, ceiling=ceiling)
     fill(buffer, [20, 20])
     score(buffer, lambda number: number / 10)  # 0 to 3.9: some above the cap of 2, some below
-    env = VecNormalize(worlds(), norm_obs=False, clip_reward=3.0) if normalised else None
+    env = VecNormalize(make_envs(), norm_obs=False, clip_reward=3.0) if normalised else None
     if env is not None:
         env.ret_rms.var = np.array(4.0)
     with warnings.catch_warnings():
@@ -238,7 +238,7 @@ def test_the_bonus_reaches_real_and_relabelled_samples(ceiling: float | None, no
     np.testing.assert_allclose(reward, total, atol=1e-6)
 
 
-def test_a_ceiling_below_the_worlds_own_rewards_is_pointed_out_and_lowers_none() -> None:
+def test_a_ceiling_below_the_environments_rewards_is_warned_of_and_lowers_none() -> None:
     buffer = make_buffer(InfluenceReplayBuffer, **HAND)
     fill(buffer, [10])
     buffer.rewards[:] = 1
@@ -265,12 +265,12 @@ def test_infos_are_copied_for_the_reward_of_relabelled_samples(monkeypatch: pyte
 
 
 @pytest.mark.parametrize("normalised", [False, True])
-def test_the_model_sees_the_world_in_its_own_units(normalised: bool) -> None:
-    """What it learns from obeys the world's physics.
+def test_the_model_sees_the_environments_own_units(normalised: bool) -> None:
+    """What it learns from obeys the environment's physics.
 
     SB3 stores the last observation of a normalised episode as it was after clipping, so that step is left out.
     """
-    env = VecNormalize(worlds(2), clip_obs=1.0) if normalised else worlds(2)
+    env = VecNormalize(make_envs(2), clip_obs=1.0) if normalised else make_envs(2)
     callback = quick_callback()
     agent(env=env, learning_starts=40).learn(120, callback=callback)
     assert callback._learner is not None
@@ -284,7 +284,7 @@ def test_the_model_sees_the_world_in_its_own_units(normalised: bool) -> None:
 
 def test_scores_are_those_of_the_states_and_new_episodes_get_them_as_they_come(monkeypatch: pytest.MonkeyPatch) -> None:
     """The score of a step is that of the state in which it was taken; each state is scored once between rounds."""
-    model, callback, asked = agent(env=worlds(2)), quick_callback(every=8), []
+    model, callback, asked = agent(env=make_envs(2)), quick_callback(every=8), []
     model.learn(120, callback=callback)  # 8 episodes, so one round
     assert callback.influence is not None
 
@@ -346,11 +346,11 @@ def test_rounds_come_when_they_are_due_and_go_on_from_the_weights_before(
 
 
 @pytest.mark.parametrize("kind", [ActiveDDPG, ActiveTD3, ActiveSAC, ActiveTQC])
-def test_every_agent_learns_from_several_normalised_worlds_again_and_again(kind: Any, tmp_path: Path) -> None:
+def test_every_agent_learns_from_several_normalised_environments_again_and_again(kind: Any, tmp_path: Path) -> None:
     """Also when the ring wraps, after saving and loading, with one callback or another."""
     callback = quick_callback()
     model = agent(
-        kind, VecNormalize(worlds(2)), action_noise=NormalActionNoise(np.zeros(1), np.full(1, 0.2)), buffer_size=200
+        kind, VecNormalize(make_envs(2)), action_noise=NormalActionNoise(np.zeros(1), np.full(1, 0.2)), buffer_size=200
     )
     model.learn(150, callback=callback)
     model.learn(150, callback=callback, reset_num_timesteps=False)
@@ -366,7 +366,7 @@ def test_every_agent_learns_from_several_normalised_worlds_again_and_again(kind:
     with zipfile.ZipFile(tmp_path / "agent.zip") as file:
         held = json.loads(file.read("data"))
     assert not {"influence", "_exploration_random", "replay_buffer"} & set(held)
-    again = kind.load(tmp_path / "agent", env=VecNormalize(worlds(2)))
+    again = kind.load(tmp_path / "agent", env=VecNormalize(make_envs(2)))
     again.load_replay_buffer(tmp_path / "buffer", truncate_last_traj=False)
     assert again.replay_buffer.influence is None
     np.testing.assert_array_equal(again.replay_buffer.scores, buffer.scores)
@@ -379,7 +379,7 @@ def test_every_agent_learns_from_several_normalised_worlds_again_and_again(kind:
     assert all(torch.isfinite(value).all() for value in again.policy.parameters())
 
 
-def test_worlds_in_processes() -> None:
+def test_environments_in_processes() -> None:
     env = SubprocVecEnv([make_slide] * 2, start_method="fork")
     try:
         model, callback = agent(ActiveSAC, env), quick_callback()
@@ -405,7 +405,7 @@ def test_a_trajectory_that_is_cut_off_is_scored(tmp_path: Path) -> None:
 
 
 def play_actions(model: Any, steps: int, monkeypatch: pytest.MonkeyPatch) -> tuple[Any, Any]:
-    """Actions for the world and for the buffer, where higher actions are more influential."""
+    """Actions for the environment and for the buffer, where higher actions are more influential."""
     monkeypatch.setattr(model.replay_buffer.influence, "action_scores", lambda obs, actions: {"hand": actions[..., 0]})
     pairs = [model._sample_action(model.learning_starts, model.action_noise, 2) for _ in range(steps)]
     actions, stored = (np.concatenate(part)[:, 0] for part in zip(*pairs, strict=True))
@@ -416,7 +416,7 @@ def play_actions(model: Any, steps: int, monkeypatch: pytest.MonkeyPatch) -> tup
 @pytest.fixture
 def explorer() -> Any:
     """A deterministic agent with a model, and what its policy does in the present states."""
-    model = agent(ActiveTD3, worlds(2))
+    model = agent(ActiveTD3, make_envs(2))
     model.learn(150, callback=quick_callback())
     return model, model.predict(model._last_obs)[0][:, 0]
 
@@ -448,8 +448,8 @@ def test_without_share_and_before_learning_starts_actions_are_sb3s_own(
     np.testing.assert_allclose(first, [model.action_space.sample()[0] for _ in range(40)], atol=1e-6)
 
 
-def test_normalised_worlds_are_explored_by_their_original_observations(monkeypatch: pytest.MonkeyPatch) -> None:
-    model, seen = agent(ActiveSAC, VecNormalize(worlds(2))), []
+def test_normalised_environments_are_explored_by_their_original_observations(monkeypatch: pytest.MonkeyPatch) -> None:
+    model, seen = agent(ActiveSAC, VecNormalize(make_envs(2))), []
     model.learn(150, callback=quick_callback())
     monkeypatch.setattr(ActiveSAC, "exploration", ExploreConfig(epsilon=1.0))
 
@@ -464,7 +464,7 @@ def test_normalised_worlds_are_explored_by_their_original_observations(monkeypat
 
 
 def test_a_few_episodes_of_fetch() -> None:
-    """gymnasium-robotics' own world, as its users make it."""
+    """gymnasium-robotics' own environment, as its users make it."""
     import gymnasium_robotics
 
     gymnasium.register_envs(gymnasium_robotics)
@@ -570,7 +570,7 @@ def test_the_entity_is_given_as_columns_or_text(entities: Any, columns: list[int
 
 
 def test_mistakes_are_answered_with_a_sentence() -> None:
-    box, env = spaces.Box(-1, 1, (3,), np.float32), worlds()
+    box, env = spaces.Box(-1, 1, (3,), np.float32), make_envs()
     goal, actions = env.observation_space, env.action_space
     image = spaces.Dict({**goal.spaces, "observation": spaces.Box(0, 255, (8, 8, 3), np.uint8)})  # type: ignore[attr-defined]
     with pytest.raises(ValueError, match="achieved_goal"):
@@ -608,7 +608,7 @@ def test_mistakes_are_answered_with_a_sentence() -> None:
         InfluenceCallback(batches=0)
 
 
-def test_without_stable_baselines3_it_says_how_to_get_it(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_without_stable_baselines3_the_error_names_the_extra(monkeypatch: pytest.MonkeyPatch) -> None:
     for name in [name for name in sys.modules if name.split(".")[0] == "stable_baselines3"]:
         monkeypatch.delitem(sys.modules, name)
     monkeypatch.setitem(sys.modules, "stable_baselines3", None)
@@ -621,7 +621,7 @@ def test_a_model_from_elsewhere_is_used_if_it_fits() -> None:
     """One that is not trained stays as it is; members, other columns and other actions are refused."""
     random = np.random.default_rng(0)
     obs, action = random.normal(size=(200, 4)), random.uniform(-2, 6, (200, 1))
-    space = worlds().action_space
+    space = make_envs().action_space
     fast: Any = {"action_space": space, "model": SMALL, "validation": 0.5, "fitting": FitConfig(max_epochs=1)}
     fitted = Influence.fit(obs, action, obs + action, {"other": [2], "hand": [0]}, **fast)
     before = fitted.model.mean_head.weight.clone()
@@ -636,7 +636,7 @@ def test_a_model_from_elsewhere_is_used_if_it_fits() -> None:
     with pytest.raises(ValueError, match=r"4 columns and the entity \[1\]"):
         agent(buffer={"entities": "hand=1"}).learn(10, callback=quick_callback(influence=fitted))
     narrow = Influence.fit(obs, action, obs + action, {"hand": [0]}, **fast | {"action_space": None})
-    agent().learn(30, callback=quick_callback(influence=narrow))  # the box around the data is within the world's
+    agent().learn(30, callback=quick_callback(influence=narrow))  # the box around the data is within the environment's
     wide = Influence.fit(obs, 2 * action, obs + action, {"hand": [0]}, **fast | {"action_space": None})
     with pytest.raises(ValueError, match=r"\[-2\] to \[6\]"):
         agent().learn(10, callback=quick_callback(influence=wide))
@@ -671,7 +671,7 @@ THRESHOLD = 0.12  # chance gives 0.03 (tests/test_learning.py), with a deviation
 def test_slide_is_learned_with_influence_and_without(capsys: pytest.CaptureFixture[str]) -> None:
     """And the influence that was learned along knows where the puck can be hit: AUC against the exact labels.
 
-    Which of the two learns faster is printed, not asserted: two seeds of an easy world do not tell.
+    Which of the two learns faster is printed, not asserted: two seeds of an easy environment cannot decide it.
     """
     runs = {arm: [load_example().main(influence=arm, seed=seed) for seed in range(2)] for arm in (True, False)}
     success = {arm: float(np.mean([share for share, _ in found])) for arm, found in runs.items()}

@@ -62,15 +62,15 @@ class Touch(gymnasium.Env[Any, Any]):
 
 
 class Count(gymnasium.Env[Any, Any]):
-    """Observations say which world, episode and step they are of: [world, episode, time]; odd worlds end earlier."""
+    """Observations are [index of the environment, episode, time]; odd environments end earlier."""
 
-    def __init__(self, world: int = 0) -> None:
+    def __init__(self, index: int = 0) -> None:
         self.observation_space: Any = spaces.Box(0, 1000, (3,), np.float32)
         self.action_space: Any = spaces.Box(-1, 1, (1,), np.float32)
-        self.world, self.episode, self.time = world, -1, 0
+        self.index, self.episode, self.time = index, -1, 0
 
     def _observe(self) -> Any:
-        return np.array([self.world, self.episode, self.time], dtype=np.float32)
+        return np.array([self.index, self.episode, self.time], dtype=np.float32)
 
     def reset(self, *, seed: int | None = None, options: dict[str, Any] | None = None) -> tuple[Any, dict[str, Any]]:
         self.episode, self.time = self.episode + 1, 0
@@ -78,11 +78,11 @@ class Count(gymnasium.Env[Any, Any]):
 
     def step(self, action: Any) -> tuple[Any, float, bool, bool, dict[str, Any]]:
         self.time += 1
-        return self._observe(), 1.0, self.time == 3 + self.world % 2, False, {}
+        return self._observe(), 1.0, self.time == 3 + self.index % 2, False, {}
 
 
 def counters() -> list[Any]:
-    return [functools.partial(Count, world) for world in range(3)]
+    return [functools.partial(Count, index) for index in range(3)]
 
 
 @functools.cache
@@ -156,7 +156,7 @@ def test_the_bonus_follows_its_formula(bonus_from: str, limit: str) -> None:
     assert len(set(np.round(totals, 12))) == 11  # ten below the limit, ten at it
 
 
-def test_a_goal_world_shows_its_observation_alone() -> None:
+def test_a_goal_env_shows_its_observation_alone() -> None:
     """As `butfor train` saves it; one fitted on all parts flattened is recognised by its size."""
     random = np.random.default_rng(0)
     obs, action = random.uniform(-1, 1, (300, 6)), random.uniform(-1, 1, (300, 1))
@@ -237,14 +237,14 @@ def test_every_mode_of_resetting_scores_and_learns_from_real_steps_alone(mode: A
     assert learning.steps.learner is not None
     assert learning.steps.learner.stored == steps
     before, action, after = (part.numpy() for part in learning.steps.learner.transitions())
-    np.testing.assert_array_equal(after[:, :2], before[:, :2])  # of one world and one episode
+    np.testing.assert_array_equal(after[:, :2], before[:, :2])  # of one environment and one episode
     np.testing.assert_array_equal(after[:, 2], before[:, 2] + 1)
     assert len(np.unique(before, axis=0)) == steps
     assert after[:, 2].max() == 4  # the last steps are among them
     assert len(np.unique(action)) > 10
 
 
-def test_a_world_that_resets_itself_is_no_different() -> None:
+def test_an_environment_that_resets_itself_is_no_different() -> None:
     env = InfluenceWrapper(Autoreset(Count()), entities={"clock": [2]}, bonus=0.2)
     env.reset()
     infos = [env.step(np.zeros(1, dtype=np.float32))[-1] for _ in range(9)]
@@ -255,19 +255,19 @@ def test_a_world_that_resets_itself_is_no_different() -> None:
     np.testing.assert_array_equal(after, before + np.array([0, 0, 1]))
 
 
-def test_a_vector_of_wrapped_worlds_says_the_same_as_a_wrapped_vector() -> None:
+def test_a_vector_of_wrapped_environments_reports_the_same_as_a_wrapped_vector() -> None:
     influence = fitted(names=("cube", "lamp"), scoring=SOBOL)
     wrapped = VectorInfluenceWrapper(SyncVectorEnv(counters()), influence, bonus=0.2)
     makers = [functools.partial(InfluenceWrapper, make(), influence, bonus=0.2) for make in counters()]
-    worlds = SyncVectorEnv(makers)
+    separate = SyncVectorEnv(makers)
     listed = DictInfoToList(VectorInfluenceWrapper(SyncVectorEnv(counters()), influence))
-    for env in (wrapped, worlds, listed):
+    for env in (wrapped, separate, listed):
         env.reset(seed=0)
     resets = 0
     for _ in range(10):
         actions = np.zeros((3, 1), dtype=np.float32)
         _, reward, _, _, info = wrapped.step(actions)
-        _, other_reward, _, _, other = worlds.step(actions)
+        _, other_reward, _, _, other = separate.step(actions)
         one_by_one: Any = listed.step(actions)[-1]
         np.testing.assert_allclose(reward, other_reward, rtol=1e-5)
         assert info.keys() == other.keys()
@@ -278,10 +278,10 @@ def test_a_vector_of_wrapped_worlds_says_the_same_as_a_wrapped_vector() -> None:
             np.testing.assert_array_equal(info[name], other[name])
         assert [one["cai"]["cube"] for one in one_by_one if "cai" in one] == info["cai"]["cube"][info["_cai"]].tolist()
         resets += (~info["_cai"]).sum()
-    assert resets == 6  # two in each world: 3 + 1 + 3 + 1 steps, or 4 + 1 + 4 + 1
+    assert resets == 6  # two in each environment: 3 + 1 + 3 + 1 steps, or 4 + 1 + 4 + 1
 
 
-def test_what_makes_a_wrapped_world_can_be_pickled(tmp_path: Path) -> None:
+def test_what_makes_a_wrapped_environment_can_be_pickled(tmp_path: Path) -> None:
     """As AsyncVectorEnv does where processes are spawned; with the Influence in it, or its path."""
     fitted().save(tmp_path / "cai.safetensors")
     for influence in (fitted(), tmp_path / "cai.safetensors"):
@@ -290,7 +290,7 @@ def test_what_makes_a_wrapped_world_can_be_pickled(tmp_path: Path) -> None:
         assert play(again(), 3)[-1][-1] == play(make(), 3)[-1][-1]
 
 
-def test_worlds_in_processes_of_their_own() -> None:
+def test_environments_in_their_own_processes() -> None:
     """Observations lie in memory that the next step overwrites."""
     influence = fitted(scoring=SOBOL)
     makers = [functools.partial(InfluenceWrapper, make(), influence) for make in counters()]
@@ -332,13 +332,13 @@ def test_a_forked_process_does_not_wait_for_threads_that_it_does_not_have() -> N
 
 
 @pytest.mark.parametrize("mode", list(AutoresetMode))
-def test_a_world_that_is_a_vector_of_its_own(mode: AutoresetMode) -> None:
+def test_an_environment_that_is_itself_a_vector(mode: AutoresetMode) -> None:
     """Dictionaries, final_obs in a dictionary, and statistics around it that count the bonus."""
-    worlds = gymnasium.make_vec(
+    envs = gymnasium.make_vec(
         "butfor/Slide-v0", 2, gymnasium.VectorizeMode.VECTOR_ENTRY_POINT, autoreset_mode=mode, max_episode_steps=4
     )
-    space: Any = worlds.single_action_space
-    wrapped = VectorInfluenceWrapper(worlds, entities=["object=observation:2"], bonus=0.2, learn_every=10_000)
+    space: Any = envs.single_action_space
+    wrapped = VectorInfluenceWrapper(envs, entities=["object=observation:2"], bonus=0.2, learn_every=10_000)
     env = VectorRecordEpisodeStatistics(wrapped)
     env.reset(seed=0)
     for time in range(4):
@@ -378,7 +378,7 @@ def test_gymnasium_finds_nothing_to_complain_of() -> None:
         assert isinstance(again, InfluenceWrapper)
         assert play(again, 5)[-1][-1]["cai"] == found[-1][-1]["cai"]
         assert found[-1][-1]["episode"]["r"] == pytest.approx(sum(reward for _, _, reward, _ in found))
-        # Gymnasium advises to check the innermost world, and does not know that any number may be an observation
+        # Gymnasium advises to check the innermost environment, and does not know that any number may be an observation
         allowed = ("different from the unwrapped version", "infinity", "recommend", "render")
         assert not [str(one.message) for one in caught if not any(word in str(one.message) for word in allowed)]
     finally:
@@ -412,7 +412,7 @@ def test_learning_as_it_goes_finds_where_the_action_matters(tmp_path: Path) -> N
         assert info["_cai"].all()
         assert (reward == -1).all()
     late = [info for *_, info in steps[150:]]
-    # all worlds end at once, and with SAME_STEP Gymnasium has an episode's last info in final_info
+    # all environments end at once, and with SAME_STEP Gymnasium has an episode's last info in final_info
     touching = np.stack([(info if "touching" in info else info["final_info"])["touching"] for info in late])
     cube, lamp = (np.stack([info["cai"][name] for info in late]) for name in ("cube", "lamp"))
     assert roc_auc_score(touching.flatten(), cube.flatten()) > 0.95
@@ -449,7 +449,7 @@ def test_rounds_come_when_they_are_due(monkeypatch: pytest.MonkeyPatch) -> None:
     assert rounds == [(100, 7), (140, 7), (180, 7)]
 
 
-def test_one_world_learns_with_discrete_actions() -> None:
+def test_one_environment_learns_with_discrete_actions() -> None:
     settings = LEARNING | {"entities": {"cube": [1]}, "learn_every": 150, "batches": 5}
     env = InfluenceWrapper(TimeLimit(Touch(discrete=True), 10), **settings)
     with pytest.raises(ValueError, match="150"):
@@ -491,19 +491,20 @@ def test_one_world_learns_with_discrete_actions() -> None:
 )
 def test_mistakes_are_named(given: dict[str, Any], error: type[Exception], sentence: str) -> None:
     settings = dict(given)
-    world = settings.pop("env", "touch")
+    name = settings.pop("env", "touch")
     pairs = Touch()
     pairs.observation_space = spaces.Tuple([spaces.Discrete(2), spaces.Discrete(3)])
-    worlds: dict[str, Any] = {"touch": Touch(), "discrete": Touch(discrete=True), "nested": Nested(), "tuple": pairs}
-    worlds["clipped"], worlds["rescaled"] = ClipAction(Touch()), RescaleAction(Touch(), np.float32(0), np.float32(1))
-    env = worlds[world] if world in worlds else gymnasium.make("butfor/Slide-v0")
+    envs: dict[str, Any] = {"touch": Touch(), "discrete": Touch(discrete=True), "nested": Nested(), "tuple": pairs}
+    envs["clipped"] = ClipAction(Touch())
+    envs["rescaled"] = RescaleAction(Touch(), np.float32(0), np.float32(1))
+    env = envs[name] if name in envs else gymnasium.make("butfor/Slide-v0")
     if settings.get("influence") is True:
         settings["influence"] = fitted()
     with pytest.raises(error, match=sentence):
         InfluenceWrapper(env, **settings)
 
 
-def test_bounds_within_the_worlds_are_no_mistake() -> None:
-    """Those of the data that an Influence was fitted on without an action space, or the world's after rounding."""
+def test_bounds_within_the_environments_are_accepted() -> None:
+    """The bounds of the data, if fitted without an action space, or the environment's after rounding."""
     InfluenceWrapper(RescaleAction(Touch(), np.float32(-1.2), np.float32(1.1)), fitted())
     InfluenceWrapper(RescaleAction(Touch(), np.float32(-1 + 1e-7), np.float32(1)), fitted())

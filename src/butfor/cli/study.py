@@ -1,10 +1,10 @@
 """`butfor study`: the paper's experiments by name, on this machine or on a Ray cluster."""
 
 import dataclasses
-from collections.abc import Callable
+import inspect
 from contextlib import suppress
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Literal
+from typing import TYPE_CHECKING, Annotated, Any, Literal
 
 import tyro
 
@@ -24,14 +24,7 @@ Records = Annotated[
     ),
 ]
 Number = Annotated[int | None, tyro.conf.arg(metavar="N", help_behavior_hint="(default: the study's)")]
-Size = Annotated[
-    Literal["paper", "small"], tyro.conf.arg(help="paper, or small: minutes on two cores, too short to learn anything")
-]
 Root = Annotated[Path, tyro.conf.arg(help="folder of all runs, and of reports/")]
-Overlap = Annotated[
-    tuple[Literal["acting", "updates", "model"], ...],
-    tyro.conf.arg(metavar="{acting,updates,model}", help_behavior_hint="(default: none)"),
-]
 
 
 def study(arguments: list[str]) -> None:
@@ -39,16 +32,9 @@ def study(arguments: list[str]) -> None:
 
     A study is a set of runs, each in a folder named after its settings; studies share runs.
     """
-    commands: dict[str, Callable[..., None]] = {
-        "list": list_studies,
-        "run": run,
-        "status": status,
-        "films": films,
-        "report": report,
-    }
-    tyro.extras.subcommand_cli_from_dict(
-        commands, prog="butfor study", description=study.__doc__, args=arguments or ["--help"]
-    )
+    commands: dict[str, Any] = {"list": list_studies, "run": run, "status": status, "films": films, "report": report}
+    text = inspect.getdoc(study)
+    tyro.extras.subcommand_cli_from_dict(commands, prog="butfor study", description=text, args=arguments or ["--help"])
 
 
 @dataclasses.dataclass(frozen=True)
@@ -57,7 +43,8 @@ class Selection:
 
     names: Annotated[tuple[str, ...], tyro.conf.Positional, tyro.conf.arg(metavar="NAME", help_behavior_hint="")] = ()
     """studies; `butfor study list` lists them"""
-    size: Size = "paper"
+    size: Literal["paper", "small"] = "paper"
+    """small: minutes on two cores, too short to learn anything"""
     root: Root = Path("studies")
     arms: Annotated[tuple[str, ...], tyro.conf.arg(metavar="LABEL", help_behavior_hint="(default: all)")] = ()
     """labels of single runs of the studies, as status shows them"""
@@ -69,7 +56,7 @@ class Selection:
     """environments that a seed plays in at once"""
     evaluate_every: Number = None
     """episodes between evaluations"""
-    overlap: Overlap = ()
+    overlap: tuple[Literal["acting", "updates", "model"], ...] = ()
     """parts of training that run at the same time"""
 
     def studies(self) -> "list[Study]":
@@ -177,10 +164,9 @@ def run(
     states = selection.print_states(studies)
     others = {state.folder for state in states if state.worker}
     begun = {state.folder for state in states if state.state == "begun"} - others
-    if others:
-        print(f"{_runs(len(others))} left to another process.")
-    if begun:
-        print(f"{_runs(len(begun))} not finished.")
+    for folders, what in ((others, "left to another process"), (begun, "not finished")):
+        if folders:
+            print(f"{_runs(len(folders))} {what}.")
     try:
         problems += _write_pages(root, records)
     except ImportError as error:  # a machine that only computes may lack what draws
@@ -198,8 +184,9 @@ def status(selection: Selected) -> None:
     if broken:
         raise ValueError(f"{_runs(len(broken))} not readable; see above what to do.")
     finished = all(state.state == "finished" for state in states)
-    again = f"butfor study run {' '.join(selection.names)} with the same options"
-    print_next(f"butfor study report --root {selection.root}" if finished else again)
+    print_next(
+        f"butfor study report --root {selection.root}" if finished else "butfor study run, with the same options"
+    )
 
 
 def films(names: Records = (), /, root: Root = Path("studies")) -> None:
@@ -311,12 +298,10 @@ def _print_replaced(study: "Study", root: Path, size: str) -> None:
         ]
         if replaced:
             again = record["command"] or "the command that was used for them"
-            print(
-                f"{path} lists runs with other settings: {', '.join(replaced)}. They stay in {root} but are no longer "
-                f"on the page. To show them again: {again} (finished runs are skipped). To keep both pages, use "
-                "another --root.",
-                flush=True,
+            left = (
+                f"{path} lists runs with other settings: {', '.join(replaced)}. They leave the page but stay in {root}."
             )
+            print(f"{left} To show them again: {again} (or use another --root for the new ones).", flush=True)
 
 
 def _draw_heatmaps(study: "Study", root: Path) -> list[str]:

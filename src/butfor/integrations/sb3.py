@@ -75,10 +75,6 @@ class InfluenceReplayBuffer(HerReplayBuffer):
         """Create an empty buffer; SB3 passes the first four arguments.
 
         Args:
-            buffer_size: steps to keep
-            observation_space: a Dict with observation, achieved_goal and desired_goal
-            action_space: a Box, or Discrete
-            env: the environments
             entities: the one entity whose influence counts: "cube=observation:3:6" or {"cube": [3, 4, 5]}
             priority: draw episodes by 1 / rank of their summed score, and their steps uniformly
             bonus: this much of min(score, cap) is added to the reward
@@ -306,12 +302,8 @@ class InfluenceCallback(BaseCallback):
             batches: batches per round
             first_batches: batches of the first round; None: five times `batches`
             influence: a model to start from, or its file
-            network: the network
-            fitting: batch size, learning rate and betas
-            scoring: how CAI is estimated
-            rescore: newest steps that are scored again after a round; None: all. New episodes are scored at the end of
-                their rollout
-            verbose: as in SB3
+            network, fitting, scoring: the network, how it is trained, and how CAI is estimated
+            rescore: newest steps that are scored again after a round; None: all
         """
         super().__init__(verbose)
         amount, unit = every if isinstance(every, tuple) else (every, "episode")

@@ -264,13 +264,7 @@ class VectorInfluenceWrapper(_WithInfluence, VectorWrapper):
         influence: Influence | Path | str | None = None,
         **settings: Unpack[Settings],
     ) -> None:
-        """Wrap a vector of environments.
-
-        Args:
-            env: the environments
-            influence: a fitted `Influence` or its file; None to train one online, on `entities`
-            **settings: see `Settings`
-        """
+        """Wrap a vector of environments; arguments as for `InfluenceWrapper`."""
         super().__init__(env)
         self.steps = StepInfluence(env.single_observation_space, env.single_action_space, influence, settings)
         self.autoreset = AutoresetMode((env.metadata or {}).get("autoreset_mode", AutoresetMode.NEXT_STEP))
