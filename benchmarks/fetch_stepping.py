@@ -20,7 +20,7 @@ from mujoco.batch import Batch
 from benchmarks._timing import medians
 from butfor.envs import fix_gymnasium_robotics
 from butfor.envs.fetch import FetchVectorEnv
-from butfor.envs.fetch_model import SUBSTEPS
+from butfor.envs.fetch_physics import SUBSTEPS
 
 CORES = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
 RUNS = 5

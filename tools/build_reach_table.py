@@ -14,8 +14,7 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from butfor.envs.fetch_model import ROBOT_JOINTS, SUBSTEPS, Batch, assets, mujoco, settle
-from butfor.envs.fetch_physics import ACTION_SCALE
+from butfor.envs.fetch_physics import ACTION_SCALE, ROBOT_JOINTS, SUBSTEPS, Batch, assets, mujoco, settle
 from butfor.runs.files import atomic_write
 
 Floats = npt.NDArray[np.float64]

@@ -43,16 +43,16 @@ def test_rows_equal_gymnasium_robotics_reach(monkeypatch: pytest.MonkeyPatch) ->
     """The paper's procedure step by step in FetchReach-v4, resetting for each action, for near and far targets."""
     gymnasium.register_envs(gymnasium_robotics)
     fix_gymnasium_robotics()
-    world: Any = gymnasium.make("FetchReach-v4").unwrapped
+    env: Any = gymnasium.make("FetchReach-v4").unwrapped
     targets = np.array([[1.3, 0.7, 0.5], [0.6, 0.1, 0.1], [1.55, 1.4, 1.0]])
 
     def settle(target: Floats) -> Floats:
-        world.reset(seed=0)
-        world._utils.set_mocap_pos(world.model, world.data, "robot0:mocap", target)
-        world._utils.set_mocap_quat(world.model, world.data, "robot0:mocap", np.array([1.0, 0.0, 1.0, 0.0]))
+        env.reset(seed=0)
+        env._utils.set_mocap_pos(env.model, env.data, "robot0:mocap", target)
+        env._utils.set_mocap_quat(env.model, env.data, "robot0:mocap", np.array([1.0, 0.0, 1.0, 0.0]))
         for _ in range(15):
-            world._mujoco_step(None)
-        return np.array(world._utils.get_site_xpos(world.model, world.data, "robot0:grip"))
+            env._mujoco_step(None)
+        return np.array(env._utils.get_site_xpos(env.model, env.data, "robot0:grip"))
 
     monkeypatch.setattr(build_reach_table, "CHUNK", 2)  # the last chunk is shorter
     start, movement = build_table(targets, threads=2)
@@ -63,7 +63,7 @@ def test_rows_equal_gymnasium_robotics_reach(monkeypatch: pytest.MonkeyPatch) ->
             settle(target)
             action = np.zeros(4, dtype=np.float32)
             action[axis] = sign
-            ways.append(np.abs(world.step(action)[0]["observation"][:3] - start[row]))
+            ways.append(np.abs(env.step(action)[0]["observation"][:3] - start[row]))
         assert np.abs(np.max(ways, axis=0) - movement[row]).max() <= 1e-12
 
 

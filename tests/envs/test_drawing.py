@@ -25,18 +25,18 @@ def red_ring(frame: npt.NDArray[np.uint8]) -> npt.NDArray[np.float64]:
 
 @both_tasks
 def test_pictures_show_the_goal_and_change_nothing(task: str) -> None:
-    """Chosen worlds of a batch, and a single world; drawing leaves the states alone."""
+    """Chosen environments of a batch, and a single environment; drawing leaves the states alone."""
     try:
         drawing.open_context(8, 8).free()
     except RuntimeError as error:
         pytest.skip(str(error))
-    worlds = FetchVectorEnv(task, 3, render_mode="rgb_array", width=240, height=200)
-    worlds.reset(seed=0)
-    states = worlds.save_state()
-    states[0, worlds.layout.desired_goal] = [1.3, 0.75, 0.55]  # what the camera looks at
-    states[2, worlds.layout.desired_goal] = [1.3, 0.75, 0.85]  # and above it
-    worlds.restore_state(None, states)
-    frames = worlds.render([0, 2])
+    envs = FetchVectorEnv(task, 3, render_mode="rgb_array", width=240, height=200)
+    envs.reset(seed=0)
+    states = envs.save_state()
+    states[0, envs.layout.desired_goal] = [1.3, 0.75, 0.55]  # what the camera looks at
+    states[2, envs.layout.desired_goal] = [1.3, 0.75, 0.85]  # and above it
+    envs.restore_state(None, states)
+    frames = envs.render([0, 2])
     assert frames is not None
     assert len(frames) == 2
     assert frames[0].shape == (200, 240, 3)
@@ -47,11 +47,11 @@ def test_pictures_show_the_goal_and_change_nothing(task: str) -> None:
     # 0.3 m upwards, seen from 2.5 m under 14 degrees, with MuJoCo's vertical field of view of 45 degrees
     upwards = 0.3 * np.cos(np.radians(14)) / (2.5 - 0.3 * np.sin(np.radians(14))) / np.tan(np.radians(22.5)) * 100
     assert abs(99.5 - red_ring(frames[1])[0] - upwards) < 1
-    assert np.array_equal(worlds.save_state(), states)
-    all_frames = worlds.render()
+    assert np.array_equal(envs.save_state(), states)
+    all_frames = envs.render()
     assert all_frames is not None
     assert np.array_equal(all_frames[2], frames[1])
-    worlds.close()
+    envs.close()
     single = gymnasium.make(IDS[task], render_mode="rgb_array", width=64, height=48)
     single.reset(seed=0)
     assert np.asarray(single.render()).shape == (48, 64, 3)

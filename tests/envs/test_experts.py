@@ -107,7 +107,7 @@ def test_the_robots_experts_succeed(name: str, count: int) -> None:
 
 
 def test_the_expert_with_noise() -> None:
-    """Shares, bounds and errors; and a world's draws do not depend on the other env' states."""
+    """Shares, bounds and errors; and an environment's draws do not depend on the other env' states."""
     obs, _ = make_vector_env("push", 400).reset(seed=0)
     state = obs["observation"]
 

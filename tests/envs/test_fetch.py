@@ -19,8 +19,7 @@ from butfor.envs import fix_gymnasium_robotics
 from butfor.envs.experts import scripted_action
 from butfor.envs.facts import BUILT_IN
 from butfor.envs.fetch import FetchEnv, FetchVectorEnv, reward
-from butfor.envs.fetch_model import SUBSTEPS, TASKS, SimulationError, build
-from butfor.envs.fetch_physics import finger_forces, touching
+from butfor.envs.fetch_physics import SUBSTEPS, TASKS, SimulationError, build, finger_forces, touching
 
 PEERS = {"push": "FetchPush-v4", "pick-and-place": "FetchPickAndPlace-v4"}
 IDS = {"push": "butfor/FetchPush-v0", "pick-and-place": "butfor/FetchPickAndPlace-v0"}
@@ -28,7 +27,7 @@ both_tasks = pytest.mark.parametrize("task", list(PEERS))
 
 
 def peer(task: str, count: int, mode: AutoresetMode, steps: int = 50) -> Any:
-    """gymnasium-robotics' own worlds."""
+    """gymnasium-robotics' own environments."""
     gymnasium.register_envs(gymnasium_robotics)
     fix_gymnasium_robotics()
     options = {"autoreset_mode": mode}
@@ -82,10 +81,10 @@ def test_autoreset_modes_equal_gymnasiums(task: str, mode: AutoresetMode) -> Non
     theirs = peer(task, 3, mode, steps=4)
     assert ours.metadata["autoreset_mode"] is mode
     assert largest_difference(ours.reset(seed=5)[0], theirs.reset(seed=5)[0]) <= 1e-12
-    if mode is AutoresetMode.DISABLED:  # the worlds finish at different times from here on
+    if mode is AutoresetMode.DISABLED:  # the environments finish at different times from here on
         mask = np.array([False, True, False])
-        first = [worlds.step(random_actions(1, 3)[0])[0] for worlds in (ours, theirs)]
-        masked = [worlds.reset(seed=[1, 2, 3], options={"reset_mask": mask})[0] for worlds in (ours, theirs)]
+        first = [envs.step(random_actions(1, 3)[0])[0] for envs in (ours, theirs)]
+        masked = [envs.reset(seed=[1, 2, 3], options={"reset_mask": mask})[0] for envs in (ours, theirs)]
         assert largest_difference(*masked) <= 1e-12
         assert np.array_equal(masked[0]["observation"][[0, 2]], first[0]["observation"][[0, 2]])
         assert not np.array_equal(masked[0]["observation"][1], first[0]["observation"][1])
@@ -98,14 +97,14 @@ def test_autoreset_modes_equal_gymnasiums(task: str, mode: AutoresetMode) -> Non
         assert np.array_equal(infos.get("_is_success", []), expected_infos.get("_is_success", []))
         if mode is AutoresetMode.SAME_STEP and truncated.any():
             assert np.array_equal(infos["_final_obs"], expected_infos["_final_obs"])
-            for world in np.flatnonzero(truncated):
-                final = infos["final_obs"][world], expected_infos["final_obs"][world]
+            for index in np.flatnonzero(truncated):
+                final = infos["final_obs"][index], expected_infos["final_obs"][index]
                 assert largest_difference(*final) <= 1e-12
             assert np.array_equal(infos["final_info"]["is_success"], expected_infos["final_info"]["is_success"] > 0)
         if mode is AutoresetMode.DISABLED and truncated.any():
             with pytest.raises(ResetNeeded, match=re.escape(str(np.flatnonzero(truncated).tolist()))):
                 ours.step(action)
-            resets = [worlds.reset(options={"reset_mask": truncated.copy()})[0] for worlds in (ours, theirs)]
+            resets = [envs.reset(options={"reset_mask": truncated.copy()})[0] for envs in (ours, theirs)]
             assert largest_difference(*resets) <= 1e-12
 
 
@@ -159,10 +158,10 @@ def test_contacts_change_nothing_and_equal_the_contact_forces(task: str) -> None
         assert "contact" not in plain_infos
         assert np.array_equal(observation["observation"], twin["observation"])
         flags.append(infos["contact"])
-        for world, row in enumerate(before):
+        for index, row in enumerate(before):
             mujoco.mj_setState(model, data, row, spec)
             for name in ("ctrl", "mocap_pos", "mocap_quat"):
-                getattr(data, name)[:] = with_contacts.physics.field[name][world]
+                getattr(data, name)[:] = with_contacts.physics.field[name][index]
             sums = np.zeros(2)
             for _ in range(SUBSTEPS):
                 mujoco.mj_step(model, data)
@@ -171,7 +170,7 @@ def test_contacts_change_nothing_and_equal_the_contact_forces(task: str) -> None
                         if {contact.geom1, contact.geom2} == {geom, thing}:
                             mujoco.mj_contactForce(model, data, number, force)
                             sums[side] += np.linalg.norm(force[:3])
-            assert finger_forces(with_contacts.physics.forces)[world] == pytest.approx(sums, rel=1e-9)
+            assert finger_forces(with_contacts.physics.forces)[index] == pytest.approx(sums, rel=1e-9)
             expected.append((sums >= 30).any())
     assert np.concatenate(flags).tolist() == expected
     assert 0 < np.mean(expected) < 1
@@ -190,15 +189,15 @@ def test_contact_needs_30_newtons_on_one_finger() -> None:
 @settings(max_examples=10, deadline=None, derandomize=True)
 @given(seed=st.integers(0, 2**31), task=st.sampled_from(list(PEERS)))
 def test_a_restored_state_steps_identically_anywhere(seed: int, task: str) -> None:
-    """Any state, in any world, after any history, with or without contacts and with any number of threads."""
+    """Any state, in any environment, after any history, with or without contacts and with any number of threads."""
     generator = np.random.default_rng(seed)
     source = FetchVectorEnv(task, 3, max_episode_steps=None)
     target = FetchVectorEnv(task, 5, max_episode_steps=None, labels=("contact",) * (seed % 2), threads=1)
-    for worlds in (source, target):
-        observation, _ = worlds.reset(seed=int(generator.integers(1000)))
+    for envs in (source, target):
+        observation, _ = envs.reset(seed=int(generator.integers(1000)))
         for _ in range(generator.integers(1, 30)):
             action, _ = scripted_action(BUILT_IN[task].expert, observation, generator, 0.3, 0.2)
-            observation, *_ = worlds.step(action)
+            observation, *_ = envs.step(action)
     saved, places = source.save_state(), generator.permutation(5)[:3]
     target.restore_state(places, saved)
     assert np.array_equal(target.save_state(places), saved)
@@ -213,10 +212,10 @@ def test_a_restored_state_steps_identically_anywhere(seed: int, task: str) -> No
 
 def test_state_columns_and_edited_states() -> None:
     """The layout names what it says, and an edited state shows in the refreshed observation."""
-    worlds = FetchVectorEnv("pick-and-place", 2)
-    worlds.reset(seed=0)
-    worlds.step(random_actions(1, 2)[0])
-    states, layout = worlds.save_state(), worlds.layout
+    envs = FetchVectorEnv("pick-and-place", 2)
+    envs.reset(seed=0)
+    envs.step(random_actions(1, 2)[0])
+    states, layout = envs.save_state(), envs.layout
     assert states.shape == (2, layout.size)
     assert states.dtype == np.float64
     observation = states[:, layout.observation]
@@ -227,14 +226,15 @@ def test_state_columns_and_edited_states() -> None:
     assert layout.qvel.stop - layout.qvel.start == 21
     states[1, layout.object_pose] = [1.5, 0.6, 0.9, 1, 0, 0, 0]
     states[1, layout.object_velocity] = [0, 0, -1, 0, 0, 0]
-    worlds.restore_state([1], states[1:], refresh=True)
-    edited = worlds.save_state([1])[0, layout.observation]
+    envs.restore_state([1], states[1:])
+    envs.physics.refresh(np.array([1]))
+    edited = envs.save_state([1])[0, layout.observation]
     assert np.allclose(edited[3:6], [1.5, 0.6, 0.9], atol=1e-12)
     assert np.allclose(edited[14:17] + edited[20:23], [0, 0, -0.04], atol=1e-12)
 
 
 def test_saved_states_need_no_reset() -> None:
-    """Worlds that were never reset can be filled with saved states and stepped."""
+    """Environments that were never reset can be filled with saved states and stepped."""
     source, target = (FetchVectorEnv("push", 2, max_episode_steps=None) for _ in range(2))
     source.reset(seed=0)
     target.restore_state(None, source.save_state())
@@ -243,28 +243,28 @@ def test_saved_states_need_no_reset() -> None:
 
 
 def test_bad_states_and_indices_are_refused() -> None:
-    worlds = FetchVectorEnv("push", 2)
-    worlds.reset(seed=0)
-    states = worlds.save_state()
+    envs = FetchVectorEnv("push", 2)
+    envs.reset(seed=0)
+    states = envs.save_state()
     with pytest.raises(ValueError, match=r"shape \(2, 3\)"):
-        worlds.restore_state(None, states[:, :3])
+        envs.restore_state(None, states[:, :3])
     states[0, 4] = np.nan
     with pytest.raises(ValueError, match=r"\b1 values"):
-        worlds.restore_state(None, states)
-    for indices in ([2], [-1], [0.5], 1):
-        with pytest.raises(ValueError, match="indices"):
-            worlds.save_state(indices)
+        envs.restore_state(None, states)
+    for indices in ([2], [0.5]):
+        with pytest.raises(IndexError):
+            envs.save_state(indices)
     with pytest.raises(ValueError, match="2 states for 1"):
-        worlds.restore_state([1], worlds.save_state())
+        envs.restore_state([1], envs.save_state())
 
 
 def test_actions_beyond_the_limits_are_clipped() -> None:
-    worlds, twin = FetchVectorEnv("pick-and-place", 2), FetchVectorEnv("pick-and-place", 2)
-    worlds.reset(seed=1)
+    envs, twin = FetchVectorEnv("pick-and-place", 2), FetchVectorEnv("pick-and-place", 2)
+    envs.reset(seed=1)
     twin.reset(seed=1)
     wild = np.array([[7, -np.inf, 0.5, 2], [-3, 1, np.inf, -9]])
     tame = np.array([[1, -1, 0.5, 1], [-1, 1, 1, -1]])
-    assert np.array_equal(worlds.step(wild)[0]["observation"], twin.step(tame)[0]["observation"])
+    assert np.array_equal(envs.step(wild)[0]["observation"], twin.step(tame)[0]["observation"])
 
 
 @pytest.mark.parametrize("contacts", [False, True])
@@ -272,21 +272,21 @@ def test_actions_beyond_the_limits_are_clipped() -> None:
 def test_a_blow_up_is_noticed_counted_and_repaired(
     mode: AutoresetMode, contacts: bool, tmp_path: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Twice in the same world, for MuJoCo restarts its counters when it resets itself; the others go on unharmed."""
+    """Twice in the same environment, because MuJoCo restarts its counters when it resets itself."""
     monkeypatch.chdir(tmp_path)  # MuJoCo writes its warnings to a file in the current folder
-    worlds, twin = (
+    envs, twin = (
         FetchVectorEnv("pick-and-place", 3, labels=("contact",) * contacts, autoreset_mode=mode) for _ in range(2)
     )
-    worlds.reset(seed=1)
+    envs.reset(seed=1)
     twin.reset(seed=1)
     others = [0, 2]
     for count in (1, 2):
-        state = worlds.save_state([1])
-        before = state[0, worlds.layout.observation].copy()
-        state[0, worlds.layout.qvel] = 1e11
-        worlds.restore_state([1], state)
+        state = envs.save_state([1])
+        before = state[0, envs.layout.observation].copy()
+        state[0, envs.layout.qvel] = 1e11
+        envs.restore_state([1], state)
         action = random_actions(1, 3, seed=count)[0]
-        observation, _, terminated, truncated, infos = worlds.step(action)
+        observation, _, terminated, truncated, infos = envs.step(action)
         expected, *_ = twin.step(action)
         assert truncated.tolist() == [False, True, False]
         assert not terminated.any()
@@ -300,70 +300,70 @@ def test_a_blow_up_is_noticed_counted_and_repaired(
             infos["final_obs"][1]["observation"] if mode is AutoresetMode.SAME_STEP else observation["observation"][1]
         )
         assert np.array_equal(last, before)
-        assert np.abs(worlds.save_state([1])[0, worlds.layout.qvel]).max() < 1
+        assert np.abs(envs.save_state([1])[0, envs.layout.qvel]).max() < 1
         if mode is AutoresetMode.DISABLED:
             with pytest.raises(ResetNeeded, match=r"\[1\]"):
-                worlds.step(action)
-            observation, _ = worlds.reset(options={"reset_mask": truncated})
+                envs.step(action)
+            observation, _ = envs.reset(options={"reset_mask": truncated})
         elif mode is AutoresetMode.NEXT_STEP:
-            observation, rewards, *_ = worlds.step(action)
+            observation, rewards, *_ = envs.step(action)
             expected, *_ = twin.step(action)
             assert rewards[1] == 0
             assert np.array_equal(observation["observation"][others], expected["observation"][others])
         assert np.abs(observation["observation"][1, :2] - [1.342, 0.749]).max() < 0.001  # a new episode
-        assert not np.array_equal(observation["desired_goal"][1], state[0, worlds.layout.desired_goal])
-    observation, _, _, truncated, infos = worlds.step(random_actions(1, 3)[0])
+        assert not np.array_equal(observation["desired_goal"][1], state[0, envs.layout.desired_goal])
+    observation, _, _, truncated, infos = envs.step(random_actions(1, 3)[0])
     assert np.isfinite(observation["observation"]).all()
     assert not truncated.any()
     assert infos["blow_ups"].tolist() == [0, 2, 0]
 
 
-def test_an_error_of_mujoco_in_one_world_is_a_blow_up(monkeypatch: pytest.MonkeyPatch) -> None:
-    """The batch reports it after the other worlds have gone on."""
-    worlds, twin = FetchVectorEnv("push", 3), FetchVectorEnv("push", 3)
-    worlds.reset(seed=1)
+def test_an_error_of_mujoco_in_one_environment_is_a_blow_up(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The batch reports it after the other environments have gone on."""
+    envs, twin = FetchVectorEnv("push", 3), FetchVectorEnv("push", 3)
+    envs.reset(seed=1)
     twin.reset(seed=1)
-    step = worlds.physics.batch.step
+    step = envs.physics.batch.step
 
     def failing(*arguments: Any, **options: Any) -> None:
         step(*arguments, **options)
         raise SimulationError(np.array([2]), "out of memory", 3)
 
-    monkeypatch.setattr(worlds.physics.batch, "step", failing)
+    monkeypatch.setattr(envs.physics.batch, "step", failing)
     action = random_actions(1, 3)[0]
-    observation, _, _, truncated, infos = worlds.step(action)
+    observation, _, _, truncated, infos = envs.step(action)
     assert truncated.tolist() == [False, False, True]
     assert infos["blow_ups"].tolist() == [0, 0, 1]
     assert np.array_equal(observation["observation"][:2], twin.step(action)[0]["observation"][:2])
 
 
-def test_a_world_does_not_depend_on_the_size_of_its_batch() -> None:
+def test_a_environment_does_not_depend_on_the_size_of_its_batch() -> None:
     """The same bits alone, among others, and with any number of threads."""
     actions, seen = random_actions(20, 1), []
     for count, threads in ((1, 1), (5, 1), (9, 2)):
-        worlds = FetchVectorEnv("pick-and-place", count, threads=threads)
-        worlds.reset(seed=[3] * count)
+        envs = FetchVectorEnv("pick-and-place", count, threads=threads)
+        envs.reset(seed=[3] * count)
         for action in actions:
-            observation = worlds.step(np.repeat(action, count, axis=0))[0]["observation"]
+            observation = envs.step(np.repeat(action, count, axis=0))[0]["observation"]
         seen.append(observation)
     assert len(np.unique(np.concatenate(seen), axis=0)) == 1
 
 
 @both_tasks
 def test_goals_and_seeds(task: str) -> None:
-    """World i with seed s + i is the single world with that seed; each episode has a goal of its own."""
-    worlds = FetchVectorEnv(task, 3, max_episode_steps=2, threads=2)
-    observation, _ = worlds.reset(seed=8)
+    """Environment i with seed s + i is the single environment with that seed; each episode has a goal of its own."""
+    envs = FetchVectorEnv(task, 3, max_episode_steps=2, threads=2)
+    observation, _ = envs.reset(seed=8)
     single = FetchEnv(task=task)
-    for world in range(3):
-        alone, _ = single.reset(seed=8 + world)
-        assert all(np.array_equal(alone[name], observation[name][world]) for name in alone)
+    for index in range(3):
+        alone, _ = single.reset(seed=8 + index)
+        assert all(np.array_equal(alone[name], observation[name][index]) for name in alone)
     goals = [observation["desired_goal"]]
     for _ in range(6):
-        observation, *_ = worlds.step(np.zeros((3, 4)))
+        observation, *_ = envs.step(np.zeros((3, 4)))
         goals.append(observation["desired_goal"])
     assert len(np.unique(np.concatenate(goals), axis=0)) == 3 * 3  # episodes of two steps and one reset
-    again, _ = worlds.reset(seed=8)
+    again, _ = envs.reset(seed=8)
     assert np.array_equal(again["desired_goal"], goals[0])
     height = build(TASKS[task], False).height
     starts, _ = FetchVectorEnv(task, 400).reset(seed=0)
@@ -373,7 +373,7 @@ def test_goals_and_seeds(task: str) -> None:
 
 
 @both_tasks
-def test_single_worlds_are_registered_and_pass_the_checker(task: str) -> None:
+def test_single_environments_are_registered_and_pass_the_checker(task: str) -> None:
     with warnings.catch_warnings():
         warnings.simplefilter("error")
         env = gymnasium.make(IDS[task], labels=("contact",))
@@ -389,7 +389,7 @@ def test_single_worlds_are_registered_and_pass_the_checker(task: str) -> None:
     assert not terminated
     assert info["episode"]["l"] == 50
     assert {type(info[name]) for name in ("is_success", "contact")} == {bool}
-    worlds = gymnasium.make_vec(IDS[task], 2)
-    assert isinstance(worlds.unwrapped, FetchVectorEnv)
-    assert worlds.unwrapped.max_episode_steps == 50
-    assert worlds.unwrapped.physics.model.task is TASKS[task]
+    envs = gymnasium.make_vec(IDS[task], 2)
+    assert isinstance(envs.unwrapped, FetchVectorEnv)
+    assert envs.unwrapped.max_episode_steps == 50
+    assert envs.unwrapped.physics.model.task is TASKS[task]

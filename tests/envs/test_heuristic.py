@@ -11,7 +11,7 @@ import pytest
 from butfor.envs import heuristic
 from butfor.envs.experts import pick_and_place, scripted_action
 from butfor.envs.fetch import FetchVectorEnv
-from butfor.envs.fetch_model import TASKS, build
+from butfor.envs.fetch_physics import TASKS, build
 from butfor.envs.heuristic import heuristic_label, load_table, semi_axes
 
 Floats = npt.NDArray[np.float64]
@@ -47,7 +47,7 @@ def test_typical_semi_axes() -> None:
 
 
 def test_sizes_are_the_models() -> None:
-    """The finger's box hangs down: its x is the world's z."""
+    """The finger's box hangs down: its x is the environment's z."""
     model = build(TASKS["pick-and-place"], contacts=False).mj
     for side in "rl":
         assert model.geom(f"robot0:{side}_gripper_finger_link").size.tolist() == [0.0385, 0.007, 0.0135]
@@ -130,13 +130,13 @@ def test_wrong_input_is_refused() -> None:
 
 def test_labels_in_the_environment() -> None:
     """At a reset the object is 0.1 away and 0.11 below, outside; lifted by the fingers it is inside."""
-    worlds, generator = FetchVectorEnv("pick-and-place", 8), np.random.default_rng(0)
-    observation, _ = worlds.reset(seed=0)
+    envs, generator = FetchVectorEnv("pick-and-place", 8), np.random.default_rng(0)
+    observation, _ = envs.reset(seed=0)
     assert not heuristic_label(observation["observation"]).any()
     lifted = 0
     for _ in range(30):
         action, _ = scripted_action(pick_and_place, observation, generator)
-        observation, *_ = worlds.step(action)
+        observation, *_ = envs.step(action)
         held = observation["achieved_goal"][:, 2] > 0.47
         assert heuristic_label(observation["observation"])[held].all()
         lifted += held.sum()

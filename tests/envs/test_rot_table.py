@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 
 from butfor.envs.experts import pick_and_place, scripted_action
 from butfor.envs.fetch import FetchEnv, FetchVectorEnv
-from butfor.envs.fetch_model import TASKS, build, draw_start
+from butfor.envs.fetch_physics import TASKS, build, draw_start
 from butfor.envs.rot_table import TASK, RotTablePhysics, turn_in_step
 
 CENTRE = np.array([1.37, 0.75])
@@ -25,23 +25,23 @@ def make(num_envs: int, **options: Any) -> FetchVectorEnv:
 
 
 def resting(count: int, steps: int, timing: str) -> tuple[Any, npt.NDArray[np.float64], npt.NDArray[np.float64]]:
-    """Worlds whose robot holds still: them, their observations and their table angles [steps + 1, count, ...]."""
-    worlds = make(count, max_episode_steps=None, timing=timing)
-    physics = worlds.physics
+    """Environments whose robot holds still: them, their observations and their table angles [steps + 1, count, ...]."""
+    envs = make(count, max_episode_steps=None, timing=timing)
+    physics = envs.physics
     assert isinstance(physics, RotTablePhysics)
-    observation, _ = worlds.reset(seed=0)
+    observation, _ = envs.reset(seed=0)
     observations, angles = [observation["observation"]], [physics.field["qpos"][:, physics.hinge_qpos].copy()]
     for _ in range(steps):
-        observations.append(worlds.step(np.zeros((count, 4)))[0]["observation"])
+        observations.append(envs.step(np.zeros((count, 4)))[0]["observation"])
         angles.append(physics.field["qpos"][:, physics.hinge_qpos].copy())
-    return worlds, np.array(observations), np.array(angles)
+    return envs, np.array(observations), np.array(angles)
 
 
-def contacts(worlds: Any) -> set[tuple[str, str]]:
-    """The pairs of bodies that touch in some world now; a robot's link is "robot"."""
-    model, pairs = worlds.physics.model.mj, set()
+def contacts(envs: Any) -> set[tuple[str, str]]:
+    """The pairs of bodies that touch in some environment now; a robot's link is "robot"."""
+    model, pairs = envs.physics.model.mj, set()
     data = mujoco.MjData(model)
-    for row in worlds.physics.batch.state:
+    for row in envs.physics.batch.state:
         mujoco.mj_setState(model, data, row, mujoco.mjtState.mjSTATE_INTEGRATION)
         mujoco.mj_forward(model, data)
         for contact in data.contact[: data.ncon]:
@@ -127,8 +127,8 @@ def test_the_object_rides_with_the_table(timing: str) -> None:
 
 def test_observations_have_the_table_at_the_end() -> None:
     """Sine, cosine, velocity times 0.04, and the turn of the coming step."""
-    worlds, observations, angles = resting(2, 60, "paper")
-    assert worlds.single_observation_space["observation"].shape == (29,)
+    envs, observations, angles = resting(2, 60, "paper")
+    assert envs.single_observation_space["observation"].shape == (29,)
     assert np.allclose(observations[..., 25], np.sin(angles))
     assert np.allclose(observations[..., 26], np.cos(angles))
     assert np.allclose(observations[..., 28], turn_in_step(np.arange(61))[:, None])
@@ -136,25 +136,25 @@ def test_observations_have_the_table_at_the_end() -> None:
     turned = np.diff(angles, axis=0)
     assert np.abs((observations[1:, :, 27] + observations[:-1, :, 27]) / 2 - turned).max() < np.radians(0.2)
     assert np.abs(observations[:-1, :, 28] - turned).max() < np.radians(0.4)
-    worlds.reset(seed=1)
-    start = worlds.save_state()[0, worlds.layout.observation]
+    envs.reset(seed=1)
+    start = envs.save_state()[0, envs.layout.observation]
     assert start[25:29].tolist() == pytest.approx([0, 1, 0, float(turn_in_step(0))], abs=1e-6)
 
 
 def test_a_turning_table_moves_nothing_but_what_lies_on_it() -> None:
     """The same state at a moment of the pause and at one of motion: the robot's next state is the same to the bit."""
-    worlds = make(2, max_episode_steps=None)
-    worlds.reset(seed=[4, 4])
-    physics, layout = worlds.physics, worlds.layout
+    envs = make(2, max_episode_steps=None)
+    envs.reset(seed=[4, 4])
+    physics, layout = envs.physics, envs.layout
     assert isinstance(physics, RotTablePhysics)
-    states = worlds.save_state()
+    states = envs.save_state()
     assert np.array_equal(states[0], states[1])
     states[0, layout.time] += 12 * 0.04
     states[1, layout.time] += 27 * 0.04
-    worlds.restore_state(None, states)
+    envs.restore_state(None, states)
     for action in np.random.default_rng(0).uniform(-0.3, 0.3, (3, 4)):
-        worlds.step(np.stack([action, action]))
-    rows = worlds.save_state()
+        envs.step(np.stack([action, action]))
+    rows = envs.save_state()
     angle = layout.qpos.start + physics.hinge_qpos
     assert rows[0, angle] > 0.05
     assert abs(rows[1, angle]) < 1e-3
@@ -168,14 +168,14 @@ def test_a_turning_table_moves_nothing_but_what_lies_on_it() -> None:
 
 def test_the_robot_meets_the_guard_and_never_the_table() -> None:
     """Pressed down over the table the fingers stop at its height, on the guard plane, which the object ignores."""
-    worlds = make(8, max_episode_steps=None)
-    worlds.reset(seed=0)
+    envs = make(8, max_episode_steps=None)
+    envs.reset(seed=0)
     generator, seen = np.random.default_rng(0), set()
     for _ in range(30):
         action = generator.uniform(-1, 1, (8, 4))
         action[:, 2] = -1
-        observation, *_ = worlds.step(action)
-        seen |= contacts(worlds)
+        observation, *_ = envs.step(action)
+        seen |= contacts(envs)
     assert ("guard0", "robot") in seen
     assert ("object0", "table0") in seen
     assert not seen & {("robot", "table0"), ("guard0", "object0"), ("table0", "world"), ("guard0", "table0")}
@@ -218,11 +218,11 @@ def test_a_restored_state_steps_identically_anywhere(seed: int, timing: str) -> 
     generator = np.random.default_rng(seed)
     source = make(2, max_episode_steps=None, timing=timing)
     target = make(3, max_episode_steps=None, timing=timing, labels=("contact",), threads=1)
-    for worlds in (source, target):
-        observation, _ = worlds.reset(seed=int(generator.integers(1000)))
+    for envs in (source, target):
+        observation, _ = envs.reset(seed=int(generator.integers(1000)))
         for _ in range(generator.integers(1, 40)):
             action, _ = scripted_action(pick_and_place, observation, generator, 0.3, 0.2)
-            observation, *_ = worlds.step(action)
+            observation, *_ = envs.step(action)
     places = generator.permutation(3)[:2]
     target.restore_state(places, source.save_state())
     for _ in range(3):
@@ -240,7 +240,7 @@ def test_registered_and_checked() -> None:
         check_env(env.unwrapped, skip_render_check=True)
     assert isinstance(env.unwrapped, FetchEnv)
     assert env.observation_space["observation"].shape == (29,)  # type: ignore[index]
-    worlds = gymnasium.make_vec("butfor/FetchRotTable-v0", 2)
-    assert isinstance(worlds.unwrapped, FetchVectorEnv)
-    assert isinstance(worlds.unwrapped.physics, RotTablePhysics)
-    assert worlds.unwrapped.max_episode_steps == 50
+    envs = gymnasium.make_vec("butfor/FetchRotTable-v0", 2)
+    assert isinstance(envs.unwrapped, FetchVectorEnv)
+    assert isinstance(envs.unwrapped.physics, RotTablePhysics)
+    assert envs.unwrapped.max_episode_steps == 50

@@ -48,14 +48,14 @@ class Sample:
 @functools.cache
 def sample(task: str, policy: str, count: int, every: int) -> Sample:
     """Every so many steps of `count` episodes."""
-    worlds, generator = make(task, count, labels=("contact",)), np.random.default_rng(5)
+    envs, generator = make(task, count, labels=("contact",)), np.random.default_rng(5)
     noise, share = {"random": (0.0, 1.0), "expert": (0.0, 0.0), "noisy-expert": (0.3, 0.3)}[policy]
-    observation, _ = worlds.reset(seed=700)
+    observation, _ = envs.reset(seed=700)
     states, actions, contacts = [], [], []
     for step in range(50):
         action, _ = scripted_action(BUILT_IN[task].expert, observation, generator, noise, share)
-        before = worlds.save_state()
-        observation, _, _, _, infos = worlds.step(action)
+        before = envs.save_state()
+        observation, _, _, _, infos = envs.step(action)
         if step % every == every // 2:
             states.append(before)
             actions.append(action)
@@ -66,7 +66,7 @@ def sample(task: str, policy: str, count: int, every: int) -> Sample:
 
 
 def samples() -> list[Sample]:
-    """Random, expert and noisy-expert episodes of the worlds."""
+    """Random, expert and noisy-expert episodes of the environments."""
     return [
         sample("pick-and-place", "random", 40, 10),
         sample("pick-and-place", "expert", 6, 3),
@@ -81,11 +81,11 @@ def samples() -> list[Sample]:
 @functools.cache
 def still(task: str) -> Floats:
     """A state [S] in which the robot holds still above the table."""
-    worlds = make(task, 1)
-    worlds.reset(seed=0)
+    envs = make(task, 1)
+    envs.reset(seed=0)
     for _ in range(3):
-        worlds.step(np.zeros((1, 4)))
-    state: Floats = worlds.save_state()[0]
+        envs.step(np.zeros((1, 4)))
+    state: Floats = envs.save_state()[0]
     return state
 
 
@@ -119,26 +119,28 @@ def against(task: str, geom: str, direction: tuple[int, int, int]) -> Floats:
 
 @settings(max_examples=12, deadline=None, derandomize=True)
 @given(seed=st.integers(0, 2**31), task=st.sampled_from([*TASKS, "release"]))
-def test_a_fork_does_what_the_world_does(seed: int, task: str) -> None:
-    """To the bit, in any slot, after any history, among other alternatives; and the worlds are left alone."""
+def test_a_fork_does_what_the_environment_does(seed: int, task: str) -> None:
+    """To the bit, in any slot, after any history, among other alternatives; and the environments are left alone."""
     generator = np.random.default_rng(seed)
     if task == "release":
-        worlds = make("rot-table", 4, timing="release")
-        forker, task = Forker(worlds, 7), "rot-table"
+        envs = make("rot-table", 4, timing="release")
+        forker, task = Forker(envs, 7), "rot-table"
     else:
-        worlds, forker = make(task, 4, labels=("contact",) * (seed % 2)), forker_of(task, 7)
-    observation, _ = worlds.reset(seed=int(generator.integers(1000)))
+        envs, forker = make(task, 4, labels=("contact",) * (seed % 2)), forker_of(task, 7)
+    observation, _ = envs.reset(seed=int(generator.integers(1000)))
     for _ in range(generator.integers(1, 40)):
         action, _ = scripted_action(BUILT_IN[task].expert, observation, generator, 0.3, 0.3)
-        observation, *_ = worlds.step(action)
-    saved = worlds.save_state()
-    alternatives = generator.uniform(-1.2, 1.2, (4, 3, 4)).astype(np.float32)  # beyond 1: clipped, as in the world
+        observation, *_ = envs.step(action)
+    saved = envs.save_state()
+    alternatives = generator.uniform(-1.2, 1.2, (4, 3, 4)).astype(
+        np.float32
+    )  # beyond 1: clipped, as in the environment
     after = forker.fork(saved, alternatives)
-    assert after.shape == (4, 3, worlds.layout.size)
-    assert np.array_equal(worlds.save_state(), saved)
+    assert after.shape == (4, 3, envs.layout.size)
+    assert np.array_equal(envs.save_state(), saved)
     taken = generator.integers(3)
-    worlds.step(alternatives[:, taken])
-    assert np.array_equal(after[:, taken], worlds.save_state())
+    envs.step(alternatives[:, taken])
+    assert np.array_equal(after[:, taken], envs.save_state())
     assert np.array_equal(forker.fork(saved[::-1], alternatives[::-1, ::-1])[::-1, ::-1], after)
 
 
@@ -205,11 +207,11 @@ def test_a_held_object_depends_on_the_action(task: str) -> None:
 
 def test_a_turning_table_is_not_the_action() -> None:
     """The object rides a centimetre or more in the step, whatever the robot does: negative."""
-    worlds = make("rot-table", 8)
-    worlds.reset(seed=3)
+    envs = make("rot-table", 8)
+    envs.reset(seed=3)
     for _ in range(12):
-        worlds.step(np.tile([0.0, 0.0, 1.0, 0.0], (8, 1)))
-    states, pose = worlds.save_state(), worlds.layout.object_pose
+        envs.step(np.tile([0.0, 0.0, 1.0, 0.0], (8, 1)))
+    states, pose = envs.save_state(), envs.layout.object_pose
     assert np.abs(forker_of("rot-table").fork(states, np.zeros((1, 4)), pose)[:, 0] - states[:, pose]).max() > 0.01
     label, effect = exact_label(forker_of("rot-table"), states, shortcut=False)
     assert not label.any()
@@ -277,13 +279,13 @@ def test_the_shortcut_on_constructed_states(task: str) -> None:
 def test_links_stay_within_the_slack(task: str) -> None:
     """No corner action takes a geom beyond its swept box by more than 0.9 of the slack; two thirds do happen."""
     forker, generator = forker_of(task), np.random.default_rng(2)
-    worlds = make(task, 24)
-    worlds.reset(seed=9)
+    envs = make(task, 24)
+    envs.reset(seed=9)
     worst = np.zeros_like(forker._slack)
     for _ in range(8):
         for _ in range(4):
-            worlds.step(generator.choice([-1.0, 1.0], (24, 4)))
-        states = worlds.save_state()
+            envs.step(generator.choice([-1.0, 1.0], (24, 4)))
+        states = envs.save_state()
         states[:, forker.layout.object_pose] = [1.0, 2.0, 5.0, 1, 0, 0, 0]  # out of the way
         low, high, lag = forker._boxes(states)
         assert lag.max() < 0.005

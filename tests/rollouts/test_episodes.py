@@ -40,7 +40,7 @@ def flags(count: int, steps: int, seed: int) -> NDArray[np.bool_]:
 
 def full() -> Episodes:
     """Every optional array present."""
-    metadata: dict[str, Any] = {"world": "slide", "ä": [1, None, {"deep": 0.5}]}
+    metadata: dict[str, Any] = {"env": "slide", "ä": [1, None, {"deep": 0.5}]}
     return make(
         [3, 1, 2],
         3,
@@ -400,7 +400,7 @@ def test_joined_episodes_survive_the_file(tmp_path: Path) -> None:
     assert_same(Episodes.load(tmp_path / "data.npz"), joined)
 
 
-def test_episodes_of_different_worlds_are_not_joined() -> None:
+def test_episodes_of_different_environments_are_not_joined() -> None:
     other = make([1], 1)
     other.observation = np.zeros((1, 2, 7), np.float32)
     with pytest.raises(ValueError, match="observation"):
@@ -458,7 +458,7 @@ def test_reset_seeds_of_another_kind_are_refused(seeds: NDArray[Any], message: s
 
 def test_a_stream_keeps_the_seeds_of_resets_in_its_order(tmp_path: Path) -> None:
     stream = EpisodeStream(tmp_path / "kept.npz", 0)
-    for first in (0, 2):  # two seeds with two worlds each: [seed 0: 0, 1; seed 1: 0, 1]
+    for first in (0, 2):  # two seeds with two environments each: [seed 0: 0, 1; seed 1: 0, 1]
         part = make([3] * 4, 3, reset_seed=np.array([first, first + 1, 100 + first, 101 + first]))
         stream.add(part, 2)
         stream.flush(first + 2)
@@ -493,12 +493,12 @@ def test_take_leaves_out_what_is_not_there_and_takes_masks() -> None:
 # ------------------------------------------------------------------------------------------------ stream
 
 
-def numbered(first: int, worlds: int, seeds: int, steps: int = 3) -> Episodes:
-    """`worlds` episodes of each seed, world i belonging to seed i // worlds; the state tells (seed, episode)."""
-    episodes = make([1 + (first + i) % steps for i in range(seeds * worlds)], steps, seed=first)
-    for index in range(seeds * worlds):
-        episodes.observation[index, :, 0] = index // worlds
-        episodes.observation[index, :, 1] = first + index % worlds
+def numbered(first: int, num_envs: int, seeds: int, steps: int = 3) -> Episodes:
+    """`num_envs` episodes of each seed; environment i belongs to seed i // num_envs; the state is (seed, episode)."""
+    episodes = make([1 + (first + i) % steps for i in range(seeds * num_envs)], steps, seed=first)
+    for index in range(seeds * num_envs):
+        episodes.observation[index, :, 0] = index // num_envs
+        episodes.observation[index, :, 1] = first + index % num_envs
     return episodes
 
 
@@ -512,23 +512,23 @@ def expected_order(episodes: int, seeds: int = 2) -> list[tuple[int, int]]:
     return [(episode, seed) for episode in range(episodes) for seed in range(seeds)]
 
 
-def streamed(path: Path, first: int, last: int, worlds: int = 2, flush_every: int = 2, **metadata: Any) -> None:
-    """Plays episodes `first` to `last` in rounds of `worlds`, as a run does that goes on at `first`."""
+def streamed(path: Path, first: int, last: int, num_envs: int = 2, flush_every: int = 2, **metadata: Any) -> None:
+    """Plays episodes `first` to `last` in rounds of `environments`, as a run does that goes on at `first`."""
     stream = EpisodeStream(path, first)
-    for round_, episode in enumerate(range(first, last, worlds)):
-        stream.add(numbered(episode, worlds, 2), 2)
+    for round_, episode in enumerate(range(first, last, num_envs)):
+        stream.add(numbered(episode, num_envs, 2), 2)
         if round_ % flush_every == flush_every - 1:
-            stream.flush(episode + worlds)
+            stream.flush(episode + num_envs)
     stream.flush(last)
     stream.join(metadata)
 
 
-@pytest.mark.parametrize(("worlds", "flush_every"), [(1, 1), (2, 1), (2, 3), (3, 2), (6, 1)])
-def test_a_stream_keeps_episodes_in_order_seeds_in_turn(tmp_path: Path, worlds: int, flush_every: int) -> None:
+@pytest.mark.parametrize(("num_envs", "flush_every"), [(1, 1), (2, 1), (2, 3), (3, 2), (6, 1)])
+def test_a_stream_keeps_episodes_in_order_seeds_in_turn(tmp_path: Path, num_envs: int, flush_every: int) -> None:
     path = tmp_path / "run" / "episodes.npz"
-    streamed(path, 0, 12, worlds, flush_every, world="slide")
+    streamed(path, 0, 12, num_envs, flush_every, env="slide")
     assert written_order(path) == expected_order(12)
-    assert Episodes.load(path).metadata == {"world": "slide", "played": 12}
+    assert Episodes.load(path).metadata == {"env": "slide", "played": 12}
     assert [found.name for found in path.parent.iterdir()] == ["episodes.npz"]  # the parts are gone
 
 

@@ -1,4 +1,4 @@
-"""Played episodes agree with the world's own physics, start where their seed says, and end where the world says."""
+"""Played episodes agree with the environment's own physics, and start and end where they should."""
 
 from collections.abc import Iterator
 from typing import Any
@@ -46,7 +46,7 @@ class Countdown(gymnasium.Env[dict[str, NDArray[Any]], NDArray[Any]]):
         assert self.action_space.contains(action)
         info = {"contact": self.time % 2 == 1, "label_late": self.time >= 2, "other": 1.0}
         if self.time == 3:
-            info["label_rare"] = True  # a world may report something only now and then
+            info["label_rare"] = True  # an environment may report something only now and then
         self.time += 1
         self.total += float(action.sum())
         return self._observe(), 0.0, self.time == self.end, False, info
@@ -62,24 +62,24 @@ class Countdown(gymnasium.Env[dict[str, NDArray[Any]], NDArray[Any]]):
 
 @pytest.fixture(autouse=True, scope="module")
 def countdown() -> Iterator[None]:
-    """Registers the foreign worlds for these tests alone."""
+    """Registers the foreign environments for these tests alone."""
     gymnasium.register("tests/Countdown-v0", lambda **kwargs: Countdown(), max_episode_steps=LIMIT)
     gymnasium.register("tests/Endless-v0", lambda **kwargs: Countdown())
     yield
     del gymnasium.registry["tests/Countdown-v0"], gymnasium.registry["tests/Endless-v0"]
 
 
-def play(world: str, worlds: int, episodes: int, seed: int = 0, policy: Policy | None = None) -> Episodes:
-    env = make_vector_env(world, worlds)
+def play(env_name: str, num_envs: int, episodes: int, seed: int = 0, policy: Policy | None = None) -> Episodes:
+    env = make_vector_env(env_name, num_envs)
     try:
         return collect(env, policy or random_policy(env), episodes, seed)
     finally:
         env.close()
 
 
-def expected_start(world: str, seed: int, episode: int) -> dict[str, NDArray[Any]]:
-    """The first observation of a single world after the reset that the episode's seed says."""
-    obs, _ = gymnasium.make(world).reset(seed=episode_seed(seed, 0, episode))
+def expected_start(env_name: str, seed: int, episode: int) -> dict[str, NDArray[Any]]:
+    """The first observation of a single environment after the reset that the episode's seed says."""
+    obs, _ = gymnasium.make(env_name).reset(seed=episode_seed(seed, 0, episode))
     return {name: value.astype(np.float32) for name, value in obs.items()}
 
 
@@ -100,12 +100,12 @@ def test_episode_seeds_depend_on_all_three_numbers() -> None:
     assert all(0 <= seed < 2**32 for seed in seeds)
 
 
-@pytest.mark.parametrize("worlds", [1, 3, 7])
-@pytest.mark.parametrize("world", ["slide", "tests/Countdown-v0"])
-def test_an_episodes_start_depends_only_on_seed_and_episode(world: str, worlds: int) -> None:
-    id = "butfor/Slide-v0" if world == "slide" else world
+@pytest.mark.parametrize("num_envs", [1, 3, 7])
+@pytest.mark.parametrize("env_name", ["slide", "tests/Countdown-v0"])
+def test_an_episodes_start_depends_only_on_seed_and_episode(env_name: str, num_envs: int) -> None:
+    id = "butfor/Slide-v0" if env_name == "slide" else env_name
     for count in (1, 5, 8):
-        episodes = play(world, worlds, count, seed=3)
+        episodes = play(env_name, num_envs, count, seed=3)
         assert len(episodes) == count
         for episode in range(count):
             start = expected_start(id, 3, episode)
@@ -114,15 +114,15 @@ def test_an_episodes_start_depends_only_on_seed_and_episode(world: str, worlds: 
             np.testing.assert_array_equal(episodes.desired_goal[episode, 0], start["desired_goal"])
 
 
-@pytest.mark.parametrize("world", ["slide", "tests/Countdown-v0"])
-def test_the_same_seed_gives_the_same_bits_and_another_seed_others(world: str) -> None:
-    first, again, other = (play(world, 3, 8, seed) for seed in (5, 5, 6))
+@pytest.mark.parametrize("env_name", ["slide", "tests/Countdown-v0"])
+def test_the_same_seed_gives_the_same_bits_and_another_seed_others(env_name: str) -> None:
+    first, again, other = (play(env_name, 3, 8, seed) for seed in (5, 5, 6))
     assert_identical(first, again)
     assert not np.array_equal(first.observation[:, 0], other.observation[:, 0])
     assert not np.array_equal(first.action[:, 0], other.action[:, 0])
 
 
-def test_worlds_that_were_used_before_start_anew() -> None:
+def test_environments_that_were_used_before_start_anew() -> None:
     env = make_vector_env("tests/Countdown-v0", 3)
     first = collect(env, random_policy(env), 7, 0)
     collect(env, random_policy(env), 4, 9)
@@ -141,12 +141,12 @@ def test_numpys_global_generator_is_left_alone() -> None:
 # ------------------------------------------------------------------------------------------------- slide
 
 
-@pytest.mark.parametrize("worlds", [1, 4, 11])
-def test_slide_episodes_agree_with_the_physics_bit_for_bit(worlds: int) -> None:
+@pytest.mark.parametrize("num_envs", [1, 4, 11])
+def test_slide_episodes_agree_with_the_physics_bit_for_bit(num_envs: int) -> None:
     def policy(obs: Observation, generator: np.random.Generator) -> tuple[NDArray[Any], NDArray[np.bool_]]:
         return scripted_action(hit, obs, generator, noise=0.2, random_share=0.2)
 
-    episodes = play("slide", worlds, 10, 1, policy)
+    episodes = play("slide", num_envs, 10, 1, policy)
     assert episodes.observation.shape == (10, 31, 4)
     assert episodes.action.shape == (10, 30, 1)
     assert episodes.length.tolist() == [30] * 10
@@ -168,7 +168,7 @@ def test_slide_episodes_agree_with_the_physics_bit_for_bit(worlds: int) -> None:
 
 
 def test_stored_actions_and_flags_are_what_the_policy_said_in_the_stored_states() -> None:
-    """A stale observation after a reset, or flags of another world, would show."""
+    """A stale observation after a reset, or flags of another environment, would show."""
 
     def policy(obs: Observation, generator: np.random.Generator) -> tuple[NDArray[Any], NDArray[np.bool_]]:
         key, time = obs["observation"][:, 0], obs["observation"][:, 1]
@@ -190,12 +190,12 @@ def test_random_actions_are_marked_as_sampled() -> None:
     assert episodes.sampled.all()
 
 
-# --------------------------------------------------------------------------------------- a foreign world
+# --------------------------------------------------------------------------------------- a foreign environment
 
 
-@pytest.mark.parametrize("worlds", [1, 4, 30])
-def test_early_termination_ends_an_episode_with_its_true_last_observation(worlds: int) -> None:
-    episodes = play("tests/Countdown-v0", worlds, 25, 4)
+@pytest.mark.parametrize("num_envs", [1, 4, 30])
+def test_early_termination_ends_an_episode_with_its_true_last_observation(num_envs: int) -> None:
+    episodes = play("tests/Countdown-v0", num_envs, 25, 4)
     for episode in range(25):
         generator = gymnasium.utils.seeding.np_random(episode_seed(4, 0, episode))[0]
         key = np.float32(generator.random())
@@ -214,7 +214,7 @@ def test_early_termination_ends_an_episode_with_its_true_last_observation(worlds
     assert set(episodes.length) == set(range(1, LIMIT + 1))  # both kinds of ending occurred
 
 
-def test_flags_of_a_foreign_world_are_stored_where_it_reports_them() -> None:
+def test_flags_of_a_foreign_environment_are_stored_where_it_reports_them() -> None:
     episodes = play("tests/Countdown-v0", 4, 25, 4)
     assert set(episodes.label) == {"late", "rare"}
     time = np.broadcast_to(np.arange(LIMIT), (25, LIMIT))
@@ -239,18 +239,18 @@ def test_metadata_and_progress() -> None:
 
 
 @pytest.mark.parametrize("mode", [AutoresetMode.NEXT_STEP, AutoresetMode.SAME_STEP])
-def test_worlds_that_reset_themselves_are_refused(mode: AutoresetMode) -> None:
-    worlds = [
+def test_environments_that_reset_themselves_are_refused(mode: AutoresetMode) -> None:
+    num_envs = [
         gymnasium.make_vec("butfor/Slide-v0", 2, "vector_entry_point", autoreset_mode=mode),
         gymnasium.make_vec("tests/Countdown-v0", 2, "sync", {"autoreset_mode": mode}),
     ]
-    for env in worlds:
+    for env in num_envs:
         with pytest.raises(ValueError, match="DISABLED"):
             collect(env, random_policy(env), 1, 0)
         env.close()
 
 
-def test_worlds_without_a_time_limit_are_refused() -> None:
+def test_environments_without_a_time_limit_are_refused() -> None:
     with pytest.raises(ValueError, match="max_episode_steps"):
         play("tests/Endless-v0", 1, 1)
 
@@ -261,7 +261,7 @@ def test_no_episodes_are_refused(episodes: int) -> None:
         play("slide", 2, episodes)
 
 
-def test_a_world_without_goals_is_refused_with_a_sentence() -> None:
+def test_a_environment_without_goals_is_refused_with_a_sentence() -> None:
     def policy(obs: Observation, generator: np.random.Generator) -> tuple[NDArray[Any], NDArray[np.bool_]]:
         return np.zeros((1, 1), np.float32), np.ones(1, bool)
 
@@ -270,14 +270,14 @@ def test_a_world_without_goals_is_refused_with_a_sentence() -> None:
 
 
 @pytest.mark.parametrize("steps", [7, 50])
-def test_a_time_limit_given_when_making_the_worlds_counts(steps: int) -> None:
+def test_a_time_limit_given_when_making_the_environments_counts(steps: int) -> None:
     env = make_vector_env("slide", 2, max_episode_steps=steps)
     episodes = collect(env, random_policy(env), 3, 0)
     env.close()
     assert episodes.length.tolist() == [steps] * 3
 
 
-# ------------------------------------------------------------------------------ worlds that give no numbers
+# ------------------------------------------------------------------------------ environments that give no numbers
 
 
 class Faulty(Countdown):
@@ -309,7 +309,7 @@ class Faulty(Countdown):
 
 @pytest.fixture
 def faulty(monkeypatch: pytest.MonkeyPatch) -> Iterator[pytest.MonkeyPatch]:
-    """Registers the world, which has not been reset yet."""
+    """Registers the environment, which has not been reset yet."""
     monkeypatch.setattr(Faulty, "resets", 0)
     gymnasium.register("tests/Faulty-v0", lambda **kwargs: Faulty(), max_episode_steps=LIMIT, disable_env_checker=True)
     yield monkeypatch
@@ -340,7 +340,7 @@ def test_numbers_that_are_none_end_with_their_place(
         play_together([env], lambda group, time, obs: policy(obs, generator), [11, 22, 33], what="episode 7")
 
 
-def test_a_world_that_gave_nan_before_it_raised_is_told_of_the_nan(faulty: pytest.MonkeyPatch) -> None:
+def test_a_environment_that_gave_nan_before_it_raised_is_told_of_the_nan(faulty: pytest.MonkeyPatch) -> None:
     faulty.setattr(Faulty, "raises", True)
     env = make_vector_env("tests/Faulty-v0", 3)
     policy, generator = random_policy(env), np.random.default_rng(0)
@@ -351,14 +351,14 @@ def test_a_world_that_gave_nan_before_it_raised_is_told_of_the_nan(faulty: pytes
         play("tests/Faulty-v0", 3, 9)
 
 
-@pytest.mark.parametrize(("worlds", "what"), [(1, "episode 0"), (3, "one of the episodes 0 to 2")])
-def test_an_error_of_a_world_while_collecting_is_told_with_its_episodes(
-    worlds: int, what: str, faulty: pytest.MonkeyPatch
+@pytest.mark.parametrize(("num_envs", "what"), [(1, "episode 0"), (3, "one of the episodes 0 to 2")])
+def test_an_error_of_a_environment_while_collecting_is_told_with_its_episodes(
+    num_envs: int, what: str, faulty: pytest.MonkeyPatch
 ) -> None:
     faulty.setattr(Faulty, "resets", -100)  # gives no NaN
     faulty.setattr(Faulty, "raises", True)
     with pytest.raises(EnvError, match=f"^tests/Faulty-v0 .*ZeroDivisionError.* {what}: of no int") as caught:
-        play("tests/Faulty-v0", worlds, 9)
+        play("tests/Faulty-v0", num_envs, 9)
     assert isinstance(caught.value.__cause__, ZeroDivisionError)
 
 
@@ -377,7 +377,7 @@ def test_an_error_at_the_start_of_an_episode_is_told(resets: int, faulty: pytest
 
 
 @pytest.mark.parametrize("kind", [KeyboardInterrupt, SystemExit])
-def test_what_is_no_error_of_the_world_passes_through_collecting(
+def test_what_is_no_error_of_the_environment_passes_through_collecting(
     kind: type[BaseException], faulty: pytest.MonkeyPatch
 ) -> None:
     def step(self: Faulty, action: NDArray[Any]) -> Any:
@@ -388,7 +388,7 @@ def test_what_is_no_error_of_the_world_passes_through_collecting(
         play("tests/Faulty-v0", 2, 9)
 
 
-def test_nan_that_follows_from_an_action_is_not_the_fault_of_the_world(faulty: pytest.MonkeyPatch) -> None:
+def test_nan_that_follows_from_an_action_is_not_the_fault_of_the_environment(faulty: pytest.MonkeyPatch) -> None:
     """The agent has diverged, which training tells by its loss."""
     faulty.setattr(Faulty, "resets", -100)
     env = make_vector_env("tests/Faulty-v0", 2)
@@ -403,15 +403,15 @@ def test_nan_that_follows_from_an_action_is_not_the_fault_of_the_world(faulty: p
 # ----------------------------------------------------------------------------------------- random policy
 
 
-def drawn(space: spaces.Space[Any], worlds: int) -> NDArray[Any]:
-    """Actions of the random policy in a world with this action space."""
+def drawn(space: spaces.Space[Any], num_envs: int) -> NDArray[Any]:
+    """Actions of the random policy in an environment with this action space."""
 
     class Env:
         single_action_space = space
 
     policy = random_policy(Env())  # type: ignore[arg-type]
-    action, sampled = policy({"observation": np.zeros((worlds, 1))}, np.random.default_rng(0))
-    assert sampled.shape == (worlds,)
+    action, sampled = policy({"observation": np.zeros((num_envs, 1))}, np.random.default_rng(0))
+    assert sampled.shape == (num_envs,)
     assert sampled.dtype == np.bool_
     assert sampled.all()
     return action
@@ -469,7 +469,7 @@ def test_a_step_in_which_the_physics_blew_up_does_not_count() -> None:
     env.close()
 
 
-# ------------------------------------------------------------------------------------- one episode a world
+# ------------------------------------------------------------------------------------- one episode an environment
 
 SEEDS = [episode_seed(3, 0, episode) for episode in range(7)]
 
@@ -505,7 +505,7 @@ def vector(make: Any, count: int, limit: int = LIMIT) -> gymnasium.vector.SyncVe
 
 
 def action_for(obs: Observation) -> NDArray[np.float32]:
-    """Actions that depend on nothing but the world's own state."""
+    """Actions that depend on nothing but the environment's own state."""
     key, time = obs["observation"][..., 0], obs["observation"][..., 1]
     return np.stack([LOW[0] + (HIGH - LOW)[0] * key, LOW[1] + (HIGH - LOW)[1] * (time % 5) / 5], -1).astype(np.float32)
 
@@ -525,7 +525,7 @@ def played(groups: list[int], make: Any = Judged, steps: int = LIMIT, limit: int
 
 @pytest.mark.parametrize("groups", [[7], [4, 3], [1, 5, 1]])
 @pytest.mark.parametrize(("steps", "limit"), [(LIMIT, LIMIT), (LIMIT + 4, LIMIT), (4, LIMIT), (20, 20)])
-def test_each_world_plays_as_it_does_alone(groups: list[int], steps: int, limit: int) -> None:
+def test_each_environment_plays_as_it_does_alone(groups: list[int], steps: int, limit: int) -> None:
     result = played(groups, steps=steps, limit=limit)
     episodes = result.episodes
     assert len(episodes) == 7
@@ -534,42 +534,42 @@ def test_each_world_plays_as_it_does_alone(groups: list[int], steps: int, limit:
     assert episodes.observation.dtype == episodes.action.dtype == np.float32
     assert episodes.contact is not None
     lengths = set()
-    for world, seed in enumerate(SEEDS):
+    for index, seed in enumerate(SEEDS):
         env = Judged()
         obs, _ = env.reset(seed=seed)
         for time in range(min(steps, limit)):
             for name in ("observation", "achieved_goal", "desired_goal"):
-                np.testing.assert_array_equal(getattr(episodes, name)[world, time], obs[name].astype(np.float32))
+                np.testing.assert_array_equal(getattr(episodes, name)[index, time], obs[name].astype(np.float32))
             action = action_for(obs)
-            np.testing.assert_array_equal(episodes.action[world, time], action)
-            assert episodes.sampled[world, time] == (obs["observation"][0] + obs["observation"][1] % 2 > 1)
+            np.testing.assert_array_equal(episodes.action[index, time], action)
+            assert episodes.sampled[index, time] == (obs["observation"][0] + obs["observation"][1] % 2 > 1)
             obs, _, terminated, _, info = env.step(action)
-            assert episodes.contact[world, time] == info["contact"]
-            assert episodes.label["late"][world, time] == info["label_late"]
+            assert episodes.contact[index, time] == info["contact"]
+            assert episodes.label["late"][index, time] == info["label_late"]
             if terminated:
                 break
         length = time + 1
         lengths.add(length)
-        assert episodes.length[world] == length
-        np.testing.assert_array_equal(episodes.observation[world, length], obs["observation"].astype(np.float32))
-        np.testing.assert_array_equal(episodes.achieved_goal[world, length], obs["achieved_goal"].astype(np.float32))
-        assert result.terminated[world] == terminated
-        assert result.success[world] == (length % 3 == 0)
-        # nothing of the world's life after its end
-        assert not episodes.observation[world, length + 1 :].any()
-        assert not episodes.achieved_goal[world, length + 1 :].any()
-        assert not episodes.desired_goal[world, length + 1 :].any()
-        assert not episodes.action[world, length:].any()
-        assert not episodes.sampled[world, length:].any()
-        assert not episodes.contact[world, length:].any()
-        assert not episodes.label["late"][world, length:].any()
+        assert episodes.length[index] == length
+        np.testing.assert_array_equal(episodes.observation[index, length], obs["observation"].astype(np.float32))
+        np.testing.assert_array_equal(episodes.achieved_goal[index, length], obs["achieved_goal"].astype(np.float32))
+        assert result.terminated[index] == terminated
+        assert result.success[index] == (length % 3 == 0)
+        # nothing of the environment's life after its end
+        assert not episodes.observation[index, length + 1 :].any()
+        assert not episodes.achieved_goal[index, length + 1 :].any()
+        assert not episodes.desired_goal[index, length + 1 :].any()
+        assert not episodes.action[index, length:].any()
+        assert not episodes.sampled[index, length:].any()
+        assert not episodes.contact[index, length:].any()
+        assert not episodes.label["late"][index, length:].any()
     assert len(lengths) > 1
     assert result.success.any()
     assert not result.success.all()
     assert result.terminated.any()
 
 
-def test_groups_act_one_after_the_other_on_their_own_worlds() -> None:
+def test_groups_act_one_after_the_other_on_their_own_environments() -> None:
     envs = [vector(Judged, count) for count in (2, 3)]
     calls: list[tuple[int, int, int]] = []
 
@@ -580,12 +580,12 @@ def test_groups_act_one_after_the_other_on_their_own_worlds() -> None:
     result = play_together(envs, noting, SEEDS[:5], LIMIT)
     longest = [int(result.episodes.length[:2].max()), int(result.episodes.length[2:].max())]
     expected = [(g, time, (2, 3)[g]) for time in range(LIMIT) for g in (0, 1) if time < longest[g]]
-    assert calls == expected  # and no call once all worlds of a group have ended
+    assert calls == expected  # and no call once all environments of a group have ended
     for env in envs:
         env.close()
 
 
-def test_a_world_starts_from_its_seed_however_it_was_used_before() -> None:
+def test_a_environment_starts_from_its_seed_however_it_was_used_before() -> None:
     env = vector(Judged, 3)
     first = play_together([env], act, SEEDS[:3], LIMIT)
     play_together([env], act, SEEDS[4:7], LIMIT)
@@ -596,18 +596,18 @@ def test_a_world_starts_from_its_seed_however_it_was_used_before() -> None:
     np.testing.assert_array_equal(other.episodes.observation[[0, 2, 1]], first.episodes.observation)
 
 
-@pytest.mark.parametrize("world", ["slide", "tests/Countdown-v0"])
-def test_without_a_given_number_of_steps_the_time_limit_counts(world: str) -> None:
-    env = make_vector_env(world, 30)
+@pytest.mark.parametrize("env_name", ["slide", "tests/Countdown-v0"])
+def test_without_a_given_number_of_steps_the_time_limit_counts(env_name: str) -> None:
+    env = make_vector_env(env_name, 30)
     policy, generator = random_policy(env), np.random.default_rng(0)
     result = play_together([env], lambda group, time, obs: policy(obs, generator), list(range(30)))
     env.close()
-    limit = 30 if world == "slide" else LIMIT
+    limit = 30 if env_name == "slide" else LIMIT
     assert result.episodes.action.shape[1] == limit
     assert result.episodes.length.max() == limit
 
 
-def test_a_world_that_does_not_speak_of_success_has_none() -> None:
+def test_a_environment_that_does_not_speak_of_success_has_none() -> None:
     result = played([3, 4], Countdown)
     assert result.success.dtype == np.bool_
     assert not result.success.any()
@@ -645,7 +645,7 @@ def test_a_step_that_blew_up_is_left_out_and_says_nothing_of_success(groups: lis
     assert result.terminated.tolist() == [length <= 3 for length in ends]
 
 
-def test_what_a_world_does_after_its_end_is_not_taken_for_its_end() -> None:
+def test_what_a_environment_does_after_its_end_is_not_taken_for_its_end() -> None:
     """Those that end early are played on from a reset: their second life ends, too, while others still play."""
 
     class BlowsUpOnce(Exploding):
@@ -669,7 +669,7 @@ def test_what_a_world_does_after_its_end_is_not_taken_for_its_end() -> None:
 
 
 def test_blow_ups_of_an_earlier_episode_do_not_count_again() -> None:
-    """The worlds count theirs over their whole life."""
+    """The environments count theirs over their whole life."""
 
     class Recovered(Judged):
         """It blew up once, long ago, and succeeds in its only step."""
@@ -720,10 +720,10 @@ def test_a_label_that_only_one_group_reports_is_kept() -> None:
 # -------------------------------------------------------------------------------------------- reset seeds
 
 
-@pytest.mark.parametrize("worlds", [1, 3])
+@pytest.mark.parametrize("num_envs", [1, 3])
 @pytest.mark.parametrize(("first", "stream"), [(0, 0), (5, 4)])
-def test_collected_episodes_hold_the_seeds_of_their_resets(worlds: int, first: int, stream: int) -> None:
-    env = make_vector_env("slide", worlds)
+def test_collected_episodes_hold_the_seeds_of_their_resets(num_envs: int, first: int, stream: int) -> None:
+    env = make_vector_env("slide", num_envs)
     episodes = collect(env, random_policy(env), 4, 3, first=first, stream=stream)
     env.close()
     assert episodes.reset_seed is not None

@@ -6,7 +6,7 @@ a record to `BUILT_IN`; `registry.py` registers it.
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
-from typing import Any, Literal, Protocol
+from typing import Any, Literal
 
 import numpy as np
 import numpy.typing as npt
@@ -25,17 +25,6 @@ ROUND_TABLE_RADIUS = 0.38
 ROUND_TABLE_TOP = 0.41
 
 
-class PlayedEpisodes(Protocol):
-    """The part of `butfor.rollouts.episodes.Episodes` that `EnvFacts.behaviour` reads."""
-
-    @property
-    def achieved_goal(self) -> npt.NDArray[np.float32]: ...  # [E, T + 1, 3]
-    @property
-    def contact(self) -> Flags | None: ...  # [E, T]
-    @property
-    def valid(self) -> Flags: ...  # [E, T]
-
-
 @dataclass(frozen=True)
 class Table:
     """The table of a robot environment."""
@@ -48,37 +37,24 @@ class Table:
 class EnvFacts:
     """What the library knows about a built-in environment."""
 
-    name: str
-    """short name, as on the command line"""
-    id: str
-    """Gymnasium id"""
-    entry_point: str
-    """module and prefix of the classes `...Env` and `...VectorEnv`"""
+    name: str  # short name, as on the command line
+    id: str  # of Gymnasium
+    entry_point: str  # module and prefix of the classes `...Env` and `...VectorEnv`
     max_episode_steps: int
-    agent_position: Columns
-    """columns of the observation: position of the agent (of the robots: of the gripper)"""
+    agent_position: Columns  # columns of the observation; the agent of the robots is the gripper
     object_position: Columns
     agent_velocity: Columns
     object_velocity: Columns
-    full_state: Columns
-    """columns of the observation without those that follow from others"""
-    expert: Expert
-    """the scripted policy, see `experts.scripted_action`"""
-    labels: tuple[str, ...]
-    """influence labels that `make_vector_env(labels=...)` or `heuristic_label` can add to a step"""
-    drawing: Literal["line", "robot"]
-    """how a state is drawn: on a line, or by MuJoCo's camera"""
-    object_offset: Columns = ()
-    """columns that repeat object_position - agent_position"""
-    relative_velocity: bool = False
-    """whether object_velocity is relative to agent_velocity"""
-    forks: bool = False
-    """whether saved states can be forked, see `make_forker`"""
+    full_state: Columns  # columns of the observation without those that follow from others
+    expert: Expert  # the scripted policy, see `experts.scripted_action`
+    labels: tuple[str, ...]  # that `make_vector_env(labels=...)` or `heuristic_label` can add to a step
+    drawing: Literal["line", "robot"]  # how a state is drawn: on a line, or by MuJoCo's camera
+    object_offset: Columns = ()  # columns that repeat object_position - agent_position
+    relative_velocity: bool = False  # whether object_velocity is relative to agent_velocity
+    forks: bool = False  # whether saved states can be forked, see `make_forker`
     table: Table | None = None
-    arguments: Mapping[str, Any] = field(default_factory=dict)
-    """of the classes"""
-    tensor_reward: bool = True
-    """whether compute_reward works on torch tensors, so that it can be captured in a CUDA graph"""
+    arguments: Mapping[str, Any] = field(default_factory=dict)  # of the classes
+    tensor_reward: bool = True  # whether compute_reward works on torch tensors, also in a CUDA graph
 
     @property
     def positions(self) -> Columns:
@@ -98,10 +74,11 @@ class EnvFacts:
 
         return Forker(self.name, **options)
 
-    def behaviour(self, episodes: PlayedEpisodes) -> dict[str, npt.NDArray[np.float64]]:
-        """Share of the steps of each episode [E] in which the object was moved, lifted and held.
+    def behaviour(self, episodes: Any) -> dict[str, npt.NDArray[np.float64]]:
+        """Compute the shares of the steps of each episode [E] in which the object was moved, lifted and held.
 
-        Held means lifted and touched by a finger. The result is empty without a table or without contacts.
+        `episodes` are `butfor.rollouts.Episodes`. Held means lifted and touched by a finger. The result is empty
+        without a table or without contacts.
         """
         if self.table is None or episodes.contact is None:
             return {}

@@ -13,8 +13,7 @@ import numpy.typing as npt
 from gymnasium import spaces
 from gymnasium.vector import AutoresetMode
 
-from butfor.envs.fetch_model import TASKS, Floats, draw_start
-from butfor.envs.fetch_physics import FetchPhysics
+from butfor.envs.fetch_physics import TASKS, FetchPhysics, Floats, draw_start
 from butfor.envs.rot_table import RotTablePhysics
 from butfor.envs.vector import (
     Flags,
@@ -72,17 +71,12 @@ class FetchVectorEnv(GoalVectorEnv):
         height: int = 480,
         **options: Any,
     ) -> None:
-        """Make environments that must be reset before their first step.
+        """Make environments. The arguments that are not listed are those of `GoalVectorEnv`.
 
         Args:
             task: "push", "pick-and-place" or "rot-table".
-            num_envs: how many.
-            max_episode_steps: time limit; None or -1 for none.
-            render_mode: "rgb_array" or None.
-            autoreset_mode: Gymnasium's.
-            labels: what `info` reports in addition. "contact": a finger touched the object during the step. "exact",
-                as `label_exact`: the object's next position depends on the action; the simulator is forked for it
-                before each step, which takes most of the time.
+            labels: "contact": a finger touched the object during the step. "exact", reported as `label_exact`: the
+                object's next position depends on the action; forks the simulator before each step, which is slow.
             threads: 0 for BUTFOR_THREADS, or all processors.
             width: of a picture, in pixels.
             height: of a picture, in pixels.
@@ -137,13 +131,12 @@ class FetchVectorEnv(GoalVectorEnv):
         chosen = self._indices(indices)
         return np.concatenate([self.physics.save(chosen), self._goal[chosen], self._elapsed[chosen, None]], axis=1)
 
-    def restore_state(self, indices: npt.ArrayLike | None, states: npt.ArrayLike, refresh: bool = False) -> None:
+    def restore_state(self, indices: npt.ArrayLike | None, states: npt.ArrayLike) -> None:
         """Restore saved states; the environments then step as the saved ones would, to the bit.
 
         Args:
             indices: which environments [n]; None for all.
             states: [n, S], from `save_state`.
-            refresh: recompute gripper and observation from qpos, for states whose columns were edited.
         """
         chosen = self._indices(indices)
         rows = check_states(states, self.layout.size)
@@ -154,8 +147,6 @@ class FetchVectorEnv(GoalVectorEnv):
         self._elapsed[chosen] = rows[:, self.layout.elapsed][:, 0]
         self._started[chosen] = True
         self._finished[chosen] = False
-        if refresh:
-            self.physics.refresh(np.unique(chosen))
 
     def render(self, indices: npt.ArrayLike | None = None) -> tuple[Frame, ...] | None:
         """Draw some environments (default: all) with their goals, or return None without a render mode."""
@@ -177,14 +168,7 @@ class FetchVectorEnv(GoalVectorEnv):
             self._painter.close()
 
     def _indices(self, indices: npt.ArrayLike | None) -> Indices:
-        """Return environment indices [n]; refuse those out of range."""
-        if indices is None:
-            return np.arange(self.num_envs)
-        chosen = np.asarray(indices)
-        whole = chosen.ndim == 1 and (np.issubdtype(chosen.dtype, np.integer) or not chosen.size)
-        if not whole or ((chosen < 0) | (chosen >= self.num_envs)).any():
-            raise ValueError(f"indices is {indices!r}; expected a list of numbers from 0 to {self.num_envs - 1}.")
-        return chosen.astype(np.int64)
+        return np.atleast_1d(np.arange(self.num_envs)[slice(None) if indices is None else indices])
 
 
 class FetchEnv(SingleGoalEnv):

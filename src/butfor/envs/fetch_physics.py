@@ -1,30 +1,236 @@
-"""N simulated Fetch environments without episodes: place, advance, observe, save and restore them, all in batches."""
+"""The simulator of the Fetch environments: models, initial states, and N states that are stepped together.
 
+The models are gymnasium-robotics' own XML and meshes, settled and observed as its v4 does.
+"""
+
+import functools
+import importlib.util
+import os
 from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
 from typing import Any
 
 import numpy as np
 import numpy.typing as npt
 
-from butfor.envs.fetch_model import (
-    CLEARANCE,
-    CONTACT_POINTS,
-    FINGERS,
-    SUBSTEPS,
-    Batch,
-    Floats,
-    SimulationError,
-    Task,
-    build,
-)
 from butfor.envs.vector import Flags, Indices, default_threads
 
+_INSTALL = "install them with: pip install 'butfor[fetch]'"
+try:
+    import mujoco as mujoco
+    from mujoco.batch import Batch as Batch
+    from mujoco.batch import SimulationError as SimulationError
+except ImportError as error:
+    raise ImportError(f"The Fetch environments need mujoco 4 and gymnasium-robotics; {_INSTALL}.") from error
+except Exception as error:  # when imported, mujoco loads the graphics library that MUJOCO_GL names
+    if "MUJOCO_GL" not in os.environ:
+        raise
+    raise ImportError(
+        f"mujoco cannot be imported with MUJOCO_GL={os.environ['MUJOCO_GL']} ({error}); unset MUJOCO_GL, or install "
+        "what it names (on Debian and Ubuntu: apt install libegl1 for egl, libosmesa6 for osmesa)."
+    ) from error
+
+Floats = npt.NDArray[np.float64]
+
+SUBSTEPS = 20
+INTEGRATION = mujoco.mjtState.mjSTATE_INTEGRATION
+CONTACT_POINTS = 8  # the most that MuJoCo finds between two boxes
+FINGERS = ("robot0:r_gripper_finger_link", "robot0:l_gripper_finger_link")  # geoms
+OBJECT_RANGE = GOAL_RANGE = 0.15  # around the initial gripper, in x and y
+CLEARANCE = 0.1  # between the initial gripper and the object
+LARGEST_LIFT = 0.45
 TIME_STEP = 0.04  # every velocity in an observation is multiplied by it
 ACTION_SCALE = np.float32(0.05)  # metres that an action of 1 moves the gripper's target
 CONTACT_FORCE = 30.0  # newtons, summed over the substeps and contact points of one finger
 LARGEST_VALUE = 1e4  # of a coordinate or velocity; beyond it the physics counts as blown up
 STATE_FIELDS = ("qpos", "qvel", "ctrl", "time", "mocap_pos", "mocap_quat")  # views of the state rows
 DERIVED_FIELDS = ("xpos", "xquat", "site_xpos", "site_xmat", "cdof", "subtree_com")  # copied out after every call
+ROBOT_JOINTS: dict[str, Any] = {"robot0:slide0": 0.405, "robot0:slide1": 0.48, "robot0:slide2": 0.0}
+
+
+@dataclass(frozen=True)
+class Task:
+    """What distinguishes one Fetch environment from another."""
+
+    xml: str  # below gymnasium-robotics' assets
+    blocked: bool  # the fingers are held closed
+    extra_height: float  # of the gripper at the start
+    air_share: float  # probability that a goal is lifted above the table
+    object_height: float = 0.4  # where the object starts to settle on the table
+    edit: Callable[[Any], None] | None = None  # changes the mujoco.MjSpec before it is compiled
+
+
+TASKS = {
+    "push": Task("fetch/push.xml", blocked=True, extra_height=0.0, air_share=0.0),
+    "pick-and-place": Task("fetch/pick_and_place.xml", blocked=False, extra_height=0.2, air_share=0.5),
+}
+
+
+@dataclass(frozen=True)
+class FetchState:
+    """The columns of a saved state, float64 [S]: all that decides what the environment does next.
+
+    `physics` is MuJoCo's mjSTATE_INTEGRATION; `time`, `qpos`, `qvel` and the object's columns lie within it. After a
+    step MuJoCo's body poses are one substep older than qpos, and the next mocap target starts from the old pose of
+    the gripper: so `gripper` (position, quaternion) is part of the state and cannot be recomputed from qpos.
+    """
+
+    physics: slice
+    time: slice
+    qpos: slice
+    qvel: slice
+    object_pose: slice  # position and quaternion
+    object_velocity: slice  # linear in the world's frame, angular in the object's
+    gripper: slice
+    observation: slice
+    desired_goal: slice
+    elapsed: slice  # steps of the episode so far
+    size: int
+
+
+@dataclass(frozen=True, eq=False)
+class Model:
+    """A compiled task and everything about it that never changes."""
+
+    task: Task
+    mj: Any  # mujoco.MjModel; nobody writes to it
+    start: Floats  # [physics] the state of a reset, but for the object's place
+    gripper: Floats  # [3] the initial position of the gripper
+    height: float  # of the object at rest on the table
+    gripper_body: int
+    gripper_site: int
+    object_site: int
+    target_site: int
+    gripper_root: int  # body whose subtree's centre of mass the spatial axes refer to
+    arm_dofs: npt.NDArray[np.int64]  # the degrees of freedom that move the gripper
+    finger_qpos: npt.NDArray[np.int64]  # right, left
+    finger_dofs: npt.NDArray[np.int64]
+    actuated_qpos: npt.NDArray[np.int64]  # of the finger actuators, in their order
+    object_qpos: int
+    object_dof: int
+
+    def layout(self, observation_size: int) -> FetchState:
+        """Return the columns of a saved state with observations of this size."""
+        bits = [mujoco.mjtState.mjSTATE_TIME, mujoco.mjtState.mjSTATE_QPOS, mujoco.mjtState.mjSTATE_QVEL]
+        qpos, qvel, rest = np.cumsum([mujoco.mj_stateSize(self.mj, int(bit)) for bit in bits]).tolist()
+        pose = qpos + self.object_qpos
+        velocity = qvel + self.object_dof
+        ends = np.cumsum([len(self.start), 7, observation_size, 3, 1]).tolist()
+        return FetchState(
+            physics=slice(0, ends[0]),
+            time=slice(0, qpos),
+            qpos=slice(qpos, qvel),
+            qvel=slice(qvel, rest),
+            object_pose=slice(pose, pose + 7),
+            object_velocity=slice(velocity, velocity + 6),
+            gripper=slice(ends[0], ends[1]),
+            observation=slice(ends[1], ends[2]),
+            desired_goal=slice(ends[2], ends[3]),
+            elapsed=slice(ends[3], ends[4]),
+            size=ends[4],
+        )
+
+
+def assets() -> Path:
+    """Find the XML files and meshes of the installed gymnasium-robotics, without importing it."""
+    found = importlib.util.find_spec("gymnasium_robotics")
+    if found is None or found.origin is None:
+        raise ImportError(f"The Fetch environments need the meshes of gymnasium-robotics; {_INSTALL}.")
+    return Path(found.origin).parent / "envs" / "assets"
+
+
+@functools.lru_cache(maxsize=8)
+def build(task: Task, contacts: bool) -> Model:
+    """Compile a task once per process and settle it into its initial pose, as gymnasium-robotics v4 does."""
+    spec = mujoco.MjSpec.from_file(str(assets() / task.xml))
+    if task.edit is not None:
+        task.edit(spec)
+    if contacts:
+        for finger in FINGERS:
+            _add_contact_sensor(spec, finger)
+    mj = spec.compile()
+    joints = ROBOT_JOINTS | {"object0:joint": [1.25, 0.53, task.object_height, 1, 0, 0, 0]}
+    start, sites = settle(mj, joints, task.extra_height)
+    body = mj.body("robot0:gripper_link").id
+    grip = mj.site("robot0:grip").id
+    thing = mj.site("object0").id
+    joint = mj.joint("object0:joint").id
+    fingers = [mj.joint(f"robot0:{side}_gripper_finger_joint").id for side in "rl"]
+    actuated = [mj.actuator_trnid[i, 0] for i in range(mj.nu) if mj.actuator(i).name.startswith("robot0:")]
+    return Model(
+        task=task,
+        mj=mj,
+        start=start,
+        gripper=sites[grip],
+        height=float(sites[thing, 2]),
+        gripper_body=body,
+        gripper_site=grip,
+        object_site=thing,
+        target_site=mj.site("target0").id,
+        gripper_root=mj.body_rootid[body],
+        arm_dofs=_dofs_above(mj, body),
+        finger_qpos=mj.jnt_qposadr[fingers].astype(np.int64),
+        finger_dofs=mj.jnt_dofadr[fingers].astype(np.int64),
+        actuated_qpos=np.array([mj.jnt_qposadr[finger] for finger in actuated], dtype=np.int64),
+        object_qpos=int(mj.jnt_qposadr[joint]),
+        object_dof=int(mj.jnt_dofadr[joint]),
+    )
+
+
+def settle(mj: Any, joints: dict[str, Any], extra_height: float) -> tuple[Floats, Floats]:
+    """Let a compiled model settle as gymnasium-robotics v4 does; return its state for resets and its site positions."""
+    mj.eq_data[mj.eq_type == int(mujoco.mjtEq.mjEQ_WELD), :7] = [0, 0, 0, 0, 0, 0, 1]
+    data = mujoco.MjData(mj)
+    for name, value in joints.items():
+        data.joint(name).qpos = value
+    mujoco.mj_forward(mj, data)
+    grip = data.site("robot0:grip").xpos
+    data.mocap_pos[0] = np.array([-0.498, 0.005, -0.431 + extra_height]) + grip
+    data.mocap_quat[0] = [1, 0, 1, 0]
+    mujoco.mj_step(mj, data, nstep=10 * SUBSTEPS)
+    sites, time, qpos, qvel = data.site_xpos.copy(), data.time, data.qpos.copy(), data.qvel.copy()
+    mujoco.mj_resetData(mj, data)
+    data.time, data.qpos, data.qvel = time, qpos, qvel
+    start = np.empty(mujoco.mj_stateSize(mj, INTEGRATION))
+    mujoco.mj_getState(mj, data, start, INTEGRATION)
+    return start, sites
+
+
+def draw_start(model: Model, generator: np.random.Generator) -> tuple[Floats, Floats]:
+    """Draw the object's place [2] and the goal [3] of a new episode, in the order of gymnasium-robotics."""
+    place = model.gripper[:2]
+    while np.linalg.norm(place - model.gripper[:2]) < CLEARANCE:
+        place = model.gripper[:2] + generator.uniform(-OBJECT_RANGE, OBJECT_RANGE, size=2)
+    goal = model.gripper + generator.uniform(-GOAL_RANGE, GOAL_RANGE, size=3)
+    goal[2] = model.height
+    if model.task.air_share > 0 and generator.uniform() < model.task.air_share:
+        goal[2] += generator.uniform(0, LARGEST_LIFT)
+    return place, goal
+
+
+def _add_contact_sensor(spec: Any, finger: str) -> None:
+    """Measure the force of every contact point between a finger and the object."""
+    force = 1 << int(mujoco.mjtConDataField.mjCONDATA_FORCE)
+    spec.add_sensor(
+        name=f"contact:{finger}",
+        type=mujoco.mjtSensor.mjSENS_CONTACT,
+        objtype=mujoco.mjtObj.mjOBJ_GEOM,
+        objname=finger,
+        reftype=mujoco.mjtObj.mjOBJ_GEOM,
+        refname="object0",
+        intprm=[force, 0, CONTACT_POINTS],  # what to measure, no reduction, how many points
+    )
+
+
+def _dofs_above(mj: Any, body: int) -> npt.NDArray[np.int64]:
+    """Return the degrees of freedom of a body and of the bodies that carry it, in ascending order."""
+    dofs: list[int] = []
+    while body > 0:
+        first = int(mj.body_dofadr[body])
+        dofs += range(first, first + int(mj.body_dofnum[body]))
+        body = int(mj.body_parentid[body])
+    return np.array(sorted(dofs))
 
 
 class FetchPhysics:

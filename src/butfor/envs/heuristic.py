@@ -35,22 +35,27 @@ def heuristic_label(observation: npt.ArrayLike, contact: npt.ArrayLike | None = 
         observation: [..., 25 or more], of any Fetch environment.
         contact: bool [...] of the steps taken from these observations, if known.
     """
-    seen = _observations(observation)
+    seen = np.asarray(observation, dtype=np.float64)
+    bad = np.count_nonzero(~np.isfinite(seen))
+    if seen.ndim < 1 or seen.shape[-1] < FINGER_VELOCITIES.stop or bad:
+        raise ValueError(
+            f"observation has shape {seen.shape} and {bad} values that are NaN or infinite; expected finite "
+            f"observations of a Fetch environment [..., {FINGER_VELOCITIES.stop} or more], not their dictionary."
+        )
     inside = (((seen[..., THING] - seen[..., GRIP]) / semi_axes(seen)) ** 2).sum(axis=-1) <= 1
     if contact is None:
         return np.asarray(inside)
     touched = np.asarray(contact)
     if touched.dtype != np.bool_ or touched.shape != inside.shape:
         raise ValueError(
-            f"contact has dtype {touched.dtype} and shape {touched.shape}; expected bool of shape {inside.shape}, one "
-            "for the step taken from each observation (the last observation of an episode has none: leave it out)."
+            f"contact has dtype {touched.dtype} and shape {touched.shape}; expected bool of shape {inside.shape}: "
+            "leave out the last observation of each episode, from which no step was taken."
         )
     return np.asarray(inside | touched)
 
 
-def semi_axes(observation: npt.ArrayLike) -> Floats:
+def semi_axes(seen: Floats) -> Floats:
     """Compute the ellipsoid's semi-axes [..., 3]: movement + fingers + object + (0, opening, 0.02), in metres."""
-    seen = _observations(observation)
     tree, movement = _table()
     _, nearest = tree.query(seen[..., GRIP])
     # Velocities in an observation are already multiplied by the length of a step.
@@ -77,15 +82,3 @@ def _table() -> tuple[Any, Floats]:
     """Return the starts as a KD-tree, and the movements [n, 3]."""
     starts, movements = load_table()
     return KDTree(starts), movements
-
-
-def _observations(values: npt.ArrayLike) -> Floats:
-    """Return observations as float64 [..., 25 or more]; refuse other shapes, NaN and infinity."""
-    array = np.asarray(values, dtype=np.float64)
-    bad = np.count_nonzero(~np.isfinite(array))
-    if array.ndim < 1 or array.shape[-1] < FINGER_VELOCITIES.stop or bad:
-        raise ValueError(
-            f"observation has shape {array.shape} and {bad} values that are NaN or infinite; expected finite "
-            f"observations of a Fetch environment [..., {FINGER_VELOCITIES.stop} or more], not their dictionary."
-        )
-    return array

@@ -11,8 +11,7 @@ from typing import Any
 import numpy as np
 
 from butfor.envs.facts import ROUND_TABLE_CENTRE, ROUND_TABLE_RADIUS, ROUND_TABLE_TOP
-from butfor.envs.fetch_model import Floats, Task, mujoco
-from butfor.envs.fetch_physics import TIME_STEP, FetchPhysics
+from butfor.envs.fetch_physics import TIME_STEP, FetchPhysics, Floats, Task, mujoco
 
 TURN = np.pi / 4  # the angle of one period
 TIMINGS = {"paper": (25, 5), "release": (20, 5)}  # steps of moving and of pausing

@@ -12,8 +12,7 @@ import numpy as np
 import numpy.typing as npt
 
 from butfor.envs.fetch import FetchEnv, FetchVectorEnv, check_states, make_physics
-from butfor.envs.fetch_model import FINGERS, Floats, mujoco
-from butfor.envs.fetch_physics import TIME_STEP
+from butfor.envs.fetch_physics import FINGERS, TIME_STEP, Floats, mujoco
 from butfor.envs.vector import Flags
 
 Actions = npt.NDArray[np.float32]
@@ -23,12 +22,15 @@ HAND = ("robot0:gripper_link", *FINGERS)  # geoms
 # How far, along each axis, a link leaves the box swept by its own velocity within one step, whatever the action.
 # Measured over 170,000 steps of the three environments (random, held and flipped corner actions, experts), at every
 # second substep, gripper upright: 0.038 m for the hand, 0.073 for a finger that opens, 0.056 for the rest of the robot.
-HAND_SLACK, FINGER_SLACK, ARM_SLACK = 0.05, 0.05, 0.08
+HAND_SLACK = 0.05
+FINGER_SLACK = 0.05
+ARM_SLACK = 0.08
 UPRIGHT = 0.1  # radians; a gripper that is tilted more is being swung back and moves its links by up to 0.09
 GRIPPER_LAG = 0.01  # between the gripper's kept pose and its qpos; one substep makes 0.0034
 # The box of an object that nothing of the robot touches grew by at most its speed times the time of a step plus 0.008
 # (gravity) when it lay, fell, tumbled or rode on the table, and by two thirds of its depth when put into the table.
-OBJECT_SPEED_FACTOR, OBJECT_SLACK = 1.5, 0.02
+OBJECT_SPEED_FACTOR = 1.5
+OBJECT_SLACK = 0.02
 
 
 class Forker:
@@ -86,12 +88,14 @@ class Forker:
         """
         rows = check_states(states, self.layout.size)
         action = _actions(actions, len(rows))  # [n, M, 4]
-        count, total = action.shape[1], action.shape[0] * action.shape[1]
+        count = action.shape[1]
+        total = len(rows) * count
         chosen = np.arange(self.layout.size)[slice(None) if columns is None else columns]
         outcome = np.empty((total, len(chosen)))
         for first in range(0, total, self.slots):
             flat = np.arange(first, min(first + self.slots, total))
-            after, slots = rows[flat // count], np.arange(len(flat))
+            after = rows[flat // count]
+            slots = np.arange(len(flat))
             self.physics.restore(slots, after)
             _, blown = self.physics.advance(action[flat // count, flat % count], slots)
             moved = self.physics.save(slots)
@@ -112,7 +116,8 @@ class Forker:
         low, high, lag = self._boxes(rows)
         gap = np.maximum(low[:, :-1] - high[:, -1:], low[:, -1:] - high[:, :-1])  # [n, others, 3]; overlap: negative
         links, surroundings = gap[:, : len(self.robot_geoms)], gap[:, len(self.robot_geoms) :]
-        velocity, radius = rows[:, self.layout.object_velocity], self.physics.model.mj.geom_rbound[self._geoms[-1]]
+        velocity = rows[:, self.layout.object_velocity]
+        radius = self.physics.model.mj.geom_rbound[self._geoms[-1]]
         speed = np.linalg.norm(velocity[:, :3], axis=1) + radius * np.linalg.norm(velocity[:, 3:], axis=1)
         sunk = np.maximum(-surroundings.max(axis=2), 0).max(axis=1)
         growth = OBJECT_SPEED_FACTOR * speed * TIME_STEP + OBJECT_SLACK + sunk
@@ -126,18 +131,24 @@ class Forker:
         A box contains its geom as it stands and, except for the object, where its velocity would carry it in the step;
         the lag is the distance between the gripper's kept position and the one that qpos gives.
         """
-        mj, data, geoms, layout = self.physics.model.mj, self._data, self._geoms, self.layout
-        centre, matrix = np.empty((len(rows), 2, len(geoms), 3)), np.empty((len(rows), 2, len(geoms), 9))
+        mj = self.physics.model.mj
+        data = self._data
+        geoms = self._geoms
+        layout = self.layout
+        centre = np.empty((len(rows), 2, len(geoms), 3))
+        matrix = np.empty((len(rows), 2, len(geoms), 9))
         gripper = np.empty((len(rows), 3))
         for number, row in enumerate(rows):
             data.qpos[:] = row[layout.qpos]
             mujoco.mj_kinematics(mj, data)
-            centre[number, 0], matrix[number, 0] = data.geom_xpos[geoms], data.geom_xmat[geoms]
+            centre[number, 0] = data.geom_xpos[geoms]
+            matrix[number, 0] = data.geom_xmat[geoms]
             gripper[number] = data.xpos[self.physics.model.gripper_body]
             mujoco.mj_integratePos(mj, data.qpos, row[layout.qvel], TIME_STEP)
             data.qpos[self._object_qpos] = row[layout.object_pose]
             mujoco.mj_kinematics(mj, data)
-            centre[number, 1], matrix[number, 1] = data.geom_xpos[geoms], data.geom_xmat[geoms]
+            centre[number, 1] = data.geom_xpos[geoms]
+            matrix[number, 1] = data.geom_xmat[geoms]
         axes = matrix.reshape(*matrix.shape[:3], 3, 3)
         centre += np.einsum("ntgij,gj->ntgi", axes, mj.geom_aabb[geoms, :3])
         half = np.einsum("ntgij,gj->ntgi", np.abs(axes), mj.geom_aabb[geoms, 3:])

@@ -45,6 +45,16 @@ class GoalVectorEnv(VectorEnv[Observation, Any, npt.NDArray[Any]]):
         labels: Sequence[str],
         metadata: dict[str, Any],
     ) -> None:
+        """Make environments that must be reset before their first step.
+
+        Args:
+            num_envs: number of environments.
+            max_episode_steps: time limit; None or -1 for none.
+            render_mode: "rgb_array" or None.
+            autoreset_mode: Gymnasium's.
+            labels: influence labels that `info` reports, of `STEP_LABELS`.
+            metadata: Gymnasium's.
+        """
         if num_envs < 1 or (max_episode_steps is not None and max_episode_steps < 1 and max_episode_steps != -1):
             raise ValueError(
                 f"num_envs is {num_envs} and max_episode_steps {max_episode_steps}; expected both to be at least 1 "
@@ -58,7 +68,6 @@ class GoalVectorEnv(VectorEnv[Observation, Any, npt.NDArray[Any]]):
         self.max_episode_steps = None if max_episode_steps == -1 else max_episode_steps
         self.render_mode = render_mode
         self.autoreset_mode = AutoresetMode(autoreset_mode)
-        self.labels = tuple(labels)
         self.metadata = {**metadata, "autoreset_mode": self.autoreset_mode}
         self._generators: list[np.random.Generator | None] = [None] * num_envs
         self._started = np.zeros(num_envs, dtype=np.bool_)

@@ -101,7 +101,7 @@ def collect(
         metadata: of the result.
         progress: called with the number of episodes done.
         first: number of the first episode.
-        stream: a `Stream`.
+        stream: purpose of the episodes.
 
     Returns:
         The episodes, with `contact` and every `label_...` that the environments report in `info`.
@@ -123,12 +123,12 @@ def collect(
         )
 
     def name(low: int, high: int) -> str:
-        one = f"episode {first + low}"
-        return one if low == high else f"one of the episodes {first + low} to {first + high}"
+        return f"episode {first + low}" if low == high else f"one of the episodes {first + low} to {first + high}"
 
-    player = _Player(
-        env, episodes, episode_steps(env), lambda env, row: episode_seed(seed, stream, first + row), name, progress
-    )
+    def seed_of(index: int, row: int) -> int:
+        return episode_seed(seed, stream, first + row)
+
+    player = _Player(env, episodes, episode_steps(env), seed_of, name, progress)
     generator = np.random.default_rng(np.random.SeedSequence((seed, 1, first)))
     _run([player], lambda group, time, obs: policy(obs, generator), None)
     played = _join([player], int(player.length.max())).episodes
@@ -402,22 +402,22 @@ class _Player:
 def _run(players: Sequence[_Player], act: Act, steps: int | None) -> None:
     """Step the players until all episodes have ended, or `steps` times."""
     times = itertools.count() if steps is None else range(steps)
-    if len(players) == 1:
+    pending: dict[int, Future[None]] = {}
+    with ThreadPoolExecutor(len(players)) as pool:
         for time in times:
-            if not players[0].kept.any():
+            for group, player in enumerate(players):
+                if group in pending:
+                    pending.pop(group).result()
+                if player.kept.any():
+                    action, sampled = act(group, time, player.obs)
+                    if len(players) == 1:
+                        player.step(action, sampled)
+                    else:
+                        pending[group] = pool.submit(player.step, action, sampled)
+            if not any(player.kept.any() for player in players):
                 break
-            players[0].step(*act(0, time, players[0].obs))
-    else:
-        with ThreadPoolExecutor(len(players)) as pool:
-            pending: dict[int, Future[None]] = {}
-            for time in times:
-                for group, player in enumerate(players):
-                    if group in pending:
-                        pending.pop(group).result()
-                    if player.kept.any():
-                        pending[group] = pool.submit(player.step, *act(group, time, player.obs))
-            for future in pending.values():
-                future.result()
+        for future in pending.values():
+            future.result()
     for player in players:
         player.check(player.kept)  # episodes that `steps` has cut
 
