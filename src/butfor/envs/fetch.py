@@ -168,7 +168,8 @@ class FetchVectorEnv(GoalVectorEnv):
             self._painter.close()
 
     def _indices(self, indices: npt.ArrayLike | None) -> Indices:
-        return np.atleast_1d(np.arange(self.num_envs)[slice(None) if indices is None else indices])
+        chosen: Any = slice(None) if indices is None else indices
+        return np.atleast_1d(np.arange(self.num_envs)[chosen])
 
 
 class FetchEnv(SingleGoalEnv):
