@@ -8,26 +8,9 @@ from typing import Any
 
 import numpy as np
 
-from butfor.analysis.claims import (
-    ENOUGH,
-    TABLE_RULES,
-    Claim,
-    Curve,
-    Verdict,
-    judge,
-    judge_tables,
-    rule_words,
-)
+from butfor.analysis.claims import ENOUGH, TABLE_RULES, Claim, Curve, Verdict, judge, judge_tables, rule_words
 from butfor.analysis.detection_runs import detector_rows, side_rows
-from butfor.runs.reading import (
-    Array,
-    expected_form,
-    finite_array,
-    read_curves,
-    read_object,
-    read_optional,
-    read_run,
-)
+from butfor.runs.reading import Array, expected_form, finite_array, read_curves, read_object, read_optional, read_run
 
 BEHAVIOUR = ("moved", "lifted", "held")  # what else an evaluation of a robot environment may show
 SMALL = "These runs have the small size, which is too short to learn anything; they decide no claim."

@@ -84,7 +84,8 @@ def judge(claim: Claim, curves: Mapping[str, Curve]) -> Verdict:
     rule = CURVE_RULES[claim.kind]
     missing = [label for label in (claim.arm, claim.than) if label and label not in curves]
     if missing:
-        return _not_measured(claim, f"{' and '.join(missing)}: not measured yet.")
+        words = f"{' and '.join(missing)}: not measured yet."
+        return Verdict("undecided", words, rule_words(claim.kind), measured=False)
     few = [label for label in (claim.arm, claim.than) if label and len(curves[label].success) < ENOUGH]
     if few:
         return Verdict("undecided", f"{' and '.join(few)}: fewer than {ENOUGH} seeds.", rule_words(claim.kind))
@@ -206,10 +207,10 @@ def _detects(claim: Claim, tables: Sequence[Mapping[str, Any]]) -> tuple[Finding
     """Compares the area under the ROC curve, average precision and F1 of CAI, rounded to two digits, with the paper's,
     on the test set and by the label that the paper used. Reproduced: none is lower. Partly: none is below 90 % of the
     paper's."""
-    table = _with_paper(tables)
-    if table is None:
+    found = _beside_paper(tables)
+    if found is None:
         return None
-    row = _cai(table)
+    row = found[1]
     pairs = {name: (round(float(row[name]["mean"]), 2), float(row["paper"][name][0])) for name in NUMBERS}
     words = ", ".join(f"{NUMBERS[name]} {ours:.2f} (paper: {paper:.2f})" for name, (ours, paper) in pairs.items())
     shares = [(table["positive_share"], table["paper_share"]) for table in tables if table.get("paper_share")]
@@ -223,10 +224,11 @@ def _detects(claim: Claim, tables: Sequence[Mapping[str, Any]]) -> tuple[Finding
 def _alone(claim: Claim, tables: Sequence[Mapping[str, Any]]) -> tuple[Finding, str] | None:
     """Compares the same three numbers of CAI with those of every other detector, by the same label. Reproduced: CAI is
     above each of them in all three, and none has 90 % of all three. Partly: CAI is above. Otherwise not."""
-    table = _with_paper(tables)
-    if table is None:
+    found = _beside_paper(tables)
+    if found is None:
         return None
-    ours = [float(_cai(table)[name]["mean"]) for name in NUMBERS]
+    table, cai = found
+    ours = [float(cai[name]["mean"]) for name in NUMBERS]
     others = {
         str(row["title"]): [float(row[name]["mean"]) for name in NUMBERS]
         for row in table["detectors"]
@@ -292,21 +294,10 @@ def _by_share(value: float, claimed: float) -> Finding:
     return "partly" if value >= CLOSE * claimed - ROUNDING else "not reproduced"
 
 
-def _with_paper(tables: Sequence[Mapping[str, Any]]) -> Mapping[str, Any] | None:
-    """Return the table that has the paper's numbers beside CAI's."""
-    for table in tables:
-        if any(row["name"] == "cai" and row.get("paper") for row in table.get("detectors", [])):
-            return table
-    return None
-
-
-def _not_measured(claim: Claim, words: str) -> Verdict:
-    return Verdict("undecided", words, rule_words(claim.kind), measured=False)
-
-
-def _cai(table: Mapping[str, Any]) -> Mapping[str, Any]:
-    row: Mapping[str, Any] = next(row for row in table["detectors"] if row["name"] == "cai")
-    return row
+def _beside_paper(tables: Sequence[Mapping[str, Any]]) -> tuple[Mapping[str, Any], Mapping[str, Any]] | None:
+    """Return the table that has the paper's numbers beside CAI's, and CAI's row of it."""
+    rows = [(table, row) for table in tables for row in table.get("detectors", []) if row["name"] == "cai"]
+    return next(((table, row) for table, row in rows if row.get("paper")), None)
 
 
 def judge_tables(claim: Claim, tables: Sequence[Mapping[str, Any]]) -> Verdict:
@@ -315,7 +306,9 @@ def judge_tables(claim: Claim, tables: Sequence[Mapping[str, Any]]) -> Verdict:
     A table has `detectors` and so on as a detection run's summary, `sides` with rows by name, or a `heat_map`.
     """
     found = TABLE_RULES[claim.kind](claim, tables)
-    return Verdict(*found, rule_words(claim.kind)) if found else _not_measured(claim, f"{claim.arm}: not measured yet.")
+    if found is None:
+        return Verdict("undecided", f"{claim.arm}: not measured yet.", rule_words(claim.kind), measured=False)
+    return Verdict(*found, rule_words(claim.kind))
 
 
 CURVE_RULES: dict[str, Callable[[Claim, Mapping[str, Curve]], tuple[Finding, str]]] = {

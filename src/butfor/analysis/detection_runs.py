@@ -1,6 +1,7 @@
 """Read the parts of a detection run: tables, side questions, diagnosis and pictures, as pages and figures show them."""
 
 import re
+from collections.abc import Iterable
 from pathlib import Path
 from typing import Any
 
@@ -119,15 +120,15 @@ def read_studies(run: Path) -> dict[str, Any] | None:
         if document.get("actions"):
             rows = [action_row(entry) | metric_columns(entry) for entry in document["actions"]]
             view["actions"] = grouped(mark_best(rows))
-        for name, named in (("helps", lambda entry: ""), ("ensembles", ensemble_group)):
-            if document.get(name):
-                rows = [
-                    {"first": str(entry["title"]), "group": named(entry)} | metric_columns(entry)
-                    for entry in document[name]
-                ]
-                view[name] = [group | {"rows": mark_best(group["rows"])} for group in grouped(rows)]
-        if view["ensembles"]:
-            view["ensembles"] += at_paper_share(document["ensembles"])
+        if helps := document.get("helps"):
+            view["helps"] = judged_groups((entry, entry, "") for entry in helps)
+        if ensembles := document.get("ensembles"):
+            shares = [(entry, entry["at_paper_share"]) for entry in ensembles if entry.get("at_paper_share")]
+            weighted = judged_groups(  # states weighted to the paper's share of influenced ones
+                (entry, share, f"{ensemble_group(entry)}, as if {100 * share['share']:g} % were influenced")
+                for entry, share in shares
+            )
+            view["ensembles"] = [*judged_groups((one, one, ensemble_group(one)) for one in ensembles), *weighted]
         if document.get("reference"):
             rows = [reference_row(entry) for entry in document["reference"]]
             view |= {"reference": grouped(rows), "reference_rows": rows}
@@ -142,17 +143,9 @@ def ensemble_group(entry: dict[str, Any]) -> str:
     return f"{which}, {'test set' if entry['set'] == 'test' else 'random policy'}"
 
 
-def at_paper_share(entries: list[dict[str, Any]]) -> list[Row]:
-    """Return the tables of ensembles with states weighted to the paper's share of influenced ones."""
-    rows = [
-        {
-            "first": str(entry["title"]),
-            "group": f"{ensemble_group(entry)}, as if {100 * share['share']:g} % were influenced",
-        }
-        | metric_columns(share)
-        for entry in entries
-        if (share := entry.get("at_paper_share"))
-    ]
+def judged_groups(given: Iterable[tuple[Row, Row, str]]) -> list[Row]:
+    """Return tables of (entry with a title, entry with the metrics, group), the best of each group marked."""
+    rows = [{"first": str(one["title"]), "group": group} | metric_columns(numbers) for one, numbers, group in given]
     return [group | {"rows": mark_best(group["rows"])} for group in grouped(rows)]
 
 
@@ -287,8 +280,8 @@ def side_rows(summary: dict[str, Any], studies: dict[str, Any]) -> dict[str, lis
         row | {"title": f"{row['actions']}, {row['sampling']}, {row['form']}"} for row in studies.get("actions") or []
     ]
     noise = noise_rows(studies.get("noise"))
-    helps, episodes = studies.get("helps") or [], summary.get("episodes") or []
-    return {"sets": sets, "episodes": episodes, "noise": noise, "actions": actions, "helps": helps}
+    others = {"episodes": summary.get("episodes") or [], "helps": studies.get("helps") or []}
+    return {"sets": sets, "noise": noise, "actions": actions, **others}
 
 
 def noise_rows(noise: dict[str, Any] | None) -> list[Row]:

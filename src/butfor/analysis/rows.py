@@ -36,7 +36,8 @@ def shared_range(arms: Sequence[ReadArm]) -> tuple[int, int] | None:
     measured = [arm for arm in arms if arm.curve]
     finished = [arm for arm in measured if arm.state == "finished"]
     grids = [arm.curve.episodes for arm in finished or measured if arm.curve]
-    first, last = max((int(grid[0]) for grid in grids), default=0), min((int(grid[-1]) for grid in grids), default=0)
+    first = max((int(grid[0]) for grid in grids), default=0)
+    last = min((int(grid[-1]) for grid in grids), default=0)
     return (first, last) if first < last else None
 
 
@@ -51,7 +52,8 @@ def arm_row(arm: ReadArm, baseline: ReadArm | None, ends: tuple[int, int] | None
     """Return an arm's row of the table."""
     curve = arm.curve
     assert curve is not None
-    summary, few = shown_curves(curve), len(arm.seeds) < ENOUGH
+    summary = shown_curves(curve)
+    few = len(arm.seeds) < ENOUGH
     last = int(curve.episodes[-1])
     end = cell(summary["mean"][-1], summary["mean_low"][-1], summary["mean_high"][-1], len(arm.seeds))
     row: Row = {
@@ -67,15 +69,17 @@ def arm_row(arm: ReadArm, baseline: ReadArm | None, ends: tuple[int, int] | None
         middle = cell(summary["iqm"][-1], summary["iqm_low"][-1], summary["iqm_high"][-1], len(arm.seeds))
         row["end"]["at"] += f"; IQM {middle['value']} {middle['spread']}"
     row["reach"] = [reach_cell(curve, level) for level in LEVELS]
-    row["times"] = times_cell(arm, baseline)
     area = areas(curve, ends)
     row["area"] = {"value": "–", "spread": ""}
     if area is not None:
         found = curve_summary([0], area[:, None])  # the interval of a mean over seeds
         low, high = (area.min(), area.max()) if few else (found["mean_low"][0], found["mean_high"][0])
         row["area"] = cell(area.mean(), low, high, len(area))
-    row["improvement"] = improvement_cell(arm, baseline)
-    return row
+    if arm is baseline or baseline is None or baseline.curve is None:
+        absent = {"value": "baseline" if arm is baseline else "–", "spread": ""}
+        return row | {"times": absent, "improvement": absent}
+    times = times_cell(curve, baseline.curve)
+    return row | {"times": times, "improvement": improvement_cell(curve, baseline.curve)}
 
 
 def cell(value: float, low: float, high: float, seeds: int) -> Row:
@@ -100,32 +104,28 @@ def reach_cell(curve: Curve, level: float) -> Row:
     return found
 
 
-def times_cell(arm: ReadArm, baseline: ReadArm | None) -> Row:
+def times_cell(curve: Curve, baseline: Curve) -> Row:
     """Return how many times fewer episodes than the baseline an arm needs to reach the compared level."""
-    if baseline is None or arm is baseline or arm.curve is None or baseline.curve is None:
-        return {"value": "baseline" if arm is baseline else "–", "spread": ""}
-    if min(len(arm.seeds), len(baseline.seeds)) < ENOUGH:
+    if min(len(curve.success), len(baseline.success)) < ENOUGH:
         return {"value": "–", "spread": "too few seeds"}
-    ours, theirs = (reach_summary(c.episodes, c.success, COMPARED) for c in (arm.curve, baseline.curve))
+    ours, theirs = (reach_summary(one.episodes, one.success, COMPARED) for one in (curve, baseline))
     ratio = speedup(theirs, ours) if min(ours.each) > 0 else None
     if ratio is None or ratio.value is None:
-        return {"value": "–", "spread": "" if ratio is None else "not there"}
+        return {"value": "–", "spread": "" if ratio is None else "not reached"}
     spread = ratio.interval().replace("unbounded]", "∞)")
     return {"value": f"{'> ' if ratio.is_lower_bound else ''}{ratio.value:.1f}", "spread": spread}
 
 
-def improvement_cell(arm: ReadArm, baseline: ReadArm | None) -> Row:
+def improvement_cell(curve: Curve, baseline: Curve) -> Row:
     """Return the probability that a seed of this arm has a larger area than one of the baseline."""
-    if baseline is None or arm is baseline or arm.curve is None or baseline.curve is None:
-        return {"value": "baseline" if arm is baseline else "–", "spread": ""}
-    ends = overlap(arm.curve, baseline.curve)
+    ends = overlap(curve, baseline)
     if ends is None:
-        return {"value": "–", "spread": "nothing in common"}
-    ours, theirs = (area_under_curve(curve.episodes, curve.success, ends) for curve in (arm.curve, baseline.curve))
-    chance, end = probability_of_improvement(ours, theirs), f"up to {ends[1]:,}"
+        return {"value": "–", "spread": "no shared episodes"}
+    ours, theirs = (area_under_curve(one.episodes, one.success, ends) for one in (curve, baseline))
+    chance = probability_of_improvement(ours, theirs)
     few = min(len(ours), len(theirs)) < ENOUGH
     spread = "too few seeds" if few else f"[{chance.low:.2f}, {chance.high:.2f}]"
-    return {"value": f"{chance.value:.2f}", "spread": spread, "at": end}
+    return {"value": f"{chance.value:.2f}", "spread": spread, "at": f"up to {ends[1]:,}"}
 
 
 def duration(seconds: Any) -> str:
