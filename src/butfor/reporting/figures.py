@@ -44,15 +44,10 @@ def write_figures(run: Path, out: Path | None = None) -> list[Path]:
 
 
 def write_study_figures(root: Path, name: str, report: Callable[[str], object] = lambda sentence: None) -> list[Path]:
-    """Write ROOT/reports/figures/NAME-*.svg and *.png of what has been run of a study.
+    """Write ROOT/reports/figures/NAME-*.svg and *.png of what has been run of a study, and return their paths.
 
     Args:
-        root: the folder of the study's runs
-        name: the study
         report: receives a sentence for each detection run that cannot be drawn completely
-
-    Returns:
-        the paths of the figures
     """
     arms = read_study(Path(root), name).arms
 

@@ -53,15 +53,7 @@ STYLE: dict[str, Any] = {
 
 
 def save_figures(folder: Path, draw: Callable[[], Mapping[str, Figure]]) -> list[Path]:
-    """Write what a function draws as SVG and as PNG (200 dpi).
-
-    Args:
-        folder: where the files go
-        draw: returns figures by name; it is called with the style of butfor's figures
-
-    Returns:
-        the paths of the files
-    """
+    """Write what a function draws in the style of butfor's figures as SVG and PNG (200 dpi), and return the paths."""
     paths = []
     with matplotlib.style.context(["default", STYLE]):
         for name, figure in draw().items():

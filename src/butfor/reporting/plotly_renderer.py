@@ -46,16 +46,7 @@ def draw(*charts: Chart, heights: Sequence[float] = (1.0,), cursor: float | None
         where = {"xaxis": f"x{number}", "yaxis": f"y{number}"}
         data += [trace | where for trace in _traces(chart)]
         shapes += _shapes(chart, number, whole)
-        notes += [
-            {"x": rule.at, "y": 1, "yref": "paper", "text": f" {html.escape(rule.note)} ", "showarrow": False,
-             "xanchor": "right" if rule.note_on_the_left else "left", "yanchor": "top"}
-            for rule in chart.rules if rule.note
-        ]  # fmt: skip
-        notes += [
-            {"x": x, "y": y, "xref": f"x{number}", "yref": f"y{number}", "text": _text(text), "showarrow": False,
-             "xanchor": "left"}
-            for x, y, text in chart.notes
-        ]  # fmt: skip
+        notes += _notes(chart, where)
         layout[f"xaxis{number}"] = _axis(chart.x) | {"anchor": f"y{number}"}
         layout[f"yaxis{number}"] = _axis(chart.y) | {"anchor": f"x{number}"}
         if len(charts) > 1:
@@ -155,6 +146,17 @@ def _shapes(chart: Chart, number: str, whole: dict[str, Any]) -> Iterator[dict[s
         box = {"type": "rect", "x0": -width, "x1": width, "y0": -height, "y1": height}
         for colour, thickness in ((INK, 4.5), (WHITE, 2)):  # a light line in a dark one is visible on any colour
             yield box | {"line": {"color": colour, "width": thickness}}
+
+
+def _notes(chart: Chart, where: dict[str, str]) -> Iterator[dict[str, Any]]:
+    for rule in chart.rules:
+        if rule.note:
+            side = "right" if rule.note_on_the_left else "left"
+            top = {"x": rule.at, "y": 1, "yref": "paper", "xanchor": side, "yanchor": "top"}
+            yield top | {"text": f" {_text(rule.note)} ", "showarrow": False}
+    for x, y, text in chart.notes:
+        place = {"x": x, "y": y, "xref": where["xaxis"], "yref": where["yaxis"], "xanchor": "left"}
+        yield place | {"text": _text(text), "showarrow": False}
 
 
 def _axis(axis: Axis) -> dict[str, Any]:

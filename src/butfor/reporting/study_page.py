@@ -9,20 +9,9 @@ from urllib.parse import quote
 
 import numpy as np
 
+from butfor.analysis import ReadArm, ReadStudy, read_run_folder, read_study, rows, study_names
 from butfor.analysis import detection_runs as detection
-from butfor.analysis import rows
-from butfor.analysis.arms import (
-    BEHAVIOUR,
-    SMALL,
-    ReadArm,
-    ReadStudy,
-    changes,
-    count_words,
-    read_heat_map,
-    read_run_folder,
-    read_study,
-    study_names,
-)
+from butfor.analysis.arms import BEHAVIOUR, SMALL, changes, count_words, read_heat_map
 from butfor.analysis.claims import ENOUGH
 from butfor.analysis.statistics import episodes_to_reach, export_rliable
 from butfor.reporting.charts import Row, arm_look, detector_chart, heat_chart, learning_chart
