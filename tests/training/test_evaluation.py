@@ -109,14 +109,13 @@ def test_a_world_of_other_sizes_is_refused(tmp_path: Path, sizes: tuple[int, int
     law = ActionLaw((-1.0,) * sizes[1], (1.0,) * sizes[1])
     agent = DDPG(sizes[0] + sizes[2], sizes[1], AgentConfig(layers=1, width=4), make_generators([3]))
     save_agent(tmp_path / "model.safetensors", agent.state_dict(), agent.config, law, sizes, "slide", [3])
-    said = rf"agent of {tmp_path} has learned .* sizes {re.escape(str(sizes))}; those of slide have \(4, 1, 1\)\. Give"
-    with pytest.raises(ValueError, match=said):
+    with pytest.raises(ValueError, match=rf"{tmp_path}.*{re.escape(str(sizes))}.*slide.*\(4, 1, 1\)"):
         evaluate_run(tmp_path, 2)
 
 
 def test_what_cannot_be_evaluated_is_refused(tmp_path: Path, slide_run: Path) -> None:
-    with pytest.raises(ValueError, match="episodes must be at least 1; got 0"):
+    with pytest.raises(ValueError, match="episodes.* 0"):
         evaluate_run(slide_run, 0)
-    with pytest.raises(FileNotFoundError, match="holds no trained agent"):
+    with pytest.raises(FileNotFoundError, match=str(tmp_path)):
         evaluate_run(tmp_path)
     assert np.isfinite(list(evaluate_run(slide_run, 1).values())).all()

@@ -810,7 +810,7 @@ def test_a_run_that_another_process_works_on_is_left_alone_until_that_is_killed(
     with subprocess.Popen([sys.executable, "-c", HOLD, str(folder)], stdout=subprocess.PIPE, text=True) as other:
         assert other.stdout is not None
         assert other.stdout.readline() == "held\n"
-        busy = f"{other.pid}.*{folder}"
+        busy = f"{folder}.*{other.pid}"
         with pytest.raises(locks.BusyError, match=busy):
             resume(folder, episodes=10)
         with pytest.raises(locks.BusyError, match=busy):
@@ -866,7 +866,7 @@ def test_a_folder_that_holds_a_run_or_something_else_is_left_alone(tmp_path: Pat
     (tmp_path / "thesis").mkdir()
     (tmp_path / "thesis" / "chapter.tex").write_text("precious")
     for overwrite in (False, True):
-        with pytest.raises(FileExistsError, match="is not empty and holds no run"):
+        with pytest.raises(FileExistsError, match=r"thesis"):
             train(CONFIG, tmp_path / "thesis", overwrite=overwrite)
     assert (tmp_path / "thesis" / "chapter.tex").read_text() == "precious"
 

@@ -39,9 +39,11 @@ def with_new_names(held: Any) -> Any:
 
 
 def _settings_with_new_names(old: dict[str, Any], kind: Any) -> dict[str, Any]:
-    """Translate the settings of a run."""
+    """Translate the settings of a run of before, which named its environment `world`."""
+    if "world" not in old:
+        return old
     if kind != "training":
-        return {RENAMED[name] if "world" in name and name in RENAMED else name: value for name, value in old.items()}
+        return {RENAMED[name] if "world" in name else name: value for name, value in old.items()}
     new = {RENAMED.get(name, name): value for name, value in old.items()}
     if isinstance(model := old.get("model"), dict):  # what all signals share was part of the influence model
         new["cai"] = {name: value for name, value in model.items() if name not in ("every", "schedule")}
