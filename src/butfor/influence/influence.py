@@ -178,11 +178,11 @@ class Influence:
         """
         states = self.model_obs(obs)
         given = to_tensor("actions", actions)
-        count = given.shape[1] if given.dim() > 1 else 0
-        shape = [states.shape[1], count] if self.law.count else [states.shape[1], count, self.law.size]
-        if not count or list(given.shape) != shape:
-            expected = str(shape).replace(f", {count}", ", M", 1)
-            raise ValueError(f"actions has shape {list(given.shape)}; expected {expected}, M actions for each state.")
+        shape = list(given.shape)
+        sizes = [] if self.law.count else [self.law.size]
+        if len(shape) < 2 or shape[0] != states.shape[1] or shape[1] == 0 or shape[2:] != sizes:
+            expected = ", ".join(map(str, [states.shape[1], "M", *sizes]))
+            raise ValueError(f"actions has shape {shape}; expected [{expected}], M actions for each state.")
         check_finite_rows("actions", given)
         self.law.check("actions", given)
         encoded = self.law.encode(given).to(states.device)[None]
