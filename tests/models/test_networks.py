@@ -16,9 +16,9 @@ from butfor.models.networks import (
     InputNorm,
     LayerNorm,
     Linear,
+    copy_replicas,
     make_generators,
     refresh_replicas,
-    some_replicas,
 )
 from butfor.training.agents.policy import AgentConfig, Policy
 
@@ -300,7 +300,7 @@ def make_model(seeds: range) -> GaussianDynamics:
 )
 def test_some_replicas_answer_as_they_do_among_all(part: slice, chosen: list[int]) -> None:
     model, x = make_model(range(4)), normal(4, 6, 5, seed=9).float()
-    copied = some_replicas(model, part)
+    copied = copy_replicas(model, part)
     assert copied.replicas == len(chosen)
     assert model.replicas == 4  # the original stays as it was
     assert {len(value) for value in copied.state_dict().values()} == {len(chosen)}
@@ -316,7 +316,7 @@ def test_some_replicas_answer_as_they_do_among_all(part: slice, chosen: list[int
 def test_some_replicas_are_copies_without_gradients() -> None:
     model = make_model(range(3))
     before = {name: value.clone() for name, value in model.state_dict().items()}
-    copied = some_replicas(model, slice(0, 2))
+    copied = copy_replicas(model, slice(0, 2))
     assert not any(parameter.requires_grad for parameter in copied.parameters())
     assert all(parameter.requires_grad for parameter in model.parameters())
     assert list(dict(copied.named_parameters())) == list(dict(model.named_parameters()))
@@ -328,14 +328,14 @@ def test_some_replicas_are_copies_without_gradients() -> None:
 
 def test_the_mode_goes_along_with_a_copy() -> None:
     model = make_model(range(2)).train()
-    assert some_replicas(model, slice(0, 1)).training
-    assert not some_replicas(model.eval(), slice(0, 1)).training
+    assert copy_replicas(model, slice(0, 1)).training
+    assert not copy_replicas(model.eval(), slice(0, 1)).training
 
 
 @pytest.mark.parametrize("part", [slice(0, 3), slice(1, 2), slice(1, 3)])
 def test_a_refreshed_copy_is_a_new_copy_in_the_same_tensors(part: slice) -> None:
     model = make_model(range(3))
-    copied = some_replicas(model, part)
+    copied = copy_replicas(model, part)
     places = {name: value.data_ptr() for name, value in copied.state_dict().items()}
     model.train()
     model(10 * normal(3, 10, 5, seed=77).float())  # other statistics and power vectors
@@ -344,10 +344,10 @@ def test_a_refreshed_copy_is_a_new_copy_in_the_same_tensors(part: slice) -> None
         parameter.data += 0.1
     assert any(
         not torch.equal(value, copied.state_dict()[name])
-        for name, value in some_replicas(model, part).state_dict().items()
+        for name, value in copy_replicas(model, part).state_dict().items()
     )
     refresh_replicas(copied, model, part)
-    for name, value in some_replicas(model, part).state_dict().items():
+    for name, value in copy_replicas(model, part).state_dict().items():
         assert torch.equal(copied.state_dict()[name], value), name
         assert copied.state_dict()[name].data_ptr() == places[name]
 
@@ -355,7 +355,7 @@ def test_a_refreshed_copy_is_a_new_copy_in_the_same_tensors(part: slice) -> None
 def test_a_policy_with_sums_in_double_precision_is_taken_apart_too() -> None:
     policy = Policy(4, 2, AgentConfig(layers=1, width=5), make_generators(range(3)))
     policy.normalizer.update(normal(3, 20, 4) + 1.3)
-    copied, x = some_replicas(policy, slice(1, 3)), normal(3, 6, 4, seed=1).float()
+    copied, x = copy_replicas(policy, slice(1, 3)), normal(3, 6, 4, seed=1).float()
     torch.testing.assert_close(copied(x[1:]), policy(x)[1:])
     policy.normalizer.update(normal(3, 20, 4, seed=2))
     refresh_replicas(copied, policy, slice(1, 3))

@@ -243,7 +243,7 @@ def score_recording(influence: Influence, recording: Recording, progress: Progre
     """CAI of every state [S] for each entity."""
     states = recording.observation
     parts: list[dict[str, Any]] = []
-    generator = make_generators([influence.seed], influence.model.mean_head.weight.device)[0]
+    generator = make_generators([influence.seed], influence.device)[0]
     for start in range(0, len(states), CHUNK):
         parts.append(influence.score(states[start : start + CHUNK], generator))
         progress("scoring", min(start + CHUNK, len(states)), len(states), "states")

@@ -16,7 +16,7 @@ from butfor.envs.facts import EnvFacts, facts_of
 from butfor.influence.influence import Influence
 from butfor.influence.scoring import ScoreConfig, score_entropy, score_states
 from butfor.models.attention import AttentionModel
-from butfor.models.networks import make_generators, some_replicas
+from butfor.models.networks import copy_replicas, make_generators
 from butfor.rollouts.episodes import Episodes
 
 Scores = NDArray[np.float32]
@@ -106,7 +106,7 @@ def with_scoring(influence: Influence, scoring: ScoreConfig) -> Influence:
 def only_seed(influence: Influence, seed: int) -> Influence:
     """One replica of a model as an Influence of its own."""
     other = copy.copy(influence)
-    other.model = some_replicas(influence.model, slice(seed, seed + 1)).eval()
+    other.model = copy_replicas(influence.model, slice(seed, seed + 1)).eval()
     return other
 
 

@@ -29,7 +29,7 @@ from butfor.influence.diagnosis import FEWEST, GROUPS, Diagnosis, diagnose_entit
 from butfor.influence.network_choice import fit_network, split_inputs
 from butfor.influence.scoring import (
     ScoreConfig,
-    best_tried,
+    find_best_action,
     hide_among_redrawn,
     log_density,
     predict_moments,
@@ -207,7 +207,7 @@ class Influence:
             raise ValueError(f"There are several entities; choose one with entity=: {', '.join(self.entities)}.")
         dims = self.dims(entity if entity is not None else next(iter(self.entities)))
         random = self._stream if generator is None else self._generator(generator)
-        action, score = best_tried(self.model, self.model_obs(obs), self.law, dims, self.scoring, random)
+        action, score = find_best_action(self.model, self.model_obs(obs), self.law, dims, self.scoring, random)
         return like(self.law.decode(action), obs), like(score, obs)
 
     def calibrate(

@@ -94,7 +94,7 @@ def combine_scores(scores: Tensor, how: str) -> Tensor:
     return scores.amax(-1) if how == "max" else scores.sum(-1)
 
 
-def best_tried(
+def find_best_action(
     model: GaussianDynamics,
     obs: Tensor,
     law: ActionLaw,

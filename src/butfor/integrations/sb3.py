@@ -266,7 +266,7 @@ class _BufferLearner(InfluenceLearner):
         self.entities = influence.entities
         self.keeps_units = keeps_units
         self.law = influence.law
-        self.device = influence.model.mean_head.weight.device
+        self.device = influence.device
         self._optimizer = make_optimizer(influence.model, self.fitting)
 
     def _start(self, transitions: Transitions) -> tuple[Influence, torch.optim.Optimizer]:

@@ -195,7 +195,7 @@ class MLP(nn.Module):
 Module = TypeVar("Module", bound=nn.Module)
 
 
-def some_replicas(module: Module, part: slice) -> Module:
+def copy_replicas(module: Module, part: slice) -> Module:
     """Copy some of a module's replicas, without gradients."""
     result = copy.deepcopy(module).requires_grad_(False)
     for inner in result.modules():
@@ -211,6 +211,6 @@ def some_replicas(module: Module, part: slice) -> Module:
 
 @torch.no_grad()
 def refresh_replicas(copied: nn.Module, module: nn.Module, part: slice) -> None:
-    """Update what `some_replicas` returned with the current values."""
+    """Update what `copy_replicas` returned with the current values."""
     targets, sources = copied.state_dict().values(), module.state_dict().values()
     torch._foreach_copy_(list(targets), [source[part] for source in sources])

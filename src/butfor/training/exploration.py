@@ -12,7 +12,7 @@ from torch import Tensor
 from butfor.influence.gaussian import kl_to_mixture
 from butfor.models.dynamics import GaussianDynamics
 from butfor.models.gpu import captured, compiled
-from butfor.models.networks import refresh_replicas, some_replicas
+from butfor.models.networks import copy_replicas, refresh_replicas
 from butfor.rollouts.play import Observation
 from butfor.runs.config import check_between, check_choices, check_least
 from butfor.spaces.actions import ActionLaw, Bounds, from_unit
@@ -144,8 +144,8 @@ class Explorer:
             compare: scores K actions by their predicted mean and variance: [..., K, d] -> [..., K]
         """
         self.sources = (policy, model)
-        self.policy = some_replicas(policy, part)
-        self.model = None if model is None else some_replicas(model, part).eval()
+        self.policy = copy_replicas(policy, part)
+        self.model = None if model is None else copy_replicas(model, part).eval()
         self.part = part
         self.envs = envs
         self.law = law

@@ -11,7 +11,7 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor, nn
 
-from butfor.models.networks import MLP, make_generators, some_replicas
+from butfor.models.networks import MLP, copy_replicas, make_generators
 from butfor.models.weights import reading_weights, save_weights
 from butfor.runs.config import check_between, check_least, check_positive
 from butfor.spaces.actions import ActionLaw, from_unit
@@ -194,5 +194,5 @@ def load_policy(run: Path | str, seed: int | None = None, device: torch.device |
             {name.removeprefix("policy."): value for name, value in tensors.items() if name.startswith("policy.")}
         )
         index = 0 if seed is None else seeds.index(seed)
-        one = some_replicas(policy, slice(index, index + 1)).to(device)
+        one = copy_replicas(policy, slice(index, index + 1)).to(device)
         return TrainedPolicy(one, law, sizes, env, seeds[index], seeds)
