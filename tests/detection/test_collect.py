@@ -84,6 +84,16 @@ def test_more_episodes_are_added_to_a_file_and_other_settings_are_refused(tmp_pa
     assert len(Episodes.load(path)) == 5
 
 
+def test_a_file_of_an_earlier_version_is_extended(tmp_path: Path) -> None:
+    """The environment was called `world` in its metadata."""
+    path = tmp_path / "a.npz"
+    few = collect_file(CollectConfig("slide", episodes=2), path)
+    few.metadata["config"]["world"] = few.metadata["config"].pop("env")
+    few.save(path)
+    assert Episodes.load(path).metadata["config"]["env"] == "slide"
+    assert np.array_equal(collect_file(CollectConfig("slide", episodes=4), path).observation[:2], few.observation)
+
+
 @pytest.mark.parametrize(
     ("settings", "message"),
     [

@@ -11,6 +11,7 @@ from gymnasium.vector import VectorEnv
 from butfor.detection.labels import ENVS_AT_ONCE, add_heuristic, check_labels, reported_labels
 from butfor.envs import facts_of, make_vector_env, short_name
 from butfor.envs.experts import scripted_action
+from butfor.envs.facts import BUILT_IN
 from butfor.rollouts.episodes import Episodes, check_episode_file, concatenate
 from butfor.rollouts.play import Policy, Stream, collect, random_policy
 from butfor.runs.config import check_least
@@ -61,9 +62,7 @@ def make_policy(env_name: str, env: VectorEnv[Any, Any, Any], name: str, agent_s
         if short_name(trained.env) != env_name:
             raise ValueError(f"The agent of {name} was trained on {trained.env}; it cannot act in {env_name}.")
         return lambda obs, generator: (trained(obs), np.zeros(len(obs["observation"]), dtype=bool))
-    facts = facts_of(env_name)
-    assert facts is not None  # checked by CollectConfig
-    expert = facts.expert
+    expert = BUILT_IN[env_name].expert
     noise, share = (0.2, 0.2) if name == "noisy-expert" else (0.0, 0.0)
     return lambda obs, generator: scripted_action(expert, obs, generator, noise, share)
 

@@ -9,10 +9,10 @@ import torch
 from numpy.typing import NDArray
 
 from butfor.detection.collect import EPISODES_A_PART, CollectConfig, collect_file
-from butfor.detection.detectors import env_facts
 from butfor.detection.labels import add_labels
 from butfor.detection.settings import HALF_RANDOM, DetectionConfig
 from butfor.envs import make_vector_env
+from butfor.envs.facts import BUILT_IN
 from butfor.rollouts.episodes import Episodes, concatenate
 from butfor.rollouts.play import Progress, play_again
 from butfor.runs.files import atomic_write
@@ -53,7 +53,7 @@ class ExperimentData:
         self.folder = folder
         self.progress = progress
         self.device = device
-        self.labels = env_facts(config.env).labels
+        self.labels = BUILT_IN[config.env].labels
 
     def episodes(self, name: str, count: int) -> Episodes:
         """Load or collect episodes: "train", "validation" or "test", or those of a policy in `POLICY_SEEDS`."""
@@ -92,7 +92,7 @@ class ExperimentData:
     def _collect(self, name: str, policy: str, count: int, seed: int, before: int, total: int) -> Episodes:
         """Episodes of a policy of `butfor collect`; robot episodes to learn from are not labelled, to save time."""
         to_learn_from = name.startswith("train") or name.endswith("-train")
-        labels = () if to_learn_from and env_facts(self.config.env).forks else self.labels
+        labels = () if to_learn_from and BUILT_IN[self.config.env].forks else self.labels
         config = CollectConfig(self.config.env, policy, count, labels, seed)
         show = self._show(f"{name if name in POLICY_SEEDS else name.split('-')[0]} data", total)
         return collect_file(config, self.folder / f"{name}.npz", lambda done: show(before + done))
@@ -174,7 +174,7 @@ def fork_states(
     many uniform actions [count, M, 3]."""
     generator = np.random.default_rng(0)
     chosen = choose_states(episodes, count, generator)  # (episode, time)
-    forker = env_facts(env_name).make_forker()
+    forker = BUILT_IN[env_name].make_forker()
     columns = np.arange(forker.layout.size)[forker.layout.object_pose][:3]
     obs = []
     outcome = []

@@ -12,7 +12,7 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 
-from butfor.envs.facts import EnvFacts, facts_of
+from butfor.envs.facts import BUILT_IN
 from butfor.influence.influence import Influence
 from butfor.influence.scoring import ScoreConfig, score_entropy, score_states
 from butfor.models.attention import AttentionModel
@@ -113,17 +113,10 @@ def only_seed(influence: Influence, seed: int) -> Influence:
 def with_absolute_velocity(rows: Rows, env: str) -> Rows:
     """A copy of observations [..., D] with the object's velocity in the world frame, not relative to the agent's."""
     copied: Any = rows * 1  # works for arrays and tensors
-    facts = env_facts(env)
+    facts = BUILT_IN[env]
     if facts.relative_velocity:
         copied[..., list(facts.object_velocity)] += copied[..., list(facts.agent_velocity)]
     return copied  # type: ignore[no-any-return]
-
-
-def env_facts(env: str) -> EnvFacts:
-    """The facts of an environment that has influence labels, which only built-in ones have."""
-    facts = facts_of(env)
-    assert facts is not None
-    return facts
 
 
 def _to_numpy(scores: torch.Tensor) -> Scores:

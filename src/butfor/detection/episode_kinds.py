@@ -5,7 +5,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from butfor.detection.detectors import env_facts
+from butfor.envs.facts import BUILT_IN
 from butfor.rollouts.episodes import Episodes
 
 Flags = NDArray[np.bool_]
@@ -39,7 +39,7 @@ def cai_by_kind(episodes: Episodes, cai: NDArray[Any], env: str) -> list[dict[st
 
     The list is empty for environments without a table and for episodes without contacts.
     """
-    if env_facts(env).table is None or episodes.contact is None:
+    if BUILT_IN[env].table is None or episodes.contact is None:
         return []
     untouched, brief, handled = (kind[:, None] & episodes.valid for kind in episode_kinds(episodes))
     contact = episodes.contact & episodes.valid

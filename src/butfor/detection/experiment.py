@@ -19,7 +19,6 @@ from butfor.detection.detectors import (
     OBJECT,
     Models,
     Scores,
-    env_facts,
     only_seed,
     score_cai,
     with_absolute_velocity,
@@ -29,6 +28,7 @@ from butfor.detection.episode_kinds import cai_by_kind
 from butfor.detection.settings import HALF_RANDOM, PAPER, PAPER_LABEL, PAPER_SHARES, TOKENS, DetectionConfig
 from butfor.detection.side_studies import STUDIES, Experiment
 from butfor.detection.thresholds import evaluate_seeds, summarize
+from butfor.envs.facts import BUILT_IN
 from butfor.influence.gaussian import KL_FORMS
 from butfor.influence.influence import Influence
 from butfor.models.attention import AttentionModel
@@ -175,7 +175,7 @@ class Fits:
     @property
     def entities(self) -> dict[str, list[int]]:
         """The object's columns."""
-        return {OBJECT: list(env_facts(self.config.env).entity)}
+        return {OBJECT: list(BUILT_IN[self.config.env].entity)}
 
     def influence(
         self,

@@ -15,9 +15,10 @@ from scipy.stats import spearmanr
 
 from butfor.detection import detectors, thresholds
 from butfor.detection.data import ExperimentData
-from butfor.detection.detectors import env_facts, with_absolute_velocity, with_scoring
+from butfor.detection.detectors import with_absolute_velocity, with_scoring
 from butfor.detection.settings import PAPER_SHARES, DetectionConfig
 from butfor.detection.thresholds import Array, evaluate_seeds, summarize
+from butfor.envs.facts import BUILT_IN
 from butfor.influence.gaussian import KL_FORMS, KLForm
 from butfor.influence.influence import Influence
 from butfor.influence.scoring import ScoreConfig
@@ -86,7 +87,7 @@ def state_deviation(episodes: Episodes, env: str) -> Array:
 
 def add_noise(episodes: Episodes, env: str, level: float, deviation: Array, generator: np.random.Generator) -> Episodes:
     """Episodes whose states have Gaussian noise; columns that follow from others follow from their noisy values."""
-    facts = env_facts(env)
+    facts = BUILT_IN[env]
     seen = with_absolute_velocity(episodes.observation.astype(np.float64), env)
     seen = seen + level * deviation * generator.standard_normal(seen.shape)
     if facts.object_offset:
