@@ -14,7 +14,7 @@ from butfor.runs.files import load_checkpoint, save_checkpoint
 
 KEPT = 2
 NAME = re.compile(r"\d{8,}-\d{4,}-[0-9a-f]{16}\.pt")  # episode, serial number, digest
-PART = re.compile(r".*\.\d{1,7}\.part")  # with the number of a process
+PART = re.compile(r".*\.(\d{1,7})\.part")  # with the number of a process
 
 
 def save_checkpoint_in(folder: Path, episode: int, state: Mapping[str, Any]) -> Path:
@@ -36,10 +36,22 @@ def save_checkpoint_in(folder: Path, episode: int, state: Mapping[str, Any]) -> 
         ) from error
     for old in earlier[KEPT - 1 :]:
         old.unlink(missing_ok=True)
-    for path_left in place.glob("*.part"):  # by a killed process: the run is locked, so no other one writes here
-        if PART.fullmatch(path_left.name):
-            path_left.unlink(missing_ok=True)
+    for left in (*place.glob("*.part"), *folder.glob("*.part")):  # half-written by killed processes
+        match = PART.fullmatch(left.name)
+        if match and not _is_another(int(match[1])):
+            left.unlink(missing_ok=True)
     return path
+
+
+def _is_another(process: int) -> bool:
+    """Whether another process with this number is running."""
+    try:
+        os.kill(process, 0)  # signal 0 only asks
+    except ProcessLookupError:
+        return False
+    except PermissionError:  # of another user
+        return True
+    return process != os.getpid()
 
 
 def _write(place: Path, episode: int, serial: int, state: Mapping[str, Any]) -> Path:
