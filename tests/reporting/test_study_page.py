@@ -6,7 +6,6 @@ import re
 import shutil
 import sys
 from collections.abc import Iterator
-from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -30,8 +29,6 @@ from support.study_runs import (
 
 from butfor import cli
 from butfor.analysis import arms as report_arms
-from butfor.analysis import rows as report_rows
-from butfor.analysis.claims import Claim, Curve
 from butfor.reporting import report
 from butfor.reporting import study_page as report_study
 from butfor.reporting.charts import arm_look
@@ -152,8 +149,6 @@ def test_what_was_run_is_told(page: str) -> None:
     assert "All runs change these settings from the defaults" in run
     assert "use=('priority',) , agent.learning_rate=1e-05" in run.replace(" .", "")
     assert "seeds=5 5 1 min 40 s cpu, 2 cores abc123" in run
-    assert report_arms.changes("training-pick-and-place-a.b=-1e-05-seeds=3") == ["a.b=-1e-05", "seeds=3"]
-    assert report_arms.changes("training-push") == []
 
 
 def test_a_detection_arm_has_its_table_and_a_link(page: str) -> None:
@@ -250,27 +245,6 @@ def test_names_of_studies(root: Path) -> None:
         write_study_report(root, "nothing")
 
 
-def test_an_evaluation_that_a_crash_cut_off_is_left_out(tmp_path: Path) -> None:
-    folder = write_training(tmp_path / "run", [RAMP] * 3)
-    text = (folder / "metrics.jsonl").read_text().splitlines()
-    (folder / "metrics.jsonl").write_text("\n".join(text[:-1]) + "\n" + text[-1][:9])  # the last seed's last line
-    arm = report_arms.read_run_folder(folder)
-    assert arm.curve is not None
-    assert arm.curve.episodes.tolist() == [100, 200, 300, 400]
-    assert arm.curve.success.shape == (3, 4)
-    (folder / "metrics.jsonl").write_text(json.dumps({"episode": 1, "seed": 0, "success": 1.5}))
-    with pytest.raises(ValueError, match="success"):
-        report_arms.read_run_folder(folder)
-
-
-def test_the_area_is_that_of_the_range() -> None:
-    curve = Curve(np.array([0, 100, 300]), np.array([[0.0, 1.0, 1.0]]), 300)
-    # From 50 to 200 the line rises from 0.5 to 1 over 50 episodes and stays at 1 for 100.
-    area = report_rows.areas(curve, (50, 200))
-    assert area == pytest.approx([(0.75 * 50 + 1.0 * 100) / 150])
-    assert report_rows.areas(curve, (50, 400)) is None
-
-
 def test_a_training_run_has_a_page(root: Path, tmp_path: Path) -> None:
     cut = Path(shutil.copytree(root / "cut", tmp_path / "cut"))
     page = report.write_report(cut).read_text(encoding="utf-8")
@@ -329,22 +303,6 @@ def test_a_run_that_was_resumed_by_other_versions_says_so(root: Path, tmp_path: 
     assert "command butfor train started" in told  # that which began it
     assert "resumed.0.command butfor train --resume few resumed.0.commit def456" in told
     assert "resumed.1.started later" in told
-    arm = report_arms.read_run_folder(run)
-    assert (report_rows.noted(arm, "commit"), report_rows.noted(arm, "device")) == (
-        ["abc123", "def456"],
-        ["cpu", "NVIDIA"],
-    )
-
-
-def test_arms_that_were_evaluated_more_and_less_often_are_compared_with_a_warning(root: Path) -> None:
-    often = report_arms.read_run_folder(root / "fast", "often")
-    assert often.curve is not None
-    rarely = replace(often, label="rarely", curve=Curve(often.curve.episodes[1::2], often.curve.success[:, 1::2], 500))
-    claim = Claim("It is faster.", "faster", "often", "rarely")
-    (told,) = report_arms.weaknesses(claim, [often, rarely])
-    assert told.endswith("the later they find a level (often every 100 episodes, rarely every 200 episodes)")
-    assert report_arms.weaknesses(claim, [often, replace(often, label="rarely")]) == []
-    assert report_arms.weaknesses(replace(claim, kind="better"), [often, rarely]) == []
 
 
 def test_a_strip_without_a_description_is_described_all_the_same(page: str) -> None:

@@ -1,0 +1,67 @@
+"""Runs and studies are read as arms with curves and states; what is broken is an arm that says so."""
+
+import json
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+from support.study_runs import RAMP, change_study, write_root, write_training
+
+from butfor.analysis.arms import changes, read_run_folder, read_study, study_names, use_of, weaknesses
+from butfor.analysis.claims import Claim, Curve
+
+
+def test_a_study_has_its_arms_in_their_states(tmp_path: Path) -> None:
+    root = write_root(tmp_path / "root")
+    assert study_names(root) == ["try"]
+    study = read_study(root, "try")
+    states = {arm.label: arm.state for arm in study.arms}
+    expected = {"slow arm": "finished", "fast arm": "finished", "cut arm": "unfinished", "begun arm": "begun"}
+    assert states.items() >= (expected | {"broken arm": "broken", "absent arm": "not run"}).items()
+    assert all(bool(arm.words) == (arm.state != "finished") for arm in study.arms)
+    assert {verdict.verdict for _, verdict, _ in study.verdicts} > {"undecided"}
+    change_study(root, size="small")  # too short to decide anything
+    assert {verdict.verdict for _, verdict, _ in read_study(root, "try").verdicts} == {"undecided"}
+
+
+def test_an_evaluation_that_a_crash_cut_off_is_left_out(tmp_path: Path) -> None:
+    folder = write_training(tmp_path / "run", [RAMP] * 3)
+    text = (folder / "metrics.jsonl").read_text().splitlines()
+    (folder / "metrics.jsonl").write_text("\n".join(text[:-1]) + "\n" + text[-1][:9])  # the last seed's last line
+    arm = read_run_folder(folder)
+    assert arm.curve is not None
+    assert arm.curve.episodes.tolist() == [100, 200, 300, 400]
+    assert arm.curve.success.shape == (3, 4)
+    (folder / "metrics.jsonl").write_text(json.dumps({"episode": 1, "seed": 0, "success": 1.5}))
+    with pytest.raises(ValueError, match="success"):
+        read_run_folder(folder)
+
+
+def test_arms_that_were_evaluated_more_and_less_often_are_compared_with_a_warning(tmp_path: Path) -> None:
+    often = read_run_folder(write_training(tmp_path / "fast", [RAMP] * 5), "often")
+    assert often.curve is not None
+    rarely = replace(often, label="rarely", curve=Curve(often.curve.episodes[1::2], often.curve.success[:, 1::2], 500))
+    claim = Claim("It is faster.", "faster", "often", "rarely")
+    (weakness,) = weaknesses(claim, [often, rarely])
+    assert weakness.endswith("(often every 100 episodes, rarely every 200 episodes)")
+    assert weaknesses(claim, [often, replace(often, label="rarely")]) == []
+    assert weaknesses(replace(claim, kind="better"), [often, rarely]) == []
+
+
+def test_the_settings_of_a_label() -> None:
+    assert changes("training-pick-and-place-a.b=-1e-05-seeds=3") == ["a.b=-1e-05", "seeds=3"]
+    assert changes("training-push") == []
+
+
+@pytest.mark.parametrize(
+    ("settings", "expected"),
+    [
+        ({}, "without influence"),
+        ({"use": ["priority", "bonus"]}, "priority + bonus"),
+        ({"use": ["bonus"], "signal": "vime"}, "vime"),
+        ({"priority": {"kind": "per"}}, "PER"),
+    ],
+)
+def test_what_a_run_uses_in_words(settings: dict[str, Any], expected: str) -> None:
+    assert use_of(settings) == expected
