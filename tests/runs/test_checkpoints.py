@@ -314,15 +314,17 @@ save_checkpoint_in(pathlib.Path({str(tmp_path)!r}), 2, {{"episode": 2}})
     assert paths[0].name.startswith("00000002-0002-")
 
 
-def test_only_parts_of_processes_are_removed(tmp_path: Path) -> None:
+def test_only_the_parts_of_dead_processes_are_removed(tmp_path: Path) -> None:
     place = tmp_path / "checkpoint"
     place.mkdir()
-    other = place / "archive.part"
-    for name in (".cai.pt.17.part", "0001.17.part", f"0007.{os.getpid()}.part"):
+    with subprocess.Popen(["true"]) as process:
+        dead = process.pid
+    alive, other = os.getppid(), place / "archive.part"
+    for name in (f".cai.pt.{alive}.part", f".cai.pt.{dead}.part", f"0001.{dead}.part", f"0007.{os.getpid()}.part"):
         (place / name).write_text("half")
     other.write_text("somebody's")
     saved(tmp_path, 1)
-    assert list(place.glob("*.part")) == [other]
+    assert {path.name for path in place.glob("*.part")} == {f".cai.pt.{alive}.part", other.name}
 
 
 # ------------------------------------------------------------------------------------------------ content

@@ -44,7 +44,7 @@ class EnsembleConfig:
     betas: tuple[float, float] = (0.9, 0.9)
     """Adam's decay rates"""
     newest: int = 100
-    """while training, and with more than `newest_from` episodes stored, `newest_share` of the samples come from this many
+    """while training, with more than `newest_from` episodes stored, `newest_share` of the samples come from this many
     newest ones"""
     newest_from: int = 1_200
     newest_share: float = 0.25
