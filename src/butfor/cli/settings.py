@@ -1,9 +1,11 @@
 """Parsing of `ENV [OPTIONS]` into a config, for commands whose defaults depend on the environment and a preset."""
 
+import ast
 import dataclasses
 import inspect
 from collections.abc import Callable
-from typing import Annotated, Any, TypeVar, get_type_hints
+from itertools import pairwise
+from typing import Annotated, Any, TypeVar, cast, get_type_hints
 
 import tyro
 
@@ -40,7 +42,8 @@ def parse_settings(
     base = start(env, given)
     wants_all = "--help-all" in given
     wants_help = wants_all or bool({"-h", "--help"} & set(given))
-    default = _as_options(base, shown if wants_help and not wants_all else None, options)
+    is_shown = (lambda name: True) if wants_all else shown.__contains__
+    default = _as_options(base, is_shown if wants_help else None, options)
     prog = f"butfor {command.__name__}"
     parsed = tyro.cli(
         type(default), default=default, args=["--help"] if wants_help else given,
@@ -52,23 +55,35 @@ def parse_settings(
     return type(base)(**{field.name: getattr(parsed, field.name) for field in dataclasses.fields(base)}), parsed
 
 
-def _as_options(settings: Any, shown: set[str] | None, *bases: type, prefix: str = "") -> Any:
+def _as_options(settings: Any, is_shown: Callable[[str], bool] | None, *bases: type, prefix: str = "") -> Any:
     """Return the settings as an object of a new class that tyro makes options of, with the fields of `bases` too.
 
-    Fields that are not in `shown` (None: all are) are no options. `env` never is: it is given before the options.
+    For a help, fields for which `is_shown` is false are no options. `env` never is: it is given before the options.
     """
     kind = type(settings)
     hints = get_type_hints(kind)
+    texts = _field_texts(kind)
     fields: list[Any] = []
     for field in dataclasses.fields(settings):
+        name = prefix + field.name
         value = getattr(settings, field.name)
-        hint = hints[field.name]
-        if field.name == "env" or (shown is not None and prefix + field.name not in shown):
+        hint = Annotated[hints[field.name], tyro.conf.arg(help=texts.get(field.name))]
+        if name == "env" or (is_shown is not None and not is_shown(name)):
             hint = Annotated[hint, tyro.conf.Suppress]
-        elif shown is not None and dataclasses.is_dataclass(value):
-            value = _as_options(value, shown, prefix=f"{field.name}.")
+        elif is_shown is not None and dataclasses.is_dataclass(value):
+            value = _as_options(value, is_shown, prefix=f"{name}.")
             hint = type(value)
         fields.append((field.name, hint, dataclasses.field(default=value)))
     unchecked = {"__post_init__": lambda self: None}  # wrong values are reported when the config itself is made
     made = dataclasses.make_dataclass(kind.__name__, fields, bases=(*bases, kind), frozen=True, namespace=unchecked)
     return made()
+
+
+def _field_texts(kind: type) -> dict[str, str]:
+    """Return the docstrings below the fields of a dataclass, each on one line; tyro would keep the line breaks."""
+    definition = cast(ast.ClassDef, ast.parse(inspect.getsource(kind)).body[0])
+    return {
+        ast.unparse(field.target): " ".join(ast.literal_eval(text.value).split())
+        for field, text in pairwise(definition.body)
+        if isinstance(field, ast.AnnAssign) and isinstance(text, ast.Expr)
+    }

@@ -19,6 +19,10 @@ SHOWN = {
     "evaluation_episodes", "algorithm", "priority", "priority.kind", "bonus", "bonus.weight",
 }  # fmt: skip
 """the settings that --help lists; --help-all lists all"""
+PRESETS = (
+    "settings to start from: paper, intrinsic (influence is the only reward), fast (shorter fits of the model), vime, "
+    "vime-object, vime-full, disagreement, disagreement-position or disagreement-full"
+)
 OPTIONAL_PARTS = ("cai", "vime", "disagreement", "moved", "nearness", "td3")
 """settings that one signal or one algorithm uses"""
 
@@ -27,9 +31,7 @@ OPTIONAL_PARTS = ("cai", "vime", "disagreement", "moved", "nearness", "td3")
 class Start:
     """Where the defaults of the other options come from."""
 
-    preset: Annotated[str, tyro.conf.arg(metavar="NAME")] = "paper"
-    """settings to start from: paper, intrinsic (influence is the only reward), fast (shorter fits of the model), vime,
-    vime-object, vime-full, disagreement, disagreement-position or disagreement-full"""
+    preset: Annotated[str, tyro.conf.arg(metavar="NAME", help=PRESETS)] = "paper"
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
