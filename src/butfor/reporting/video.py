@@ -354,10 +354,10 @@ def _video_path(folder: Path, out: Path | str | None) -> Path:
 
 def _to_rgb(array: NDArray[Any], name: str) -> NDArray[np.uint8]:
     """What render() returned as red, green and blue from 0 to 255: [height, width, 3]."""
-    brightest = {"f": 1, "i": 255, "u": 255}.get(array.dtype.kind)
-    if brightest and array.ndim == 3 and array.shape[2] in (3, 4) and array.size:
-        if 0 <= array.min() <= array.max() <= brightest:
-            return (array[..., :3] * 255 + 0.5 if brightest == 1 else array[..., :3]).astype(np.uint8)
+    brightest = {"f": 1, "i": 255, "u": 255}.get(array.dtype.kind, 0)
+    is_image = brightest and array.ndim == 3 and array.shape[2] in (3, 4) and array.size
+    if is_image and 0 <= array.min() <= array.max() <= brightest:
+        return (array[..., :3] * 255 + 0.5 if brightest == 1 else array[..., :3]).astype(np.uint8)
     given = array.item() if array.ndim == 0 else f"an array {list(array.shape)} of {array.dtype}"
     if brightest and array.size:
         given = f"{given} from {array.min():g} to {array.max():g}"
