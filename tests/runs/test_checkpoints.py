@@ -319,12 +319,13 @@ def test_only_the_parts_of_dead_processes_are_removed(tmp_path: Path) -> None:
     place.mkdir()
     with subprocess.Popen(["true"]) as process:
         dead = process.pid
-    alive, other = os.getppid(), place / "archive.part"
-    for name in (f".cai.pt.{alive}.part", f".cai.pt.{dead}.part", f"0001.{dead}.part", f"0007.{os.getpid()}.part"):
+    kept = {f".cai.pt.{os.getppid()}.part", "archive.part"}
+    for name in (f".cai.pt.{dead}.part", f"0001.{dead}.part", f"0007.{os.getpid()}.part", *kept):
         (place / name).write_text("half")
-    other.write_text("somebody's")
+    (tmp_path / f".summary.json.{dead}.part").write_text("half")
     saved(tmp_path, 1)
-    assert {path.name for path in place.glob("*.part")} == {f".cai.pt.{alive}.part", other.name}
+    assert {path.name for path in place.glob("*.part")} == kept
+    assert not list(tmp_path.glob("*.part"))
 
 
 # ------------------------------------------------------------------------------------------------ content
