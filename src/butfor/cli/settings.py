@@ -67,7 +67,8 @@ def _as_options(settings: Any, is_shown: Callable[[str], bool] | None, *bases: t
     for field in dataclasses.fields(settings):
         name = prefix + field.name
         value = getattr(settings, field.name)
-        hint = Annotated[hints[field.name], tyro.conf.arg(help=texts.get(field.name))]
+        hint: Any = hints[field.name]
+        hint = Annotated[hint, tyro.conf.arg(help=texts.get(field.name))]
         if name == "env" or (is_shown is not None and not is_shown(name)):
             hint = Annotated[hint, tyro.conf.Suppress]
         elif is_shown is not None and dataclasses.is_dataclass(value):
