@@ -49,6 +49,7 @@ class EnvFacts:
     expert: Expert  # the scripted policy, see `experts.scripted_action`
     labels: tuple[str, ...]  # that `make_vector_env(labels=...)` or `heuristic_label` can add to a step
     drawing: Literal["line", "robot"]  # how a state is drawn: on a line, or by MuJoCo's camera
+    partly_random_expert: bool = False  # whether the expert acts uniformly in states where its action has no use
     object_offset: Columns = ()  # columns that repeat object_position - agent_position
     relative_velocity: bool = False  # whether object_velocity is relative to agent_velocity
     forks: bool = False  # whether saved states can be forked, see `make_forker`
@@ -162,6 +163,7 @@ BUILT_IN = {
             expert=hit,
             labels=("exact",),  # contact is in every info without a request
             drawing="line",
+            partly_random_expert=True,
         ),
         _fetch("push", "butfor/FetchPush-v0", _SQUARE_TABLE, push),
         _fetch("pick-and-place", "butfor/FetchPickAndPlace-v0", _SQUARE_TABLE, pick_and_place),

@@ -105,13 +105,15 @@ class FetchVectorEnv(GoalVectorEnv):
             places[row], self._goal[envs[row]] = draw_start(self.physics.model, generator)
         self.physics.place(envs, places)
 
-    def _advance(self, action: npt.NDArray[np.float32], envs: Indices) -> tuple[dict[str, npt.NDArray[Any]], Flags]:
+    def _advance(
+        self, action: npt.NDArray[np.float32], envs: Indices | slice
+    ) -> tuple[dict[str, npt.NDArray[Any]], Flags]:
         values: dict[str, npt.NDArray[Any]] = {}
         if self._forker is not None:
             from butfor.envs.truth import exact_label
 
             values["label_exact"] = exact_label(self._forker, self.save_state(envs), action)[0]
-        contact, blown = self.physics.advance(action, None if len(envs) == self.num_envs else envs)
+        contact, blown = self.physics.advance(action, None if isinstance(envs, slice) else envs)
         self._blow_ups[envs] += blown
         values["blow_ups"] = self._blow_ups[envs]
         if self.physics.contacts:
@@ -126,7 +128,7 @@ class FetchVectorEnv(GoalVectorEnv):
             "desired_goal": self._goal.copy(),
         }
 
-    def save_state(self, indices: npt.ArrayLike | None = None) -> Floats:
+    def save_state(self, indices: npt.ArrayLike | slice | None = None) -> Floats:
         """Save the full state of some environments (default: all), float64 [n, S]; `layout` names its columns."""
         chosen = self._indices(indices)
         return np.concatenate([self.physics.save(chosen), self._goal[chosen], self._elapsed[chosen, None]], axis=1)
@@ -167,7 +169,7 @@ class FetchVectorEnv(GoalVectorEnv):
         if self._painter is not None:
             self._painter.close()
 
-    def _indices(self, indices: npt.ArrayLike | None) -> Indices:
+    def _indices(self, indices: npt.ArrayLike | slice | None) -> Indices:
         chosen: Any = slice(None) if indices is None else indices
         return np.atleast_1d(np.arange(self.num_envs)[chosen])
 

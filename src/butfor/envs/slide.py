@@ -145,9 +145,9 @@ class SlideVectorEnv(GoalVectorEnv):
         self._state[envs] = np.stack([agent, rest, body, rest], axis=-1)
         self._goal[envs, 0] = 2.5 + 2.0 * draws[:, 2]
 
-    def _advance(self, action: Array, envs: Indices) -> tuple[dict[str, npt.NDArray[Any]], Flags]:
+    def _advance(self, action: Array, envs: Indices | slice) -> tuple[dict[str, npt.NDArray[Any]], Flags]:
         self._state[envs], contact, label = _outcome(self._state[envs], action)
-        return {"contact": contact, "label_exact": label}, np.zeros(len(envs), dtype=np.bool_)
+        return {"contact": contact, "label_exact": label}, np.zeros(len(action), dtype=np.bool_)
 
     def _observe(self) -> Observation:
         return {

@@ -90,7 +90,9 @@ class GoalVectorEnv(VectorEnv[Observation, Any, npt.NDArray[Any]]):
         """Draw and set the initial states and goals of some environments, each from its own generator."""
         raise NotImplementedError
 
-    def _advance(self, action: npt.NDArray[np.float32], envs: Indices) -> tuple[dict[str, npt.NDArray[Any]], Flags]:
+    def _advance(
+        self, action: npt.NDArray[np.float32], envs: Indices | slice
+    ) -> tuple[dict[str, npt.NDArray[Any]], Flags]:
         """Step some environments with actions [n, A]; return values for `info` and which episodes are broken off."""
         raise NotImplementedError
 
@@ -149,12 +151,12 @@ class GoalVectorEnv(VectorEnv[Observation, Any, npt.NDArray[Any]]):
             )
         values: dict[str, npt.NDArray[Any]] = {}
         broken = np.zeros_like(resetting)
-        stepping = np.flatnonzero(~resetting)
-        if len(stepping):
-            found, broken[stepping] = self._advance(action[stepping], stepping)
+        if not resetting.all():
+            envs = np.flatnonzero(~resetting) if resetting.any() else slice(None)
+            found, broken[envs] = self._advance(action[envs], envs)
             for name, value in found.items():
                 values[name] = np.zeros(self.num_envs, dtype=value.dtype)
-                values[name][stepping] = value
+                values[name][envs] = value
         self._elapsed += 1
         if resetting.any():
             self._restart(resetting)
@@ -283,4 +285,4 @@ def _masked(values: dict[str, npt.NDArray[Any]], mask: Flags) -> Info:
     if not mask.any():
         return {}
     masks = {f"_{name}": mask.copy() for name in values}
-    return {name: np.where(mask, value, np.zeros((), dtype=value.dtype)) for name, value in values.items()} | masks
+    return {name: value * mask for name, value in values.items()} | masks

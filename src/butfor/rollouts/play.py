@@ -6,7 +6,7 @@
 
 import itertools
 import math
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import dataclass
 from enum import IntEnum
@@ -297,23 +297,23 @@ class _Player:
     def step(self, action: NDArray[Any], sampled: NDArray[np.bool_]) -> None:
         """Make one step in every environment, and begin the next episodes where it was the last."""
         kept = self.kept
-        self._store("action", action, kept)
-        self._store("sampled", sampled, kept)
+        self._store({"action": action, "sampled": sampled}, kept)
         self.obs, reward, terminated, truncated, info = self._call(self.env.step, action)
-        for name, value in info.items():
-            if name == "contact" or name.startswith("label_"):
-                self._store(name, np.asarray(value, dtype=bool), kept)
+        labels = [name for name in info if name == "contact" or name.startswith("label_")]
+        self._store({name: np.asarray(info[name], dtype=bool) for name in labels}, kept)
         self.time += 1
-        self._store_obs(kept)
+        self._store({name: self.obs[name] for name in PARTS}, kept)
         if not math.isfinite(np.dot(reward, reward)):  # the fastest way to look at all; it may be wrong about huge ones
             self.check(kept, reward)
         lost = self._lost(info)
+        rows = self.row[kept]
         success = info.get("is_success", info.get("success"))
         if success is not None:
             self.reports_success = True
-            self.success[self.row[kept & ~lost]] = np.asarray(success, dtype=bool)[kept & ~lost]
-        self.terminated[self.row[kept]] = terminated[kept]
-        self.length[self.row[kept]] = np.maximum(self.time - lost, 1)[kept]
+            counted = kept & ~lost
+            self.success[self.row[counted]] = np.asarray(success, dtype=bool)[counted]
+        self.terminated[rows] = terminated[kept]
+        self.length[rows] = np.maximum(self.time - lost, 1)[kept]
         ended = terminated | truncated
         if ended.any():
             self.check(ended & kept)
@@ -362,7 +362,7 @@ class _Player:
         self.reset_seed[self.row[begun]] = np.array(self.seeds)[begun]
         options = None if envs.all() else {"reset_mask": envs}
         self.obs = self._call(self.env.reset, seed=list(self.seeds), options=options)[0]
-        self._store_obs(begun)
+        self._store({name: self.obs[name] for name in PARTS}, begun)
 
     def _call(self, call: Callable[..., Any], *values: Any, **named: Any) -> Any:
         """Call the environment; report an error of its own with the episodes in which it happened."""
@@ -384,19 +384,17 @@ class _Player:
         self.blow_ups = np.array(info["blow_ups"])
         return np.zeros(self.env.num_envs, dtype=bool) if before is None else self.blow_ups > before
 
-    def _store_obs(self, envs: NDArray[np.bool_]) -> None:
-        for name in PARTS:
-            self._store(name, self.obs[name], envs)
-
-    def _store(self, name: str, value: NDArray[Any], envs: NDArray[np.bool_]) -> None:
+    def _store(self, values: Mapping[str, NDArray[Any]], envs: NDArray[np.bool_]) -> None:
         """Keep the values [N, ...] of some environments at their time."""
+        rows = self.row[envs]
         time = self.time[envs]
-        if name not in self.stored:
-            dtype = np.bool_ if value.dtype == np.bool_ else np.float32
-            self.stored[name] = np.zeros((self.count, self.steps + (name in PARTS), *value.shape[1:]), dtype)
-        while time.max(initial=0) >= self.stored[name].shape[1]:  # episodes last longer than the environment declares
-            self.stored[name] = np.concatenate([self.stored[name], np.zeros_like(self.stored[name])], 1)
-        self.stored[name][self.row[envs], time] = value[envs]
+        for name, value in values.items():
+            if name not in self.stored:
+                dtype = np.bool_ if value.dtype == np.bool_ else np.float32
+                self.stored[name] = np.zeros((self.count, self.steps + (name in PARTS), *value.shape[1:]), dtype)
+            while time.max(initial=0) >= self.stored[name].shape[1]:  # the environment declares too low a limit
+                self.stored[name] = np.concatenate([self.stored[name], np.zeros_like(self.stored[name])], 1)
+            self.stored[name][rows, time] = value[envs]
 
 
 def _run(players: Sequence[_Player], act: Act, steps: int | None) -> None:
