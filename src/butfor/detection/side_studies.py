@@ -237,9 +237,10 @@ def study_decisions(experiment: Experiment) -> dict[str, Any]:
         if name == "test" and "exact" in validation.label:
             other_scores = detectors.score_cai(experiment.influence, validation)
             found += thresholds.decide_by_other_agent(other_scores, validation, scores, episodes)
-        # On slide the noisy expert's actions are random depending on the state, which does not calibrate.
+        # Where it depends on the state whether the expert acts at random, its random actions do not calibrate.
+        partly_random = env_facts(experiment.config.env).partly_random_expert
         drawn = episodes.sampled[episodes.valid]
-        if drawn.all() or (experiment.config.env != "slide" and drawn.mean() > LEAST_RANDOM):
+        if drawn.all() or (not partly_random and drawn.mean() > LEAST_RANDOM):
             found += thresholds.decide_by_random_actions(experiment.influence, scores, episodes)
         rows += [row | {"set": name} for row in found]
     experiment.progress("decisions", len(sets), len(sets), "done")

@@ -10,6 +10,7 @@ from sklearn.metrics import precision_recall_curve
 
 from butfor.analysis import detection_runs as detection
 from butfor.analysis.detection_runs import METRICS, detector_rows, thresholds_of
+from butfor.envs import facts_of
 from butfor.reporting import charts
 from butfor.reporting.charts import Array, Axis, Chart, Row, Series
 from butfor.reporting.page import data_address, render_page
@@ -160,7 +161,8 @@ def show_episodes(run: DetectionRun) -> dict[str, Any]:
     """Episodes to step through, with the layout of the environment if the page can draw it."""
     data = run.data
     threshold = float(np.mean(run.thresholds))
-    is_slide = run.summary["env"] == "slide" and data["observation"].shape[2] == 4
+    facts = facts_of(run.summary["env"])
+    is_slide = facts is not None and facts.drawing == "line" and data["observation"].shape[2] == 4
     scores = np.full((len(run.scores[run.main["name"]]), *run.valid.shape), np.nan)
     scores[:, run.valid] = run.scores[run.main["name"]]  # [S, N] -> [S, E, T]
     label = np.zeros_like(run.valid)
