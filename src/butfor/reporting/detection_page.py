@@ -18,6 +18,8 @@ from butfor.reporting.plotly_renderer import draw, plain
 from butfor.runs.reading import expected_form, read_arrays, read_metrics, read_object, read_run
 
 Figures = dict[str, Any]  # name of a plot on the page -> plotly figure
+FILES = ("versions.json", "summary.json", "metrics.jsonl", "scores.npz", "data/test.npz")
+AGAIN = "Run `butfor detect` again."
 PATHS = ("observation", "achieved_goal", "desired_goal")
 SLIDE: Row = {"walls": [-5.0, 5.0], "limit": -0.5, "width": 0.2, "goal_radius": 0.5}
 GOAL_COLOURS = (charts.VERMILLION, charts.BLUE, charts.GREEN, charts.PURPLE, charts.ORANGE, charts.GREY)
@@ -52,6 +54,9 @@ def read_detection_run(run: Path) -> DetectionRun:
     config = read_run(run)
     if config["kind"] != "detection":
         raise ValueError(f"{run} is a run of kind {config['kind']!r}; expected a run of kind 'detection'.")
+    missing = [name for name in FILES if not (run / name).is_file()]
+    if missing:
+        raise FileNotFoundError(f"{run} lacks {', '.join(missing)}; a report needs the whole run folder. {AGAIN}")
     versions, summary = (read_object(run / name) for name in ("versions.json", "summary.json"))
     metrics = read_metrics(run)
     arrays = read_arrays(run / "scores.npz")
@@ -86,7 +91,7 @@ def read_detection_run(run: Path) -> DetectionRun:
         }  # fmt: skip
     for problem, is_right in checks.items():
         if not is_right:
-            raise ValueError(f"{run} is inconsistent: {problem}. Run `butfor detect` again.")
+            raise ValueError(f"{run} is inconsistent: {problem}. {AGAIN}")
     return DetectionRun(
         run, config, versions, metrics, summary, rows, main, thresholds, arrays, scores, label, data, valid
     )
