@@ -238,7 +238,7 @@ def study_decisions(experiment: Experiment) -> dict[str, Any]:
             other_scores = detectors.score_cai(experiment.influence, validation)
             found += thresholds.decide_by_other_agent(other_scores, validation, scores, episodes)
         # Where it depends on the state whether the expert acts at random, its random actions do not calibrate.
-        partly_random = env_facts(experiment.config.env).partly_random_expert
+        partly_random = BUILT_IN[experiment.config.env].partly_random_expert
         drawn = episodes.sampled[episodes.valid]
         if drawn.all() or (not partly_random and drawn.mean() > LEAST_RANDOM):
             found += thresholds.decide_by_random_actions(experiment.influence, scores, episodes)
