@@ -68,6 +68,7 @@ class Config:
     """on a GPU, give the same bits every time, also after a resume; slow, because nothing is recorded, compiled or
     rounded (a CPU always gives the same bits)"""
     algorithm: Literal["ddpg", "td3"] = "ddpg"
+    """the agent: DDPG as in the paper, or TD3"""
     agent: AgentConfig = AgentConfig()
     td3: TD3Config = TD3Config()
     replay: ReplayConfig = ReplayConfig()

@@ -30,6 +30,7 @@ class AgentConfig:
     learning_rate: float = 1e-3
     """Adam's, for actor and critic"""
     discount: float = 0.98
+    """factor on the value of the next state"""
     polyak: float = 0.95
     """share of a target network that stays at each update"""
     action_penalty: float = 1.0
@@ -39,6 +40,7 @@ class AgentConfig:
     observation_clip: float = 5.0
     """normalised inputs are clipped to plus and minus this"""
     batch_size: int = 256
+    """transitions per update"""
     updates: int = 20
     """updates after each episode"""
     normalizer_batches: int = 200
