@@ -1,4 +1,4 @@
-"""Evaluation of a run: the successes of every seed's policy, counted once more world by world."""
+"""Evaluation of a run: the successes of every seed's policy, counted once more environment by environment."""
 
 import re
 from pathlib import Path
@@ -43,9 +43,9 @@ def slide_run(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return folder
 
 
-def one_by_one(run: Path, world: str, episodes: int) -> dict[int, list[bool]]:
-    """Whether each episode ends in success, from one world that is stepped in a plain loop."""
-    env = make_vector_env(world, 1)
+def one_by_one(run: Path, env_name: str, episodes: int) -> dict[int, list[bool]]:
+    """Whether each episode ends in success, from one environment that is stepped in a plain loop."""
+    env = make_vector_env(env_name, 1)
     outcomes: dict[int, list[bool]] = {seed: [] for seed in SEEDS}
     for seed in SEEDS:
         policy = load_policy(run, seed)
@@ -60,14 +60,14 @@ def one_by_one(run: Path, world: str, episodes: int) -> dict[int, list[bool]]:
     return outcomes
 
 
-def test_successes_are_those_of_single_worlds(slide_run: Path) -> None:
+def test_successes_are_those_of_single_environments(slide_run: Path) -> None:
     expected = {seed: sum(each) / 40 for seed, each in one_by_one(slide_run, "slide", 40).items()}
     assert evaluate_run(slide_run, 40) == expected
     assert 0 < expected[4] < expected[3]
 
 
-def test_more_episodes_than_worlds_and_episodes_of_unequal_lengths(tmp_path: Path) -> None:
-    """Foreign worlds are played four at a time: of the last round, only what was asked for counts."""
+def test_more_episodes_than_environments_and_episodes_of_unequal_lengths(tmp_path: Path) -> None:
+    """Foreign environments are played four at a time: of the last round, only what was asked for counts."""
     run = train(small(env=TRACK, seeds=2, first_seed=3), tmp_path / "run")
     outcomes = one_by_one(run, TRACK, 20)
     assert {episode % 4 for each in outcomes.values() for episode in range(20) if each[episode]} & {1, 2, 3}
@@ -76,12 +76,14 @@ def test_more_episodes_than_worlds_and_episodes_of_unequal_lengths(tmp_path: Pat
         assert evaluate_run(run, episodes) == expected
 
 
-def test_a_world_that_a_function_makes(slide_run: Path) -> None:
-    """The same world under a name that nobody has registered."""
+def test_a_environment_that_a_function_makes(slide_run: Path) -> None:
+    """The same environment under a name that nobody has registered."""
     run = slide_run / "renamed"
     agent, law = DDPG(5, 1, AgentConfig(layers=1, width=4), make_generators([3])), ActionLaw((-1.0,), (1.0,))
-    for world in ("slide", "my-world"):
-        save_agent(run / world / "model.safetensors", agent.state_dict(), agent.config, law, (4, 1, 1), world, [3])
+    for env_name in ("slide", "my-world"):
+        save_agent(
+            run / env_name / "model.safetensors", agent.state_dict(), agent.config, law, (4, 1, 1), env_name, [3]
+        )
     expected = evaluate_run(run / "slide", 20)
     assert evaluate_run(run / "my-world", 20, make_env=lambda: gymnasium.make("butfor/Slide-v0")) == expected
     with pytest.raises(ValueError, match=r"'my-world'.*make_env="):
@@ -105,7 +107,7 @@ def test_fresh_episodes_are_not_those_of_training_or_its_evaluations() -> None:
 
 
 @pytest.mark.parametrize("sizes", [(5, 1, 1), (4, 2, 1), (4, 1, 2)])
-def test_a_world_of_other_sizes_is_refused(tmp_path: Path, sizes: tuple[int, int, int]) -> None:
+def test_a_environment_of_other_sizes_is_refused(tmp_path: Path, sizes: tuple[int, int, int]) -> None:
     law = ActionLaw((-1.0,) * sizes[1], (1.0,) * sizes[1])
     agent = DDPG(sizes[0] + sizes[2], sizes[1], AgentConfig(layers=1, width=4), make_generators([3]))
     save_agent(tmp_path / "model.safetensors", agent.state_dict(), agent.config, law, sizes, "slide", [3])
@@ -114,7 +116,7 @@ def test_a_world_of_other_sizes_is_refused(tmp_path: Path, sizes: tuple[int, int
 
 
 def test_what_cannot_be_evaluated_is_refused(tmp_path: Path, slide_run: Path) -> None:
-    with pytest.raises(ValueError, match="episodes.* 0"):
+    with pytest.raises(ValueError, match=r"episodes.* 0"):
         evaluate_run(slide_run, 0)
     with pytest.raises(FileNotFoundError, match=str(tmp_path)):
         evaluate_run(tmp_path)

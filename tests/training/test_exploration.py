@@ -28,11 +28,11 @@ def midpoints(count: int) -> Tensor:
     return (torch.arange(count) + 0.5) / count
 
 
-def random_noise(worlds: int, candidates: int = K, replicas: int = 2) -> Tensor:
+def random_noise(num_envs: int, candidates: int = K, replicas: int = 2) -> Tensor:
     """[R, W, n], the lot of whose first number is swept over [0, 1]."""
     generators = make_generators(range(replicas))
-    noise = torch.stack([draw_noise(1, worlds, LAW, candidates, g)[0] for g in generators])
-    noise[..., 0] = midpoints(worlds)
+    noise = torch.stack([draw_noise(1, num_envs, LAW, candidates, g)[0] for g in generators])
+    noise[..., 0] = midpoints(num_envs)
     return noise
 
 
@@ -69,9 +69,9 @@ def test_the_same_stream_gives_the_same_numbers_and_another_others() -> None:
 
 @pytest.mark.parametrize(("epsilon", "active"), [(0.3, 1.0), (0.3, 0.5), (0.5, 0.0), (0.0, 1.0), (1.0, 0.25)])
 def test_actions_are_active_uniform_or_the_policys_in_their_shares(epsilon: float, active: float) -> None:
-    worlds = 200
-    noise = random_noise(worlds)
-    policy = LOW + (HIGH - LOW) * torch.rand(2, worlds, 2, generator=make_generators([9])[0])
+    num_envs = 200
+    noise = random_noise(num_envs)
+    policy = LOW + (HIGH - LOW) * torch.rand(2, num_envs, 2, generator=make_generators([9])[0])
     config = ExploreConfig(epsilon=epsilon, noise=0.2, active=active, candidates=K)
     seen: list[Tensor] = []
 
@@ -80,29 +80,29 @@ def test_actions_are_active_uniform_or_the_policys_in_their_shares(epsilon: floa
         return first_number(candidates)
 
     action, sampled = explore(policy, noise, BOUNDS, config, score)
-    assert action.shape == (2, worlds, 2)
-    assert sampled.shape == (2, worlds)
+    assert action.shape == (2, num_envs, 2)
+    assert sampled.shape == (2, num_envs)
     assert sampled.dtype == torch.bool
     (candidates,) = seen
-    assert candidates.shape == (2, worlds, K, 2)
+    assert candidates.shape == (2, num_envs, K, 2)
     counts = {"active": 0, "uniform": 0, "policy": 0}
     for replica in range(2):
-        for world in range(worlds):
-            own = noise[replica, world]
+        for env_name in range(num_envs):
+            own = noise[replica, env_name]
             unit = own[5 : 5 + 2 * K].view(K, 2)
-            torch.testing.assert_close(candidates[replica, world], LOW + (HIGH - LOW) * unit)
+            torch.testing.assert_close(candidates[replica, env_name], LOW + (HIGH - LOW) * unit)
             if own[0] < epsilon * active:
-                kind, expected = "active", candidates[replica, world, candidates[replica, world, :, 0].argmax()]
+                kind, expected = "active", candidates[replica, env_name, candidates[replica, env_name, :, 0].argmax()]
             elif own[0] < epsilon:
                 kind, expected = "uniform", LOW + (HIGH - LOW) * own[3:5]
             else:  # noise in units of half the range: 2 and 0.25
-                noisy = policy[replica, world] + 0.2 * torch.tensor([2.0, 0.25]) * own[1:3]
+                noisy = policy[replica, env_name] + 0.2 * torch.tensor([2.0, 0.25]) * own[1:3]
                 kind, expected = "policy", torch.minimum(torch.maximum(noisy, LOW), HIGH)
             counts[kind] += 1
-            torch.testing.assert_close(action[replica, world], expected)
-            assert sampled[replica, world] == (kind == "uniform")
+            torch.testing.assert_close(action[replica, env_name], expected)
+            assert sampled[replica, env_name] == (kind == "uniform")
     shares = {"active": epsilon * active, "uniform": epsilon * (1 - active), "policy": 1 - epsilon}
-    assert counts == {kind: round(2 * worlds * share) for kind, share in shares.items()}
+    assert counts == {kind: round(2 * num_envs * share) for kind, share in shares.items()}
 
 
 def test_below_the_threshold_an_exploratory_action_is_uniform() -> None:
@@ -110,7 +110,7 @@ def test_below_the_threshold_an_exploratory_action_is_uniform() -> None:
     config = ExploreConfig(epsilon=1.0, candidates=K, threshold=0.5)
 
     def score(candidates: Tensor) -> Tensor:
-        """Mean influence 0.25 in the first 20 worlds, 1 in the others."""
+        """Mean influence 0.25 in the first 20 environments, 1 in the others."""
         return torch.linspace(0, 2, K).expand(2, 40, K) * torch.tensor([0.25] * 20 + [1.0] * 20)[:, None]
 
     action, sampled = explore(policy, noise, BOUNDS, config, score)
@@ -130,16 +130,16 @@ def test_without_a_score_every_exploratory_action_is_uniform(epsilon: float) -> 
     torch.testing.assert_close(action[sampled], (LOW + (HIGH - LOW) * noise[..., 3:5])[sampled])
 
 
-def test_the_choice_of_one_world_does_not_depend_on_the_others() -> None:
+def test_the_choice_of_one_environment_does_not_depend_on_the_others() -> None:
     noise, policy = random_noise(40), torch.full((2, 40, 2), 2.2)
     config = ExploreConfig(epsilon=0.6, active=0.5, candidates=K)
     action, sampled = explore(policy, noise, BOUNDS, config, first_number)
     for replica in range(2):
-        for world in range(40):
-            part = (slice(replica, replica + 1), slice(world, world + 1))
+        for env_name in range(40):
+            part = (slice(replica, replica + 1), slice(env_name, env_name + 1))
             own, flag = explore(policy[part], noise[part], BOUNDS, config, first_number)
-            assert torch.equal(own[0, 0], action[replica, world])
-            assert flag[0, 0] == sampled[replica, world]
+            assert torch.equal(own[0, 0], action[replica, env_name])
+            assert flag[0, 0] == sampled[replica, env_name]
 
 
 def test_without_noise_the_policys_action_stays_as_it_is() -> None:
@@ -196,13 +196,15 @@ def test_the_best_candidate_is_taken_whatever_the_noise() -> None:
     assert (chosen_index([0.1, 0.2, 0.2000001, -5.0], noise, "best") == 2).all()
 
 
-def test_the_best_of_each_world_is_its_own() -> None:
+def test_the_best_of_each_environment_is_its_own() -> None:
     score = torch.rand(2, 3, K, generator=make_generators([0])[0])
     candidates = torch.rand(2, 3, K, 2, generator=make_generators([1])[0])
     chosen = choose(score, candidates, torch.rand(2, 3, K, generator=make_generators([2])[0]), "best")
     for replica in range(2):
-        for world in range(3):
-            assert torch.equal(chosen[replica, world], candidates[replica, world, score[replica, world].argmax()])
+        for env_name in range(3):
+            assert torch.equal(
+                chosen[replica, env_name], candidates[replica, env_name, score[replica, env_name].argmax()]
+            )
 
 
 def test_ties_are_broken_at_random() -> None:

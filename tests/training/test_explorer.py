@@ -1,4 +1,4 @@
-"""Exploratory actions by hand: policy, noise and candidates of each world put together one by one."""
+"""Exploratory actions by hand: policy, noise and candidates of each environment put together one by one."""
 
 import dataclasses
 from typing import Any
@@ -35,18 +35,18 @@ def make_model(replicas: int) -> GaussianDynamics:
     return model.eval()
 
 
-def make_acting(policy: Policy, model: GaussianDynamics | None, part: slice, worlds: int, **changes: Any) -> Explorer:
+def make_acting(policy: Policy, model: GaussianDynamics | None, part: slice, num_envs: int, **changes: Any) -> Explorer:
     config = dataclasses.replace(EXPLORE, **changes)
-    return Explorer(policy, model, part, worlds, LAW, config)
+    return Explorer(policy, model, part, num_envs, LAW, config)
 
 
-def observation(worlds: int, time: int = 0) -> dict[str, NDArray[Any]]:
-    """Another observation for each world and time; achieved goals must not matter, so they are NaN."""
+def observation(num_envs: int, time: int = 0) -> dict[str, NDArray[Any]]:
+    """Another observation for each environment and time; achieved goals must not matter, so they are NaN."""
     generator = np.random.default_rng(time)
     return {
-        "observation": generator.standard_normal((worlds, OBS)),
-        "achieved_goal": np.full((worlds, GOAL), np.nan),
-        "desired_goal": generator.standard_normal((worlds, GOAL)),
+        "observation": generator.standard_normal((num_envs, OBS)),
+        "achieved_goal": np.full((num_envs, GOAL), np.nan),
+        "desired_goal": generator.standard_normal((num_envs, GOAL)),
     }
 
 
@@ -58,7 +58,7 @@ def some_of(obs: dict[str, NDArray[Any]], part: slice) -> dict[str, NDArray[Any]
 def by_hand(
     policy: Policy, model: GaussianDynamics | None, inputs: Tensor, noise: Tensor, replica: int
 ) -> tuple[Tensor, bool]:
-    """The action of one world [A] from its inputs [D + G] and its numbers [n], and whether it was drawn uniformly."""
+    """The action of one environment [A] from its inputs [D + G] and its numbers [n], and whether it was drawn uniformly."""
     lot, normal, uniform = noise[0], noise[1:3], noise[3:5]
     if model is not None and lot < 0.3:
         candidates = LOW + (HIGH - LOW) * noise[5 : 5 + 2 * K].view(K, 2)
@@ -74,55 +74,57 @@ def by_hand(
 
 
 @pytest.mark.parametrize("active", [False, True])
-@pytest.mark.parametrize("worlds", [1, 3])
-def test_actions_are_policy_noise_and_candidates_put_together_by_hand(active: bool, worlds: int) -> None:
+@pytest.mark.parametrize("num_envs", [1, 3])
+def test_actions_are_policy_noise_and_candidates_put_together_by_hand(active: bool, num_envs: int) -> None:
     policy, model = make_policy(2), make_model(2) if active else None
-    acting = make_acting(policy, model, slice(0, 2), worlds)
+    acting = make_acting(policy, model, slice(0, 2), num_envs)
     acting.begin(STEPS, make_generators([5, 6]))
     candidates = K if active else 0
-    drawn = [draw_noise(STEPS, worlds, LAW, candidates, g) for g in make_generators([5, 6])]
-    assert drawn[0].shape == (STEPS, worlds, noise_size(LAW, candidates))
+    drawn = [draw_noise(STEPS, num_envs, LAW, candidates, g) for g in make_generators([5, 6])]
+    assert drawn[0].shape == (STEPS, num_envs, noise_size(LAW, candidates))
     kinds: list[bool] = []
     for time in range(STEPS):
-        obs = observation(2 * worlds, time)
+        obs = observation(2 * num_envs, time)
         action, sampled = acting(time, obs)
-        assert action.shape == (2 * worlds, ACTION)
+        assert action.shape == (2 * num_envs, ACTION)
         assert action.dtype == np.float32
-        assert sampled.shape == (2 * worlds,)
+        assert sampled.shape == (2 * num_envs,)
         assert sampled.dtype == np.bool_
-        for world in range(2 * worlds):
-            replica = world // worlds
-            inputs = torch.cat([torch.tensor(obs["observation"][world]), torch.tensor(obs["desired_goal"][world])])
-            expected, flag = by_hand(policy, model, inputs.float(), drawn[replica][time, world % worlds], replica)
-            np.testing.assert_allclose(action[world], expected, rtol=1e-4, atol=1e-5)
-            assert sampled[world] == flag
+        for env_name in range(2 * num_envs):
+            replica = env_name // num_envs
+            inputs = torch.cat(
+                [torch.tensor(obs["observation"][env_name]), torch.tensor(obs["desired_goal"][env_name])]
+            )
+            expected, flag = by_hand(policy, model, inputs.float(), drawn[replica][time, env_name % num_envs], replica)
+            np.testing.assert_allclose(action[env_name], expected, rtol=1e-4, atol=1e-5)
+            assert sampled[env_name] == flag
             kinds.append(flag)
     assert 0 < sum(kinds) < len(kinds)
 
 
 @pytest.mark.parametrize("active", [False, True])
-@pytest.mark.parametrize("worlds", [1, 2])
-def test_two_groups_act_as_one_does(active: bool, worlds: int) -> None:
+@pytest.mark.parametrize("num_envs", [1, 2])
+def test_two_groups_act_as_one_does(active: bool, num_envs: int) -> None:
     policy, model = make_policy(3), make_model(3) if active else None
-    whole = make_acting(policy, model, slice(0, 3), worlds)
-    parts = [make_acting(policy, model, part, worlds) for part in (slice(0, 2), slice(2, 3))]
+    whole = make_acting(policy, model, slice(0, 3), num_envs)
+    parts = [make_acting(policy, model, part, num_envs) for part in (slice(0, 2), slice(2, 3))]
     together, apart = make_generators([5, 6, 7]), make_generators([5, 6, 7])
     for _ in range(2):  # also the second episode
         whole.begin(STEPS, together)
         for part in parts:
             part.begin(STEPS, apart)
         for time in range(STEPS):
-            obs = observation(3 * worlds, time)
+            obs = observation(3 * num_envs, time)
             action, sampled = whole(time, obs)
             groups = [
-                part(time, some_of(obs, slice(part.part.start * worlds, part.part.stop * worlds))) for part in parts
+                part(time, some_of(obs, slice(part.part.start * num_envs, part.part.stop * num_envs))) for part in parts
             ]
             np.testing.assert_allclose(np.concatenate([group[0] for group in groups]), action, rtol=1e-5, atol=1e-6)
             np.testing.assert_array_equal(np.concatenate([group[1] for group in groups]), sampled)
 
 
-def test_candidates_are_scored_alike_whether_or_not_another_world_needs_it() -> None:
-    """Where no world's lot says so, the model is not asked; that must not change anything."""
+def test_candidates_are_scored_alike_whether_or_not_another_environment_needs_it() -> None:
+    """Where no environment's lot says so, the model is not asked; that must not change anything."""
     policy, model = make_policy(2), make_model(2)
     acting = make_acting(policy, model, slice(0, 2), 2)
     acting.begin(STEPS, make_generators([5, 6]))
@@ -174,9 +176,9 @@ def test_what_compares_the_actions_decides() -> None:
     mean, _ = model.predictor()(states, LAW.encode(candidates))
     best = mean[..., 1].argmax(-1)
     for replica in range(2):
-        for world in range(3):
-            expected = candidates[replica, world, best[replica, world]]
-            np.testing.assert_allclose(actions[replica * 3 + world], expected, rtol=1e-6)
+        for env_name in range(3):
+            expected = candidates[replica, env_name, best[replica, env_name]]
+            np.testing.assert_allclose(actions[replica * 3 + env_name], expected, rtol=1e-6)
 
 
 def test_acting_never_changes_what_is_trained() -> None:
@@ -202,15 +204,15 @@ def test_a_model_in_training_mode_is_used_in_evaluation_mode() -> None:
     assert model.training  # and left as it was
 
 
-def test_random_actions_are_uniform_numbers_within_the_bounds_by_time_and_world() -> None:
+def test_random_actions_are_uniform_numbers_within_the_bounds_by_time_and_environment() -> None:
     table = random_actions(STEPS, 2, LAW, make_generators([5, 6, 7])).numpy()
     assert table.shape == (STEPS, 6, ACTION)
     assert table.dtype == np.float32
     drawn = [draw_noise(STEPS, 2, LAW, 0, g) for g in make_generators([5, 6, 7])]
     for time in range(STEPS):
-        for world in range(6):
-            uniform = drawn[world // 2][time, world % 2, 3:5].numpy()
-            np.testing.assert_allclose(table[time, world], LOW.numpy() + (HIGH - LOW).numpy() * uniform, rtol=1e-6)
+        for env_name in range(6):
+            uniform = drawn[env_name // 2][time, env_name % 2, 3:5].numpy()
+            np.testing.assert_allclose(table[time, env_name], LOW.numpy() + (HIGH - LOW).numpy() * uniform, rtol=1e-6)
     assert len(np.unique(table)) == table.size
 
 

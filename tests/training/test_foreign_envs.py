@@ -1,4 +1,4 @@
-"""Worlds that this package did not write, trained in for a few episodes, with one entity and with several."""
+"""Environments that this package did not write, trained in for a few episodes, with one entity and with several."""
 
 import importlib
 import sys
@@ -41,7 +41,7 @@ def scratch(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
 
 @pytest.fixture
 def robotics() -> None:
-    """The worlds of gymnasium-robotics by name."""
+    """The environments of gymnasium-robotics by name."""
     gymnasium.register_envs(pytest.importorskip("gymnasium_robotics"))
 
 
@@ -52,9 +52,9 @@ def example(name: str, monkeypatch: pytest.MonkeyPatch) -> ModuleType:
     return importlib.import_module(name)
 
 
-def briefly(world: str) -> Config:
-    """All uses of influence in a world of any kind, from a few episodes; its scale is measured."""
-    base = preset(world)
+def briefly(goal_env: str) -> Config:
+    """All uses of influence in a environment of any kind, from a few episodes; its scale is measured."""
+    base = preset(goal_env)
     assert base.cai.network.target_scale is None
     short: Config = changed(
         base, episodes=3, warmup=2, evaluate_every=10, evaluation_episodes=1, use=ALL_USES,
@@ -82,7 +82,7 @@ def check_run(run: Path, entities: dict[str, list[int]], sizes: tuple[int, int, 
     return influence
 
 
-# ------------------------------------------------------------------------- worlds of gymnasium-robotics
+# ------------------------------------------------------------------------- environments of gymnasium-robotics
 
 
 @pytest.mark.usefixtures("robotics")

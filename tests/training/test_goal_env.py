@@ -1,4 +1,4 @@
-"""Worlds as training sees them: built-in ones, a small foreign one with many faces, and gymnasium-robotics' own."""
+"""Environments as training sees them: built-in ones, a small foreign one with many faces, and gymnasium-robotics' own."""
 
 from collections.abc import Iterator
 from typing import Any
@@ -109,7 +109,7 @@ class Hidden(Point):
 
 
 class Flat(Point):
-    """A plane world in space: the third coordinate of its point, and of nothing else, is always zero."""
+    """A plane environment in space: the third coordinate of its point, and of nothing else, is always zero."""
 
     observation_space = spaces.Dict(observation=box(4), achieved_goal=box(3), desired_goal=box(3))
 
@@ -186,7 +186,7 @@ CLASSES: tuple[type[Unrewarded], ...] = (
 
 @pytest.fixture(autouse=True, scope="module")
 def registered() -> Iterator[None]:
-    """Registers the foreign worlds for these tests alone."""
+    """Registers the foreign environments for these tests alone."""
     for one in CLASSES:
         gymnasium.register(f"tests/{one.__name__}-v0", make(one), max_episode_steps=LIMIT, disable_env_checker=True)
     gymnasium.register("tests/Endless-v0", make(Point), disable_env_checker=True)
@@ -212,7 +212,7 @@ def goals(*shape: int) -> tuple[torch.Tensor, torch.Tensor]:
     return desired + 0.3 * torch.randn(*shape, 2, generator=generator), desired
 
 
-# ------------------------------------------------------------------------------------------- built-in worlds
+# ------------------------------------------------------------------------------------------- built-in environments
 
 
 @pytest.mark.parametrize(
@@ -220,32 +220,32 @@ def goals(*shape: int) -> tuple[torch.Tensor, torch.Tensor]:
     [("slide", 30, (4, 1, 1)), ("butfor/Slide-v0", 30, (4, 1, 1)), ("push", 50, (25, 4, 3)),
      ("pick-and-place", 50, (25, 4, 3)), ("rot-table", 50, (29, 4, 3))],
 )  # fmt: skip
-def test_a_built_in_world_shows_its_achieved_goal_in_the_columns_of_its_entity(
+def test_a_built_in_environment_shows_its_achieved_goal_in_the_columns_of_its_entity(
     name: str, steps: int, sizes: tuple[int, int, int]
 ) -> None:
     if sizes[2] == 3:
         pytest.importorskip("mujoco")
-    world = open_goal_env(name, target_scale=50.0)
-    assert (world.name, world.steps, world.sizes, world.tensor_reward) == (name, steps, sizes, True)
-    assert world.law == ActionLaw((-1.0,) * sizes[1], (1.0,) * sizes[1])
-    assert world.scale == (50.0,) * sizes[2]
-    env = world.make(2)
+    goal_env = open_goal_env(name, target_scale=50.0)
+    assert (goal_env.name, goal_env.steps, goal_env.sizes, goal_env.tensor_reward) == (name, steps, sizes, True)
+    assert goal_env.law == ActionLaw((-1.0,) * sizes[1], (1.0,) * sizes[1])
+    assert goal_env.scale == (50.0,) * sizes[2]
+    env = goal_env.make(2)
     assert env.num_envs == 2
     assert env.metadata["autoreset_mode"] is AutoresetMode.DISABLED
     policy, generator = random_policy(env), np.random.default_rng(0)
     episodes = play([env], lambda group, time, obs: policy(obs, generator), [1, 2], steps).episodes
     env.close()
-    np.testing.assert_array_equal(episodes.observation[..., list(world.entities["object"])], episodes.achieved_goal)
+    np.testing.assert_array_equal(episodes.observation[..., list(goal_env.entities["object"])], episodes.achieved_goal)
 
 
 @pytest.mark.parametrize(("name", "size", "radius"), [("slide", 1, 0.5), ("push", 3, 0.05)])
 def test_a_built_in_reward_takes_tensors_of_any_shape(name: str, size: int, radius: float) -> None:
     if name == "push":
         pytest.importorskip("mujoco")
-    world = open_goal_env(name, target_scale=1.0)
+    goal_env = open_goal_env(name, target_scale=1.0)
     desired = torch.randn(2, 7, size, generator=torch.Generator().manual_seed(0))
     offset = radius * torch.linspace(0.1, 1.9, 14).view(2, 7, 1) / size**0.5
-    reward = world.reward(desired + offset, desired)
+    reward = goal_env.reward(desired + offset, desired)
     assert isinstance(reward, torch.Tensor)
     assert reward.dtype == torch.float32
     expected = torch.where(torch.linspace(0.1, 1.9, 14).view(2, 7) < 1, 0.0, -1.0)
@@ -258,15 +258,15 @@ def test_an_object_at_rest_is_neither_moved_nor_lifted_and_one_in_the_air_is(nam
     away = np.tile(np.array([0, 0, 1, 0], np.float32), (8, 1))  # the gripper goes up and leaves the object alone
     played = play([env], lambda group, time, obs: (away, np.ones(8, dtype=bool)), range(8), 20)
     env.close()
-    world, episodes = open_goal_env(name, target_scale=1.0), played.episodes
-    assert world.facts is not None
+    goal_env, episodes = open_goal_env(name, target_scale=1.0), played.episodes
+    assert goal_env.facts is not None
     assert episodes.contact is not None
-    still = world.facts.behaviour(played.episodes)
+    still = goal_env.facts.behaviour(played.episodes)
     assert still["lifted"].tolist() == still["held"].tolist() == [0.0] * 8
     assert name == "rot-table" or still["moved"].max() <= 0.1  # it settles; that table turns
     episodes.achieved_goal[:, 11:, 2] += 0.02  # half of the time in the air, a quarter of it in the hand
     episodes.contact[:, 15:] = True
-    found = world.facts.behaviour(played.episodes)
+    found = goal_env.facts.behaviour(played.episodes)
     assert found["lifted"].tolist() == [0.5] * 8
     assert found["held"].tolist() == [0.25] * 8
 
@@ -277,40 +277,40 @@ def test_the_scale_of_a_column_that_only_trembles_is_one() -> None:
     assert max(scale) < 1e6
 
 
-# ------------------------------------------------------------------------------------------- a foreign world
+# ------------------------------------------------------------------------------------------- a foreign environment
 
 
 @pytest.mark.parametrize("by", ["name", "function"])
-def test_a_foreign_world_is_looked_at(by: str) -> None:
+def test_a_foreign_environment_is_looked_at(by: str) -> None:
     def make_env() -> Any:
         return gymnasium.make("tests/Point-v0")
 
-    world = open_goal_env("tests/Point-v0") if by == "name" else open_goal_env("my point", make_env=make_env)
-    assert world.name == ("tests/Point-v0" if by == "name" else "my point")
-    assert (world.steps, world.sizes, world.tensor_reward) == (LIMIT, (5, 2, 2), False)
-    assert world.entities == {"object": (1, 3)}  # y and x, in rising order
-    assert world.law == ActionLaw((-2.0, -1.0), (2.0, 3.0))
+    goal_env = open_goal_env("tests/Point-v0") if by == "name" else open_goal_env("my point", make_env=make_env)
+    assert goal_env.name == ("tests/Point-v0" if by == "name" else "my point")
+    assert (goal_env.steps, goal_env.sizes, goal_env.tensor_reward) == (LIMIT, (5, 2, 2), False)
+    assert goal_env.entities == {"object": (1, 3)}  # y and x, in rising order
+    assert goal_env.law == ActionLaw((-2.0, -1.0), (2.0, 3.0))
     # the change is 0.1 times a uniform number of range 4: its deviation is 0.4 / sqrt(12); n is 4 x 20 at least
-    for value in world.scale:
+    for value in goal_env.scale:
         assert value == pytest.approx(12**0.5 / 0.4, rel=0.2)
-    env = world.make(3)
+    env = goal_env.make(3)
     assert env.num_envs == 3
     assert env.metadata["autoreset_mode"] is AutoresetMode.DISABLED
     policy, generator = random_policy(env), np.random.default_rng(0)
-    played = play([env], lambda group, time, obs: policy(obs, generator), [1, 2, 3], world.steps)
+    played = play([env], lambda group, time, obs: policy(obs, generator), [1, 2, 3], goal_env.steps)
     env.close()
     assert played.episodes.length.max() <= LIMIT
 
 
-def test_the_same_world_is_seen_the_same_again() -> None:
+def test_the_same_environment_is_seen_the_same_again() -> None:
     first, again = open_goal_env("tests/Point-v0"), open_goal_env("tests/Point-v0")
     assert (first.entities, first.scale) == (again.entities, again.scale)
 
 
 def test_columns_and_scale_may_be_given() -> None:
-    world = open_goal_env("tests/Hidden-v0", entities=["object=4,0"], target_scale=7.0)
-    assert world.entities == {"object": (0, 4)}
-    assert world.scale == (7.0, 7.0)
+    goal_env = open_goal_env("tests/Hidden-v0", entities=["object=4,0"], target_scale=7.0)
+    assert goal_env.entities == {"object": (0, 4)}
+    assert goal_env.scale == (7.0, 7.0)
     constant = open_goal_env("tests/Point-v0", entities=["object=2,3"])
     assert constant.scale[0] == 1.0  # that column never changes
     assert constant.scale[1] == pytest.approx(12**0.5 / 0.4, rel=0.2)
@@ -319,15 +319,15 @@ def test_columns_and_scale_may_be_given() -> None:
 @pytest.mark.parametrize("name", ["Point", "MinusOne", "OneAtATime", "WholeSum", "FirstAxis"])
 @pytest.mark.parametrize("shape", [(500,), (3, 40), (1,), (1, 1), (2, 1, 6)])
 def test_a_reached_goal_gives_zero_and_any_other_less(name: str, shape: tuple[int, ...]) -> None:
-    world = open_goal_env(f"tests/{name}-v0", target_scale=1.0)
+    goal_env = open_goal_env(f"tests/{name}-v0", target_scale=1.0)
     achieved, desired = goals(*shape)
-    reward = world.reward(achieved, desired)
+    reward = goal_env.reward(achieved, desired)
     assert reward.shape == shape
     assert reward.dtype == torch.float32
     expected = reached(achieved, desired)
     np.testing.assert_array_equal(reward, expected)
     assert shape != (500,) or 0.2 < -expected.mean() < 0.8
-    assert torch.equal(world.reward(desired, desired), torch.zeros(shape))
+    assert torch.equal(goal_env.reward(desired, desired), torch.zeros(shape))
 
 
 def test_a_dense_reward_is_shifted_only() -> None:
@@ -364,10 +364,10 @@ def test_the_shift_is_found_from_goals_that_exist() -> None:
         return env
 
     assert compute_reward(np.zeros(2), np.zeros(2), {}) == 0
-    world = open_goal_env("direction", target_scale=1.0, make_env=make_env)
+    goal_env = open_goal_env("direction", target_scale=1.0, make_env=make_env)
     goal = torch.tensor([[0.6, 0.8]])
-    assert world.reward(goal, goal).tolist() == [0]
-    assert world.reward(-goal, goal).tolist() == [-1]
+    assert goal_env.reward(goal, goal).tolist() == [0]
+    assert goal_env.reward(-goal, goal).tolist() == [-1]
 
 
 def test_a_reward_for_single_goals_is_not_asked_for_as_many_as_a_goal_has_numbers() -> None:
@@ -385,18 +385,18 @@ def test_the_entity_is_found_in_small_units() -> None:
 
 
 def test_several_entities_have_names_and_columns_in_rising_order() -> None:
-    world = open_goal_env("tests/Point-v0", entities=("both=3,1", "sum=4", "clock=observation:0:1"))
-    assert world.entities == {"both": (1, 3), "sum": (4,), "clock": (0,)}
-    assert len(world.scale) == 4  # of columns 0, 1, 3 and 4
-    assert world.scale[0] == 1  # the clock's change is always the same
-    assert world.scale[1:3] == open_goal_env("tests/Point-v0").scale
+    goal_env = open_goal_env("tests/Point-v0", entities=("both=3,1", "sum=4", "clock=observation:0:1"))
+    assert goal_env.entities == {"both": (1, 3), "sum": (4,), "clock": (0,)}
+    assert len(goal_env.scale) == 4  # of columns 0, 1, 3 and 4
+    assert goal_env.scale[0] == 1  # the clock's change is always the same
+    assert goal_env.scale[1:3] == open_goal_env("tests/Point-v0").scale
     given = open_goal_env("slide", entities=("agent=0", "object=2"), target_scale=3.0)
     assert (given.entities, given.scale) == ({"agent": (0,), "object": (2,)}, (3.0, 3.0))
 
 
 def test_entities_that_random_actions_do_not_move_are_named() -> None:
-    world = open_goal_env("tests/Point-v0", entities=("still=2", "half=2:4", "clock=0", "place=1,3"))
-    assert unmoved(world) == ["still", "clock"]
+    goal_env = open_goal_env("tests/Point-v0", entities=("still=2", "half=2:4", "clock=0", "place=1,3"))
+    assert unmoved(goal_env) == ["still", "clock"]
 
 
 def test_the_reward_of_a_wrapper_counts() -> None:
@@ -406,23 +406,23 @@ def test_the_reward_of_a_wrapper_counts() -> None:
         def compute_reward(self, achieved_goal: Goal, desired_goal: Goal, info: Any) -> Any:
             return -(np.linalg.norm(achieved_goal - desired_goal, axis=-1) >= 2 * RADIUS).astype(np.float32)
 
-    world = open_goal_env("farther", target_scale=1.0, make_env=lambda: Farther(gymnasium.make("tests/Point-v0")))
+    goal_env = open_goal_env("farther", target_scale=1.0, make_env=lambda: Farther(gymnasium.make("tests/Point-v0")))
     achieved = torch.tensor([[RADIUS * 1.5, 0.0], [RADIUS * 2.5, 0.0]])
-    assert world.reward(achieved, torch.zeros(2, 2)).tolist() == [0.0, -1.0]
+    assert goal_env.reward(achieved, torch.zeros(2, 2)).tolist() == [0.0, -1.0]
 
 
 @pytest.mark.parametrize("name", ["FetchReach-v4", "FetchPush-v4"])
-def test_a_world_of_gymnasium_robotics_is_taken_as_it_is(name: str) -> None:
+def test_a_environment_of_gymnasium_robotics_is_taken_as_it_is(name: str) -> None:
     robotics = pytest.importorskip("gymnasium_robotics")
     gymnasium.register_envs(robotics)
-    world = open_goal_env(name, target_scale=50.0)
+    goal_env = open_goal_env(name, target_scale=50.0)
     entity, size = ((0, 1, 2), 10) if name == "FetchReach-v4" else ((3, 4, 5), 25)
-    assert (world.entities, world.steps, world.sizes) == ({"object": entity}, 50, (size, 4, 3))
-    assert world.law == ActionLaw((-1.0,) * 4, (1.0,) * 4)
-    assert not world.tensor_reward
+    assert (goal_env.entities, goal_env.steps, goal_env.sizes) == ({"object": entity}, 50, (size, 4, 3))
+    assert goal_env.law == ActionLaw((-1.0,) * 4, (1.0,) * 4)
+    assert not goal_env.tensor_reward
     desired = torch.randn(2, 6, 3, generator=torch.Generator().manual_seed(0))
     distance = 0.05 * torch.linspace(0.1, 1.9, 12).view(2, 6)
-    reward = world.reward(desired + distance[..., None] / 3**0.5, desired)
+    reward = goal_env.reward(desired + distance[..., None] / 3**0.5, desired)
     assert torch.equal(reward, torch.where(distance < 0.05, 0.0, -1.0))
 
 
@@ -450,7 +450,7 @@ def test_a_world_of_gymnasium_robotics_is_taken_as_it_is(name: str) -> None:
         ("nowhere/Lost-v0", "'nowhere/Lost-v0'"),
     ],
 )
-def test_a_world_that_cannot_be_trained_in_is_refused_with_a_sentence(name: str, message: str) -> None:
+def test_a_environment_that_cannot_be_trained_in_is_refused_with_a_sentence(name: str, message: str) -> None:
     with pytest.raises(ValueError, match=message):
         open_goal_env(name if "-v" in name else f"tests/{name}-v0")
 
@@ -461,10 +461,10 @@ def test_a_reward_that_is_no_number_is_told_with_its_goals() -> None:
             far = np.abs(desired_goal[..., 0]) > 9
             return np.where(far, np.nan, super().compute_reward(achieved_goal, desired_goal, info))
 
-    world = open_goal_env("rooted", make_env=lambda: gymnasium.wrappers.TimeLimit(Rooted(), 5))
+    goal_env = open_goal_env("rooted", make_env=lambda: gymnasium.wrappers.TimeLimit(Rooted(), 5))
     goals = torch.zeros(2, 2), torch.tensor([[0.0, 0.0], [10.0, 0.0]])
     with pytest.raises(EnvError, match=r"nan.*compute_reward"):
-        world.reward(*goals)
+        goal_env.reward(*goals)
 
 
 def test_a_reward_that_needs_an_info_is_told_in_a_sentence() -> None:
@@ -477,8 +477,8 @@ def test_a_reward_that_needs_an_info_is_told_in_a_sentence() -> None:
 
 
 def test_what_was_found_out_names_every_entity_and_the_reward() -> None:
-    world = open_goal_env("tests/Point-v0", target_scale=2.0, entities=("cube=3:5", "hand=4,0"))
-    assert describe(world) == {
+    goal_env = open_goal_env("tests/Point-v0", target_scale=2.0, entities=("cube=3:5", "hand=4,0"))
+    assert describe(goal_env) == {
         "entities": {
             "cube": {"columns": [3, 4], "scale": [2.0, 2.0]},
             "hand": {"columns": [0, 4], "scale": [2.0, 2.0]},
@@ -486,7 +486,7 @@ def test_what_was_found_out_names_every_entity_and_the_reward() -> None:
         "reward_of_a_reached_goal": 1.0,
         "longest_episode": LIMIT,
     }
-    assert "reward of a reached goal: 1, subtracted from all" in describe_in_words(world)
+    assert "reward of a reached goal: 1, subtracted from all" in describe_in_words(goal_env)
 
 
 def test_entities_that_cannot_be_read_are_refused() -> None:
@@ -495,7 +495,7 @@ def test_entities_that_cannot_be_read_are_refused() -> None:
 
 
 @pytest.mark.parametrize("name", ["Point", "Hidden", "Endless"])
-def test_worlds_made_to_look_at_are_closed_also_after_an_error(name: str) -> None:
+def test_environments_made_to_look_at_are_closed_also_after_an_error(name: str) -> None:
     before = Unrewarded.closed
     try:
         open_goal_env(f"tests/{name}-v0")
@@ -504,12 +504,12 @@ def test_worlds_made_to_look_at_are_closed_also_after_an_error(name: str) -> Non
     assert Unrewarded.closed == before + 4  # as many as were made
 
 
-def test_the_time_limit_of_a_world_that_was_never_registered_is_found() -> None:
-    world = open_goal_env("my point", make_env=lambda: gymnasium.wrappers.TimeLimit(Point(), 11))
-    assert world.steps == 11
+def test_the_time_limit_of_a_environment_that_was_never_registered_is_found() -> None:
+    goal_env = open_goal_env("my point", make_env=lambda: gymnasium.wrappers.TimeLimit(Point(), 11))
+    assert goal_env.steps == 11
 
 
-def test_worlds_by_name_and_by_function_are_the_same() -> None:
+def test_environments_by_name_and_by_function_are_the_same() -> None:
     named = make_vector_env("tests/Point-v0", 2)
     made = open_goal_env("point", target_scale=1.0, make_env=lambda: gymnasium.make("tests/Point-v0")).make(2)
     for env in (named, made):

@@ -35,7 +35,7 @@ def slide() -> GoalEnv:
 
 @pytest.fixture
 def make(slide: GoalEnv) -> Iterator[Callable[[Config], Trainer]]:
-    """Makes trainers on slide whose worlds are given back."""
+    """Makes trainers on slide whose environments are given back."""
     made: list[Trainer] = []
 
     def make(config: Config) -> Trainer:
@@ -113,8 +113,8 @@ def test_random_actions_are_uniform_within_the_bounds(make: Make) -> None:
     assert (unit[0] != unit[1]).all()  # replicas have numbers of their own
 
 
-def test_worlds_of_a_replica_stand_side_by_side(make: Make) -> None:
-    """With two worlds a replica, episodes n and n + 1 are played at once, each with noise of its own."""
+def test_environments_of_a_replica_stand_side_by_side(make: Make) -> None:
+    """With two environments a replica, episodes n and n + 1 are played at once, each with noise of its own."""
     trainer = make(small(seeds=2, episodes=8, num_envs=2))
     warm_up(trainer, 4)
     generators = [g.clone_state() for g in trainer.generators["actions"]]
@@ -186,7 +186,7 @@ def test_replicas_differ_from_each_other(tmp_path: Path) -> None:
 
 
 def test_evaluation_counts_the_successes_of_the_bare_policy(make: Make) -> None:
-    """Against single worlds stepped one by one; the number of the evaluation decides which episodes are played."""
+    """Against single environments stepped one by one; the number of the evaluation decides which episodes are played."""
     trainer = make(small(seeds=2, first_seed=2))
     with torch.no_grad():  # policies that push to the right, more or less, hit a goal now and then
         trainer.agent.policy.actor.layers[-1].bias.copy_(torch.tensor([[[0.5]], [[1.0]]]))  # type: ignore[operator]
@@ -218,7 +218,7 @@ def test_evaluation_leaves_no_trace_in_training(tmp_path: Path) -> None:
     assert sorted({row["episode"] for row in metrics(seldom)}) == [9, 10]
 
 
-def test_more_evaluation_episodes_than_worlds_at_once(make: Make, slide: GoalEnv) -> None:
+def test_more_evaluation_episodes_than_environments_at_once(make: Make, slide: GoalEnv) -> None:
     trainer = make(small(seeds=2))
     object.__setattr__(slide, "evaluation_envs", 100)
     whole = trainer.evaluate(10)
@@ -298,7 +298,7 @@ VARIANTS: dict[str, dict[str, Any]] = {
     "nearness": {"use": ("priority", "bonus"), "signal": "nearness"},
     "oracle": {"use": ("priority", "bonus"), "signal": "oracle"},
     "layer norm": {"agent": {"critic_layer_norm": True}},
-    "two worlds": {"use": ALL_USES, "num_envs": 2},
+    "two environments": {"use": ALL_USES, "num_envs": 2},
     "acting overlaps": {"use": ALL_USES, "overlap": ("acting",)},
     "updates overlap": {"use": ALL_USES, "overlap": ("updates",)},
     "the model overlaps": {"use": ALL_USES, "overlap": ("model",)},
@@ -320,26 +320,28 @@ def test_every_variant_runs_and_trains_every_parameter(tmp_path: Path, changes_s
 
 
 @pytest.mark.parametrize(
-    ("world", "name"),
+    ("env_name", "name"),
     [
         ("slide", "paper"), ("slide", "intrinsic"), ("push", "paper"), ("pick-and-place", "paper"),
         ("pick-and-place", "intrinsic"), ("pick-and-place", "fast"), ("rot-table", "paper"),
     ],
 )  # fmt: skip
 def test_every_preset_runs_and_trains_every_parameter(
-    tmp_path: Path, changes_seen: Seen, world: str, name: str
+    tmp_path: Path, changes_seen: Seen, env_name: str, name: str
 ) -> None:
     """Networks, batches and scoring as they are, only fewer of everything."""
-    if world != "slide":
+    if env_name != "slide":
         pytest.importorskip("mujoco")
-    config = preset(world, name)
+    config = preset(env_name, name)
     train(brief(config, use=config.use or ALL_USES), tmp_path)
     assert_all_changed(changes_seen)
     replay = changes_seen[0][1].replay
     assert (replay.score[:, : replay.stored].sum(-1) > 0).all()
 
 
-def test_energy_based_priority_runs_in_a_world_with_positions_as_goals(tmp_path: Path, changes_seen: Seen) -> None:
+def test_energy_based_priority_runs_in_a_environment_with_positions_as_goals(
+    tmp_path: Path, changes_seen: Seen
+) -> None:
     pytest.importorskip("mujoco")
     train(small(env="push", seeds=2, warmup=2, episodes=5, priority={"kind": "ebp"}), tmp_path)
     assert_all_changed(changes_seen)
@@ -382,8 +384,8 @@ def test_states_are_not_scored_where_only_actions_are_chosen(tmp_path: Path) -> 
 
 
 def test_acting_in_halves_gives_the_same_bits(tmp_path: Path) -> None:
-    for seeds, worlds in ((1, 1), (2, 2), (5, 1)):
-        config: dict[str, Any] = {"seeds": seeds, "num_envs": worlds, "use": ALL_USES}
+    for seeds, num_envs in ((1, 1), (2, 2), (5, 1)):
+        config: dict[str, Any] = {"seeds": seeds, "num_envs": num_envs, "use": ALL_USES}
         whole = train(small(**config), tmp_path / f"{seeds} whole")
         halves = train(small(**config, overlap=("acting",)), tmp_path / f"{seeds} halves")
         assert models(whole) == models(halves)
@@ -454,7 +456,7 @@ def test_a_spread_round_changes_scores_only_at_its_end(tmp_path: Path, monkeypat
 
 
 def test_a_spread_round_counts_episodes_not_plays(make: Make) -> None:
-    """With two worlds a play is two episodes: a round of 10 is spread over 6 episodes as three shares of 4, 4, 2."""
+    """With two environments a play is two episodes: a round of 10 is spread over 6 episodes as three shares of 4, 4, 2."""
     trainer = make(small(use=ALL_USES, overlap=("model",), num_envs=2, episodes=20, fit_every=6))
     warm_up(trainer, 4)
     fit(trainer)
@@ -500,7 +502,7 @@ def test_a_loss_that_is_no_number_is_named_with_its_replica(make: Make, where: s
         trainer.check()
 
 
-def test_a_world_that_fails_is_named_with_its_episode(make: Make, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_environment_that_fails_is_named_with_its_episode(make: Make, monkeypatch: pytest.MonkeyPatch) -> None:
     trainer = make(small(seeds=2, first_seed=0))
     warm_up(trainer, 4)
     calls = 0

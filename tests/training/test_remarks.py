@@ -12,9 +12,9 @@ from butfor.training.goal_env import open_goal_env, reward_remarks, unit_remarks
 from butfor.training.run import train
 
 
-def walk(steps: int = 30, worlds: int = 4) -> Any:
+def walk(steps: int = 30, num_envs: int = 4) -> Any:
     """Random walks [T, W, 1] with moves of 0.1."""
-    return np.random.default_rng(0).normal(0, 0.1, (steps, worlds, 1)).cumsum(0)
+    return np.random.default_rng(0).normal(0, 0.1, (steps, num_envs, 1)).cumsum(0)
 
 
 LENGTH = np.array([30, 12, 1, 30])
@@ -52,7 +52,7 @@ def test_rewards_that_the_critics_range_cannot_hold_are_told() -> None:
     assert reward_remarks((-1.0, 0.0), (-50.0, 0.0), 0.99)
 
 
-def test_a_users_world_tells_of_its_rewards_before_it_is_trained_in(tmp_path: Path) -> None:
+def test_a_users_environment_tells_of_its_rewards_before_it_is_trained_in(tmp_path: Path) -> None:
     class Dear(Track):
         def compute_reward(self, achieved_goal: Any, desired_goal: Any, info: Any) -> Any:
             return 100 * super().compute_reward(achieved_goal, desired_goal, info)
@@ -68,7 +68,7 @@ def test_a_users_world_tells_of_its_rewards_before_it_is_trained_in(tmp_path: Pa
     assert open_goal_env(TRACK).rewards == (-1.0, 0.0)
 
 
-def test_a_users_world_tells_of_its_units_before_it_is_trained_in(tmp_path: Path) -> None:
+def test_a_users_environment_tells_of_its_units_before_it_is_trained_in(tmp_path: Path) -> None:
     class Milli(Track):
         def _observe(self) -> Any:
             return {name: value * 1e-3 for name, value in super()._observe().items()}

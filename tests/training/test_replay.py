@@ -44,16 +44,18 @@ def episodes(first: int, lengths: list[list[int]], steps: int = STEPS, ends: boo
     }
 
 
-def random_lengths(replicas: int, worlds: int, seed: int, steps: int = STEPS) -> list[list[int]]:
-    drawn: list[list[int]] = np.random.default_rng(seed).integers(1, steps + 1, (replicas, worlds)).tolist()
+def random_lengths(replicas: int, num_envs: int, seed: int, steps: int = STEPS) -> list[list[int]]:
+    drawn: list[list[int]] = np.random.default_rng(seed).integers(1, steps + 1, (replicas, num_envs)).tolist()
     return drawn
 
 
-def wrapped(replicas: int = 2, capacity: int = 5, worlds: int = 3, rounds: int = 4, ends: bool = False) -> ReplayBuffer:
+def wrapped(
+    replicas: int = 2, capacity: int = 5, num_envs: int = 3, rounds: int = 4, ends: bool = False
+) -> ReplayBuffer:
     """A ring that has gone round more than twice, with episodes of unequal lengths."""
     replay = ReplayBuffer(replicas, capacity, STEPS, SIZES, "cpu")
     for index in range(rounds):
-        replay.store(episodes(index * worlds, random_lengths(replicas, worlds, index), ends=ends))
+        replay.store(episodes(index * num_envs, random_lengths(replicas, num_envs, index), ends=ends))
     return replay
 
 
@@ -97,18 +99,18 @@ def asymmetric_reward(achieved: Tensor, desired: Tensor) -> Tensor:
 # --- what is stored -------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize("worlds", [1, 2, 5])
-def test_the_ring_holds_the_newest_episodes_and_reaches_its_full_capacity(worlds: int) -> None:
+@pytest.mark.parametrize("num_envs", [1, 2, 5])
+def test_the_ring_holds_the_newest_episodes_and_reaches_its_full_capacity(num_envs: int) -> None:
     replay = ReplayBuffer(2, 5, STEPS, SIZES, "cpu")
     model: list[deque[tuple[int, int]]] = [deque(maxlen=5) for _ in range(2)]  # (episode, length)
     for index in range(7):
-        lengths = random_lengths(2, worlds, index)
-        slots = replay.store(episodes(index * worlds, lengths))
-        assert slots.tolist() == [(index * worlds + world) % 5 for world in range(worlds)]
+        lengths = random_lengths(2, num_envs, index)
+        slots = replay.store(episodes(index * num_envs, lengths))
+        assert slots.tolist() == [(index * num_envs + env_name) % 5 for env_name in range(num_envs)]
         for replica, own in enumerate(lengths):
-            model[replica].extend((index * worlds + world, length) for world, length in enumerate(own))
-        assert replay.stored == (index + 1) * worlds
-        assert replay.size == len(model[0]) == min(5, (index + 1) * worlds)
+            model[replica].extend((index * num_envs + env_name, length) for env_name, length in enumerate(own))
+        assert replay.stored == (index + 1) * num_envs
+        assert replay.size == len(model[0]) == min(5, (index + 1) * num_envs)
         for replica in range(2):
             for slot, (episode, length) in zip(replay.slots(5).tolist(), model[replica], strict=True):
                 assert replay.length[replica, slot] == length

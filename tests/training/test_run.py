@@ -693,7 +693,7 @@ def test_a_full_disk_leaves_the_last_checkpoint_as_it_was(
     assert not list((tmp_path / "run" / "checkpoint").glob("*.part"))
 
 
-# -------------------------------------------------------------------------------------- foreign worlds
+# -------------------------------------------------------------------------------------- foreign environments
 
 
 FOREIGN = small(env=TRACK, seeds=2, use=ALL_USES, cai={"network": {"target_scale": None}})
@@ -701,14 +701,14 @@ FOREIGN = small(env=TRACK, seeds=2, use=ALL_USES, cai={"network": {"target_scale
 
 @pytest.fixture
 def track() -> Iterator[type[Track]]:
-    """The world's class, which counts its steps and can be told to break."""
+    """The environment's class, which counts its steps and can be told to break."""
     Track.steps, Track.breaks_at = 0, None
     yield Track
     Track.breaks_at = None
 
 
 @pytest.mark.parametrize("by", ["id", "function"])
-def test_a_foreign_world_trains_with_episodes_of_unequal_lengths(tmp_path: Path, by: str) -> None:
+def test_a_foreign_environment_trains_with_episodes_of_unequal_lengths(tmp_path: Path, by: str) -> None:
     def make_env() -> gymnasium.Env[Any, Any]:
         return gymnasium.wrappers.TimeLimit(Track(), 10)
 
@@ -723,7 +723,7 @@ def test_a_foreign_world_trains_with_episodes_of_unequal_lengths(tmp_path: Path,
     assert not replay["score"][past].any()
     assert replay["score"][~past].any()
     assert replay["terminated"][lengths < 10].all()
-    assert not replay["terminated"].all()  # the time limit ends an episode, but not the world
+    assert not replay["terminated"].all()  # the time limit ends an episode, but not the environment
     obs = replay["observation"]
     assert torch.equal(obs[:, :, :-1, 0][~past], steps.expand_as(past)[~past].float())  # the time that was observed
     kept = Episodes.load(tmp_path / "kept.npz")
@@ -734,7 +734,7 @@ def test_a_foreign_world_trains_with_episodes_of_unequal_lengths(tmp_path: Path,
     assert all(0 <= share <= 1 for share in evaluate_run(folder, 5, **made).values())  # type: ignore[arg-type]
 
 
-def test_what_was_found_out_about_a_foreign_world_is_told(tmp_path: Path) -> None:
+def test_what_was_found_out_about_a_foreign_environment_is_told(tmp_path: Path) -> None:
     """The place is column 1; it moves by 0.3 times a uniform action, whose standard deviation is 1 / sqrt(3)."""
     told: list[tuple[str, str]] = []
     folder = train(FOREIGN, tmp_path / "run", progress=lambda stage, done, total, text: told.append((stage, text)))
@@ -747,10 +747,10 @@ def test_what_was_found_out_about_a_foreign_world_is_told(tmp_path: Path) -> Non
     assert told[0][1].endswith("; reward of a reached goal: 0; episodes of at most 10 steps")
     told.clear()
     train(small(), tmp_path / "slide", progress=lambda stage, done, total, text: told.append((stage, text)))
-    assert "environment" not in dict(told)  # of a built-in world it is known
+    assert "environment" not in dict(told)  # of a built-in environment it is known
 
 
-def test_the_entity_of_a_foreign_world_is_the_achieved_goal_unless_named(tmp_path: Path) -> None:
+def test_the_entity_of_a_foreign_environment_is_the_achieved_goal_unless_named(tmp_path: Path) -> None:
     first = Influence.load(train(FOREIGN, tmp_path / "goal") / "influence.safetensors")
     assert first.entities == {"object": [1]}
     named = small(env=TRACK, entities=("object=0:2",), use=("active",))
@@ -766,7 +766,7 @@ def test_fetch_reach_trains_by_its_id(tmp_path: Path) -> None:
     assert np.abs(load_policy(folder)({"observation": np.zeros(10), "desired_goal": np.zeros(3)})).max() <= 1
 
 
-def test_a_world_that_fails_leaves_the_last_checkpoint_as_it_was(tmp_path: Path, track: type[Track]) -> None:
+def test_a_environment_that_fails_leaves_the_last_checkpoint_as_it_was(tmp_path: Path, track: type[Track]) -> None:
     config = small(env=TRACK, seeds=2, use=ALL_USES, checkpoint_seconds=0.0)
     whole = train(config, tmp_path / "whole")
     counted, track.steps = track.steps, 0
@@ -783,7 +783,7 @@ def test_a_world_that_fails_leaves_the_last_checkpoint_as_it_was(tmp_path: Path,
     assert results(folder) == results(whole)
 
 
-def test_a_world_that_fails_at_once_leaves_no_folder_behind(tmp_path: Path, track: type[Track]) -> None:
+def test_a_environment_that_fails_at_once_leaves_no_folder_behind(tmp_path: Path, track: type[Track]) -> None:
     track.breaks_at = 2
     with pytest.raises(EnvError, match="Track-v0 raised ZeroDivisionError"):
         train(FOREIGN, tmp_path / "run")
@@ -956,7 +956,7 @@ def test_episodes_that_cannot_be_kept_are_told_before_a_run_goes_on(
         ({"high": 2}, r"\-1\.0.*1\.0.*\(2\.0,\)"),
     ],
 )
-def test_a_world_that_has_changed_is_not_gone_on_in(tmp_path: Path, changes: dict[str, int], words: str) -> None:
+def test_a_environment_that_has_changed_is_not_gone_on_in(tmp_path: Path, changes: dict[str, int], words: str) -> None:
     class Changed(Track):
         def __init__(self, extra: int = 0, high: int = 1) -> None:
             self.extra, box = extra, gymnasium.spaces.Box(-np.inf, np.inf, (2 + extra,), np.float64)
@@ -990,7 +990,7 @@ def test_only_training_runs_can_be_resumed(tmp_path: Path) -> None:
     assert {path.name for path in tmp_path.iterdir()} == {"detection", "empty"}
 
 
-def test_worlds_are_given_back_whatever_happens(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_environments_are_given_back_whatever_happens(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     closed: list[Trainer] = []
     close = Trainer.close
 

@@ -142,10 +142,10 @@ def test_errors_are_weighted_for_per_and_where_cai_p_asks_for_it() -> None:
 # --------------------------------------------------------------------------- the paper's numbers
 
 
-@pytest.mark.parametrize("world", ["push", "pick-and-place", "rot-table"])
-def test_the_base_settings_are_those_of_the_papers_table(world: str) -> None:
+@pytest.mark.parametrize("env_name", ["push", "pick-and-place", "rot-table"])
+def test_the_base_settings_are_those_of_the_papers_table(env_name: str) -> None:
     """Table "Base settings for DDPG+HER", general part."""
-    config = preset(world)
+    config = preset(env_name)
     agent, explore = config.agent, config.explore
     assert (agent.batch_size, agent.updates, config.warmup) == (256, 20, 200)
     assert config.replay.capacity * 50 == 500_000
@@ -154,34 +154,36 @@ def test_the_base_settings_are_those_of_the_papers_table(world: str) -> None:
     assert (agent.layers, agent.width, config.replay.hindsight) == (3, 256, 0.8)
     assert (config.evaluate_every, config.evaluation_episodes) == (200, 100)
     rates = (agent.learning_rate, agent.discount, agent.polyak)
-    assert rates == ((3e-4, 0.95, 0.99) if world == "rot-table" else (1e-3, 0.98, 0.95))
+    assert rates == ((3e-4, 0.95, 0.99) if env_name == "rot-table" else (1e-3, 0.98, 0.95))
     assert config.algorithm == "ddpg"
     assert not agent.critic_layer_norm
     assert config.use == ()
     assert config.overlap == ()
 
 
-@pytest.mark.parametrize("world", ["push", "pick-and-place", "rot-table"])
-def test_the_model_and_its_schedule_are_those_of_the_papers_table(world: str) -> None:
+@pytest.mark.parametrize("env_name", ["push", "pick-and-place", "rot-table"])
+def test_the_model_and_its_schedule_are_those_of_the_papers_table(env_name: str) -> None:
     """Table "Settings for CAI in RL experiments"."""
-    config = preset(world)
+    config = preset(env_name)
     model, network = config.cai, config.cai.network
     assert (model.batch_size, config.fit_every, model.learning_rate, model.betas) == (500, 100, 8e-4, (0.9, 0.9))
-    assert (network.layers, network.width) == (4, 386 if world == "rot-table" else 256)
+    assert (network.layers, network.width) == (4, 386 if env_name == "rot-table" else 256)
     assert (network.activation, network.normalize_input, network.target_scale) == ("tanh", True, 50.0)
     assert (network.spectral_norm_variance, network.spectral_norm_hidden) == (True, False)
-    assert (model.scoring.actions, preset(world).explore.candidates) == (32, 32)
+    assert (model.scoring.actions, preset(env_name).explore.candidates) == (32, 32)
     due = {episode: batches_due(config, episode) for episode in (199, 200, 250, 300, 5200, 5300, 10_200, 10_300)}
     assert due == {199: 0, 200: 40_000, 250: 0, 300: 10_000, 5200: 10_000, 5300: 5_000, 10_200: 5_000, 10_300: 0}
     assert (model.newest_from, model.newest_share, model.rescore, model.only_sampled) == (1200, 0.25, "all", False)
-    bonus = preset(world).bonus
+    bonus = preset(env_name).bonus
     assert (bonus.weight, bonus.cap, bonus.ceiling, bonus.kind) == (0.2, 2.0, 0.0, "additive")
     assert bonus.anneal_episodes is None
 
 
-@pytest.mark.parametrize(("world", "episodes"), [("push", 20_000), ("pick-and-place", 20_000), ("rot-table", 30_000)])
-def test_priorities_are_those_of_the_papers_table(world: str, episodes: int) -> None:
-    priority = preset(world).priority
+@pytest.mark.parametrize(
+    ("env_name", "episodes"), [("push", 20_000), ("pick-and-place", 20_000), ("rot-table", 30_000)]
+)
+def test_priorities_are_those_of_the_papers_table(env_name: str, episodes: int) -> None:
+    priority = preset(env_name).priority
     assert (priority.alpha, priority.beta, priority.beta_episodes) == (0.6, 0.4, episodes)
     variants = (priority.kind, priority.distribution, priority.power, priority.importance, priority.within_episode)
     assert variants == ("uniform", "rank", 1.0, 0.0, False)
@@ -203,14 +205,14 @@ def test_the_intrinsic_experiment_has_settings_of_its_own() -> None:
     assert config.cai.network == base.cai.network
 
 
-@pytest.mark.parametrize("world", ENVS)
-def test_the_fast_preset_differs_in_nothing_but_shorter_rounds(world: str) -> None:
-    paper, fast = preset(world), preset(world, "fast")
+@pytest.mark.parametrize("env_name", ENVS)
+def test_the_fast_preset_differs_in_nothing_but_shorter_rounds(env_name: str) -> None:
+    paper, fast = preset(env_name), preset(env_name, "fast")
     same = dataclasses.replace(fast, fit_schedule=paper.fit_schedule)
     assert same == paper
     episodes = range(1, paper.episodes + 1)
     batches = [sum(batches_due(config, n) for n in episodes) for config in (paper, fast)]
-    assert batches[1] <= batches[0] / (1 if world == "slide" else 4)  # those of slide are short already
+    assert batches[1] <= batches[0] / (1 if env_name == "slide" else 4)  # those of slide are short already
 
 
 def test_slide_has_a_schedule_that_takes_minutes_not_hours() -> None:
@@ -223,13 +225,13 @@ def test_slide_has_a_schedule_that_takes_minutes_not_hours() -> None:
     assert sum(due.values()) <= 5000
 
 
-def test_either_name_of_a_world_has_its_preset() -> None:
+def test_either_name_of_a_environment_has_its_preset() -> None:
     for name, id in ENVS.items():
         assert preset(id) == preset(name)
         assert preset(id).env == name
 
 
-def test_a_foreign_world_has_the_papers_settings_and_a_measured_scale() -> None:
+def test_a_foreign_environment_has_the_papers_settings_and_a_measured_scale() -> None:
     config = preset("MountainCarContinuous-v0")
     assert config.env == "MountainCarContinuous-v0"
     assert config.cai.network.target_scale is None
@@ -250,7 +252,7 @@ def test_a_rival_that_needs_to_know_the_agent_says_which_one_does_not(name: str,
     assert preset("MountainCarContinuous-v0", other).signal == preset("slide", name).signal
 
 
-def test_a_world_made_in_python_has_the_settings_of_a_foreign_one() -> None:
+def test_a_environment_made_in_python_has_the_settings_of_a_foreign_one() -> None:
     config = preset("my-world")
     assert (config.env, config.cai.network.target_scale) == ("my-world", None)
 
@@ -258,10 +260,10 @@ def test_a_world_made_in_python_has_the_settings_of_a_foreign_one() -> None:
 # ---------------------------------------------------------------------------------------- records
 
 
-@pytest.mark.parametrize("world", ENVS)
+@pytest.mark.parametrize("env_name", ENVS)
 @pytest.mark.parametrize("name", ["paper", "intrinsic", "fast"])
-def test_settings_come_back_from_json_as_they_were(world: str, name: str) -> None:
-    config = dataclasses.replace(preset(world, name), overlap=("acting", "model"), seeds=3)
+def test_settings_come_back_from_json_as_they_were(env_name: str, name: str) -> None:
+    config = dataclasses.replace(preset(env_name, name), overlap=("acting", "model"), seeds=3)
     assert config_from(Config, json.loads(json.dumps(plain(config)))) == config
     uses = config.use or ("bonus",)
     several = dataclasses.replace(config, use=uses, entities=("cube=3:6", "ball=6"), combine="ball")
@@ -269,7 +271,7 @@ def test_settings_come_back_from_json_as_they_were(world: str, name: str) -> Non
 
 
 OLD = {
-    "world": "push", "influence": ["priority"], "worlds": 2, "episodes": 400, "warmup": 200, "entity": [3, 4, 5],
+    "env_name": "push", "influence": ["priority"], "num_envs": 2, "episodes": 400, "warmup": 200, "entity": [3, 4, 5],
     "curiosity": "none", "agent": {"width": 64, "twin_critics": False},
     "model": {"every": 50, "schedule": [[200, 30], [900, 10]], "batch_size": 99}, "ensemble": {"members": 4},
 }  # fmt: skip

@@ -389,7 +389,7 @@ def test_the_normaliser_sees_its_batches_once_and_then_every_update(monkeypatch:
 
 def test_statistics_are_means_since_they_were_asked_for(monkeypatch: pytest.MonkeyPatch) -> None:
     trainer = make_trainer(num_envs=3, episodes=11)
-    assert len(watched(trainer, monkeypatch)) == 3 * UPDATES  # updates grow with the worlds
+    assert len(watched(trainer, monkeypatch)) == 3 * UPDATES  # updates grow with the environments
     watched(trainer, monkeypatch)
     assert torch.equal(trainer.statistics, torch.full((SEEDS, 3), 6.0 * UPDATES))
     names = ("critic_loss", "actor_loss", "value")

@@ -217,7 +217,7 @@ def test_targets_are_clipped_to_their_range(
     torch.testing.assert_close(error, torch.full((1, ROWS), -6.0 - expected))
 
 
-def test_where_the_world_ended_nothing_follows() -> None:
+def test_where_the_environment_ended_nothing_follows() -> None:
     agent = make_agent([0], discount=0.5)
     constant_critics(agent, [-6.0])
     batch = make_batch([0], torch.float32)
@@ -446,7 +446,7 @@ def test_files_that_are_not_such_an_agent_are_refused(tmp_path: Path, changes: d
         load_policy(rewritten(path, **changes))
 
 
-def test_a_header_without_the_world_is_refused(tmp_path: Path) -> None:
+def test_a_header_without_the_environment_is_refused(tmp_path: Path) -> None:
     _, path = trained(tmp_path)
     with pytest.raises(ValueError, match=r"model\.safetensors"):
         load_policy(rewritten(path, env=None))
@@ -479,7 +479,7 @@ def test_the_header_is_readable_without_butfor(tmp_path: Path) -> None:
         ({"observation": np.zeros((2, OBS)), "desired_goal": np.zeros((2, 3))}, r"desired_goal has shape \[2, 3\]"),
     ],
 )
-def test_observations_of_another_world_are_refused(tmp_path: Path, obs: Any, message: str) -> None:
+def test_observations_of_another_environment_are_refused(tmp_path: Path, obs: Any, message: str) -> None:
     _, path = trained(tmp_path)
     with pytest.raises(ValueError, match=message):
         load_policy(path)(obs)
