@@ -122,6 +122,11 @@ def run_python(program: str) -> str:
     return done.stdout
 
 
+def test_importing_the_package_after_gymnasium_robotics_is_enough() -> None:
+    first = "import gymnasium, gymnasium_robotics, butfor.envs; gymnasium.register_envs(gymnasium_robotics)"
+    run_python(f"{first}; gymnasium.make('FetchPickAndPlace-v4').reset(seed=0)")
+
+
 def test_gymnasium_robotics_works_with_this_mujoco() -> None:
     """After the fix, which changes only comparisons with numbers; importing the package does not load mujoco."""
     program = """

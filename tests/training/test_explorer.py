@@ -58,7 +58,7 @@ def some_of(obs: dict[str, NDArray[Any]], part: slice) -> dict[str, NDArray[Any]
 def by_hand(
     policy: Policy, model: GaussianDynamics | None, inputs: Tensor, noise: Tensor, replica: int
 ) -> tuple[Tensor, bool]:
-    """The action of one environment [A] from its inputs [D + G] and its numbers [n], and whether it was drawn uniformly."""
+    """The action of one environment [A] from inputs [D + G] and numbers [n], and whether it was drawn uniformly."""
     lot, normal, uniform = noise[0], noise[1:3], noise[3:5]
     if model is not None and lot < 0.3:
         candidates = LOW + (HIGH - LOW) * noise[5 : 5 + 2 * K].view(K, 2)

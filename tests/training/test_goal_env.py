@@ -1,4 +1,4 @@
-"""Environments as training sees them: built-in ones, a small foreign one with many faces, and gymnasium-robotics' own."""
+"""Environments as training sees them: built-in ones, a small one with many faces, and those of gymnasium-robotics."""
 
 from collections.abc import Iterator
 from typing import Any

@@ -75,7 +75,7 @@ THRESHOLD = 0.25  # of slide, where chance gives 0.03
     "use", [(), pytest.param(("priority", "bonus", "active"), marks=pytest.mark.long)], ids=["plain", "influence"]
 )
 def test_slide_is_learned_in_a_minute(tmp_path: Path, use: Any, capsys: pytest.CaptureFixture[str]) -> None:
-    """With influence it is learned, too; which is faster is printed, not asserted: this environment is easy for both."""
+    """With influence it is learned, too; which is faster is printed, not asserted: it is easy for both."""
     config = replace(preset("slide"), seeds=2, use=use)
     success = last_success(train(config, tmp_path / "run"), 3)
     with capsys.disabled():

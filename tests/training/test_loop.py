@@ -186,7 +186,7 @@ def test_replicas_differ_from_each_other(tmp_path: Path) -> None:
 
 
 def test_evaluation_counts_the_successes_of_the_bare_policy(make: Make) -> None:
-    """Against single environments stepped one by one; the number of the evaluation decides which episodes are played."""
+    """Against environments stepped one by one; the number of the evaluation decides which episodes are played."""
     trainer = make(small(seeds=2, first_seed=2))
     with torch.no_grad():  # policies that push to the right, more or less, hit a goal now and then
         trainer.agent.policy.actor.layers[-1].bias.copy_(torch.tensor([[[0.5]], [[1.0]]]))  # type: ignore[operator]
@@ -456,7 +456,7 @@ def test_a_spread_round_changes_scores_only_at_its_end(tmp_path: Path, monkeypat
 
 
 def test_a_spread_round_counts_episodes_not_plays(make: Make) -> None:
-    """With two environments a play is two episodes: a round of 10 is spread over 6 episodes as three shares of 4, 4, 2."""
+    """With two environments a play is two episodes: a round of 10 is spread over 6 episodes as shares of 4, 4, 2."""
     trainer = make(small(use=ALL_USES, overlap=("model",), num_envs=2, episodes=20, fit_every=6))
     warm_up(trainer, 4)
     fit(trainer)

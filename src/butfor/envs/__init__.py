@@ -5,6 +5,8 @@ robot, which load mujoco when the first one is made. Read `facts.py` first: one 
 rest of the library knows about it. `truth.py` forks saved states to find out whether the action matters.
 """
 
+import sys
+
 from butfor.envs.facts import EnvFacts, facts_of
 from butfor.envs.registry import (
     ENVS,
@@ -17,6 +19,8 @@ from butfor.envs.registry import (
 from butfor.envs.vector import default_threads, processors
 
 register_built_in()
+if "mujoco" in sys.modules:  # loading it for the other environments would cost them half a second
+    fix_gymnasium_robotics()
 
 __all__ = [
     "ENVS",

@@ -145,7 +145,7 @@ def fix_gymnasium_robotics() -> None:
     """Let gymnasium-robotics 1.4.2 work with mujoco 3.12 and later; call it before `gymnasium.make`.
 
     Since 3.12, `mjtJoint.X == np.int32(...)` is False, and gymnasium-robotics fails on it. `make_vector_env` calls
-    this function itself.
+    this function itself, and `import butfor.envs` does if mujoco is loaded already.
     """
     import mujoco
 
