@@ -149,17 +149,18 @@ class GoalVectorEnv(VectorEnv[Observation, Any, npt.NDArray[Any]]):
                 f"The episodes of environments {np.flatnonzero(resetting).tolist()} have ended; reset them first with "
                 "reset(options={'reset_mask': terminated | truncated})."
             )
-        values: dict[str, npt.NDArray[Any]] = {}
-        broken = np.zeros_like(resetting)
-        if not resetting.all():
-            envs = np.flatnonzero(~resetting) if resetting.any() else slice(None)
-            found, broken[envs] = self._advance(action[envs], envs)
-            for name, value in found.items():
-                values[name] = np.zeros(self.num_envs, dtype=value.dtype)
-                values[name][envs] = value
-        self._elapsed += 1
-        if resetting.any():
+        if not resetting.any():
+            values, broken = self._advance(action, slice(None))
+        else:
+            values = {}
+            broken = np.zeros_like(resetting)
+            if len(envs := np.flatnonzero(~resetting)):
+                found, broken[envs] = self._advance(action[envs], envs)
+                for name, value in found.items():
+                    values[name] = np.zeros(self.num_envs, dtype=value.dtype)
+                    values[name][envs] = value
             self._restart(resetting)
+        self._elapsed = np.where(resetting, 0, self._elapsed + 1)
         obs = self._observe()
         rewards = np.where(resetting, np.float32(0), self.compute_reward(obs["achieved_goal"], obs["desired_goal"]))
         values["is_success"] = rewards == 0
