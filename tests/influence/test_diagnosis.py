@@ -199,6 +199,15 @@ def test_a_diagnosis_is_plain_for_json() -> None:
     assert {"score", "gain", "error"} <= plain["gain_by_score"].keys()
 
 
+def test_transitions_without_a_finite_likelihood_are_refused() -> None:
+    data = linear_data(rows=1000)
+    for name in ("log_likelihood", "log_redrawn"):
+        changed = data[name].copy()
+        changed[7] = -np.inf
+        with pytest.raises(ValueError, match=r"1 transition.*row 7\b"):
+            diagnose_entity(**data | {name: changed})
+
+
 def test_too_few_transitions_are_refused() -> None:
     with pytest.raises(ValueError, match=r"\b9 "):
         diagnose_entity(**linear_data(rows=9))

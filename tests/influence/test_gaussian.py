@@ -326,6 +326,20 @@ def test_float32_does_not_overflow_in_many_dimensions() -> None:
 # --- misuse ---------------------------------------------------------------------------------------
 
 
+def test_an_unknown_form_is_refused_with_the_known_ones() -> None:
+    unknown: Any = "max"
+    with pytest.raises(ValueError, match=r"'max'.*product, variational, mean, mean_clip_product"):
+        kl_to_mixture(*random_gaussians(2, 1), form=unknown)
+
+
+def test_half_a_mixture_is_refused() -> None:
+    mean, variance = random_gaussians(3, 2)
+    with pytest.raises(ValueError, match="mixture_variance"):
+        kl_to_mixture(mean, variance, mixture_mean=mean + 1)
+    with pytest.raises(ValueError, match="mixture_mean"):
+        kl_to_mixture(mean, variance, mixture_variance=2 * variance)
+
+
 def test_there_is_no_silently_wrong_gradient() -> None:
     mean, variance = random_gaussians(3, 2)
     result = kl_to_mixture(mean.requires_grad_(), variance).sum()

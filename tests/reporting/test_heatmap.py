@@ -36,5 +36,5 @@ def test_a_heat_map_is_of_what_the_replay_buffer_contains(tmp_path: Path) -> Non
 
 
 def test_runs_without_scores_have_no_heat_map(tmp_path: Path) -> None:
-    with pytest.raises(ValueError, match="run"):
+    with pytest.raises(ValueError, match=f"{tmp_path / 'run'} "):
         write_heatmap(train(small(), tmp_path / "run"))

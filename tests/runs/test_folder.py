@@ -102,7 +102,7 @@ def test_overwrite_starts_anew(tmp_path: Path) -> None:
 @pytest.mark.parametrize("overwrite", [False, True])
 def test_a_file_in_the_way_is_refused_and_kept(tmp_path: Path, overwrite: bool) -> None:
     (tmp_path / "run").write_text("precious")
-    with pytest.raises(FileExistsError, match="run "):
+    with pytest.raises(FileExistsError, match=f"{tmp_path / 'run'} "):
         open_run(tmp_path / "run", "detection", Outer(), overwrite)
     assert (tmp_path / "run").read_text() == "precious"
 
@@ -115,7 +115,7 @@ def test_a_foreign_folder_is_never_changed(tmp_path: Path, files: dict[str, str]
     for name, text in files.items():
         (folder / name).write_text(text)
     before = content(folder)
-    with pytest.raises((FileExistsError, ValueError), match="mine") as caught:
+    with pytest.raises((FileExistsError, ValueError), match=f"{folder}") as caught:
         open_run(folder, "detection", Outer(), overwrite)
     assert content(folder) == before
     assert "--overwrite" not in str(caught.value)  # nobody is led to delete what is not a run
@@ -162,7 +162,7 @@ def test_a_run_from_before_a_field_existed_goes_on_with_its_default(tmp_path: Pa
     del older["form"], older["model"]["betas"]
     edit_config(folder, config=older)
     (folder / "metrics.jsonl").write_text("")
-    with pytest.raises(FileExistsError, match="run"):
+    with pytest.raises(FileExistsError, match=f"{folder} .*settings"):
         open_run(folder, "detection", Outer(seeds=2, form="mean"))
     open_run(folder, "detection", Outer(seeds=2))
     assert (folder / "config.json").read_text() == new

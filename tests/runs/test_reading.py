@@ -26,13 +26,13 @@ def test_a_run_tells_what_it_is(tmp_path: Path) -> None:
 
 
 def test_a_folder_that_is_no_run_is_named(tmp_path: Path) -> None:
-    with pytest.raises(FileNotFoundError, match="missing"):
+    with pytest.raises(FileNotFoundError, match=f"{tmp_path / 'missing'}"):
         read_run(tmp_path / "missing")
     (tmp_path / "file").write_text("")
-    with pytest.raises(FileNotFoundError, match="file"):
+    with pytest.raises(FileNotFoundError, match=f"{tmp_path / 'file'}"):
         read_run(tmp_path / "file")
     (tmp_path / "empty").mkdir()
-    with pytest.raises(ValueError, match="empty"):
+    with pytest.raises(ValueError, match=f"{tmp_path / 'empty'}"):
         read_run(tmp_path / "empty")
 
 

@@ -307,11 +307,11 @@ def test_captured_agrees_with_the_cpu() -> None:
     [
         ({"kind": "cai"}, "'cai'.*'uniform'.*'per'.*'ebp'"),
         ({"distribution": "ranked"}, "'ranked'.*'rank'.*'proportional'"),
-        ({"power": 0.0}, r"0\.0"),
-        ({"alpha": -0.1}, r"\-0\.1"),
-        ({"alpha": math.nan}, "nan"),
-        ({"importance": 1.5}, r"0.*1.*1\.5"),
-        ({"beta": -0.4}, r"0.*1.*\-0\.4"),
+        ({"power": 0.0}, r"power.* 0\.0"),
+        ({"alpha": -0.1}, r"alpha.* -0\.1"),
+        ({"alpha": math.nan}, "alpha.* nan"),
+        ({"importance": 1.5}, r"importance.* 1\.5"),
+        ({"beta": -0.4}, r"beta.* -0\.4"),
         ({"beta_episodes": 0}, "beta_episodes must be at least 1; got 0"),
     ],
 )

@@ -484,10 +484,10 @@ def test_a_batch_is_split_in_order_with_nothing_lost(size: int, sizes: list[int]
     ("settings", "message"),
     [
         ({"capacity": 0}, "capacity must be at least 1"),
-        ({"capacity": -3}, "got -3"),
-        ({"hindsight": 1.2}, r"1\.2"),
+        ({"capacity": -3}, "capacity.* -3"),
+        ({"hindsight": 1.2}, r"hindsight.* 1\.2"),
         ({"hindsight": -0.1}, "hindsight"),
-        ({"hindsight": float("nan")}, "nan"),
+        ({"hindsight": float("nan")}, "hindsight.* nan"),
     ],
 )
 def test_impossible_settings_are_refused(settings: dict[str, Any], message: str) -> None:

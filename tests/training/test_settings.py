@@ -271,7 +271,7 @@ def test_settings_come_back_from_json_as_they_were(env_name: str, name: str) -> 
 
 
 OLD = {
-    "env_name": "push", "influence": ["priority"], "num_envs": 2, "episodes": 400, "warmup": 200, "entity": [3, 4, 5],
+    "world": "push", "influence": ["priority"], "worlds": 2, "episodes": 400, "warmup": 200, "entity": [3, 4, 5],
     "curiosity": "none", "agent": {"width": 64, "twin_critics": False},
     "model": {"every": 50, "schedule": [[200, 30], [900, 10]], "batch_size": 99}, "ensemble": {"members": 4},
 }  # fmt: skip
@@ -293,5 +293,7 @@ def test_runs_with_the_names_of_before_are_read(tmp_path: Path) -> None:
     assert config.algorithm == "ddpg"
     rival = old_run(tmp_path, curiosity="vime", influence=[], entity=None)
     assert (rival.signal, rival.use, rival.entities) == ("vime", ("bonus",), ())
+    without = old_run(tmp_path, influence=[])  # `entity` without a use was allowed, and had no effect
+    assert (without.use, without.entities) == ((), ())
     twins = old_run(tmp_path, agent={"twin_critics": True})
     assert (twins.algorithm, twins.td3.policy_delay, twins.td3.target_noise) == ("td3", 1, 0.0)

@@ -95,7 +95,7 @@ def _call(arguments: list[str]) -> None:
 
 
 def _how_to_resume(arguments: list[str]) -> str:
-    again = "butfor train --resume RUN" if arguments[0] == "train" else "the same command"
+    again = "butfor train --resume RUN" if arguments[:1] == ["train"] else "the same command"
     without = " without --overwrite" if "--overwrite" in arguments else ""
     return f"Interrupted. What was written so far is kept; resume with {again}{without}."
 

@@ -112,6 +112,12 @@ def diagnose_entity(
     )
     if len(target) < GROUPS:
         raise ValueError(f"{len(target)} transitions are too few to diagnose a model; give at least {FEWEST}.")
+    lost = np.flatnonzero(~np.isfinite(np.column_stack([log_likelihood, log_redrawn])).all(1))
+    if len(lost):
+        raise ValueError(
+            f"{len(lost)} transition(s) have no finite likelihood, first row {lost[0]}: they are too far from what the "
+            "model was fitted on. Remove such outliers."
+        )
     squared_error = float(np.square(target - mean).sum())
     residual = np.abs(target - mean) / np.sqrt(variance)
     chosen = np.ones(len(target), dtype=bool) if drawn is None else drawn

@@ -32,7 +32,11 @@ def kl_to_mixture(
     `mean_clip_product` clips only the product term. Without a mixture the K Gaussians are their own mixture. Temporary
     tensors are overwritten, so there is no gradient.
     """
+    if form not in KL_FORMS:
+        raise ValueError(f"form is {form!r}; expected one of {', '.join(KL_FORMS)}.")
     own = mixture_mean is None
+    if own != (mixture_variance is None):
+        raise ValueError("Give both mixture_mean and mixture_variance, or neither.")
     if mixture_mean is None or mixture_variance is None:
         mixture_mean, mixture_variance = mean, variance
     divergence, overlap = _pairs(mean, variance, mixture_mean, mixture_variance)

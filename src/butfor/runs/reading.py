@@ -51,7 +51,7 @@ def _settings_with_new_names(old: dict[str, Any], kind: Any) -> dict[str, Any]:
     curiosity = new.pop("curiosity", "none")
     if curiosity != "none":  # rivals were always used as a bonus
         new |= {"signal": curiosity, "use": ["bonus"]}
-    if columns := new.pop("entity", None):
+    if (columns := new.pop("entity", None)) and new.get("use"):  # without a use it had no effect
         new["entities"] = [f"object={','.join(map(str, columns))}"]
     if isinstance(agent := old.get("agent"), dict) and "twin_critics" in agent:
         new["agent"] = {name: value for name, value in agent.items() if name != "twin_critics"}
