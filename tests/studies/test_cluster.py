@@ -308,7 +308,7 @@ def test_more_than_there_is_is_refused_or_waited_for(tmp_path: Path, monkeypatch
     assert not ray.is_up
     with pytest.warns(UserWarning, match="0 GPUs"):
         run_on_ray([small()], tmp_path, "192.0.2.1:6379", cpus=3)
-    with pytest.raises(ValueError, match="retries.*-1"):
+    with pytest.raises(ValueError, match=r"retries.*-1"):
         run_on_ray([small()], tmp_path, retries=-1)
 
 

@@ -107,7 +107,7 @@ def test_a_small_study_asks_its_own_questions_and_keeps_its_own_record(tmp_path:
 def test_what_there_is_not_is_refused_by_name() -> None:
     with pytest.raises(ValueError, match=r"'table2'.* table1"):
         make_study("table2")
-    with pytest.raises(ValueError, match="size.*'large'"):
+    with pytest.raises(ValueError, match=r"size.*'large'"):
         make_study("table1", "large")  # type: ignore[arg-type]
 
 
