@@ -96,7 +96,7 @@ def test_episodes_that_cannot_be_replayed_are_refused(tmp_path: Path) -> None:
     forgotten.reset_seed = None
     with pytest.raises(ValueError, match="reset seeds"):
         add_labels(forgotten, "slide", ("exact",))
-    for name, change in (("observation", 0.01), ("action", 0.5), ("reset_seed", 1)):
+    for name, change in (("observation", 0.01), ("observation", 0.002), ("action", 0.5), ("reset_seed", 1)):
         other = episodes.take(np.arange(3))
         array = getattr(other, name)
         array[1] = array[1] + change if name != "action" else -array[1]

@@ -449,6 +449,11 @@ def test_rounds_come_when_they_are_due(monkeypatch: pytest.MonkeyPatch) -> None:
     assert rounds == [(100, 7), (140, 7), (180, 7)]
 
 
+def test_no_bonus_may_be_given_as_none() -> None:
+    settings: Any = {"entities": {"cube": [1]}, "bonus": None}
+    assert InfluenceWrapper(Touch(), **settings).steps.bonus is None
+
+
 def test_one_environment_learns_with_discrete_actions() -> None:
     settings = LEARNING | {"entities": {"cube": [1]}, "learn_every": 150, "batches": 5}
     env = InfluenceWrapper(TimeLimit(Touch(discrete=True), 10), **settings)

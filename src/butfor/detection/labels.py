@@ -18,6 +18,7 @@ from butfor.rollouts.play import play_again
 
 LABELS = ("exact", "heuristic", "contact")
 ENVS_AT_ONCE = 64
+SAME_WITHIN = 1e-3  # of a replayed observation, in every column: the labels are of the replayed states
 
 
 def check_labels(env_name: str, labels: Sequence[str]) -> None:
@@ -79,6 +80,13 @@ def _label(episodes: Episodes, rows: NDArray[np.int64], env_name: str, labels: S
     again = play_again(env, episodes, rows.tolist())
     env.close()
     part = episodes.take(rows)
+    gap = np.abs(again.observation - part.observation)[:, :-1].max(2, where=part.valid[..., None], initial=0)  # [n, T]
+    if not (gap < SAME_WITHIN).all():
+        place = int((~(gap < SAME_WITHIN)).any(1).argmax())
+        raise ValueError(
+            f"Episode {rows[place]}, played again in {env_name}, differs by {gap[place].max():.2g} from what is stored; "
+            "it was played in another environment or with another version of mujoco. Collect the episodes again."
+        )
     if {"contact", "heuristic"} & set(labels):
         part.contact = again.contact
     part.label |= {name: again.label[name] & part.valid for name in labels if name in again.label}

@@ -120,8 +120,8 @@ class StepInfluence:
         if self.bonus_from not in ("sum", "max", *self.names):
             raise ValueError(f"bonus_from is {self.bonus_from!r}; expected sum, max or one of {', '.join(self.names)}.")
         self.bonus: BonusConfig | None = None
-        if "bonus" in settings:
-            self.bonus = BonusConfig(settings["bonus"], settings.get("cap", 2.0), ceiling=settings.get("ceiling"))
+        if (bonus := settings.get("bonus")) is not None:
+            self.bonus = BonusConfig(bonus, settings.get("cap", 2.0), ceiling=settings.get("ceiling"))
 
     @property
     def influence(self) -> Influence | None:
