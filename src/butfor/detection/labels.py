@@ -84,7 +84,7 @@ def _label(episodes: Episodes, rows: NDArray[np.int64], env_name: str, labels: S
     if not (gap < SAME_WITHIN).all():
         place = int((~(gap < SAME_WITHIN)).any(1).argmax())
         raise ValueError(
-            f"Episode {rows[place]}, played again in {env_name}, differs by {gap[place].max():.2g} from what is stored; "
+            f"Episode {rows[place]}, played again in {env_name}, is {gap[place].max():.2g} off the stored one; "
             "it was played in another environment or with another version of mujoco. Collect the episodes again."
         )
     if {"contact", "heuristic"} & set(labels):
