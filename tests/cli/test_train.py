@@ -148,7 +148,6 @@ def test_help_of_the_training_commands(
         (["--seeds", "2", "slide"], ["slide"]),
         (["slide", "--env", "push"], ["--env"]),
         (["slide", "--device", "tpu"], ["tpu", "cuda"]),
-        (["slide", "--agent.discount", "2"], ["discount", "2.0"]),
     ],
 )
 def test_training_arguments_that_cannot_be_read_are_named(
@@ -171,6 +170,8 @@ def test_training_arguments_that_cannot_be_read_are_named(
         (["CartPole-v1"], ["CartPole-v1"]),
         (["slide", "--preset", "slow"], ["'slow'", "intrinsic"]),
         (["slide", "--seeds", "0"], ["seeds", "got 0"]),
+        (["slide", "--agent.discount", "2"], ["discount", "2.0"]),
+        (["slide", "--cai.network.width", "0"], ["width", "got 0"]),
         (["slide", "--first-seed", "-1"], ["first_seed", "-1"]),
         (["slide", "--episodes", "60", "--warmup", "70"], ["60", "70"]),
         (["slide", "--use", "priority", "--priority.kind", "per"], ["'per'"]),

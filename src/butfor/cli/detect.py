@@ -7,7 +7,7 @@ from typing import Literal
 
 from butfor.cli.console import live_progress, print_detection, print_next
 from butfor.cli.options import Device, Flag, RunFolder, choose_device
-from butfor.cli.settings import parse_first, parse_settings
+from butfor.cli.settings import parse_settings
 
 SHOWN = {
     "seeds", "data", "studies", "train_episodes", "validation_episodes", "test_episodes", "random_episodes",
@@ -16,17 +16,11 @@ SHOWN = {
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
-class Start:
-    """Where the defaults of the other options come from."""
+class DetectOptions:
+    """Options beside the settings."""
 
     preset: Literal["paper", "reduced", "demo"] = "paper"
     """settings to start from: paper, reduced (minutes on a GPU) or demo (minutes on two CPU cores)"""
-
-
-@dataclasses.dataclass(frozen=True, kw_only=True)
-class DetectOptions(Start):
-    """Options beside the settings."""
-
     run: RunFolder = None
     pictures: bool = True
     """render episodes, failures and a map of influence for the report (pick-and-place)"""
@@ -45,12 +39,12 @@ def detect(arguments: list[str]) -> None:
     """
     from butfor.detection.experiment import run_detection
     from butfor.detection.settings import DetectionConfig, detection_preset
-    from butfor.envs import ENVS, short_name
+    from butfor.envs import short_name
     from butfor.reporting.pictures import illustrate
     from butfor.runs.folder import run_name
 
-    def start(env: str, given: list[str]) -> DetectionConfig:
-        return detection_preset(short_name(env) if env in ENVS.values() else env, parse_first(Start, given).preset)
+    def start(env: str, options: DetectOptions) -> DetectionConfig:
+        return detection_preset(short_name(env), options.preset)
 
     config, options = parse_settings(detect, arguments, start, DetectOptions, SHOWN)
     folder = options.run or Path("runs") / run_name("detection", config)

@@ -1,14 +1,15 @@
-"""`butfor train`: environment, preset and signal are parsed first, since the other defaults depend on them."""
+"""`butfor train`: agents that use influence, or a rival of it; or the rest of an interrupted run."""
 
 import dataclasses
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
+from typing import TYPE_CHECKING, Annotated, get_args, get_type_hints
 
 import tyro
 
 from butfor.cli.console import live_progress, print_next, print_training
 from butfor.cli.options import Device, File, Flag, RunFolder, Seconds, choose_device
-from butfor.cli.settings import parse_first, parse_settings
+from butfor.cli.settings import parse_settings
+from butfor.runs.config import flat
 from butfor.runs.reading import find_run
 
 if TYPE_CHECKING:
@@ -18,27 +19,10 @@ SHOWN = {
     "use", "signal", "entities", "combine", "seeds", "first_seed", "episodes", "warmup", "num_envs", "evaluate_every",
     "evaluation_episodes", "algorithm", "priority", "priority.kind", "bonus", "bonus.weight",
 }  # fmt: skip
-"""the settings that --help lists; --help-all lists all"""
 PRESETS = (
     "settings to start from: paper, intrinsic (influence is the only reward), fast (shorter fits of the model), vime, "
     "vime-object, vime-full, disagreement, disagreement-position or disagreement-full"
 )
-OPTIONAL_PARTS = ("cai", "vime", "disagreement", "moved", "nearness", "td3")
-"""settings that one signal or one algorithm uses"""
-
-
-@dataclasses.dataclass(frozen=True, kw_only=True)
-class Start:
-    """Where the defaults of the other options come from."""
-
-    preset: Annotated[str, tyro.conf.arg(metavar="NAME", help=PRESETS)] = "paper"
-
-
-@dataclasses.dataclass(frozen=True, kw_only=True)
-class StartWithSignal(Start):
-    """The same, with the setting that selects a rival's preset."""
-
-    signal: str = "cai"
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -52,9 +36,11 @@ class Session:
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
-class RunOptions(Start, Session):
+class RunOptions(Session):
     """Options of a new run, beside its settings."""
 
+    preset: Annotated[str, tyro.conf.arg(metavar="NAME", help=PRESETS)] = "paper"
+    signal: str = "cai"  # a setting, which is also an option here because a rival's signal selects its preset
     run: RunFolder = None
     resume: Annotated[str | None, tyro.conf.arg(metavar="RUN", help_behavior_hint="")] = None
     """run to resume instead; `butfor train --resume RUN --help` lists the options"""
@@ -108,22 +94,10 @@ def _resume(arguments: list[str]) -> Path:
 
 
 def _start(arguments: list[str]) -> Path:
-    from butfor.rollouts.episodes import check_episode_file
     from butfor.training.run import train as train_run
-    from butfor.training.settings import Config, preset
 
-    def start(env: str, given: list[str]) -> Config:
-        """Return the preset; without one, a rival's signal brings the paper's settings for it."""
-        first = parse_first(StartWithSignal, given)
-        rival = first.signal if first.signal in ("vime", "disagreement") else ""
-        if rival and first.preset != "paper" and not first.preset.startswith(rival):
-            raise ValueError(f"--preset {first.preset} and --signal {rival} contradict each other; give one of them.")
-        return preset(env, rival if rival and first.preset == "paper" else first.preset)
-
-    config, options = parse_settings(train, arguments, start, RunOptions, SHOWN)
-    _refuse_unused(config, start(arguments[0], arguments[1:]))
-    if options.keep_episodes is not None:
-        check_episode_file(options.keep_episodes)
+    config, options = parse_settings(train, arguments, _defaults, RunOptions, SHOWN)
+    _refuse_unused(config, _defaults(config.env, options))
     with live_progress() as progress:
         return train_run(
             config, options.run, choose_device(options.device), overwrite=options.overwrite,
@@ -131,14 +105,26 @@ def _start(arguments: list[str]) -> Path:
         )  # fmt: skip
 
 
+def _defaults(env: str, options: RunOptions) -> "Config":
+    """Return the preset; without one, a rival's signal selects the paper's settings for it."""
+    from butfor.training.settings import RIVALS, preset
+
+    rival = options.signal if options.signal in RIVALS else ""
+    if options.preset == "paper":
+        return preset(env, rival or "paper")
+    if not options.preset.startswith(rival):
+        raise ValueError(f"--preset {options.preset} and --signal {rival} contradict each other; give one of them.")
+    return preset(env, options.preset)
+
+
 def _refuse_unused(config: "Config", base: "Config") -> None:
     """Refuse changed settings of a signal or an algorithm that is not chosen."""
-    from butfor.runs.config import flat
-
-    for part in set(OPTIONAL_PARTS) - {config.signal, config.algorithm}:
-        pairs = zip(flat(getattr(config, part)), flat(getattr(base, part)), strict=True)
-        changed = [f"{part}.{name}" for (name, mine), (_, other) in pairs if mine != other]
-        unused = [f"--{name}".replace("_", "-") for name in changed if name != "cai.network.target_scale"]  # of all
-        if unused:
-            used = f"--signal {config.signal} --algorithm {config.algorithm}"
-            raise ValueError(f"{', '.join(unused)}: not used with {used}. Remove it, or choose {part}.")
+    hints = get_type_hints(type(config))
+    parts = {*get_args(hints["signal"]), *get_args(hints["algorithm"])} - {config.signal, config.algorithm}
+    before = flat(base)
+    changed = [name for name, value in flat(config) if (name, value) not in before]
+    unused = [name for name in changed if name.split(".")[0] in parts and name != "cai.network.target_scale"]  # of all
+    if unused:
+        options = ", ".join(f"--{name}" for name in unused).replace("_", "-")
+        chosen = f"--signal {config.signal} --algorithm {config.algorithm}"
+        raise ValueError(f"{options}: not used with {chosen}. Remove them, or choose their signal or algorithm.")

@@ -13,7 +13,7 @@ import torch
 
 from butfor.envs import facts_of
 from butfor.models.gpu import deterministic
-from butfor.rollouts.episodes import EpisodeStream
+from butfor.rollouts.episodes import EpisodeStream, check_episode_file
 from butfor.rollouts.play import Played, Progress
 from butfor.runs.checkpoints import latest_checkpoint, save_checkpoint_in
 from butfor.runs.config import config_from, plain
@@ -85,7 +85,7 @@ def train(
     if keep_episodes is not None:
         if Path(keep_episodes).exists():
             raise FileExistsError(f"{keep_episodes} already exists; give another name for the episode file.")
-        check_writable(keep_episodes)
+        check_episode_file(keep_episodes)
     goal_env = _open_env(config, make_env)  # before anything is written: a mistake leaves no folder behind
     check_writable(folder)
     with _lock(folder), _exactness(config, device):

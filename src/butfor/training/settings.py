@@ -38,7 +38,7 @@ class Config:
     """cai (causal action influence), a rival (vime: information gain; disagreement: of an ensemble), or a control
     (moved: the object moved; nearness: of hand and object; oracle: the exact label)"""
     entities: tuple[str, ...] = ()
-    """objects whose influence counts, as columns of the observation: cube=3:6 ball=6:9; default: those that show the
+    """objects whose influence counts, as columns of the observation: cube=3:6 ball=6:9; none: those that show the
     achieved goal"""
     combine: str = "sum"
     """what counts with several entities: sum, max, or the name of one"""
