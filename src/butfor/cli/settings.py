@@ -40,7 +40,7 @@ def parse_settings(
         description=f"{inspect.getdoc(command)} The defaults below are those of {env}.",
     )  # fmt: skip
     if not named:
-        raise ValueError(f"No environment was given. Use {prog}, for example with slide as ENV; --help lists the options.")
+        raise ValueError(f"No environment was given. Use {prog}, for example with slide as ENV. See {prog} --help.")
     return _checked(parsed), parsed
 
 

@@ -58,6 +58,6 @@ Make = Callable[["Config", int, int, Sequence[torch.Generator], torch.device], A
 AGENTS: dict[str, Make] = {
     "ddpg": lambda config, inputs, actions, streams, device: DDPG(inputs, actions, config.agent, streams, device),
     "td3": lambda config, inputs, actions, streams, device: TD3(
-        inputs, actions, config.agent, streams, device, config.td3
+        inputs, actions, config.agent, streams, device, td3=config.td3
     ),
 }

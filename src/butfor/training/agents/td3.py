@@ -41,7 +41,8 @@ class TD3(DDPG):
         config: AgentConfig,
         generators: Sequence[torch.Generator],
         device: torch.device | str = "cpu",
-        td3: TD3Config = TD3Config(),
+        *,
+        td3: TD3Config,
     ) -> None:
         """Draw the first weights, one generator per replica."""
         super().__init__(inputs, actions, config, generators, device)
