@@ -51,7 +51,7 @@ def test_after_a_time_limit_nothing_is_called_done_that_is_not(run_study: Butfor
     assert code == 0
     assert "units: 2 of 2" not in err
     assert "done" not in err
-    assert "2 runs are not finished" in out
+    assert "not finished: 2" in out
     assert out.count("begun, 4 of 10 episodes") == 2
     page = (tmp_path / "studies" / "reports" / "tiny.html").read_text(encoding="utf-8")
     assert page.count("(4 of 10 episodes)") == 2
@@ -79,7 +79,7 @@ def test_a_damaged_run_hides_no_other(run_study: Butfor) -> None:
     assert f"finished, 10 of 10 episodes  {first}" in out
     assert f"{second}/config.json" in out
     assert f"Delete {second}" in out
-    assert "1 run " in err
+    assert "runs: 1" in err
     (first / "summary.json").unlink()
     code, _, err = run_study("run", "tiny", "--device", "cpu")
     assert code == 1
@@ -144,7 +144,7 @@ def test_runs_with_other_settings_that_leave_the_page_are_named(run_study: Butfo
     assert "other settings" not in run_study(*first)[1]
     page = tmp_path / "studies" / "reports" / "tiny.html"
     out = run_study(*first, "--episodes", "12", "--time-limit", "0")[1]
-    assert re.match("studies/studies/tiny.json .*: one, two.*: butfor study run tiny --device cpu ", out)
+    assert re.match(r"studies/studies/tiny.json .*: one, two.*\n.*: butfor study run tiny --device cpu ", out)
     assert "0 of 2 arms finished" in page.read_text(encoding="utf-8")
     err = run_study(*first)[2]
     assert "episodes: " not in err

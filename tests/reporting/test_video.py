@@ -748,7 +748,7 @@ def test_run_and_status_tell_what_is_left_to_another_process(
         out = capsys.readouterr().out
         assert "absent, 0 of 10 episodes, " in out
         assert f"process {os.getpid()} on " in out
-        assert "1 run is left to another process" in out
+        assert "not finished: 1" in out
         status(tiny)
         assert f"process {os.getpid()} on " in capsys.readouterr().out
     status(tiny)

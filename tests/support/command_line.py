@@ -8,7 +8,7 @@ from collections.abc import Callable
 from support.project import ROOT
 
 ENVIRONMENT = os.environ | {"OMP_NUM_THREADS": "1", "PYTHONPATH": str(ROOT / "src")}
-COMMAND = [sys.executable, "-m", "butfor.cli"]
+COMMAND = [sys.executable, "-m", "butfor"]
 SMALL_DETECT = [
     "detect", "slide", "--seeds", "2", "--train-episodes", "100", "--validation-episodes", "20", "--test-episodes",
     "20", "--data", "scripted", "--studies", "actions", "--fitting.max-epochs", "15",

@@ -47,18 +47,17 @@ def main() -> None:
     after an interruption, `CLOSED_PIPE` where the output is no longer read.
     """
     arguments = sys.argv[1:]
-    signal.signal(signal.SIGTERM, _interrupt)
+    signal.signal(signal.SIGTERM, signal.default_int_handler)  # like Ctrl-C
     if "" not in sys.path:  # environments of a module in the current folder; last, to hide no installed package
         sys.path.append("")
     try:
         with invoked_as(shlex.join(["butfor", *arguments])):
             _call(arguments)
-    except SystemExit as ended:
-        if isinstance(ended.__context__, BrokenPipeError):  # rich ends the program itself
-            sys.exit(CLOSED_PIPE)
-        raise
     except KeyboardInterrupt as stopped:
-        print(f"\n{stopped if stopped.args else _how_to_resume(arguments)}", file=sys.stderr)
+        again = "butfor train --resume RUN" if arguments[:1] == ["train"] else "the same command"
+        without = " without --overwrite" if "--overwrite" in arguments else ""
+        advice = f"Interrupted. What was written so far is kept; resume with {again}{without}."
+        print(f"\n{stopped if stopped.args else advice}", file=sys.stderr)
         sys.exit(130)
     except (ValueError, TypeError, OSError, FloatingPointError, ImportError, MemoryError) as error:
         if not _is_read():
@@ -78,6 +77,7 @@ def main() -> None:
 def _call(arguments: list[str]) -> None:
     """Run a command and flush its output here, where a closed pipe is noticed."""
     name = arguments[0] if arguments else "--help"
+    code: Any = 0
     try:
         refuse_repeated(arguments)
         if name in ("--version", "-V"):
@@ -88,27 +88,15 @@ def _call(arguments: list[str]) -> None:
             tyro.extras.subcommand_cli_from_dict(
                 COMMANDS, prog="butfor", description=DESCRIPTION, args=arguments or ["--help"]
             )
-    except SystemExit:  # after a help
-        print(end="", flush=True)
-        raise
+    except SystemExit as ended:  # after a help, or by rich where its output is not read
+        code = CLOSED_PIPE if isinstance(ended.__context__, BrokenPipeError) else ended.code
     print(end="", flush=True)
-
-
-def _how_to_resume(arguments: list[str]) -> str:
-    again = "butfor train --resume RUN" if arguments[:1] == ["train"] else "the same command"
-    without = " without --overwrite" if "--overwrite" in arguments else ""
-    return f"Interrupted. What was written so far is kept; resume with {again}{without}."
-
-
-def _interrupt(number: int, frame: Any) -> None:
-    """Treat SIGTERM like Ctrl-C."""
-    raise KeyboardInterrupt
+    if code:
+        sys.exit(code)
 
 
 def _is_read() -> bool:
     """Whether stdout still has a reader; `head`, for one, closes its pipe early."""
-    if not hasattr(select, "poll"):  # Windows
-        return True
     poll = select.poll()
     poll.register(STDOUT, 0)
     return not poll.poll(0)

@@ -4,7 +4,7 @@ import re
 from contextlib import suppress
 from pathlib import Path
 
-from butfor.cli.console import live_progress, print_episodes, print_next
+from butfor.cli.console import live_progress, print_next
 from butfor.cli.options import Env, File, Seed
 from butfor.runs.reading import find_run
 
@@ -45,7 +45,8 @@ def collect(
     path = out or Path("data") / f"{short_name(env).replace('/', '-')}-{Path(policy).name}.npz"
     with live_progress() as progress:
         data = collect_file(config, path, lambda done: progress("episodes", done, episodes, policy))
-    print_episodes(data)
+    shares = ", ".join(f"{name} {value[data.valid].mean():.1%}" for name, value in data.labels().items())
+    print(f"{len(data)} episodes, {int(data.length.sum()):,} states" + (f": {shares}" if shares else ""))
     print(f"Episodes: {path}")
     score = f"butfor score {path} --out scores.npz --entities NAME=COLUMNS"
     print_next(f"butfor labels {path}" if len(data.labels()) > 1 else score)

@@ -2,7 +2,7 @@
 
 import sys
 import time
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -10,13 +10,7 @@ from typing import TYPE_CHECKING, Any
 from butfor.runs.reading import read_object
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping
-
-    from rich.table import Table
-
-    from butfor.rollouts.episodes import Episodes
     from butfor.rollouts.play import Progress
-    from butfor.studies.units import UnitState
 
 
 @contextmanager
@@ -60,11 +54,20 @@ def print_next(*commands: str) -> None:
     print(f"Next: {'; or '.join(commands)}")
 
 
-def _table(first: str, **options: Any) -> "Table":
+def _print_table(title: str, columns: Sequence[str], rows: Iterable[Sequence[str]]) -> None:
+    """Print a title and a table whose first column is aligned left."""
     from rich.box import SIMPLE
+    from rich.console import Console
     from rich.table import Table
 
-    return Table(first, box=SIMPLE, padding=(0, 1, 0, 0), **options)
+    console = Console(markup=False, highlight=False)  # names are not markup
+    console.print(title, style="bold")  # a title of the table would be folded to its width
+    table = Table(columns[0], box=SIMPLE, padding=(0, 1, 0, 0))
+    for column in columns[1:]:
+        table.add_column(column, justify="right", style="dim" if column == "paper" else None)
+    for row in rows:
+        table.add_row(*row)
+    console.print(table)
 
 
 def print_detection(folder: Path) -> None:
@@ -77,76 +80,28 @@ def print_detection(folder: Path) -> None:
     _print_detectors("CAI by form of the KL", summary["forms"])
 
 
-def _print_detectors(title: str, rows: list[dict[str, Any]]) -> None:
-    from rich.console import Console
-
-    if not rows:
-        return
-    table = _table("", title=title, title_justify="left", title_style="bold")
-    for column in ("AUC", "AP", "best F1"):
-        table.add_column(column, justify="right")
-        table.add_column("paper", justify="right", style="dim")
-    for row in rows:
-        cells = [row["title"]]
+def _print_detectors(title: str, detectors: list[dict[str, Any]]) -> None:
+    rows = []
+    for found in detectors:
+        row = [found["title"]]
         for metric in ("auc", "ap", "f1"):
-            spread = f"±{row[metric]['std']:.3f}" if row["seeds"] > 1 else ""
-            paper = f"{row['paper'][metric][0]:.2f}" if row["paper"] else ""
-            cells += [f"{row[metric]['mean']:.3f}{spread:<6}", paper]
-        table.add_row(*cells)
-    Console().print(table)
-
-
-def print_episodes(data: "Episodes") -> None:
-    """Print the number of episodes and states, and the share of positive states of each label."""
-    parts = [f"{name} {value[data.valid].mean():.1%}" for name, value in data.labels().items()]
-    print(f"{len(data)} episodes, {int(data.length.sum()):,} states" + (f": {', '.join(parts)}" if parts else ""))
-
-
-def print_agreement(rows: list[dict[str, Any]]) -> None:
-    """Print a line for each pair of labels."""
-    for row in rows:
-        first, second = row["first"], row["second"]
-        print(
-            f"{first} and {second}: agree in {row['both'] + row['neither']:.2%} of {row['states']:,} states; both "
-            f"{row['both']:.2%}, only {first} {row['only_first']:.2%}, only {second} {row['only_second']:.2%}"
-        )
-
-
-def print_evaluation(success: dict[int, float], episodes: int) -> None:
-    """Print the success of each seed, and the mean."""
-    for seed, share in success.items():
-        print(f"seed {seed}: {share:.3f}")
-    mean = sum(success.values()) / len(success)
-    print(f"success {mean:.3f}, mean over {len(success)} seed(s), {episodes} episodes each")
-
-
-def print_study_states(title: str, states: "Mapping[str, UnitState]") -> None:
-    """Print how far each run of a study is."""
-    print(f"{title}:")
-    for label, state in states.items():
-        played = f", {state.played:,} of {state.asked:,} episodes" if state.asked and not state.words else ""
-        worker = f", in progress by {state.worker}" if state.worker else ""
-        print(f"  {label:<24}{state.state}{played}{worker}  {state.folder}")
-        if state.words:
-            print(f"    {state.words}")
+            spread = f"±{found[metric]['std']:.3f}" if found["seeds"] > 1 else ""
+            paper = f"{found['paper'][metric][0]:.2f}" if found["paper"] else ""
+            row += [f"{found[metric]['mean']:.3f}{spread:<6}", paper]
+        rows.append(row)
+    if rows:
+        _print_table(title, ["", "AUC", "paper", "AP", "paper", "best F1", "paper"], rows)
 
 
 def print_training(folder: Path) -> bool:
     """Print the success over episodes, and where the time went; return whether the run is finished."""
-    from rich.console import Console
-
     summary = read_object(folder / "summary.json")
     seeds = len(summary["seeds"])
     title = f"Success on {summary['env']}, {seeds} seed{'s' if seeds > 1 else ''}, after {summary['played']} episodes"
-    Console().print(title, style="bold", highlight=False)  # a title of the table would be folded to its width
-    table = _table("episode")
-    table.add_column("mean", justify="right")
-    table.add_column("± std", justify="right")
-    rows = list(zip(summary["episodes"], summary["success"]["mean"], summary["success"]["std"], strict=True))
+    success = zip(summary["episodes"], summary["success"]["mean"], summary["success"]["std"], strict=True)
+    rows = [[f"{episode}", f"{mean:.3f}", f"{std:.3f}" if seeds > 1 else ""] for episode, mean, std in success]
     every = max(-(-len(rows) // 16), 1)  # at most 16 lines, the last evaluation among them
-    for episode, mean, std in rows[(len(rows) - 1) % every :: every]:
-        table.add_row(f"{episode}", f"{mean:.3f}", f"{std:.3f}" if seeds > 1 else "")
-    Console().print(table)
+    _print_table(title, ["episode", "mean", "± std"], rows[(len(rows) - 1) % every :: every])
     seconds = summary["seconds"]
     learning = seconds.get("total", 0) - seconds.get("evaluation", 0)
     spent = ", ".join(f"{name} {value:.1f}" for name, value in seconds.items() if value >= 0.05)
@@ -156,21 +111,15 @@ def print_training(folder: Path) -> bool:
 
 def print_scores(summary: dict[str, Any]) -> None:
     """Print a table of the scores, the findings of the diagnosis, and the files."""
-    from rich.console import Console
-    from rich.text import Text
-
-    console = Console()
-    counts = f"{summary['states']:,} states, {summary['episodes']:,} episodes"
-    console.print(Text(f"Influence in {summary['source']}: {counts}", style="bold"))
-    table = _table("")
+    entities = summary["entities"]
     above = f"above {summary['threshold']:g}"
-    quantiles = list(next(iter(summary["entities"].values()))["quantiles"])
-    for column in (above, "mean", *(f"{float(q):.0%}" for q in quantiles), "highest"):
-        table.add_column(column, justify="right")
-    for name, row in summary["entities"].items():
-        values = [row["mean"], *row["quantiles"].values(), row["highest"]]
-        table.add_row(Text(name), f"{row['above']:.1%}", *(f"{value:.3f}" for value in values))
-    console.print(table)
+    quantiles = [f"{float(quantile):.0%}" for quantile in next(iter(entities.values()))["quantiles"]]
+    rows = []
+    for name, found in entities.items():
+        values = [found["mean"], *found["quantiles"].values(), found["highest"]]
+        rows.append([name, f"{found['above']:.1%}", *(f"{value:.3f}" for value in values)])
+    title = f"Influence in {summary['source']}: {summary['states']:,} states, {summary['episodes']:,} episodes"
+    _print_table(title, ["", above, "mean", *quantiles, "highest"], rows)
     print(f"Scores in nats: share of states {above}, mean, quantiles, highest.")
     for name, found in summary["diagnosis"].items():
         print(f"Can the scores of {name} be trusted? {'No problem found.' if found['trusted'] else 'Problems found:'}")

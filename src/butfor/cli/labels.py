@@ -5,7 +5,7 @@ from typing import Annotated
 
 import tyro
 
-from butfor.cli.console import print_agreement, print_next
+from butfor.cli.console import print_next
 
 
 def labels(file: Annotated[Path, tyro.conf.Positional, tyro.conf.arg(metavar="FILE")], /, pictures: int = 12) -> None:
@@ -20,7 +20,12 @@ def labels(file: Annotated[Path, tyro.conf.Positional, tyro.conf.arg(metavar="FI
     from butfor.rollouts.episodes import Episodes
 
     episodes = Episodes.load(file)
-    print_agreement(compare_labels(episodes))
+    for row in compare_labels(episodes):
+        first, second = row["first"], row["second"]
+        print(
+            f"{first} and {second}: agree in {row['both'] + row['neither']:.2%} of {row['states']:,} states; both "
+            f"{row['both']:.2%}, only {first} {row['only_first']:.2%}, only {second} {row['only_second']:.2%}"
+        )
     if pictures and (reason := missing_pictures(episodes)):
         print(f"No pictures: {reason}")
     page = write_agreement(episodes, file, pictures)

@@ -2,26 +2,25 @@
 
 import dataclasses
 import inspect
+from collections.abc import Sequence
 from contextlib import suppress
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, Literal
 
 import tyro
 
-from butfor.cli.console import live_progress, print_next, print_study_states
+from butfor.cli.console import live_progress, print_next
 from butfor.cli.options import Device, Flag, Seconds, choose_device
 from butfor.runs.files import check_writable, read_json
+from butfor.runs.reading import is_run
 
 if TYPE_CHECKING:
     from butfor.studies.paper import Study
     from butfor.studies.units import UnitState
 
+Names = Annotated[tuple[str, ...], tyro.conf.Positional]
 Records = Annotated[
-    tuple[str, ...],
-    tyro.conf.Positional,
-    tyro.conf.arg(
-        metavar="NAME", help="studies that were run; small ones end in -small", help_behavior_hint="(default: all)"
-    ),
+    Names, tyro.conf.arg(metavar="NAME", help="small ones end in -small", help_behavior_hint="(default: all)")
 ]
 Number = Annotated[int | None, tyro.conf.arg(metavar="N", help_behavior_hint="(default: the study's)")]
 Root = Annotated[Path, tyro.conf.arg(help="folder of all runs, and of reports/")]
@@ -41,7 +40,7 @@ def study(arguments: list[str]) -> None:
 class Selection:
     """Which runs of which studies: the options that `run` and `status` share."""
 
-    names: Annotated[tuple[str, ...], tyro.conf.Positional, tyro.conf.arg(metavar="NAME", help_behavior_hint="")] = ()
+    names: Annotated[Names, tyro.conf.arg(metavar="NAME", help_behavior_hint="")] = ()
     """studies; `butfor study list` lists them"""
     size: Literal["paper", "small"] = "paper"
     """small: minutes on two cores, too short to learn anything"""
@@ -56,7 +55,9 @@ class Selection:
     """environments that a seed plays in at once"""
     evaluate_every: Number = None
     """episodes between evaluations"""
-    overlap: tuple[Literal["acting", "updates", "model"], ...] = ()
+    overlap: Annotated[
+        tuple[Literal["acting", "updates", "model"], ...], tyro.conf.arg(help_behavior_hint="(default: the study's)")
+    ] = ()
     """parts of training that run at the same time"""
 
     def studies(self) -> "list[Study]":
@@ -88,9 +89,16 @@ class Selection:
 
         found: list[UnitState] = []
         for one in studies:
-            states = {label: state for label, state in study_states(one, self.root).items() if self.includes(label)}
-            print_study_states(one.title, states)
-            found += states.values()
+            print(f"{one.title}:")
+            for label, state in study_states(one, self.root).items():
+                if not self.includes(label):
+                    continue
+                played = f", {state.played:,} of {state.asked:,} episodes" if state.asked and not state.words else ""
+                worker = f", in progress by {state.worker}" if state.worker else ""
+                print(f"  {label:<24}{state.state}{played}{worker}  {state.folder}")
+                if state.words:
+                    print(f"    {state.words}")
+                found.append(state)
         return found
 
 
@@ -141,8 +149,7 @@ def run(
         raise ValueError("--device cuda: with --ray a run gets a GPU, or a fraction of one, with --gpus.")
     root = selection.root
     studies = selection.studies()
-    for place in (root, root / "studies"):  # the root itself may be a file
-        check_writable(place)
+    check_writable(root / "studies")
     for one in studies:
         _print_replaced(one, root, selection.size)
     records = [write_study(one, root, selection.size).stem for one in studies]
@@ -153,28 +160,23 @@ def run(
             if on_ray:
                 from butfor.studies.cluster import run_on_ray
 
-                run_on_ray(
-                    configs, root, ray_address, cpus=cpus, gpus=gpus, time_limit=time_limit, progress=progress
-                )  # fmt: skip
+                run_on_ray(configs, root, ray_address, cpus=cpus, gpus=gpus, time_limit=time_limit, progress=progress)
             else:
                 run_here(configs, root, _devices(device) * processes, time_limit, progress)
     except StudyError as error:  # raised at the end: the other runs are shown first
         problems.append(str(error))
     problems += [problem for one in studies if one.name == "heatmaps" for problem in _draw_heatmaps(one, root)]
     states = selection.print_states(studies)
-    others = {state.folder for state in states if state.worker}
-    begun = {state.folder for state in states if state.state == "begun"} - others
-    for folders, what in ((others, "left to another process"), (begun, "not finished")):
-        if folders:
-            print(f"{_runs(len(folders))} {what}.")
+    unfinished = {state.folder for state in states if state.worker or state.state == "begun"}
+    if unfinished:
+        print(f"Runs that are not finished: {len(unfinished)}.")
     try:
         problems += _write_pages(root, records)
     except ImportError as error:  # a machine that only computes may lack what draws
         print(f"No report was written: {error}. Write it elsewhere with: butfor study report --root {root}")
     if problems:
         raise StudyError(" ".join(problems))
-    unfinished = bool(others or begun)
-    print_next("the same command, to resume what is unfinished" if unfinished else f"butfor study films --root {root}")
+    print_next("the same command, to resume them" if unfinished else f"butfor study films --root {root}")
 
 
 def status(selection: Selected) -> None:
@@ -182,16 +184,15 @@ def status(selection: Selected) -> None:
     states = selection.print_states(selection.studies())
     broken = {state.folder for state in states if state.state == "broken"}
     if broken:
-        raise ValueError(f"{_runs(len(broken))} not readable; see above what to do.")
+        raise ValueError(f"Unreadable runs: {len(broken)}. See above what to do.")
     finished = all(state.state == "finished" for state in states)
-    print_next(
-        f"butfor study report --root {selection.root}" if finished else "butfor study run, with the same options"
-    )
+    report_command = f"butfor study report --root {selection.root}"
+    print_next(report_command if finished else "butfor study run, with the same options")
 
 
 def films(names: Records = (), /, root: Root = Path("studies")) -> None:
     """Render films of the agents of studies, and write the pages that show them."""
-    _finish_pages(root, _write_pages(root, _recorded(names, root), films=True))
+    _report(names, root, films=True)
 
 
 def report(names: Records = (), /, root: Root = Path("studies"), figures: Flag = False, rliable: Flag = False) -> None:
@@ -201,11 +202,11 @@ def report(names: Records = (), /, root: Root = Path("studies"), figures: Flag =
         figures: also write figures for papers, as SVG and PNG
         rliable: also write the curves in the layout of the library rliable
     """
-    _finish_pages(root, _write_pages(root, _recorded(names, root), figures=figures, rliable=rliable))
+    _report(names, root, figures=figures, rliable=rliable)
 
 
-def _recorded(names: tuple[str, ...], root: Path) -> list[str]:
-    """Return the names of studies if all of them were run, or the names of all that were."""
+def _report(names: tuple[str, ...], root: Path, **parts: bool) -> None:
+    """Write the pages of studies, or of all studies that were run."""
     from butfor.analysis.arms import study_names
 
     recorded = study_names(root)
@@ -213,11 +214,13 @@ def _recorded(names: tuple[str, ...], root: Path) -> list[str]:
     if missing or not recorded:
         known = f"{root} contains {', '.join(recorded) or 'no studies'}"
         raise ValueError(f"{' '.join(missing) or 'Nothing'} was run; {known}. Use: butfor study run NAME --root {root}")
-    return list(names) or recorded
+    if problems := _write_pages(root, names or recorded, **parts):
+        raise ValueError(" ".join(problems))
+    print_next(f"open {root / 'reports' / 'index.html'} in a browser")
 
 
 def _write_pages(
-    root: Path, names: list[str], films: bool = False, figures: bool = False, rliable: bool = False
+    root: Path, names: Sequence[str], films: bool = False, figures: bool = False, rliable: bool = False
 ) -> list[str]:
     """Write pages of studies and the index; return what could not be read."""
     from butfor.reporting.study_page import write_study_index, write_study_report
@@ -229,23 +232,20 @@ def _write_pages(
             if films:
                 _film(root, name)
             print(f"Report: {write_study_report(root, name)}")
-            if figures:
-                print(f"Figures: {_figures(root, name)}")
-            if rliable:
-                print(f"For rliable: {_rliable(root, name)}")
         except ValueError as error:
             problems.append(str(error))
+            continue
+        for wanted, what, write in ((figures, "Figures", _figures), (rliable, "For rliable", _rliable)):
+            if wanted:
+                try:
+                    print(f"{what}: {write(root, name)}")
+                except ValueError as error:
+                    print(f"{what}: none of {name}: {error}")
     try:
         print(f"Index: {write_study_index(root)}")
     except ValueError as error:  # the index is written all the same, and the error names all unreadable studies
         problems = [*(problem for problem in problems if problem not in str(error)), str(error)]
     return problems
-
-
-def _finish_pages(root: Path, problems: list[str]) -> None:
-    if problems:
-        raise ValueError(" ".join(problems))
-    print_next(f"open {root / 'reports' / 'index.html'} in a browser")
 
 
 def _film(root: Path, name: str) -> None:
@@ -265,10 +265,7 @@ def _figures(root: Path, name: str) -> str:
     from butfor.reporting.figures import write_study_figures
 
     missing: list[str] = []
-    try:
-        paths = write_study_figures(root, name, missing.append)
-    except ValueError as error:
-        return f"none of {name}: {error}"
+    paths = write_study_figures(root, name, missing.append)
     return "\n  ".join([str(paths[0].parent) if paths else f"none of {name}", *missing])
 
 
@@ -276,10 +273,7 @@ def _rliable(root: Path, name: str) -> str:
     """Write the curves for rliable; return their file, or why there is none."""
     from butfor.reporting.study_page import write_rliable
 
-    try:
-        return str(write_rliable(root, name) or f"none of {name}: its arms share no evaluation")
-    except ValueError as error:
-        return f"none of {name}: {error}"
+    return str(write_rliable(root, name) or f"none of {name}: its arms share no evaluation")
 
 
 def _print_replaced(study: "Study", root: Path, size: str) -> None:
@@ -291,17 +285,11 @@ def _print_replaced(study: "Study", root: Path, size: str) -> None:
     wanted = {unit_name(arm.config) for arm in study.arms}
     with suppress(OSError, ValueError, TypeError, KeyError):  # there is no record yet, or it is damaged
         record = read_json(path)
-        replaced = [
-            str(arm["label"])
-            for arm in record["arms"]
-            if arm["folder"] not in wanted and (root / arm["folder"] / "config.json").is_file()
-        ]
-        if replaced:
+        left = [arm["label"] for arm in record["arms"] if arm["folder"] not in wanted and is_run(root / arm["folder"])]
+        if left:
             again = record["command"] or "the command that was used for them"
-            left = (
-                f"{path} lists runs with other settings: {', '.join(replaced)}. They leave the page but stay in {root}."
-            )
-            print(f"{left} To show them again: {again} (or use another --root for the new ones).", flush=True)
+            print(f"{path} lists runs with other settings: {', '.join(left)}. They leave the page but stay in {root}.")
+            print(f"To show them again: {again} (or use another --root for the new ones).", flush=True)
 
 
 def _draw_heatmaps(study: "Study", root: Path) -> list[str]:
@@ -311,14 +299,14 @@ def _draw_heatmaps(study: "Study", root: Path) -> list[str]:
     from butfor.studies.paper import study_states
 
     problems: list[str] = []
+    finished = [state.folder for state in study_states(study, root).values() if state.state == "finished"]
     with live_progress() as progress:
-        for state in study_states(study, root).values():
-            if state.state == "finished":
-                try:
-                    with suppress(BusyError), locked(state.folder):
-                        write_heatmap(state.folder, progress)
-                except ValueError as error:
-                    problems.append(str(error))
+        for folder in finished:
+            try:
+                with suppress(BusyError), locked(folder):
+                    write_heatmap(folder, progress)
+            except ValueError as error:
+                problems.append(str(error))
     return problems
 
 
@@ -329,7 +317,3 @@ def _devices(name: str) -> list[str]:
     if choose_device(name) == "cpu":
         return ["cpu"]
     return [f"cuda:{index}" for index in range(torch.cuda.device_count())]
-
-
-def _runs(count: int) -> str:
-    return f"{count} run{'s are' if count > 1 else ' is'}"

@@ -1,5 +1,0 @@
-"""`python -m butfor.cli` is the command `butfor`."""
-
-from butfor.cli import main
-
-main()
