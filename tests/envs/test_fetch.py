@@ -337,7 +337,7 @@ def test_an_error_of_mujoco_in_one_environment_is_a_blow_up(monkeypatch: pytest.
     assert np.array_equal(observation["observation"][:2], twin.step(action)[0]["observation"][:2])
 
 
-def test_a_environment_does_not_depend_on_the_size_of_its_batch() -> None:
+def test_an_environment_does_not_depend_on_the_size_of_its_batch() -> None:
     """The same bits alone, among others, and with any number of threads."""
     actions, seen = random_actions(20, 1), []
     for count, threads in ((1, 1), (5, 1), (9, 2)):

@@ -261,7 +261,7 @@ def test_no_episodes_are_refused(episodes: int) -> None:
         play("slide", 2, episodes)
 
 
-def test_a_environment_without_goals_is_refused_with_a_sentence() -> None:
+def test_an_environment_without_goals_is_refused_with_a_sentence() -> None:
     def policy(obs: Observation, generator: np.random.Generator) -> tuple[NDArray[Any], NDArray[np.bool_]]:
         return np.zeros((1, 1), np.float32), np.ones(1, bool)
 
@@ -340,7 +340,7 @@ def test_numbers_that_are_none_end_with_their_place(
         play_together([env], lambda group, time, obs: policy(obs, generator), [11, 22, 33], what="episode 7")
 
 
-def test_a_environment_that_gave_nan_before_it_raised_is_told_of_the_nan(faulty: pytest.MonkeyPatch) -> None:
+def test_an_environment_that_gave_nan_before_it_raised_is_told_of_the_nan(faulty: pytest.MonkeyPatch) -> None:
     faulty.setattr(Faulty, "raises", True)
     env = make_vector_env("tests/Faulty-v0", 3)
     policy, generator = random_policy(env), np.random.default_rng(0)
@@ -352,7 +352,7 @@ def test_a_environment_that_gave_nan_before_it_raised_is_told_of_the_nan(faulty:
 
 
 @pytest.mark.parametrize(("num_envs", "what"), [(1, "episode 0"), (3, "one of the episodes 0 to 2")])
-def test_an_error_of_a_environment_while_collecting_is_told_with_its_episodes(
+def test_an_error_of_an_environment_while_collecting_is_told_with_its_episodes(
     num_envs: int, what: str, faulty: pytest.MonkeyPatch
 ) -> None:
     faulty.setattr(Faulty, "resets", -100)  # gives no NaN
@@ -585,7 +585,7 @@ def test_groups_act_one_after_the_other_on_their_own_environments() -> None:
         env.close()
 
 
-def test_a_environment_starts_from_its_seed_however_it_was_used_before() -> None:
+def test_an_environment_starts_from_its_seed_however_it_was_used_before() -> None:
     env = vector(Judged, 3)
     first = play_together([env], act, SEEDS[:3], LIMIT)
     play_together([env], act, SEEDS[4:7], LIMIT)
@@ -607,7 +607,7 @@ def test_without_a_given_number_of_steps_the_time_limit_counts(env_name: str) ->
     assert result.episodes.length.max() == limit
 
 
-def test_a_environment_that_does_not_speak_of_success_has_none() -> None:
+def test_an_environment_that_does_not_speak_of_success_has_none() -> None:
     result = played([3, 4], Countdown)
     assert result.success.dtype == np.bool_
     assert not result.success.any()
@@ -645,7 +645,7 @@ def test_a_step_that_blew_up_is_left_out_and_says_nothing_of_success(groups: lis
     assert result.terminated.tolist() == [length <= 3 for length in ends]
 
 
-def test_what_a_environment_does_after_its_end_is_not_taken_for_its_end() -> None:
+def test_what_an_environment_does_after_its_end_is_not_taken_for_its_end() -> None:
     """Those that end early are played on from a reset: their second life ends, too, while others still play."""
 
     class BlowsUpOnce(Exploding):

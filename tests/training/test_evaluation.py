@@ -76,7 +76,7 @@ def test_more_episodes_than_environments_and_episodes_of_unequal_lengths(tmp_pat
         assert evaluate_run(run, episodes) == expected
 
 
-def test_a_environment_that_a_function_makes(slide_run: Path) -> None:
+def test_an_environment_that_a_function_makes(slide_run: Path) -> None:
     """The same environment under a name that nobody has registered."""
     run = slide_run / "renamed"
     agent, law = DDPG(5, 1, AgentConfig(layers=1, width=4), make_generators([3])), ActionLaw((-1.0,), (1.0,))
@@ -107,7 +107,7 @@ def test_fresh_episodes_are_not_those_of_training_or_its_evaluations() -> None:
 
 
 @pytest.mark.parametrize("sizes", [(5, 1, 1), (4, 2, 1), (4, 1, 2)])
-def test_a_environment_of_other_sizes_is_refused(tmp_path: Path, sizes: tuple[int, int, int]) -> None:
+def test_an_environment_of_other_sizes_is_refused(tmp_path: Path, sizes: tuple[int, int, int]) -> None:
     law = ActionLaw((-1.0,) * sizes[1], (1.0,) * sizes[1])
     agent = DDPG(sizes[0] + sizes[2], sizes[1], AgentConfig(layers=1, width=4), make_generators([3]))
     save_agent(tmp_path / "model.safetensors", agent.state_dict(), agent.config, law, sizes, "slide", [3])

@@ -53,7 +53,7 @@ def example(name: str, monkeypatch: pytest.MonkeyPatch) -> ModuleType:
 
 
 def briefly(goal_env: str) -> Config:
-    """All uses of influence in a environment of any kind, from a few episodes; its scale is measured."""
+    """All uses of influence in an environment of any kind, from a few episodes; its scale is measured."""
     base = preset(goal_env)
     assert base.cai.network.target_scale is None
     short: Config = changed(

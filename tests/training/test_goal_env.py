@@ -412,7 +412,7 @@ def test_the_reward_of_a_wrapper_counts() -> None:
 
 
 @pytest.mark.parametrize("name", ["FetchReach-v4", "FetchPush-v4"])
-def test_a_environment_of_gymnasium_robotics_is_taken_as_it_is(name: str) -> None:
+def test_an_environment_of_gymnasium_robotics_is_taken_as_it_is(name: str) -> None:
     robotics = pytest.importorskip("gymnasium_robotics")
     gymnasium.register_envs(robotics)
     goal_env = open_goal_env(name, target_scale=50.0)
@@ -450,7 +450,7 @@ def test_a_environment_of_gymnasium_robotics_is_taken_as_it_is(name: str) -> Non
         ("nowhere/Lost-v0", "'nowhere/Lost-v0'"),
     ],
 )
-def test_a_environment_that_cannot_be_trained_in_is_refused_with_a_sentence(name: str, message: str) -> None:
+def test_an_environment_that_cannot_be_trained_in_is_refused_with_a_sentence(name: str, message: str) -> None:
     with pytest.raises(ValueError, match=message):
         open_goal_env(name if "-v" in name else f"tests/{name}-v0")
 
@@ -504,7 +504,7 @@ def test_environments_made_to_look_at_are_closed_also_after_an_error(name: str) 
     assert Unrewarded.closed == before + 4  # as many as were made
 
 
-def test_the_time_limit_of_a_environment_that_was_never_registered_is_found() -> None:
+def test_the_time_limit_of_an_environment_that_was_never_registered_is_found() -> None:
     goal_env = open_goal_env("my point", make_env=lambda: gymnasium.wrappers.TimeLimit(Point(), 11))
     assert goal_env.steps == 11
 

@@ -339,7 +339,7 @@ def test_every_preset_runs_and_trains_every_parameter(
     assert (replay.score[:, : replay.stored].sum(-1) > 0).all()
 
 
-def test_energy_based_priority_runs_in_a_environment_with_positions_as_goals(
+def test_energy_based_priority_runs_in_an_environment_with_positions_as_goals(
     tmp_path: Path, changes_seen: Seen
 ) -> None:
     pytest.importorskip("mujoco")
@@ -502,7 +502,7 @@ def test_a_loss_that_is_no_number_is_named_with_its_replica(make: Make, where: s
         trainer.check()
 
 
-def test_a_environment_that_fails_is_named_with_its_episode(make: Make, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_an_environment_that_fails_is_named_with_its_episode(make: Make, monkeypatch: pytest.MonkeyPatch) -> None:
     trainer = make(small(seeds=2, first_seed=0))
     warm_up(trainer, 4)
     calls = 0

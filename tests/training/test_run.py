@@ -766,7 +766,7 @@ def test_fetch_reach_trains_by_its_id(tmp_path: Path) -> None:
     assert np.abs(load_policy(folder)({"observation": np.zeros(10), "desired_goal": np.zeros(3)})).max() <= 1
 
 
-def test_a_environment_that_fails_leaves_the_last_checkpoint_as_it_was(tmp_path: Path, track: type[Track]) -> None:
+def test_an_environment_that_fails_leaves_the_last_checkpoint_as_it_was(tmp_path: Path, track: type[Track]) -> None:
     config = small(env=TRACK, seeds=2, use=ALL_USES, checkpoint_seconds=0.0)
     whole = train(config, tmp_path / "whole")
     counted, track.steps = track.steps, 0
@@ -783,7 +783,7 @@ def test_a_environment_that_fails_leaves_the_last_checkpoint_as_it_was(tmp_path:
     assert results(folder) == results(whole)
 
 
-def test_a_environment_that_fails_at_once_leaves_no_folder_behind(tmp_path: Path, track: type[Track]) -> None:
+def test_an_environment_that_fails_at_once_leaves_no_folder_behind(tmp_path: Path, track: type[Track]) -> None:
     track.breaks_at = 2
     with pytest.raises(EnvError, match="Track-v0 raised ZeroDivisionError"):
         train(FOREIGN, tmp_path / "run")
@@ -956,7 +956,7 @@ def test_episodes_that_cannot_be_kept_are_told_before_a_run_goes_on(
         ({"high": 2}, r"\-1\.0.*1\.0.*\(2\.0,\)"),
     ],
 )
-def test_a_environment_that_has_changed_is_not_gone_on_in(tmp_path: Path, changes: dict[str, int], words: str) -> None:
+def test_an_environment_that_has_changed_is_not_gone_on_in(tmp_path: Path, changes: dict[str, int], words: str) -> None:
     class Changed(Track):
         def __init__(self, extra: int = 0, high: int = 1) -> None:
             self.extra, box = extra, gymnasium.spaces.Box(-np.inf, np.inf, (2 + extra,), np.float64)

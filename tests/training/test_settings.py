@@ -225,7 +225,7 @@ def test_slide_has_a_schedule_that_takes_minutes_not_hours() -> None:
     assert sum(due.values()) <= 5000
 
 
-def test_either_name_of_a_environment_has_its_preset() -> None:
+def test_either_name_of_an_environment_has_its_preset() -> None:
     for name, id in ENVS.items():
         assert preset(id) == preset(name)
         assert preset(id).env == name
@@ -252,7 +252,7 @@ def test_a_rival_that_needs_to_know_the_agent_says_which_one_does_not(name: str,
     assert preset("MountainCarContinuous-v0", other).signal == preset("slide", name).signal
 
 
-def test_a_environment_made_in_python_has_the_settings_of_a_foreign_one() -> None:
+def test_an_environment_made_in_python_has_the_settings_of_a_foreign_one() -> None:
     config = preset("my-world")
     assert (config.env, config.cai.network.target_scale) == ("my-world", None)
 
