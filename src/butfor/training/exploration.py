@@ -132,17 +132,7 @@ class Explorer:
         config: ExploreConfig,
         compare: Callable[[Tensor, Tensor], Tensor] = kl_to_mixture,
     ) -> None:
-        """Copy the policy, and the model where actions are chosen actively.
-
-        Args:
-            policy: of all replicas
-            model: predicts the outcomes of candidate actions; None without active choice
-            part: the replicas that this object acts for
-            envs: environments of each replica
-            law: the action space
-            config: settings of exploration
-            compare: scores K actions by their predicted mean and variance: [..., K, d] -> [..., K]
-        """
+        """Copy the policy, and for active choice the model, whose predictions [..., K, d] `compare` scores [..., K]."""
         self.sources = (policy, model)
         self.policy = copy_replicas(policy, part)
         self.model = None if model is None else copy_replicas(model, part).eval()

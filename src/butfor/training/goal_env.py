@@ -39,39 +39,22 @@ ADVICE = "rescale them with gymnasium.wrappers.TransformObservation so that they
 
 @dataclass(frozen=True)
 class GoalEnv:
-    """What training needs to know of an environment.
-
-    Attributes:
-        name: short name, id, or the user's own name
-        make: makes a vector of this many environments that reset only on request
-        steps: the longest episode
-        sizes: columns of an observation, an action and a goal
-        law: the action space
-        reward: achieved and desired goals [..., G] -> rewards [...], 0 where the goal is reached
-        facts: of a built-in environment; None for others
-        entities: columns of the observation whose change a model predicts, by name
-        scale: factor on the change of each of these columns, in rising order
-        evaluation_envs: how many to play at once, for each replica
-        reached: the environment's own reward of a reached goal, which is subtracted from all its rewards
-        remarks: what the user should know of the units of the observations
-        rewards: the lowest and the highest of random episodes, less `reached`
-        labels: influence labels that the environments report
-    """
+    """What training needs to know of an environment."""
 
     name: str
-    make: Callable[[int], VectorEnv[Any, Any, Any]]
-    steps: int
-    sizes: tuple[int, int, int]
+    make: Callable[[int], VectorEnv[Any, Any, Any]]  # this many environments, which reset only on request
+    steps: int  # the longest episode
+    sizes: tuple[int, int, int]  # columns of an observation, an action and a goal
     law: ActionLaw
-    reward: Reward
-    facts: EnvFacts | None
-    entities: Mapping[str, tuple[int, ...]]
-    scale: tuple[float, ...]
-    evaluation_envs: int = 100
-    reached: float = 0.0
-    remarks: tuple[str, ...] = ()
-    rewards: tuple[float, float] = (-1.0, 0.0)
-    labels: tuple[str, ...] = ()
+    reward: Reward  # achieved and desired goals [..., G] -> rewards [...], 0 where the goal is reached
+    facts: EnvFacts | None  # None: not built in
+    entities: Mapping[str, tuple[int, ...]]  # columns of the observation whose change a model predicts
+    scale: tuple[float, ...]  # factor on the change of each of these columns, in rising order
+    evaluation_envs: int = 100  # how many to play at once, for each replica
+    reached: float = 0.0  # the environment's own reward of a reached goal, which is subtracted from all its rewards
+    remarks: tuple[str, ...] = ()  # on the units of the observations
+    rewards: tuple[float, float] = (-1.0, 0.0)  # the lowest and the highest of random episodes, less `reached`
+    labels: tuple[str, ...] = ()  # influence labels that the environments report
 
     @property
     def tensor_reward(self) -> bool:

@@ -46,13 +46,7 @@ def learn(
 ) -> None:
     """Train until all episodes are played or `stop` is true; called again, it resumes.
 
-    Args:
-        trainer: agents, replay buffer, signal and environments
-        stop: asked after each episode and each chunk of fitting
-        progress: shown how far the signal's model is
-        after_playing: called with the episodes just played
-        after_updating: called when the agents were updated, to evaluate them
-        after_episode: called at the end, to report and save
+    The three functions keep the episodes just played, evaluate the updated agents, and report and save.
     """
     config = trainer.config
     replay = trainer.replay

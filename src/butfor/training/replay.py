@@ -65,16 +65,7 @@ class ReplayBuffer:
         device: torch.device | str,
         labels: bool = False,
     ) -> None:
-        """Allocate the buffer.
-
-        Args:
-            replicas: R
-            capacity: episodes kept of each replica
-            steps: the longest episode
-            sizes: columns of an observation, an action and a goal
-            device: where it is kept
-            labels: whether the exact label of influence is stored, too
-        """
+        """Allocate it; `sizes` are columns of an observation, an action and a goal, `labels` stores the exact label."""
         obs, action, goal = sizes
         self.replicas = replicas
         self.capacity = capacity

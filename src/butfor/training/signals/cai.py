@@ -60,15 +60,7 @@ class CaiSignal(LearnedSignal):
         combine: str = "sum",
         every: int = 100,
     ) -> None:
-        """Draw the first weights.
-
-        Args:
-            config: network, training and scoring
-            table: transitions of the replay buffer
-            generators: one per replica, for the first weights
-            combine: what counts with several entities: sum, max, or the name of one
-            every: episodes between rounds
-        """
+        """Draw the first weights; `combine` as in `Config`, `every` is the number of episodes between rounds."""
         model = GaussianDynamics(*table.sizes, config.network, generators).to(table.device)
         fitting = FitConfig(learning_rate=config.learning_rate, betas=config.betas)
         super().__init__(model, make_optimizer(model, fitting), table, even=not config.only_sampled)
