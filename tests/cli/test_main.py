@@ -38,6 +38,15 @@ def test_help_mentions_the_version_option(butfor_command: Butfor) -> None:
     assert "--version" in butfor_command("--help")[1]
 
 
+@pytest.mark.parametrize("module", ["butfor", "butfor.cli"])
+def test_both_modules_are_the_command(module: str) -> None:
+    """The second is how runs start where only the source is copied to."""
+    done = subprocess.run([sys.executable, "-m", module, "--version"], capture_output=True, text=True, timeout=60)
+    assert done.stdout.startswith("butfor ")
+    assert done.returncode == 0
+
+
+
 @pytest.mark.parametrize("arguments", [[], ["--version"]])
 def test_the_module_runs_as_a_program(arguments: list[str]) -> None:
     child = fresh(*arguments)
