@@ -40,7 +40,7 @@ def fit(
 
     def seen(run: Fitting) -> None:
         if run.epoch == 1:
-            tried.append(run.module.config)  # type: ignore[arg-type]
+            tried.append(run.model.config)  # type: ignore[arg-type]
 
     tables = made_up(2000, 0, kinds), made_up(held_out, 1, kinds)
     network = fit_network(*tables, units_of(len(kinds)), config, fitting, [0], seen)

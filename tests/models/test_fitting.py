@@ -10,7 +10,7 @@ from support.small_networks import CONFIGS, SEEDS, network, normal
 from torch import Tensor, nn
 
 from butfor.models.dynamics import GaussianDynamics, ModelConfig
-from butfor.models.fitting import FitConfig, Fitting, take
+from butfor.models.fitting import FitConfig, Fittable, Fitting, take
 from butfor.models.networks import make_generators
 
 # --- steps ----------------------------------------------------------------------------------------
@@ -49,7 +49,7 @@ def test_a_validation_error_that_is_not_a_number_stops_the_fit() -> None:
 # --- fitting: a model whose validation errors are written down beforehand --------------------------
 
 
-class Scripted(nn.Module):
+class Scripted(Fittable):
     """Its validation error in epoch e is `errors[replica][e - 1]`; `age` counts the epochs that a replica has seen."""
 
     def __init__(self, errors: list[list[float]], broken_from: dict[int, int] | None = None) -> None:
@@ -148,15 +148,6 @@ def test_batches_of_one_are_learned_from_where_nothing_is_normalised() -> None:
     assert not torch.equal(model.mean_head.weight, before)
 
 
-def test_nothing_to_learn_from_is_refused() -> None:
-    table, nothing = (normal(5, 5), normal(5, 2)), (normal(0, 5), normal(0, 2))
-    for normalize_input in (False, True):
-        for train, validation in ((nothing, table), (table, nothing)):
-            model = network((0,), normalize_input=normalize_input)
-            with pytest.raises(ValueError, match=r"training|validation"):
-                list(Fitting(model, train, validation, FitConfig(max_epochs=2), make_generators([0])).run())
-
-
 # --- fitting: networks ----------------------------------------------------------------------------
 
 QUICK = FitConfig(batch_size=16, learning_rate=2e-2, max_epochs=12, validate_every=1, patience=2)
@@ -182,8 +173,8 @@ def test_fitting_replicas_is_fitting_each_alone_with_stops_and_best_weights(conf
         epochs.append(alone.epoch)
         assert together.best_epoch[replica] == alone.best_epoch[0]
         torch.testing.assert_close(together.best_error[replica], alone.best_error[0], rtol=1e-6, atol=1e-8)
-        for name, value in alone.module.state_dict().items():
-            kept = together.module.state_dict()[name][part]
+        for name, value in alone.model.state_dict().items():
+            kept = together.model.state_dict()[name][part]
             torch.testing.assert_close(kept, value, rtol=1e-6, atol=1e-8, msg=name)
     assert len(set(epochs)) > 1, "the replicas must stop at different times for this to mean something"
 
@@ -218,8 +209,8 @@ def assert_same_bits(first: Fitting, second: Fitting) -> None:
     assert first.epoch == second.epoch
     for name in ("error", "best_error", "best_epoch", "stale"):
         assert torch.equal(getattr(first, name), getattr(second, name)), name
-    for name, value in first.module.state_dict().items():
-        assert torch.equal(value, second.module.state_dict()[name]), name
+    for name, value in first.model.state_dict().items():
+        assert torch.equal(value, second.model.state_dict()[name]), name
         assert torch.equal(first.best[name], second.best[name]), name
 
 

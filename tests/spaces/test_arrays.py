@@ -9,6 +9,7 @@ import pytest
 import torch
 from torch import Tensor
 
+from butfor.models.tables import measure_transitions
 from butfor.spaces.arrays import (
     FEWEST_TRANSITIONS,
     check_entities,
@@ -218,10 +219,12 @@ def test_a_column_that_only_rounding_changes_is_warned_of_whichever_side_was_rou
 
 
 def test_a_warning_points_to_the_line_of_the_user() -> None:
-    def fit() -> None:  # the function of the library between the user and the check
+    """However many functions of the library lie in between."""
+    with pytest.warns(UserWarning, match="cube") as near:
         check_entities({"cube": [0]}, TENSORS[0], TENSORS[0] + 0)
-
-    with pytest.warns(UserWarning, match="cube") as caught:
-        fit()
-    assert Path(caught[0].filename).name == Path(__file__).name
-    assert "fit()" in Path(__file__).read_text().splitlines()[caught[0].lineno - 1]
+    with pytest.warns(UserWarning, match="cube") as far:
+        measure_transitions(TENSORS[0], TENSORS[1], TENSORS[0], {"cube": [0]}, None)
+    lines = Path(__file__).read_text().splitlines()
+    for caught, name in ((near, "check_entities("), (far, "measure_transitions(")):
+        assert Path(caught[0].filename).name == Path(__file__).name
+        assert name in lines[caught[0].lineno - 1]

@@ -179,7 +179,7 @@ def fit_recording(
     epochs = options.epochs or int(np.clip(updates, 20, FOR_ANY_DATA.max_epochs))
 
     def show(run: Fitting) -> None:
-        stage = "a steeper network" if options.network is None and run.module.config == STEEP else "fitting"
+        stage = "a steeper network" if options.network is None and run.model.config == STEEP else "fitting"
         progress(stage, run.epoch, epochs, f"validation error {float(run.best_error.mean()):.3g}")
 
     influence = Influence.fit(

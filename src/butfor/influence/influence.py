@@ -6,7 +6,6 @@ checks on held-out transitions whether the scores can be trusted.
 """
 
 import dataclasses
-import warnings
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -39,18 +38,9 @@ from butfor.influence.scoring import (
 from butfor.models.dynamics import GaussianDynamics, ModelConfig
 from butfor.models.fitting import FOR_ANY_DATA, FitConfig, Fitting
 from butfor.models.networks import make_generators
-from butfor.models.tables import Units, split_table
+from butfor.models.tables import Units, measure_transitions, split_table
 from butfor.models.weights import choose_replica, reading_weights, save_weights, units_of_header
-from butfor.spaces.actions import ActionLaw, warn_untried
-from butfor.spaces.arrays import (
-    Array,
-    check_entities,
-    check_finite_rows,
-    check_table,
-    check_transitions,
-    like,
-    to_tensor,
-)
+from butfor.spaces.arrays import Array, check_finite_rows, check_table, like, to_tensor, warn_user
 from butfor.spaces.entities import Entities
 
 FORMAT_VERSION = 2
@@ -132,12 +122,8 @@ class Influence:
         """
         if members < 1:
             raise ValueError(f"members must be at least 1; got {members}.")
-        transitions = check_transitions(obs, action, next_obs)
-        columns = check_entities(entities, transitions[0], transitions[2])
-        law = ActionLaw.from_data(transitions[1], action_space)
-        law.check("action", transitions[1])
-        warn_untried(law, transitions[1])
-        units = Units.measure(transitions, columns, law, None if model is None else model.target_scale)
+        scale = None if model is None else model.target_scale
+        transitions, units = measure_transitions(obs, action, next_obs, entities, action_space, scale)
         train = units.table(transitions, device)
         if isinstance(validation, float | int):
             train, held_out = split_table(train, validation, seed)
@@ -238,7 +224,7 @@ class Influence:
         if transitions is not None:
             held_out = self._held_out(transitions, redraws)
             if problem := self._describe_nonrandom(held_out.obs, held_out.action):
-                warnings.warn(f"The actions of transitions do not look random: {problem}.", stacklevel=2)
+                warn_user(f"The actions of transitions do not look random: {problem}.")
             scores = self.score(transitions[0])
             ties = np.random.default_rng(self.seed)
             for name, (taken, redrawn) in held_out.densities.items():

@@ -14,7 +14,7 @@ from butfor.models.fitting import FOR_ANY_DATA, FitConfig, check_finite, make_op
 from butfor.models.networks import make_generators
 from butfor.models.tables import Transitions, Units, target_scale
 from butfor.spaces.actions import ActionLaw, warn_untried
-from butfor.spaces.arrays import FEWEST_TRANSITIONS, Array, check_table, check_transitions
+from butfor.spaces.arrays import FEWEST_TRANSITIONS, Array, check_transitions
 from butfor.spaces.entities import Entities, entity_columns
 
 FACTOR = 3.0  # by which the scale of the changes may differ from that of the network before it is replaced
@@ -91,8 +91,7 @@ class InfluenceLearner:
 
     def add(self, obs: Array, action: Array, next_obs: Array) -> None:
         """Add obs [N, D], action [N, A] (or integers [N]), next_obs [N, D]; a full buffer drops the oldest."""
-        obs, action, next_obs = check_transitions(obs, action, next_obs, fewest=1)
-        check_table("obs", obs, self.obs_size)
+        obs, action, next_obs = check_transitions(obs, action, next_obs, 1, self.obs_size)
         self.law.check("action", action)
         given = [obs, action if self.law.count else action.cpu().double(), next_obs]
         old = self._buffer or [part.new_empty(self.buffer_size, *part.shape[1:], device="cpu") for part in given]

@@ -7,6 +7,7 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor, nn
 
+from butfor.models.fitting import Fittable
 from butfor.models.networks import InputNorm, LayerNorm, Linear
 from butfor.runs.config import check_least
 
@@ -58,7 +59,7 @@ class EncoderLayer(nn.Module):
         return x, attention.mean(2)
 
 
-class AttentionModel(nn.Module):
+class AttentionModel(Fittable):
     """Predict the object's change; `tokens` are named groups of input columns, among them `object` and `action`."""
 
     order: Tensor
@@ -96,11 +97,6 @@ class AttentionModel(nn.Module):
             total = attention @ total  # the last layer's rows are the outputs, the first one's columns the inputs
         output = x.view(*inputs.shape[:2], count, x.shape[-1])[:, :, self.object]
         return self.head(output), total[..., self.object, self.action]
-
-    def predict_mean(self, inputs: Tensor) -> Tensor:
-        """The prediction alone: [R, B, D + A] -> [R, B, d]."""
-        mean: Tensor = self(inputs)[0]
-        return mean
 
     def loss(self, inputs: Tensor, target: Tensor) -> Tensor:
         """Squared error, summed over dimensions, averaged over the batch: [R]."""

@@ -207,10 +207,9 @@ def train_block(
     loss_of: Callable[..., Tensor], optimizer: torch.optim.Optimizer, inputs: Tensor, target: Tensor, noise: Tensor
 ) -> Tensor:
     """Take n optimiser steps on [R, n * B, ...] with weight noise [R, n, S, P]; return the summed loss [R]."""
-    batches = (*(table.chunk(noise.shape[1], 1) for table in (inputs, target)), noise.unbind(1))
-    losses = []
-    for x, y, drawn in zip(*batches, strict=True):
-        losses.append(train_step(partial(loss_of, noise=drawn), optimizer, x, y))
+    steps = noise.shape[1]
+    batches = zip(inputs.chunk(steps, 1), target.chunk(steps, 1), noise.unbind(1), strict=True)
+    losses = [train_step(partial(loss_of, noise=drawn), optimizer, x, y) for x, y, drawn in batches]
     return torch.stack(losses).sum(0)
 
 

@@ -7,6 +7,7 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor, nn
 
+from butfor.models.fitting import Fittable
 from butfor.models.networks import ACTIVATIONS, ACTIVATIONS_IN_PLACE, Activation, InputNorm, Linear
 from butfor.models.tables import Table
 from butfor.runs.config import check_between, check_choices, check_least, check_positive
@@ -58,7 +59,7 @@ Predictor = Callable[[Tensor, Tensor], tuple[Tensor, Tensor]]
 """obs [R, N, D], actions [R or 1, N or 1, K, A] -> mean, variance [R, N, K, d] of the scaled change."""
 
 
-class GaussianDynamics(nn.Module):
+class GaussianDynamics(Fittable):
     """p(s'_j | s, a) = N(mean, diagonal variance) for R replicas: a trunk with a mean head and a variance head."""
 
     def __init__(
@@ -109,11 +110,6 @@ class GaussianDynamics(nn.Module):
             terms = terms * variance.detach() ** self.config.beta
         loss: Tensor = terms.sum(-1).mean(-1)
         return loss
-
-    def predict_mean(self, inputs: Tensor) -> Tensor:
-        """The mean alone: [R, B, D + A] -> [R, B, d]."""
-        mean: Tensor = self(inputs)[0]
-        return mean
 
     @torch.no_grad()
     def predictor(self) -> Predictor:

@@ -5,7 +5,7 @@ import dataclasses
 import math
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
-from typing import Any, Protocol
+from typing import Any
 
 import torch
 from torch import Tensor, nn
@@ -15,13 +15,19 @@ from butfor.models.tables import Table
 from butfor.runs.config import check_least, check_positive
 
 
-class Fittable(Protocol):
-    """What `Fitting` needs of a model: one loss per replica, and a mean prediction."""
+class Fittable(nn.Module):
+    """A model of R replicas that `Fitting` can train: `forward` returns the predicted mean, and something else."""
 
     replicas: int
 
-    def loss(self, inputs: Tensor, target: Tensor) -> Tensor: ...
-    def predict_mean(self, inputs: Tensor) -> Tensor: ...
+    def loss(self, inputs: Tensor, target: Tensor) -> Tensor:
+        """The loss of each replica on a batch [R, B, ...]: [R]."""
+        raise NotImplementedError
+
+    def predict_mean(self, inputs: Tensor) -> Tensor:
+        """The mean alone: [R, B, D + A] -> [R, B, d]."""
+        mean: Tensor = self(inputs)[0]
+        return mean
 
 
 @dataclass(frozen=True)
@@ -108,22 +114,18 @@ class Fitting:
         self, model: Fittable, train: Table, validation: Table, config: FitConfig, generators: Sequence[torch.Generator]
     ) -> None:
         self.model = model
-        self.module: nn.Module = model  # type: ignore[assignment]
         self.train = train
         self.validation = validation
         self.config = config
         self.generators = list(generators)
-        for name, (inputs, _) in (("training", train), ("validation", validation)):
-            if not inputs.shape[-2]:
-                raise ValueError(f"The {name} data is empty; give at least one transition.")
-        self.optimizer = make_optimizer(self.module, config)
+        self.optimizer = make_optimizer(self.model, config)
         self.epoch = 0
         device = train[0].device
         self.error = torch.full((model.replicas,), math.inf, device=device)  # latest validation error
         self.best_error = self.error.clone()
         self.best_epoch = torch.zeros(model.replicas, dtype=torch.long, device=device)
         self.stale = torch.zeros(model.replicas, dtype=torch.long, device=device)  # validations without improvement
-        self.best = {name: value.clone() for name, value in self.module.state_dict().items()}
+        self.best = {name: value.clone() for name, value in self.model.state_dict().items()}
 
     @property
     def stopped(self) -> Tensor:
@@ -139,12 +141,12 @@ class Fitting:
         def step(index: Tensor, loss: Callable[[Tensor, Tensor], Tensor] = self.model.loss) -> Tensor:
             return train_step(loss, self.optimizer, take(inputs, index), take(target, index))
 
-        self.module.train()
+        self.model.train()
         fused = compiled(self.model.loss, inputs.device)
         example = torch.arange(size, device=inputs.device).expand(self.model.replicas, -1)
-        full_step = captured(lambda index: step(index, fused), [example], [self.module, self.optimizer])
+        full_step = captured(lambda index: step(index, fused), [example], [self.model, self.optimizer])
         while self.epoch < self.config.max_epochs and not bool(self.stopped.all()):
-            self.module.train()
+            self.model.train()
             if self.config.decay:
                 done = self.epoch / self.config.max_epochs
                 set_rate(self.optimizer, self.config.learning_rate * 0.5 * (1 + math.cos(math.pi * done)))
@@ -166,7 +168,7 @@ class Fitting:
     @torch.no_grad()
     def _validate(self) -> None:
         """Compute the mean squared error on the validation data; keep the best weights of each replica."""
-        self.module.eval()
+        self.model.eval()
         inputs, target = self.validation
         squared = [
             (self.model.predict_mean(x.expand(self.model.replicas, -1, -1)) - y).square().sum((1, 2))
@@ -175,7 +177,7 @@ class Fitting:
         self.error = torch.stack(squared).sum(0) / (target.shape[-2] * target.shape[-1])
         check_finite(self.error, "validation error", self.stopped)
         improved = (self.error < self.best_error) & ~self.stopped
-        for name, value in self.module.state_dict().items():
+        for name, value in self.model.state_dict().items():
             self.best[name][improved] = value[improved]
         self.best_error = torch.where(improved, self.error, self.best_error)
         self.best_epoch[improved] = self.epoch
@@ -183,15 +185,15 @@ class Fitting:
 
     def finish(self) -> None:
         """Load each replica's best weights into the model, in evaluation mode."""
-        self.module.load_state_dict(self.best)
-        self.module.eval()
+        self.model.load_state_dict(self.best)
+        self.model.eval()
 
     def state(self) -> dict[str, Any]:
         """A copy of everything that another process needs to continue with the same bits."""
         names = ("epoch", "error", "best_error", "best_epoch", "stale", "best")
         found = {name: getattr(self, name) for name in names} | {
             "config": dataclasses.asdict(self.config),
-            "model": self.module.state_dict(),
+            "model": self.model.state_dict(),
             "optimizer": self.optimizer.state_dict(),
             "generators": [generator.get_state() for generator in self.generators],
         }
@@ -206,7 +208,7 @@ class Fitting:
         for name in ("error", "best_error", "best_epoch", "stale"):
             setattr(self, name, state[name].to(device, copy=True))
         self.best = {name: value.to(device, copy=True) for name, value in state["best"].items()}
-        self.module.load_state_dict(state["model"])
+        self.model.load_state_dict(state["model"])
         rates = [group["lr"] for group in self.optimizer.param_groups]  # set at each epoch
         self.optimizer.load_state_dict(copy.deepcopy(state["optimizer"]))
         for group, rate in zip(self.optimizer.param_groups, rates, strict=True):

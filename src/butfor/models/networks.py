@@ -105,6 +105,8 @@ class Linear(nn.Module):
         return torch.baddbmm(self.bias, x, self.effective_weight())
 
 
+MOMENTUM = 0.1  # share of each batch in the running statistics
+EPSILON = 1e-5  # added to variances
 RARE = 0.01  # least variance that an action column is divided by: that of a discrete action in 1 % of the rows
 UNTRIED = 1e-6  # variance up to which an action column, with values in [-1, 1], counts as constant
 
@@ -121,12 +123,8 @@ class InputNorm(nn.Module):
     variance: Tensor
     least: Tensor
 
-    def __init__(
-        self, features: int, replicas: int, actions: int | None = None, momentum: float = 0.1, epsilon: float = 1e-5
-    ) -> None:
+    def __init__(self, features: int, replicas: int, actions: int | None = None) -> None:
         super().__init__()
-        self.momentum = momentum
-        self.epsilon = epsilon
         self.register_buffer("mean", torch.zeros(replicas, 1, features))
         self.register_buffer("variance", torch.ones(replicas, 1, features))
         least = torch.zeros(replicas, 1, features)
@@ -135,26 +133,23 @@ class InputNorm(nn.Module):
 
     def forward(self, x: Tensor) -> Tensor:
         """Normalise [R, B, features], by the batch's statistics in training mode and by the running ones otherwise."""
-        mean, variance = self.mean, self.variance
-        if self.training:
-            if x.shape[1] < 2:
-                raise ValueError(f"Batch normalisation needs at least 2 rows in a batch; got {x.shape[1]}.")
-            variance, mean = torch.var_mean(x, dim=1, correction=0, keepdim=True)
-            with torch.no_grad():
-                self.mean.lerp_(mean, self.momentum)
-                self.variance.lerp_(variance * (x.shape[1] / (x.shape[1] - 1)), self.momentum)
-            return (x - mean) * torch.rsqrt(torch.maximum(variance, self.least) + self.epsilon)
-        return (x - mean) * self._factor()
-
-    def _factor(self) -> Tensor:
-        """The factor on each feature by the running statistics: [R, 1, features]."""
-        counts = (self.variance > UNTRIED) | (self.least == 0)
-        return torch.rsqrt(torch.maximum(self.variance, self.least) + self.epsilon) * counts
+        if not self.training:
+            return self.frozen(x, 0)
+        rows = x.shape[1]
+        if rows < 2:
+            raise ValueError(f"Batch normalisation needs at least 2 rows in a batch; got {rows}.")
+        variance, mean = torch.var_mean(x, dim=1, correction=0, keepdim=True)
+        with torch.no_grad():
+            self.mean.lerp_(mean, MOMENTUM)
+            self.variance.lerp_(variance * (rows / (rows - 1)), MOMENTUM)
+        return (x - mean) * torch.rsqrt(torch.maximum(variance, self.least) + EPSILON)
 
     def frozen(self, x: Tensor, start: int) -> Tensor:
         """Normalise [R, B, f], the features from `start` on, by the running statistics."""
         part = slice(start, start + x.shape[-1])
-        return (x - self.mean[..., part]) * self._factor()[..., part]
+        counts = (self.variance > UNTRIED) | (self.least == 0)
+        factor = torch.rsqrt(torch.maximum(self.variance, self.least) + EPSILON) * counts
+        return (x - self.mean[..., part]) * factor[..., part]
 
 
 class LayerNorm(nn.Module):
@@ -196,14 +191,11 @@ Module = TypeVar("Module", bound=nn.Module)
 
 
 def copy_replicas(module: Module, part: slice) -> Module:
-    """Copy some of a module's replicas, without gradients."""
+    """Copy some of a module's replicas; the copy has no gradients."""
     result = copy.deepcopy(module).requires_grad_(False)
+    for value in [*result.parameters(), *result.buffers()]:
+        value.data = value.data[part].clone()
     for inner in result.modules():
-        for values in (inner._parameters, inner._buffers):
-            for name, value in values.items():
-                if value is not None:
-                    taken = value.detach()[part].clone()
-                    values[name] = nn.Parameter(taken, False) if values is inner._parameters else taken  # type: ignore
         if hasattr(inner, "replicas"):
             inner.replicas = len(range(*part.indices(module.replicas)))  # type: ignore
     return result

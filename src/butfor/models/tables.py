@@ -6,12 +6,15 @@ the change of the entities' columns, each times a factor.
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from typing import Any
 
+import gymnasium
 import torch
 from torch import Tensor
 
-from butfor.spaces.actions import ActionLaw
-from butfor.spaces.arrays import Array, change_rounding, check_table, check_transitions
+from butfor.spaces.actions import ActionLaw, warn_untried
+from butfor.spaces.arrays import Array, change_rounding, check_entities, check_transitions
+from butfor.spaces.entities import Entities
 
 Transitions = tuple[Tensor, Tensor, Tensor]
 """obs [N, D], action [N, A] or integers [N], next_obs [N, D]."""
@@ -73,16 +76,35 @@ class Units:
         inputs = torch.cat([self.standardize(obs), self.law.encode(action)], 1)
         return inputs.to(device), target.float().to(device)
 
-    def checked_table(self, what: str, given: Sequence[Array], device: torch.device | str) -> Table:
+    def checked_table(self, what: str, given: Sequence[Array], device: torch.device | str, fewest: int = 1) -> Table:
         """The table of a user's own transitions; an error begins with `what` was expected."""
         try:
             obs, action, next_obs = given
-            transitions = check_transitions(obs, action, next_obs, fewest=1)
-            check_table("obs", obs, len(self.obs_center))
+            transitions = check_transitions(obs, action, next_obs, fewest, len(self.obs_center))
             self.law.check("action", transitions[1])
         except (ValueError, TypeError) as error:
             raise ValueError(f"{what} (obs, action, next_obs): {error}") from error
         return self.table(transitions, device)
+
+
+def measure_transitions(
+    obs: Array,
+    action: Array,
+    next_obs: Array,
+    entities: Entities,
+    space: gymnasium.Space[Any] | None,
+    scale: float | None = None,
+) -> tuple[Transitions, Units]:
+    """Check a user's transitions and measure their units; warn of actions and columns that never vary.
+
+    Without an action space, the law of the actions is measured too.
+    """
+    transitions = check_transitions(obs, action, next_obs)
+    columns = check_entities(entities, transitions[0], transitions[2])
+    law = ActionLaw.from_data(transitions[1]) if space is None else ActionLaw.from_space(space)
+    law.check("action", transitions[1])
+    warn_untried(law, transitions[1])
+    return transitions, Units.measure(transitions, columns, law, scale)
 
 
 def target_columns(entities: Mapping[str, Sequence[int]]) -> list[int]:

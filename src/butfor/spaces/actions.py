@@ -1,19 +1,15 @@
-"""The law of random actions: the uniform distribution over an action space that CAI averages over.
+"""The law of random actions: the uniform distribution over an action space that CAI averages over."""
 
-Networks do not get actions in their own units: `ActionLaw.encode` maps a box to [-1, 1] and makes discrete actions
-one-hot.
-"""
-
-import warnings
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from functools import cache
 from typing import Any
 
 import gymnasium
-import numpy as np
 import torch
 from torch import Tensor
+
+from butfor.spaces.arrays import warn_user
 
 MOST_ACTIONS = 1_000  # discrete actions: each one is tried in each state
 FEW = 20  # rows of a discrete action below which it is reported as rare, if they are also below a fifth of its share
@@ -23,9 +19,9 @@ Bounds = tuple[Tensor, Tensor]
 
 @dataclass(frozen=True)
 class ActionLaw:
-    """The law (probability distribution) of random actions: uniform over a box, or over discrete actions.
+    """The uniform law over a box from `low` to `high`, or over `count` discrete actions, numbered from 0.
 
-    A box runs from `low` to `high`; `count` discrete actions are numbered from 0 and one-hot for networks.
+    Networks do not see actions in their own units but encoded: a box as [-1, 1], discrete actions one-hot.
     """
 
     low: tuple[float, ...] = ()
@@ -62,23 +58,15 @@ class ActionLaw:
                 f"The action space must be a one-dimensional Box or a Discrete; got {space}. Wrap the environment, for "
                 "example to number the combinations of a MultiDiscrete."
             )
-        if not space.shape[0]:
-            raise ValueError(f"The action space {space} has no dimension, so there are no actions to compare.")
-        if not (np.isfinite(space.low).all() and np.isfinite(space.high).all()):
-            raise ValueError(f"The action space {space} has infinite bounds; give a Box with finite ones.")
+        if not space.shape[0] or not space.is_bounded():
+            raise ValueError(f"The action space {space} must have at least one dimension and finite bounds.")
         return cls(tuple(space.low.astype(float).tolist()), tuple(space.high.astype(float).tolist()))
 
     @classmethod
-    def from_data(cls, action: Tensor, space: gymnasium.Space[Any] | None = None) -> "ActionLaw":
-        """The law over `space`; without one, over all integers that occur [N] or the smallest box around [N, A]."""
-        if space is not None:
-            return cls.from_space(space)
+    def from_data(cls, action: Tensor) -> "ActionLaw":
+        """The law over 0 to the largest of integers [N], or over the smallest box around [N, A]."""
         if action.dim() == 1:
-            numbers = action.long()
-            if int(numbers.min()) < 0:
-                row = int((numbers < 0).nonzero()[0, 0])
-                raise ValueError(f"action is {int(numbers[row])} in row {row}; discrete actions start at 0.")
-            return cls(count=int(numbers.max()) + 1)
+            return cls(count=max(0, int(action.long().max())) + 1)
         if not action.is_floating_point():
             raise ValueError(
                 f"action contains integers of shape [N, {action.shape[1]}]; give discrete actions as integers [N], or "
@@ -96,12 +84,11 @@ class ActionLaw:
         if self.count:
             if not action.is_floating_point():
                 action = action.long()  # unsigned integers cannot be compared
-            elif bool((action != action.round()).any()):
-                raise ValueError(f"{name} has fractions; discrete actions are integers from 0 to {self.count - 1}.")
-            bad = ((action < 0) | (action >= self.count)).nonzero()
+            bad = ((action < 0) | (action >= self.count) | (action != action.round())).nonzero()
             if len(bad):
-                value, row = action[tuple(bad[0])].item(), bad[0, 0].item()
-                raise ValueError(f"{name} is {value} in row {row}; discrete actions run from 0 to {self.count - 1}.")
+                value = action[tuple(bad[0])].item()
+                known = f"discrete actions are integers from 0 to {self.count - 1}"
+                raise ValueError(f"{name} is {value} in row {bad[0, 0].item()}; {known}.")
             if name == "action" and action.dim() != 1:
                 raise ValueError(f"{name} has shape {list(action.shape)}; discrete actions are integers [N].")
             return
@@ -112,27 +99,22 @@ class ActionLaw:
         outside = (rows < rows.new_tensor(self.low) - margin) | (rows > rows.new_tensor(self.high) + margin)
         if outside.any():
             columns = outside.any(0).nonzero().flatten().tolist()
-            warnings.warn(f"{name} is outside the action space in column(s) {columns}; check the space.", stacklevel=3)
+            warn_user(f"{name} is outside the action space in column(s) {columns}; check the space.")
 
     def encode(self, action: Tensor) -> Tensor:
-        """Actions as networks see them, [..., A] or integers [...] -> [..., size].
-
-        A box is mapped to [-1, 1] (0 where both bounds are the same number); discrete actions become one-hot.
-        """
+        """[..., A] or integers [...] -> [..., size], as networks see them; 0 where both bounds are the same number."""
         if self.count:
             return torch.nn.functional.one_hot(action.long(), self.count).float()
         if self.is_unit:
             return action.float()
-        center, half_width = _center_and_half_width(self.low, self.high, action.device)
+        center, half_width = _center_and_half_width(self, action.device)
         return torch.where(half_width > 0, (action - center) / half_width, 0.0).float()
 
     def decode(self, encoded: Tensor) -> Tensor:
         """The inverse of `encode`."""
         if self.count:
             return encoded.argmax(-1)
-        if self.is_unit:
-            return encoded
-        center, half_width = _center_and_half_width(self.low, self.high, encoded.device)
+        center, half_width = _center_and_half_width(self, encoded.device)
         action = (center + half_width * encoded).float()
         return action.clamp(*self.bounds(encoded.device))  # rounding must not leave the box
 
@@ -153,7 +135,7 @@ class ActionLaw:
 
     def bounds(self, device: torch.device) -> Bounds:
         """`low` and `high` in float32 [A], rounded so that they stay inside a box of float64 such as [-0.1, 0.1]."""
-        return _bounds_in_float32(self.low, self.high, device)
+        return _bounds_in_float32(self, device)
 
     def _stretch(self, unit: Tensor, extreme: float) -> Tensor:
         """Map [0, 1) to [-1, 1]; with `extreme`, from a wider interval of which that share is outside and clipped."""
@@ -161,22 +143,22 @@ class ActionLaw:
             unit = ((unit - 0.5) / max(1 - extreme, 1e-6) + 0.5).clamp(0, 1)
         drawn = 2 * unit - 1
         if any(low == high for low, high in zip(self.low, self.high, strict=True)):
-            drawn = drawn * (_center_and_half_width(self.low, self.high, unit.device)[1] > 0)
+            drawn = drawn * (_center_and_half_width(self, unit.device)[1] > 0)
         return drawn
 
 
 # Both are cached so that the tensors exist before a CUDA graph is captured, which cannot copy them from the host.
 @cache
-def _center_and_half_width(low: tuple[float, ...], high: tuple[float, ...], device: torch.device) -> Bounds:
+def _center_and_half_width(law: ActionLaw, device: torch.device) -> Bounds:
     """In float64, so that a large offset of the box costs no digits: [A] each."""
-    lowest, highest = torch.tensor([low, high], dtype=torch.float64, device=device)
+    lowest, highest = torch.tensor([law.low, law.high], dtype=torch.float64, device=device)
     return (lowest + highest) / 2, (highest - lowest) / 2
 
 
 @cache
-def _bounds_in_float32(low: tuple[float, ...], high: tuple[float, ...], device: torch.device) -> Bounds:
+def _bounds_in_float32(law: ActionLaw, device: torch.device) -> Bounds:
     """Rounded towards the inside of the box; both are the lower one where no float32 lies in between."""
-    lowest, highest = torch.tensor([low, high], dtype=torch.float64, device=device)
+    lowest, highest = torch.tensor([law.low, law.high], dtype=torch.float64, device=device)
     above, below = lowest.float(), highest.float()
     above = torch.where(above < lowest, above.nextafter(torch.full_like(above, torch.inf)), above)
     below = torch.where(below > highest, below.nextafter(torch.full_like(below, -torch.inf)), below)
@@ -196,27 +178,26 @@ def to_unit(action: Tensor, bounds: Bounds) -> Tensor:
 
 
 def warn_untried(law: ActionLaw, action: Tensor) -> bool:
-    """Warn, at the line of the caller's caller, of actions that never or hardly occur in the data; return if so."""
+    """Warn of actions that never or hardly occur in the data; return whether there are any."""
     rare: list[int] = []
-    if law.count:
+    if law.count > 1:
         counts = torch.bincount(action.long(), minlength=law.count)
         never = (counts == 0).nonzero().flatten().tolist()
         rare = ((counts > 0) & (counts < min(FEW, len(action) / law.count / 5))).nonzero().flatten().tolist()
         missing = f"Discrete action(s) {_first_ten(never)} never occur"
+    elif law.count == 1:
+        never = [0]
+        missing = "There is only one action, so actions never vary"
     else:
         never = (action == action[0]).all(0).nonzero().flatten().tolist()
         missing = f"Action column(s) {never} never vary"
-    if law.count == 1:
-        never = [0]
-        missing = "There is only one action, so actions never vary"
     if rare:
-        warnings.warn(
+        warn_user(
             f"Discrete action(s) {_first_ten(rare)} occur in fewer than {FEW} of {len(action):,} rows each. Their "
-            "effect is hardly known and may look like influence; collect more of them.",
-            stacklevel=3,
+            "effect is hardly known and may look like influence; collect more of them."
         )
     if never:
-        warnings.warn(f"{missing} in the data, so their effect is unknown; collect varied actions.", stacklevel=3)
+        warn_user(f"{missing} in the data, so their effect is unknown; collect varied actions.")
     return bool(never or rare)
 
 

@@ -1,6 +1,8 @@
 """Arrays from users, numpy or torch: converted to tensors and checked, with errors that name the row or column."""
 
+import sys
 import warnings
+from types import FrameType
 from typing import Any
 
 import numpy as np
@@ -11,6 +13,16 @@ from butfor.spaces.entities import Entities, entity_columns
 
 Array = np.ndarray[Any, Any] | Tensor
 FEWEST_TRANSITIONS = 100
+
+
+def warn_user(message: str) -> None:
+    """Warn at the first line outside this library: that of the user whose call led here."""
+    level = 1
+    frame: FrameType | None = sys._getframe()
+    while frame is not None and frame.f_globals.get("__name__", "").startswith("butfor."):
+        level += 1
+        frame = frame.f_back
+    warnings.warn(message, stacklevel=level)
 
 
 def to_tensor(name: str, value: Any) -> Tensor:
@@ -69,19 +81,18 @@ def check_entities(entities: Entities, obs: Tensor, next_obs: Tensor) -> dict[st
         fixed = change.amax(0) - change.amin(0) <= change_rounding(obs[:, columns], next_obs[:, columns])
         constant = [column for column, is_fixed in zip(columns, fixed, strict=True) if is_fixed]
         if constant:
-            warnings.warn(
+            warn_user(
                 f"Column(s) {constant} of entity {name!r} change by the same amount in every transition, so no "
-                "influence on them can be found.",
-                stacklevel=3,
+                "influence on them can be found."
             )
     return found
 
 
 def check_transitions(
-    obs: Any, action: Any, next_obs: Any, fewest: int = FEWEST_TRANSITIONS
+    obs: Any, action: Any, next_obs: Any, fewest: int = FEWEST_TRANSITIONS, columns: int | None = None
 ) -> tuple[Tensor, Tensor, Tensor]:
-    """Convert to obs [N, D], action [N, A] or integers [N], next_obs [N, D]: same length, finite, enough of them."""
-    obs = check_table("obs", obs)
+    """Convert to obs [N, columns], action [N, A] or integers [N], next_obs: same length, finite, enough of them."""
+    obs = check_table("obs", obs, columns)
     next_obs = check_table("next_obs", next_obs, obs.shape[1])
     action = to_tensor("action", action)
     if action.dtype == torch.bool:

@@ -42,14 +42,12 @@ def choose_parts(
         The number of columns of each part.
     """
     every = parts_of(space)
+    choices = [list(every if parts is None else parts)]
     if parts is not None:
         if isinstance(parts, str) or not parts or not set(parts) <= set(every) or len(set(parts)) < len(parts):
             raise ValueError(f"parts is {parts!r}; expected a list of some of {', '.join(map(repr, every))}.")
-        choices = [list(parts)]
-    else:
-        choices = [list(every)]
-        if isinstance(space, spaces.Dict) and set(space) >= GOAL_PARTS:
-            choices.insert(0, [part for part in every if part.split("/")[0] == "observation"])
+    elif isinstance(space, spaces.Dict) and set(space) >= GOAL_PARTS:
+        choices.insert(0, [part for part in every if part.split("/")[0] == "observation"])
     for choice in choices:
         sizes = {part: _part_size(part, every[part]) for part in choice}
         if columns is None or sum(sizes.values()) == columns:

@@ -26,9 +26,11 @@ SMALL = VimeConfig(layers=2, width=8, samples=3, batch_size=16, group=3, steps=2
 # --- the running median ---------------------------------------------------------------------------
 
 
-def test_the_running_median_by_hand() -> None:
+def test_the_running_median_by_hand(monkeypatch: pytest.MonkeyPatch) -> None:
     """The mean of the last three medians, each over the last two episodes, of real steps alone."""
-    median = RunningMedian(2, 3, episodes=2, medians=3)
+    monkeypatch.setattr("butfor.training.signals.vime.EPISODES", 2)
+    monkeypatch.setattr("butfor.training.signals.vime.MEDIANS", 3)
+    median = RunningMedian(2, 3)
     real = torch.tensor([[True, True, True], [True, False, False]])
     scores = [
         [[1.0, 2.0, 6.0], [4.0, 99.0, 99.0]],

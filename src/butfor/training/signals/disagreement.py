@@ -10,13 +10,12 @@ import gymnasium
 import torch
 from torch import Tensor, nn
 
-from butfor.models.fitting import FitConfig, Fitting, make_optimizer, train_step
+from butfor.models.fitting import FitConfig, Fittable, Fitting, make_optimizer, train_step
 from butfor.models.gpu import compiled
 from butfor.models.networks import ACTIVATIONS, Activation, InputNorm, Linear, draw_uniform, make_generators
-from butfor.models.tables import Units, split_table
+from butfor.models.tables import Units, measure_transitions, split_table
 from butfor.runs.config import check_between, check_choices, check_least, check_positive
-from butfor.spaces.actions import ActionLaw, warn_untried
-from butfor.spaces.arrays import Array, check_entities, check_table, check_transitions, like
+from butfor.spaces.arrays import Array, like
 from butfor.spaces.entities import Entities
 from butfor.training.signals.learned import LearnedSignal
 from butfor.training.signals.transitions import TransitionTable, load_model, save_model
@@ -60,22 +59,13 @@ class EnsembleConfig:
         check_between(self, 0, 1, "newest_share", open_end=True)
 
 
-class Ensemble(nn.Module):
+class Ensemble(Fittable):
     """M networks of each of R replicas as R x M replicas; they predict the scaled change of an entity."""
 
     def __init__(
-        self,
-        sizes: tuple[int, int, int],
-        config: EnsembleConfig,
-        generators: Sequence[torch.Generator],
+        self, sizes: tuple[int, int, int], config: EnsembleConfig, generators: Sequence[torch.Generator]
     ) -> None:
-        """Draw the first weights.
-
-        Args:
-            sizes: columns of an observation, an action and a target
-            config: members and network
-            generators: one per replica; the weights of its members are drawn one after the other
-        """
+        """`sizes` are those of an observation, an action and a target; each replica draws its members in turn."""
         super().__init__()
         self.obs_size, action_size, self.target_size = sizes
         self.config = config
@@ -98,8 +88,7 @@ class Ensemble(nn.Module):
 
     def loss(self, inputs: Tensor, target: Tensor) -> Tensor:
         """Squared error, mean over dimensions and batch: [R x M]."""
-        loss: Tensor = (self(inputs) - target).square().mean((1, 2))
-        return loss
+        return (self.predict_mean(inputs) - target).square().mean((1, 2))
 
     predict_mean = forward
 
@@ -169,11 +158,7 @@ class Disagreement:
             raise ValueError(f"epochs must be at least 1; got {epochs}.")
         config = config or EnsembleConfig()
         fitting = FitConfig(config.batch_size, config.learning_rate, config.betas, epochs, validate_every=5)
-        transitions = check_transitions(obs, action, next_obs)
-        law = ActionLaw.from_data(transitions[1], action_space)
-        law.check("action", transitions[1])
-        warn_untried(law, transitions[1])
-        units = Units.measure(transitions, check_entities(entities, transitions[0], transitions[2]), law)
+        transitions, units = measure_transitions(obs, action, next_obs, entities, action_space)
         train, held_out = split_table(units.table(transitions, device), validation, seed)
         sizes = (transitions[0].shape[1], units.law.size, train[1].shape[1])
         ensemble = Ensemble(sizes, config, make_generators([seed * 1000])).to(device)
@@ -190,10 +175,8 @@ class Disagreement:
 
         `next_obs` is not used; it is accepted so that all scores have the same signature.
         """
-        check_table("obs", obs, self.model.obs_size)
-        transitions = check_transitions(obs, action, obs if next_obs is None else next_obs, fewest=0)
-        self.units.law.check("action", transitions[1])
-        inputs, _ = self.units.table(transitions, self.model.head.bias.device)
+        given = (obs, action, obs if next_obs is None else next_obs)
+        inputs, _ = self.units.checked_table("score needs", given, self.model.head.bias.device, fewest=0)
         copies = inputs.expand(self.model.replicas // self.model.config.members, -1, -1)
         scores = self.model.disagreement(copies, self.units.dims).mean(0)  # [R, N, J] -> [N, J]
         return {name: like(scores[:, j], obs) for j, name in enumerate(self.units.entities)}
@@ -205,11 +188,7 @@ class Disagreement:
     @classmethod
     def load(cls, path: Path | str, device: torch.device | str = "cpu", replica: int | None = None) -> "Disagreement":
         """Load what `save` wrote: all replicas, whose scores are averaged, or one of them."""
-        return cls(*load_model(path, "disagreement", _make, device, replica)[:2])
-
-
-def _make(sizes: tuple[int, int, int], config: dict[str, Any], generators: Sequence[torch.Generator]) -> Ensemble:
-    return Ensemble(sizes, EnsembleConfig(**config | {"betas": tuple(config["betas"])}), generators)
+        return cls(*load_model(path, "disagreement", Ensemble, EnsembleConfig, device, replica)[:2])
 
 
 class DisagreementSignal(LearnedSignal):

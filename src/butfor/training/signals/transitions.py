@@ -11,11 +11,13 @@ from torch import Tensor, nn
 from butfor.models.networks import make_generators
 from butfor.models.tables import Table, Units, target_columns
 from butfor.models.weights import choose_replica, reading_weights, save_weights, units_of_header
+from butfor.runs.config import config_from
 from butfor.spaces.actions import ActionLaw
 from butfor.training.replay import ReplayBuffer
 
 FORMAT_VERSION = 2
 Module = TypeVar("Module", bound=nn.Module)
+Settings = TypeVar("Settings")
 
 
 class TransitionTable:
@@ -64,19 +66,21 @@ def save_model(path: Path | str, kind: str, model: Any, units: Units, replicas: 
 def load_model(
     path: Path | str,
     kind: str,
-    make: Callable[[tuple[int, int, int], dict[str, Any], list[torch.Generator]], Module],
+    model_type: Callable[[tuple[int, int, int], Settings, list[torch.Generator]], Module],
+    settings_type: type[Settings],
     device: torch.device | str,
     replica: int | None,
 ) -> tuple[Module, Units, int]:
     """Load what `save_model` wrote, all replicas or one: the model, its units and its seed.
 
-    `make` builds the model from the sizes of an observation, an action and a target, the settings, and one generator
-    per replica.
+    A model is made from the sizes of an observation, an action and a target, its settings, and one generator per
+    replica.
     """
     with reading_weights(path, kind, FORMAT_VERSION) as (tensors, header):
         units = units_of_header(header)
         tensors = choose_replica(tensors, header["replicas"], replica)
         sizes = (header["obs_size"], units.law.size, len(units.scale))
-        model = make(sizes, header["config"], make_generators([0] * (header["replicas"] if replica is None else 1)))
+        generators = make_generators([0] * (header["replicas"] if replica is None else 1))
+        model = model_type(sizes, config_from(settings_type, header["config"]), generators)
         model.load_state_dict(tensors)
         return model.to(device), units, header["seed"]

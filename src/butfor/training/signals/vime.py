@@ -1,6 +1,5 @@
 """VIME (Houthooft et al., 2016): information gain about the dynamics, of arrays and as a signal while training."""
 
-import warnings
 from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
@@ -13,14 +12,15 @@ from butfor.models.bayesian import BayesianNetwork, VimeConfig, draw_noise, gain
 from butfor.models.fitting import FitConfig, check_finite, make_optimizer
 from butfor.models.gpu import captured, compiled
 from butfor.models.networks import draw_uniform, make_generators
-from butfor.models.tables import Units
-from butfor.spaces.actions import ActionLaw, warn_untried
-from butfor.spaces.arrays import Array, check_entities, check_table, check_transitions, like
+from butfor.models.tables import Units, measure_transitions
+from butfor.spaces.arrays import Array, like, warn_user
 from butfor.spaces.entities import Entities
 from butfor.training.signals.learned import BLOCK, LearnedSignal
 from butfor.training.signals.transitions import TransitionTable, load_model, save_model
 
 REPORT = 1000  # batches between two reports of progress
+EPISODES = 10  # whose scores have one median
+MEDIANS = 100  # whose mean is the usual size of a score
 
 
 class Vime:
@@ -69,16 +69,12 @@ class Vime:
         """
         if batches < 1:
             raise ValueError(f"batches must be at least 1; got {batches}.")
-        transitions = check_transitions(obs, action, next_obs)
-        law = ActionLaw.from_data(transitions[1], action_space)
-        law.check("action", transitions[1])
-        warn_untried(law, transitions[1])
-        units = Units.measure(transitions, check_entities(entities, transitions[0], transitions[2]), law)
+        transitions, units = measure_transitions(obs, action, next_obs, entities, action_space)
         rows, obs_size = transitions[0].shape
         config = config or VimeConfig(kl_weight=1 / rows, method="second_order")
         inputs, target = units.table(transitions, device)
-        first = make_generators([seed * 1000])
-        network = BayesianNetwork((obs_size, units.law.size, target.shape[1]), config, first).to(device)
+        sizes = (obs_size, units.law.size, target.shape[1])
+        network = BayesianNetwork(sizes, config, make_generators([seed * 1000])).to(device)
         network.offset.copy_(target.mean(0))  # a steady drift need not be learned
         optimizer = make_optimizer(network, FitConfig(learning_rate=config.learning_rate))
         streams = make_generators([seed * 1000 + 1], device)
@@ -91,8 +87,7 @@ class Vime:
         reported = 0
         for start in range(0, batches, BLOCK):
             count = min(BLOCK, batches - start)
-            shape = (1, count * config.batch_size)
-            index = torch.randint(rows, shape, generator=streams[0], device=device)
+            index = torch.randint(rows, (1, count * config.batch_size), generator=streams[0], device=device)
             noise = draw_noise(streams, count, config.samples, network.size)
             if count not in recorded:
                 recorded[count] = captured(block, [index, noise], [network, optimizer])
@@ -104,21 +99,12 @@ class Vime:
                     progress(done, float(total) / (done - reported))
                 total = torch.zeros_like(total)
                 reported = done
-        fitted = cls(network, units, seed)
-        if not fitted._has_learned(inputs[:10_000], target[:10_000]):
-            warnings.warn(
+        if not _has_learned(network.eval(), inputs[:10_000], target[:10_000]):
+            warn_user(
                 "The network predicts no better than the mean change. Unless that is all there is to learn, lower "
-                f"kl_weight, now {config.kl_weight:g} (1 / transitions is the ELBO of all data), or fit for longer.",
-                stacklevel=2,
+                f"kl_weight, now {config.kl_weight:g} (1 / transitions is the ELBO of all data), or fit for longer."
             )
-        return fitted
-
-    @torch.no_grad()
-    def _has_learned(self, inputs: Tensor, target: Tensor) -> bool:
-        """Whether the posterior's mean explains at least a hundredth of the targets' variance."""
-        noise = torch.zeros(1, 1, self.model.size, device=inputs.device)
-        error = target - self.model(inputs[None], noise)[0, 0]
-        return bool(error.square().sum() < 0.99 * (target - target.mean(0)).square().sum())
+        return cls(network, units, seed)
 
     def score(
         self, obs: Array, action: Array, next_obs: Array, generator: torch.Generator | None = None
@@ -128,11 +114,8 @@ class Vime:
         Consecutive rows form groups of `config.group`, which share one value: score episodes one by one so that no
         group spans two. The same call gives the same numbers unless a `generator` for the drawn weights is given.
         """
-        check_table("obs", obs, self.model.obs_size)
-        transitions = check_transitions(obs, action, next_obs, fewest=0)
-        self.units.law.check("action", transitions[1])
         device = self.model.mean.device
-        table = self.units.table(transitions, device)
+        table = self.units.checked_table("score needs", (obs, action, next_obs), device, fewest=0)
         inputs, target = (part.expand(self.model.replicas, 1, -1, -1) for part in table)  # [R, 1, N, ...]
         valid = torch.ones(inputs.shape[:3], dtype=torch.bool, device=device)
         scores = {}
@@ -151,13 +134,14 @@ class Vime:
     @classmethod
     def load(cls, path: Path | str, device: torch.device | str = "cpu", replica: int | None = None) -> "Vime":
         """Load what `save` wrote: all replicas, whose scores are averaged, or one of them."""
-        return cls(*load_model(path, "vime", _make, device, replica))
+        return cls(*load_model(path, "vime", BayesianNetwork, VimeConfig, device, replica))
 
 
-def _make(
-    sizes: tuple[int, int, int], config: dict[str, Any], generators: Sequence[torch.Generator]
-) -> BayesianNetwork:
-    return BayesianNetwork(sizes, VimeConfig(**config), generators)
+@torch.no_grad()
+def _has_learned(model: BayesianNetwork, inputs: Tensor, target: Tensor) -> bool:
+    """Whether the posterior's mean explains at least a hundredth of the targets' variance."""
+    error = target - model(inputs[None], torch.zeros(1, 1, model.size, device=inputs.device))[0, 0]
+    return bool(error.square().sum() < 0.99 * (target - target.mean(0)).square().sum())
 
 
 class RunningMedian(nn.Module):
@@ -166,10 +150,10 @@ class RunningMedian(nn.Module):
     scores: Tensor
     medians: Tensor
 
-    def __init__(self, replicas: int, steps: int, episodes: int = 10, medians: int = 100) -> None:
+    def __init__(self, replicas: int, steps: int) -> None:
         super().__init__()
-        self.register_buffer("scores", torch.full((replicas, episodes, steps), torch.nan))  # NaN: none yet
-        self.register_buffer("medians", torch.full((replicas, medians), torch.nan))
+        self.register_buffer("scores", torch.full((replicas, EPISODES, steps), torch.nan))  # NaN: none yet
+        self.register_buffer("medians", torch.full((replicas, MEDIANS), torch.nan))
 
     def update(self, score: Tensor, valid: Tensor) -> Tensor:
         """Include the valid scores of an episode [R, T]; return the divisor [R], 1 where that would be 0."""
