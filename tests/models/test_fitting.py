@@ -254,7 +254,7 @@ def test_a_recorded_step_follows_the_falling_rate() -> None:
     model = network(SEEDS, torch.float32).cuda()
     data = [(inputs.float().cuda(), target.float().cuda()) for inputs, target in (tables(), tables(5))]
     fitting = Fitting(model, data[0], data[1], config, make_generators(SEEDS))
-    weights = [one.model.mean_head.weight.detach().clone() for one in fitting.run()]  # type: ignore[attr-defined]
+    weights = [one.model.mean_head.weight.detach().clone() for one in fitting.run()]  # type: ignore[union-attr, operator]
     first, last = (weights[1] - weights[0]).abs().max(), (weights[-1] - weights[-2]).abs().max()
     assert last < 0.01 * first
 
