@@ -334,14 +334,13 @@ def test_only_the_parts_of_dead_processes_are_removed(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("value", "name"),
     [
-        (np.zeros(3), r"state\['a'\] is of type ndarray"),
-        ({"b": [1, np.float64(2)]}, r"state\['a'\]\['b'\]\[1\] is of type float64"),
-        (Path("x"), r"state\['a'\] is of type PosixPath"),
-        (OrderedDict(b={3}), r"state\['a'\]\['b'\] is of type set"),
-        ({(1, np.int64(2)): 3}, r"a key of state\['a'\]\[1\] is of type int64"),
+        (np.zeros(3), "ndarray"),
+        ({"b": [1, np.float64(2)]}, r"numpy.*scalar"),
+        (OrderedDict(b=Path("x")), "PosixPath"),
+        ({(1, np.int64(2)): 3}, r"numpy.*scalar"),
     ],
 )
 def test_what_could_not_be_loaded_is_not_saved(tmp_path: Path, value: Any, name: str) -> None:
     with pytest.raises(TypeError, match=name):
         save_checkpoint_in(tmp_path, 1, {"a": value})
-    assert list(tmp_path.iterdir()) == []
+    assert files_of(tmp_path) == {}

@@ -25,10 +25,10 @@ from butfor.runs import folder as run_folder
 from butfor.runs.config import plain
 from butfor.runs.files import read_json, write_json
 from butfor.runs.folder import (
+    Events,
     append_metrics,
     invoked_as,
     invoked_command,
-    open_events,
     open_run,
     run_name,
     truncate_metrics,
@@ -413,7 +413,7 @@ def clock(monkeypatch: pytest.MonkeyPatch) -> None:
 
 @pytest.mark.usefixtures("clock")
 def test_tensorboard_reads_the_curves(tmp_path: Path) -> None:
-    events = open_events(tmp_path)
+    events = Events(tmp_path)
     events.add({"success": 0.25, "score/object": -1.5}, 50)
     assert curves(tmp_path) == {"success": [(50, 0.25)], "score/object": [(50, -1.5)]}  # before it is closed
     events.add({"success": 0.5}, 100)
@@ -425,10 +425,10 @@ def test_tensorboard_reads_the_curves(tmp_path: Path) -> None:
 @pytest.mark.usefixtures("clock")
 @pytest.mark.parametrize(("purge_step", "kept"), [(None, 3), (0, 0), (99, 1), (100, 2), (150, 3)])
 def test_steps_after_the_checkpoint_are_hidden(tmp_path: Path, purge_step: int | None, kept: int) -> None:
-    first = open_events(tmp_path, None)
+    first = Events(tmp_path, None)
     for step in (50, 100, 150):
         first.add({"success": 0.25}, step)
-    second = open_events(tmp_path, purge_step)  # the first was killed, not closed
+    second = Events(tmp_path, purge_step)  # the first was killed, not closed
     second.add({"success": 0.5}, 200)
     expected = [(50, 0.25), (100, 0.25), (150, 0.25)][:kept]
     assert curves(tmp_path) == {"success": [*expected, (200, 0.5)]}
@@ -440,7 +440,7 @@ def test_without_tensorboard_a_run_goes_on_and_is_told_once(tmp_path: Path, monk
     monkeypatch.delitem(sys.modules, "torch.utils.tensorboard", raising=False)
     monkeypatch.setitem(sys.modules, "tensorboard", None)  # as if it were not installed
     with pytest.warns(UserWarning, match=r"pip install 'butfor\[tensorboard\]'") as told:
-        events = open_events(tmp_path, 5)
+        events = Events(tmp_path, 5)
     assert len(told) == 1
     assert told[0].filename == __file__
     with warnings.catch_warnings(action="error"):

@@ -1,7 +1,4 @@
-"""Files that are complete or absent: written under a temporary name, then renamed. Reading never executes anything.
-
-torch is imported where it is used: pages read and write files without it.
-"""
+"""Files that are complete or absent: written under a temporary name, then renamed. Reading never executes anything."""
 
 import json
 import os
@@ -13,20 +10,19 @@ from typing import TYPE_CHECKING, Any
 if TYPE_CHECKING:
     from torch import Tensor
 
+RESTORE = "Restore it from a copy, or run the command that wrote it again."
+
 
 def check_writable(path: Path | str) -> None:
     """Raise OSError where a path could not be written, before any work is done: test the nearest existing folder."""
-    path = Path(path)
-    around = path.absolute()
-    folder = around if os.path.isdir(around) else next(parent for parent in around.parents if os.path.exists(parent))
+    whole = Path(path).absolute()
+    folder = whole if os.path.isdir(whole) else next(parent for parent in whole.parents if os.path.exists(parent))
     probe = folder / f".{os.getpid()}.part"
     try:
         probe.touch()
         probe.unlink(missing_ok=True)
     except OSError as error:
-        raise OSError(
-            f"{path} cannot be written: {folder} is not writable ({error.strerror}). Give another place."
-        ) from error
+        raise OSError(f"{path} needs {folder} to be writable ({error.strerror}). Give another place.") from error
 
 
 @contextmanager
@@ -58,21 +54,13 @@ def write_json(path: Path | str, value: Any) -> None:
 
 
 def read_json(path: Path | str) -> Any:
-    """Return the value of a JSON file.
-
-    Raises:
-        FileNotFoundError: there is no such file.
-        ValueError: it is not valid JSON.
-    """
+    """Return the value of a JSON file."""
     try:
         return json.loads(Path(path).read_text(encoding="utf-8"))
     except FileNotFoundError:
         raise FileNotFoundError(f"There is no file {path}.") from None
     except (json.JSONDecodeError, UnicodeDecodeError) as error:
-        raise ValueError(
-            f"{path} is not valid JSON ({error}); it may have been cut off. Restore it from a copy, or run the command "
-            "that wrote it again."
-        ) from error
+        raise ValueError(f"{path} is not valid JSON ({error}). {RESTORE}") from error
 
 
 def begins_as_npz(path: Path | str) -> bool:
@@ -109,14 +97,20 @@ def load_tensors(path: Path | str) -> "tuple[dict[str, Tensor], dict[str, Any]]"
 
 
 def save_checkpoint(path: Path | str, state: Mapping[str, Any]) -> None:
-    """Write a checkpoint of tensors and plain values."""
+    """Write a checkpoint of tensors and plain values; refuse what `load_checkpoint` could not load."""
     import torch
+    from torch.serialization import get_unsafe_globals_in_checkpoint
 
-    with atomic_write(path) as temporary, temporary.open("wb") as file:
-        try:
-            torch.save(dict(state), file)
-        except RuntimeError as error:  # how torch reports that a write failed
-            raise OSError(f"{path} could not be written ({error.__cause__ or error}).") from error
+    with atomic_write(path) as temporary:
+        with temporary.open("wb") as file:
+            try:
+                torch.save(dict(state), file)
+            except RuntimeError as error:  # how torch reports that a write failed
+                raise OSError(f"{path} could not be written ({error.__cause__ or error}).") from error
+            file.flush()
+            os.fsync(file.fileno())  # on disk before an older one is removed
+        if unsafe := get_unsafe_globals_in_checkpoint(temporary):
+            raise TypeError(f"The state contains {', '.join(sorted(unsafe))}; expected tensors and plain values only.")
 
 
 def load_checkpoint(path: Path | str) -> dict[str, Any]:
@@ -124,11 +118,9 @@ def load_checkpoint(path: Path | str) -> dict[str, Any]:
     import torch
 
     try:
-        state = torch.load(path, weights_only=True, map_location="cpu")
+        state: dict[str, Any] = torch.load(path, weights_only=True, map_location="cpu")
+        return state
     except OSError:
         raise
     except Exception as error:  # torch raises many kinds for a broken file
         raise ValueError(f"{path} is not a complete checkpoint ({type(error).__name__}).") from error
-    if not isinstance(state, dict):
-        raise ValueError(f"{path} is not a checkpoint of butfor: it contains {type(state).__name__}.")
-    return state

@@ -1,7 +1,4 @@
-"""Write run folders: what was asked, with which versions, and what came out. Files are complete or absent.
-
-torch is imported where it is used: pages read and write run folders without it.
-"""
+"""Write run folders: what was asked, with which versions, and what came out. torch is imported only where needed."""
 
 import hashlib
 import importlib.metadata
@@ -13,7 +10,7 @@ import shutil
 import subprocess
 import warnings
 from collections.abc import Iterable, Iterator, Mapping
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from contextvars import ContextVar
 from datetime import UTC, datetime
 from pathlib import Path
@@ -47,13 +44,7 @@ def invoked_command() -> str:
 
 
 def open_run(folder: Path | str, kind: str, config: Any, overwrite: bool = False) -> Path:
-    """Create a run folder, or open the one that the same config created before.
-
-    Args:
-        folder: where the run is kept.
-        kind: "training" or "detection".
-        config: the run's config dataclass.
-        overwrite: replace a run that the folder contains.
+    """Create a run folder of a kind ("training" or "detection"), or open the one that the same config created.
 
     Raises:
         FileExistsError: the folder contains a run with other settings, or files that are not a run.
@@ -131,12 +122,15 @@ def versions(device: "torch.device | str") -> dict[str, Any]:
 
     device = torch.device(device)
     packages = ("torch", "numpy", "scipy", "scikit-learn", "gymnasium", "mujoco", "gymnasium-robotics")
-    found = {name: _version(name) for name in packages}
+    found = {}
+    for name in packages:
+        with suppress(importlib.metadata.PackageNotFoundError):
+            found[name] = importlib.metadata.version(name)
     return {
         "butfor": __version__,
         "commit": _commit(),
         "python": platform.python_version(),
-        **{name: version for name, version in found.items() if version},
+        **found,
         "platform": f"{platform.system()} {platform.machine()}",
         "processor": _processor(),
         "cores": os.cpu_count(),
@@ -156,13 +150,6 @@ def versions_resumed(folder: Path, device: "torch.device | str") -> dict[str, An
         return begun | {"resumed": [*begun.get("resumed", []), changed]}
     except (OSError, ValueError, TypeError, AttributeError):  # missing or damaged: a run must still be resumable
         return now
-
-
-def _version(package: str) -> str | None:
-    try:
-        return importlib.metadata.version(package)
-    except importlib.metadata.PackageNotFoundError:
-        return None
 
 
 def _commit() -> str | None:
@@ -216,10 +203,21 @@ def truncate_metrics(folder: Path, episode: int) -> None:
 
 
 class Events:
-    """Curves for TensorBoard; without a writer nothing is written."""
+    """Curves for TensorBoard in `events/`; without TensorBoard there is a warning and nothing is written.
 
-    def __init__(self, writer: Any = None) -> None:
-        self.writer = writer
+    Points of an earlier process after `purge_step` are hidden.
+    """
+
+    def __init__(self, folder: Path, purge_step: int | None = None) -> None:
+        self.writer: Any = None
+        try:
+            from torch.utils.tensorboard import SummaryWriter
+        except ImportError as error:
+            advice = "Install it with: pip install 'butfor[tensorboard]'"
+            warnings.warn(f"No TensorBoard curves are written ({error}). {advice}", stacklevel=2)
+            return
+        first = None if purge_step is None else purge_step + 1  # TensorBoard hides this step, too
+        self.writer = SummaryWriter(str(folder / "events"), purge_step=first)
 
     def add(self, values: Mapping[str, float], step: int) -> None:
         """Add a point to each curve and flush: what lies before a checkpoint must survive a crash."""
@@ -232,17 +230,3 @@ class Events:
         """Close the files."""
         if self.writer is not None:
             self.writer.close()
-
-
-def open_events(folder: Path, purge_step: int | None = None) -> Events:
-    """Open TensorBoard's files in `events/`; points of an earlier process after `purge_step` are hidden."""
-    try:
-        from torch.utils.tensorboard import SummaryWriter
-    except ImportError as error:
-        warnings.warn(
-            f"No TensorBoard curves are written ({error}). Install it with: pip install 'butfor[tensorboard]'",
-            stacklevel=2,
-        )
-        return Events()
-    first = None if purge_step is None else purge_step + 1  # TensorBoard hides this step, too
-    return Events(SummaryWriter(str(folder / "events"), purge_step=first))

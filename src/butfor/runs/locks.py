@@ -8,7 +8,7 @@ import threading
 import time
 import warnings
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from pathlib import Path
 
 GRACE = 1.0  # seconds: a killed process, or one that only tests the lock, may hold it a moment longer
@@ -47,9 +47,8 @@ def locked(folder: Path | str, patience: float = 0.0, again: bool = False) -> It
         worker = worker_on(folder)
         here = worker.endswith(f" on {platform.node()}")
         if time.monotonic() - began > (GRACE if here else max(GRACE, patience)):
-            raise BusyError(
-                f"{folder} is in use by {worker or 'another process'}. Wait until it is done, or use another folder."
-            )
+            user = worker or "another process"
+            raise BusyError(f"{folder} is in use by {user}. Wait until it is done, or use another folder.")
         time.sleep(RETRY_AFTER)
     _held.add(mine)
     try:
@@ -62,20 +61,16 @@ def locked(folder: Path | str, patience: float = 0.0, again: bool = False) -> It
 
 def worker_on(folder: Path | str) -> str:
     """Return which process holds the lock, "process 17 on HOST"; empty where none does or it cannot be known."""
-    try:
+    with suppress(OSError):  # no lock, or no locks on this file system
         lock = os.open(lock_path(folder), os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK)
-    except OSError:
-        return ""
-    try:
-        fcntl.flock(lock, fcntl.LOCK_SH | fcntl.LOCK_NB)
-        return ""
-    except BlockingIOError:
-        words = os.read(lock, 200).decode(errors="replace")
-        return "".join(filter(str.isprintable, words)) or "another process"
-    except OSError:
-        return ""
-    finally:
-        os.close(lock)
+        try:
+            fcntl.flock(lock, fcntl.LOCK_SH | fcntl.LOCK_NB)
+        except BlockingIOError:
+            words = os.read(lock, 200).decode(errors="replace")
+            return "".join(filter(str.isprintable, words)) or "another process"
+        finally:
+            os.close(lock)
+    return ""
 
 
 def lock_path(folder: Path | str) -> Path:
@@ -89,28 +84,17 @@ def _take(path: Path) -> int | None:
     lock = os.open(path, os.O_RDWR | os.O_CREAT | os.O_NOFOLLOW, 0o666)
     try:
         fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        if not _is_file_of(path, lock):  # its last owner removed it in between
-            os.close(lock)
-            return None
-    except BlockingIOError:
+        if not os.path.samestat(os.stat(path), os.fstat(lock)):
+            raise FileNotFoundError
+    except (BlockingIOError, FileNotFoundError):  # another process holds it, or has just removed it
         os.close(lock)
         return None
     except OSError as error:
         if error.errno not in UNSUPPORTED:
             os.close(lock)
             raise
-        warnings.warn(
-            f"The file system of {path.parent} has no locks ({error.strerror}); do not start the same run there twice.",
-            stacklevel=4,
-        )
+        words = f"The file system of {path.parent} has no locks ({error.strerror})"
+        warnings.warn(f"{words}; do not start the same run there twice.", stacklevel=4)
     os.ftruncate(lock, 0)
     os.write(lock, f"process {os.getpid()} on {platform.node()}".encode())
     return lock
-
-
-def _is_file_of(path: Path, lock: int) -> bool:
-    """Whether a path still names an open file."""
-    try:
-        return os.path.samestat(os.stat(path), os.fstat(lock))
-    except FileNotFoundError:
-        return False

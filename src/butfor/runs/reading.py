@@ -12,11 +12,10 @@ import numpy as np
 from numpy.typing import NDArray
 
 from butfor import __version__
-from butfor.runs.files import read_json
+from butfor.runs.files import RESTORE, read_json
 
 Array = NDArray[Any]
 SCHEMA_VERSION = 1
-RESTORE = "Restore it from a copy, or run the command that wrote it again."
 # Fields that had another name before.
 RENAMED = {
     "world": "env",

@@ -19,8 +19,8 @@ from butfor.runs.checkpoints import latest_checkpoint, save_checkpoint_in
 from butfor.runs.config import config_from, plain
 from butfor.runs.files import check_writable, read_json, write_json
 from butfor.runs.folder import (
+    Events,
     append_metrics,
-    open_events,
     open_run,
     run_label,
     run_name,
@@ -243,7 +243,7 @@ class _Run:
         self.replay = self.trainer.replay
         evaluated = self.replay.stored - self.trainer.interrupted  # an interrupted round precedes its evaluation
         truncate_metrics(folder, evaluated)
-        self.events = open_events(folder, evaluated)
+        self.events = Events(folder, evaluated)
         self.kept = EpisodeStream(keep_episodes, self.replay.stored) if keep_episodes is not None else None
         self.text = ""
         self.began = time.monotonic()
