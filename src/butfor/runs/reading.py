@@ -187,7 +187,7 @@ def find_run(text: str | Path, root: Path | str = "runs") -> Path:
         root: the folder with the runs.
 
     Raises:
-        FileNotFoundError: no run fits; the sentence lists the runs that are there.
+        FileNotFoundError: no run fits.
         ValueError: several runs fit.
     """
     if Path(text).exists():

@@ -1,5 +1,6 @@
 """Stop at the next safe moment: at a time limit, or after the first Ctrl-C or SIGTERM."""
 
+import math
 import signal
 import threading
 import time
@@ -22,30 +23,23 @@ class Stop:
     def __init__(self, time_limit: float | None, since: float | None = None) -> None:
         check_time_limit(time_limit)
         began = time.monotonic() if since is None else since
-        self.deadline = None if time_limit is None else began + time_limit
+        self.deadline = began + (math.inf if time_limit is None else time_limit)
         self.signalled = False
 
     def __call__(self) -> bool:
-        return self.signalled or (self.deadline is not None and time.monotonic() > self.deadline)
+        return self.signalled or time.monotonic() > self.deadline
 
 
 @contextmanager
 def stopping(time_limit: float | None, since: float | None = None) -> Iterator[Stop]:
     """Note the first Ctrl-C or SIGTERM instead of raising; another one, a second later or more, interrupts at once.
 
-    Args:
-        time_limit: seconds after which to stop; None for no limit.
-        since: the time.monotonic() from which the limit counts; now by default.
-
-    Yields:
-        A function that returns whether to stop. Signals that are ignored stay ignored.
+    The time limit counts from `since`, a time.monotonic(), by default now. Signals that are ignored stay ignored.
     """
     stop = Stop(time_limit, since)
     if threading.current_thread() is not threading.main_thread():
         yield stop
         return
-    handlers = {number: signal.getsignal(number) for number in (signal.SIGINT, signal.SIGTERM)}
-    before = {number: handler for number, handler in handlers.items() if handler is not signal.SIG_IGN}
     noted = 0.0
 
     def note(number: int, frame: Any) -> None:
@@ -58,10 +52,10 @@ def stopping(time_limit: float | None, since: float | None = None) -> Iterator[S
                 signal.signal(each, handler)
             signal.raise_signal(number)
 
-    for number in before:
-        signal.signal(number, note)
+    heeded = [each for each in (signal.SIGINT, signal.SIGTERM) if signal.getsignal(each) is not signal.SIG_IGN]
+    before = {each: signal.signal(each, note) for each in heeded}
     try:
         yield stop
     finally:
-        for number, handler in before.items():
-            signal.signal(number, handler)
+        for each, handler in before.items():
+            signal.signal(each, handler)
