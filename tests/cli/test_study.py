@@ -14,23 +14,23 @@ from support.small_training import results, small
 from butfor.detection.settings import detection_preset
 from butfor.runs.folder import open_run
 from butfor.studies import units
-from butfor.studies.paper import STUDIES, Arm, Study, make_study, write_study
+from butfor.studies.paper import STUDIES, Study, make_study, write_study
 from butfor.studies.units import run_unit, unit_name, unit_state
 
 torch.set_num_threads(1)
-TINY = Study("tiny", "A tiny study", "What it is about.", (Arm("one", small()), Arm("two", small(seeds=2))))
+TINY = Study("tiny", "A tiny study", "What it is about.", {"one": small(), "two": small(seeds=2)})
 
 
 @pytest.fixture
 def run_study(butfor_command: Butfor, monkeypatch: pytest.MonkeyPatch) -> Butfor:
     """`butfor study` in an empty folder, with one more study, which is tiny."""
-    monkeypatch.setitem(STUDIES, "tiny", lambda: TINY)
+    monkeypatch.setitem(STUDIES, "tiny", TINY)
     return lambda *arguments: butfor_command("study", *arguments)
 
 
 def folder_of(place: int) -> Path:
     """The run folder of an arm of the tiny study."""
-    return Path("studies") / unit_name(TINY.arms[place].config)
+    return Path("studies") / unit_name(list(TINY.arms.values())[place])
 
 
 def test_a_file_in_place_of_a_folder_is_an_error(run_study: Butfor, tmp_path: Path) -> None:
@@ -108,8 +108,8 @@ def test_a_run_that_fails_keeps_no_other_from_table_page_and_heat_map(
 ) -> None:
     scored = small(use=("priority",))
     wrong = replace(small(), priority=replace(small().priority, kind="ebp"))  # needs positions; slide has none
-    drawn = replace(TINY, name="heatmaps", arms=(Arm("right", scored), Arm("wrong", wrong), Arm("no scores", small())))
-    monkeypatch.setitem(STUDIES, "heatmaps", lambda: drawn)
+    drawn = replace(TINY, name="heatmaps", arms={"right": scored, "wrong": wrong, "no scores": small()})
+    monkeypatch.setitem(STUDIES, "heatmaps", drawn)
     code, out, err = run_study("run", "heatmaps", "--device", "cpu")
     assert code == 1
     assert "finished, 10 of 10 episodes" in out
@@ -186,7 +186,7 @@ def test_study_run_asks_for_its_runs_and_prints_how_far_they_are(
     size = ["--size", "small", "--seeds", "2", "--episodes", "300"]
     code, out, _ = butfor_command("study", "run", "partial-rescoring", *size, "--device", "cpu", *options)
     assert code == 0
-    configs = [arm.config for arm in make_study("partial-rescoring", "small", seeds=2, episodes=300).arms]
+    configs = list(make_study("partial-rescoring", "small", seeds=2, episodes=300).arms.values())
     assert asked[0][:4] == (configs, Path("studies"), ["cpu"] * processes, None)
     assert "Rescoring in part" in out
     assert "Report: studies/reports/partial-rescoring-small.html" in out

@@ -69,7 +69,7 @@ from butfor.training.settings import preset
 Frames = NDArray[np.uint8]
 STEPS = 30  # of an episode of slide
 ARMS = {"with": small(use=("priority",), first_seed=5, seeds=2), "without": small(), "not run": small(seeds=3)}
-TINY = Study("tiny", "Tiny", "About nothing.", tuple(studies.Arm(*arm) for arm in ARMS.items()))
+TINY = Study("tiny", "Tiny", "About nothing.", ARMS)
 
 torch.set_num_threads(1)
 
@@ -723,7 +723,7 @@ def test_a_strip_that_is_cut_off_has_no_description(trained: Path, end: int) -> 
 def test_the_command_makes_films_and_the_page(
     root: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    monkeypatch.setitem(studies.STUDIES, "tiny", lambda: TINY)
+    monkeypatch.setitem(studies.STUDIES, "tiny", TINY)
     films(("tiny",), root=root)
     out = capsys.readouterr().out.splitlines()
     assert out[0] == "Films of tiny:"
@@ -741,7 +741,7 @@ def test_run_and_status_tell_what_is_left_to_another_process(
     root: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     monkeypatch.setattr(locks, "GRACE", 0.0)
-    monkeypatch.setitem(studies.STUDIES, "tiny", lambda: TINY)
+    monkeypatch.setitem(studies.STUDIES, "tiny", TINY)
     tiny = Selection(("tiny",), root=root)
     with locked(folder_of(root, "not run")):
         run(tiny, device="cpu")

@@ -23,7 +23,7 @@ ISSUED = {
 
 
 def configs(study: Study) -> dict[str, Config]:
-    return {arm.label: arm.config for arm in study.arms if isinstance(arm.config, Config)}
+    return {label: config for label, config in study.arms.items() if isinstance(config, Config)}
 
 
 def test_every_experiment_of_the_paper_is_there() -> None:
@@ -35,13 +35,11 @@ def test_every_experiment_of_the_paper_is_there() -> None:
 def test_a_study_has_a_name_arms_and_claims_about_them(name: str, size: str) -> None:
     study = make_study(name, size)  # type: ignore[arg-type]
     assert study.name == name
-    labels = [arm.label for arm in study.arms]
-    assert len(set(labels)) == len(labels) > 0
-    folders = [unit_name(arm.config) for arm in study.arms]
-    assert len(set(folders)) == len(folders)  # two arms that are the same run would be a mistake
+    folders = [unit_name(config) for config in study.arms.values()]
+    assert len(set(folders)) == len(folders) > 0  # two arms that are the same run would be a mistake
     assert study.claims
     for claim in study.claims:
-        assert {claim.arm, claim.than} - {""} <= set(labels)
+        assert {claim.arm, claim.than} - {""} <= set(study.arms)
 
 
 @pytest.mark.parametrize("name", STUDIES)
@@ -75,10 +73,11 @@ def test_the_arms_are_what_their_labels_say() -> None:
 
 def test_studies_share_their_runs() -> None:
     shared = unit_name(configs(make_study("combined"))[HER])
-    names = {name for name in STUDIES if shared in {unit_name(arm.config) for arm in make_study(name).arms}}
+    names = {name for name in STUDIES if shared in {unit_name(config) for config in make_study(name).arms.values()}}
     assert names == {"combined", "exploration", "bonus-sweep", "active-sweep", "replay-pick-and-place"}
     assert "trained once for five of them" in (ROOT / "docs" / "studies.md").read_text(encoding="utf-8")
-    detection = {unit_name(make_study(name).arms[-1].config) for name in ("table1", "trajectories", "random-test-set")}
+    studies = [make_study(name) for name in ("table1", "trajectories", "random-test-set")]
+    detection = {unit_name(study.arms["pick-and-place"]) for study in studies}
     assert detection == {unit_name(detection_preset("pick-and-place"))}
 
 
@@ -98,8 +97,8 @@ def test_a_bonus_is_annealed_over_the_whole_run_however_long() -> None:
 
 
 def test_a_small_study_asks_its_own_questions_and_keeps_its_own_record(tmp_path: Path) -> None:
-    asked = {name: make_study(name, "small").arms[0].config for name in ("detection-curves", "random-training-data")}
-    assert [config.studies for config in asked.values()] == [("actions", "noise"), ("helps",)]  # type: ignore[union-attr]
+    studies = [make_study(name, "small") for name in ("detection-curves", "random-training-data")]
+    assert [study.arms["pick-and-place"].studies for study in studies] == [("actions", "noise"), ("helps",)]  # type: ignore[union-attr]
     whole = write_study(make_study("combined"), tmp_path, "paper")
     assert write_study(make_study("combined", "small"), tmp_path, "small") != whole
 
@@ -115,10 +114,10 @@ def test_a_study_leaves_a_record_of_its_arms_and_claims(tmp_path: Path) -> None:
     study = make_study("replay-push")
     record = json.loads(write_study(study, tmp_path, "paper").read_text())
     assert record["schema"] == 1
-    assert [arm["folder"] for arm in record["arms"]] == [unit_name(arm.config) for arm in study.arms]
-    assert tuple(Claim(**claim) for claim in record["claims"]) == study.claims
+    assert [arm["folder"] for arm in record["arms"]] == [unit_name(config) for config in study.arms.values()]
+    assert [Claim(**claim) for claim in record["claims"]] == study.claims
     assert {state.state for state in study_states(study, tmp_path).values()} == {"absent"}
     short = make_study("replay-push", seeds=3, episodes=3000)  # the record says what the paper's size asks all the same
     record = json.loads(write_study(short, tmp_path, "paper").read_text())
-    assert [arm["folder"] for arm in record["arms"]] == [unit_name(arm.config) for arm in short.arms]
+    assert [arm["folder"] for arm in record["arms"]] == [unit_name(config) for config in short.arms.values()]
     assert {(arm["seeds"], arm["episodes"]) for arm in record["arms"]} == {(10, 10_000)}

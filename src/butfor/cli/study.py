@@ -73,7 +73,7 @@ class Selection:
             )
             for name in self.names
         ]  # fmt: skip
-        labels = [arm.label for one in studies for arm in one.arms]
+        labels = [label for one in studies for label in one.arms]
         if unknown := [label for label in self.arms if label not in labels]:
             known = ", ".join(repr(label) for label in dict.fromkeys(labels))
             raise ValueError(f"--arms names {', '.join(map(repr, unknown))}; the arms are {known}.")
@@ -153,7 +153,7 @@ def run(
     for one in studies:
         _print_replaced(one, root, selection.size)
     records = [write_study(one, root, selection.size).stem for one in studies]
-    configs = [arm.config for one in studies for arm in one.arms if selection.includes(arm.label)]
+    configs = [config for one in studies for label, config in one.arms.items() if selection.includes(label)]
     problems: list[str] = []
     try:
         with live_progress() as progress:
@@ -282,7 +282,7 @@ def _print_replaced(study: "Study", root: Path, size: str) -> None:
     from butfor.studies.units import unit_name
 
     path = record_path(study.name, root, size)
-    wanted = {unit_name(arm.config) for arm in study.arms}
+    wanted = {unit_name(config) for config in study.arms.values()}
     with suppress(OSError, ValueError, TypeError, KeyError):  # there is no record yet, or it is damaged
         record = read_json(path)
         left = [arm["label"] for arm in record["arms"] if arm["folder"] not in wanted and is_run(root / arm["folder"])]

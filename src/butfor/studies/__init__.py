@@ -4,10 +4,10 @@ Read `paper` first: it lists the arms of each study and what the paper claims ab
 run folder, `cluster` does so on Ray.
 """
 
-from butfor.studies.paper import STUDIES, Arm, Study, make_study, study_states, write_study
+from butfor.studies.paper import STUDIES, Study, make_study, study_states, write_study
 from butfor.studies.units import StudyError, UnitState, run_here, run_unit, unit_name, unit_state
 
 __all__ = [
-    "STUDIES", "Arm", "Study", "StudyError", "UnitState", "make_study", "run_here", "run_unit", "study_states",
+    "STUDIES", "Study", "StudyError", "UnitState", "make_study", "run_here", "run_unit", "study_states",
     "unit_name", "unit_state", "write_study",
 ]  # fmt: skip
