@@ -226,7 +226,7 @@ def test_a_worker_shares_the_processors_and_tells_what_came_of_its_unit(
     before = {number: signal.getsignal(number) for number in (signal.SIGINT, signal.SIGTERM)}
     answer = types.SimpleNamespace(send=told.append)
     try:
-        units._work("training", plain(small()), "cpu", "root", 5.0, 3, "butfor", answer)  # type: ignore[arg-type]
+        units._work(small(), "cpu", "root", 5.0, 3, "butfor", answer)  # type: ignore[arg-type]
     finally:
         for number, handler in before.items():
             signal.signal(number, handler)

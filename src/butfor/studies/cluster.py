@@ -6,11 +6,11 @@ import platform
 import signal
 import threading
 import time
-import uuid
 import warnings
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
+from tempfile import NamedTemporaryFile
 from typing import Any
 
 from butfor import __version__
@@ -69,11 +69,14 @@ def run_on_ray(
         raise ValueError(f"cpus, gpus and retries must be at least 0; got {cpus}, {gpus} and {retries}.")
     configs = unique(configs)
     ray = _import_ray()
-    with _marked(Path(root).resolve()) as mark, _connected(ray, address, cpus, gpus):
+    shared = Path(root).resolve()
+    shared.mkdir(parents=True, exist_ok=True)
+    # by this file workers recognise that they see the same storage
+    with NamedTemporaryFile(prefix=".cluster-", dir=shared) as mark, _connected(ray, address, cpus, gpus):
         # a process for each unit: nothing is left over from the one before
         task = ray.remote(num_cpus=cpus, num_gpus=gpus, max_retries=retries, max_calls=1)(_work)
         device = "cuda" if gpus else "cpu"
-        pool = RayPool(ray, task, str(mark), device, time_limit, invoked_command(), __version__, max(1, int(cpus)))
+        pool = RayPool(ray, task, mark.name, device, time_limit, invoked_command(), __version__, max(1, int(cpus)))
         problems = run_in_pool(configs, root, pool, retries, progress)
     raise_failed(problems)
     return [unit_state(config, root).folder for config in configs]
@@ -151,18 +154,6 @@ def _import_ray() -> Any:
     except ImportError as error:
         raise ImportError(f"A cluster needs Ray ({error}). Install it with: pip install 'butfor[ray]'") from error
     return ray
-
-
-@contextmanager
-def _marked(root: Path) -> Iterator[Path]:
-    """Write a file into the root by which workers recognise that they see the same storage."""
-    root.mkdir(parents=True, exist_ok=True)
-    mark = root / f".cluster-{uuid.uuid4().hex}"
-    mark.touch()
-    try:
-        yield mark
-    finally:
-        mark.unlink(missing_ok=True)
 
 
 @contextmanager

@@ -8,7 +8,7 @@ from collections import Counter, deque
 from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass
-from multiprocessing import connection
+from multiprocessing.connection import Connection, wait
 from pathlib import Path
 from typing import Any, Literal, Protocol
 
@@ -21,7 +21,7 @@ from butfor.rollouts.play import Progress
 from butfor.runs.config import config_from, plain
 from butfor.runs.folder import invoked_as, invoked_command, run_name
 from butfor.runs.locks import BusyError, locked, worker_on
-from butfor.runs.reading import expected_form, read_object, read_optional, read_run
+from butfor.runs.reading import read_object, read_optional, read_run
 from butfor.training.run import resume, train
 from butfor.training.settings import Config
 
@@ -93,11 +93,9 @@ def unit_state(config: AnyConfig, root: Path | str) -> UnitState:
     except (OSError, ValueError) as error:
         return state("broken", words=f"{error} Delete {folder} to run it again.")
     try:
-        with expected_form(summary):
-            found = read_optional(summary)
-            finished = found is not None and bool(found.get("finished", True))  # a detection run writes it at the end
-            return state("finished" if finished else "begun", int(found.get("played", 0)) if found else 0)
-    except (OSError, ValueError) as error:
+        found = read_optional(summary) or {"finished": False}  # a detection run writes it at the end
+        return state("finished" if found.get("finished", True) else "begun", int(found.get("played", 0)))
+    except (OSError, ValueError, TypeError) as error:
         if isinstance(config, Config) and any((folder / "checkpoint").glob("*.pt")):
             return state("begun", words=f"{summary} is damaged; butfor study run writes it again from the checkpoint.")
         damaged = folder if isinstance(config, Config) else summary
@@ -172,8 +170,7 @@ def run_here(
     Units that another process works on are left to it, and tried again at the end.
 
     Args:
-        devices: with several, one process runs on each. A GPU may be named several times: simulation takes longest,
-            and leaves it idle most of the time.
+        devices: with several, one process runs on each. A GPU may be named several times: simulation leaves it idle.
         time_limit: seconds after which each training run stops with a checkpoint.
 
     Raises:
@@ -270,7 +267,7 @@ class ProcessPool:
     def __init__(self, devices: Sequence[str], root: Path | str, limit: float | None, processes: int) -> None:
         self.given = (str(root), limit, processes, invoked_command())
         self.free = deque(devices)
-        self.running = dict[Any, tuple[AnyConfig, str, connection.Connection]]()  # process -> unit, device, answer
+        self.running = dict[Any, tuple[AnyConfig, str, Connection]]()  # process -> unit, device, answer
 
     def start(self, config: AnyConfig) -> bool:
         """Start a unit on a free device."""
@@ -279,7 +276,7 @@ class ProcessPool:
         device = self.free.popleft()
         context = multiprocessing.get_context("spawn")  # CUDA does not survive a fork
         receiver, answer = context.Pipe(duplex=False)
-        process = context.Process(target=_work, args=(kind_of(config), plain(config), device, *self.given, answer))
+        process = context.Process(target=_work, args=(config, device, *self.given, answer))
         with _ignored_interrupts():
             process.start()
         answer.close()
@@ -288,7 +285,7 @@ class ProcessPool:
 
     def wait(self) -> list[Ended]:
         """Wait until a process ends, for LOOK_EVERY seconds at most."""
-        connection.wait([process.sentinel for process in self.running], LOOK_EVERY)
+        wait([process.sentinel for process in self.running], LOOK_EVERY)
         ended: list[Ended] = []
         for process in [process for process in self.running if not process.is_alive()]:
             config, device, receiver = self.running.pop(process)
@@ -323,14 +320,7 @@ def _ignored_interrupts() -> Iterator[None]:
 
 
 def _work(
-    kind: str,
-    data: Any,
-    device: str,
-    root: str,
-    limit: float | None,
-    processes: int,
-    command: str,
-    answer: connection.Connection,
+    config: AnyConfig, device: str, root: str, limit: float | None, processes: int, command: str, answer: Connection
 ) -> None:
     """Run a unit in a process of its own and send the outcome."""
     signal.signal(signal.SIGINT, signal.SIG_IGN)
@@ -338,7 +328,7 @@ def _work(
     try:
         share_processors(processes)
         with invoked_as(command):
-            run_unit(read_config(kind, data), root, device, limit)
+            run_unit(config, root, device, limit)
         answer.send(("done", ""))
     except KeyboardInterrupt:
         answer.send(("lost", ""))
@@ -356,7 +346,7 @@ def _interrupt(number: int, frame: Any) -> None:
 def words_of(error: BaseException, advice: str = FEWER) -> str:
     """Return an error's message, with its type where butfor does not write messages for it.
 
-    `advice` is added where the device's memory was full.
+    `advice` is added where the device ran out of memory.
     """
     text = str(error).strip()
     if isinstance(error, torch.OutOfMemoryError):
