@@ -9,7 +9,7 @@ import tyro
 from butfor.cli.console import live_progress, print_next, print_training
 from butfor.cli.options import Device, File, Flag, RunFolder, Seconds, choose_device
 from butfor.cli.settings import parse_settings
-from butfor.runs.config import flat
+from butfor.runs.config import differences
 from butfor.runs.reading import find_run
 
 if TYPE_CHECKING:
@@ -121,8 +121,7 @@ def _refuse_unused(config: "Config", base: "Config") -> None:
     """Refuse changed settings of a signal or an algorithm that is not chosen."""
     hints = get_type_hints(type(config))
     parts = {*get_args(hints["signal"]), *get_args(hints["algorithm"])} - {config.signal, config.algorithm}
-    before = flat(base)
-    changed = [name for name, value in flat(config) if (name, value) not in before]
+    changed = [name for name, _ in differences(config, base)]
     unused = [name for name in changed if name.split(".")[0] in parts and name != "cai.network.target_scale"]  # of all
     if unused:
         options = ", ".join(f"--{name}" for name in unused).replace("_", "-")

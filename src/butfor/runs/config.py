@@ -103,7 +103,7 @@ def _value_from(hint: Any, value: Any, name: str) -> Any:
     """Return a JSON value as its field's type: lists as tuples, whole numbers as floats, objects as dataclasses."""
     origin = get_origin(hint)
     options = get_args(hint)
-    if dataclasses.is_dataclass(hint):
+    if isinstance(hint, type) and dataclasses.is_dataclass(hint):
         return config_from(hint, value, name)
     if origin in (Union, UnionType):
         possible = [option for option in options if (option is NoneType) == (value is None)]
