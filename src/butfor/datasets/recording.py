@@ -1,11 +1,10 @@
 """Recorded episodes of unequal lengths as one table of states, from arrays, padded arrays or lists of episodes.
 
-Observations may be nested dictionaries. Their parts are concatenated in the order of their names; each part is named by
-its path, such as `robot/arm`.
+The parts of nested observations are concatenated in the order of their names, which are paths such as `robot/arm`.
 """
 
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from typing import Any
 
 import gymnasium
@@ -41,18 +40,19 @@ class Recording:
     source: str = "arrays"
 
     def __post_init__(self) -> None:
-        what = "NaN, infinity or numbers too large for float32"
-        states = np.argwhere(~(np.abs(self.observation) <= LARGEST))
-        if len(states):
-            row, column = states[0].tolist()
-            place = f"episode {self.episode[row]}, step {self.time[row]}, {self._column_name(column)}"
-            count = len(np.unique(states[:, 0]))
-            raise ValueError(f"{self.source} has {what} in {count} state(s), first in {place}; remove these episodes.")
-        actions = np.argwhere(~(np.abs(self.action) <= LARGEST))
-        if len(actions):
-            row = np.flatnonzero(~self.last)[actions[0, 0]]
-            place = f"episode {self.episode[row]}, step {self.time[row]}"
-            raise ValueError(f"{self.source} has an action with {what} in {place}; remove that episode.")
+        for what, table, rows in (("state", self.observation, slice(None)), ("action", self.action, ~self.last)):
+            wrong = np.argwhere(~(np.abs(table) <= LARGEST))
+            if len(wrong):
+                place = f"episode {self.episode[rows][wrong[0, 0]]}, step {self.time[rows][wrong[0, 0]]}"
+                if what == "state":
+                    columns = [(part, column) for part, size in self.sizes.items() for column in range(size)]
+                    part, column = columns[wrong[0, 1]]
+                    place += f", column {column}" + (f" of {part!r}" if part else "")
+                count = len(np.unique(wrong[:, 0]))
+                raise ValueError(
+                    f"{self.source} has NaN, infinity or numbers too large for float32 in {count} {what}(s), first in "
+                    f"{place}; remove these episodes."
+                )
 
     def __len__(self) -> int:
         return len(self.length)
@@ -83,26 +83,6 @@ class Recording:
     def entities(self, entities: Entities) -> dict[str, list[int]]:
         """Columns of entities such as ["cube=3:6"] or ["cube=observation:3:6"]."""
         return entity_columns(entities, self.sizes)
-
-    def _column_name(self, column: int) -> str:
-        """A column of the table as a column of its part."""
-        for path, size in self.sizes.items():
-            if column < size:
-                return f"column {column} of {path!r}" if path else f"column {column}"
-            column -= size
-        raise IndexError(column)
-
-
-@dataclass(frozen=True)
-class _Rows:
-    """What `read_arrays` was given: one row per step, [N, ...], or [E, T, ...] before the padding is removed."""
-
-    obs: Table
-    action: Table
-    next_obs: Table | None
-    ended: Bool | None  # the step ends its episode
-    length: Lengths | None  # [E]
-    sampled: Bool | None
 
 
 def read_arrays(
@@ -158,18 +138,27 @@ def read_arrays(
     nexts = None if next_observation is None else flatten_arrays(next_observation, lead, ignore)[0]
     if nexts is not None and nexts.shape != states.shape:
         raise ValueError(f"next_observation has shape {list(nexts.shape)}; expected {list(states.shape)}.")
-    rows = _Rows(states, acts, nexts, np.any(list(marks.values()), 0) if marks else None, steps, drawn)
-    rows = _pair_last_states(_remove_padding(rows) if lead == 2 else rows)
-    ends = _find_ends(rows)
-    places = np.flatnonzero(ends)
-    counts = np.diff(places, prepend=-1)  # [E]
-    if rows.next_obs is None:  # what the action of a last row led to is not known
-        table, keep, counts = rows.obs, ~ends, counts - 1
-    else:
-        table, keep = np.insert(rows.obs, places + 1, rows.next_obs[ends], 0), np.ones(len(ends), bool)
-    acts, space = _fit_actions(rows.action[keep], space)
-    drawn = None if rows.sampled is None else rows.sampled[keep]
-    return Recording(table, acts, counts, sizes, space, drawn, source)
+    ended = np.any(list(marks.values()), 0) if marks else None
+    if lead == 2:
+        steps = _padded_lengths(steps, ended, acts.shape[:2])
+        ended = None
+        more = states.shape[1] - acts.shape[1]  # 1 where episodes have a last state of their own
+        real = np.arange(acts.shape[1]) < steps[:, None]  # [E, T]
+        states = states[np.arange(states.shape[1]) < steps[:, None] + more]
+        acts = acts[real]
+        nexts = None if nexts is None else nexts[real]
+        drawn = None if drawn is None else drawn[real]
+    has_last = nexts is None and len(states) > len(acts)
+    ends = _find_ends(states, nexts, ended, steps, len(acts), has_last)
+    counts = np.diff(np.flatnonzero(ends), prepend=-1)  # [E]
+    if nexts is not None:
+        states = np.insert(states, np.flatnonzero(ends) + 1, nexts[ends], 0)
+    elif not has_last:  # what the action of a last row led to is not known
+        counts -= 1
+        acts = acts[~ends]
+        drawn = None if drawn is None else drawn[~ends]
+    acts, space = _fit_actions(acts, space)
+    return Recording(states, acts, counts, sizes, space, drawn, source)
 
 
 def join_episodes(
@@ -214,10 +203,10 @@ def flatten_arrays(
         name = f"{what} {path!r}" if path else what
         advice = f", or leave it out with --ignore {path}" if path else ""
         value = parts[path]
-        array = np.asarray(value) if not isinstance(value, tuple) else np.empty(0, object)
+        array = np.empty(0, object) if isinstance(value, tuple) else np.asarray(value)
         if array.dtype.kind not in "fiub":
-            kind = "a tuple" if isinstance(value, tuple) else f"of type {array.dtype}"
-            raise TypeError(f"{name} is {kind}; expected numbers or dictionaries of numbers{advice}.")
+            kind = f"{type(value).__name__} of type {array.dtype}"
+            raise TypeError(f"{name} is a {kind}; expected numbers or dictionaries of numbers{advice}.")
         if array.ndim < lead:
             raise ValueError(f"{name} has shape {list(array.shape)}; expected one row per step.")
         shape = array.shape[lead:]
@@ -320,61 +309,36 @@ def _read_lengths(length: Any) -> Lengths:
     return given.astype(np.int64)
 
 
-def _remove_padding(rows: _Rows) -> _Rows:
-    """Keep the steps [E, T] up to `length`, or up to the first at which the episode ended: [N]."""
-    episodes, steps = rows.action.shape[:2]
-    length = rows.length
+def _padded_lengths(length: Lengths | None, ended: Bool | None, shape: tuple[int, int]) -> Lengths:
+    """The number of steps [E] of padded episodes [E, T]: `length`, or up to the first step at which one ended."""
+    episodes, steps = shape
     if length is None:
-        length = np.full(episodes, steps)
-        if rows.ended is not None:
-            length = np.where(rows.ended.any(1), rows.ended.argmax(1) + 1, steps)
+        return np.full(episodes, steps) if ended is None else np.where(ended.any(1), ended.argmax(1) + 1, steps)
     if len(length) != episodes or length.max(initial=0) > steps:
         found = f"{len(length)} numbers up to {length.max(initial=0)}"
         raise ValueError(f"length has {found}; expected one for each of {episodes} episodes, up to {steps}.")
-    real = np.arange(steps) < length[:, None]
-    obs = rows.obs
-    nexts = rows.next_obs
-    if nexts is None and obs.shape[1] > steps:
-        obs, nexts = obs[:, :-1], obs[:, 1:]
-    nexts = None if nexts is None else nexts[real]
-    sampled = None if rows.sampled is None else rows.sampled[real]
-    return _Rows(obs[real], rows.action[real], nexts, None, real.sum(1), sampled)
+    return length
 
 
-def _pair_last_states(rows: _Rows) -> _Rows:
-    """Where an episode has one observation more than actions, pair each observation with the next one."""
-    states = len(rows.obs)
-    steps = len(rows.action)
-    if rows.next_obs is not None or states <= steps:
-        return rows
-    length = rows.length
-    if length is None:
-        edges = np.array([], int) if rows.ended is None else np.flatnonzero(rows.ended[:-1])
-        length = np.diff(edges, prepend=-1, append=steps - 1)
-    if length.sum() != steps or states != steps + len(length):
-        raise ValueError(
-            f"There are {states} observations and {steps} actions; {len(length)} episode(s) with {length.sum()} steps "
-            f"need {length.sum() + len(length)} and {length.sum()}. Correct length or terminals."
-        )
-    before = np.delete(np.arange(states), np.cumsum(length + 1) - 1)
-    return replace(rows, obs=rows.obs[before], next_obs=rows.obs[before + 1], length=length)
-
-
-def _find_ends(rows: _Rows) -> Bool:
-    """Which rows [N] end an episode."""
-    steps = len(rows.action)
-    if len(rows.obs) != steps:
-        raise ValueError(f"There are {len(rows.obs)} observations and {steps} actions; expected the same number.")
-    if rows.ended is None and rows.length is None and rows.next_obs is None:
+def _find_ends(
+    states: Table, nexts: Table | None, ended: Bool | None, length: Lengths | None, steps: int, has_last: bool
+) -> Bool:
+    """Which steps [N] end an episode; `has_last`: each episode has one state more than steps."""
+    if ended is None and length is None and nexts is None and not has_last:
         raise ValueError("Episodes have no known ends; give terminals, timeouts, length or next_observation.")
-    ends = np.zeros(steps, bool) if rows.ended is None else rows.ended.copy()
+    ends = np.zeros(steps, bool) if ended is None or (has_last and length is not None) else ended.copy()
     ends[-1:] = True
-    if rows.length is not None:
-        if rows.length.sum() != steps:
-            raise ValueError(f"length has the sum {rows.length.sum()}; expected {steps}, the number of actions.")
-        ends[np.cumsum(rows.length[rows.length > 0]) - 1] = True
-    if rows.next_obs is not None:
-        after = rows.next_obs[:-1]
-        here = rows.obs[1:]
+    if length is not None:
+        if length.sum() != steps:
+            raise ValueError(f"length has the sum {length.sum()}; expected {steps}, the number of actions.")
+        ends[np.cumsum(length) - 1] = True
+    if len(states) != steps + has_last * ends.sum():
+        raise ValueError(
+            f"There are {len(states)} observations and {steps} actions in {ends.sum()} episode(s); expected as many "
+            "observations as actions, or one more for each episode. Correct length or terminals."
+        )
+    if nexts is not None:
+        after = nexts[:-1]
+        here = states[1:]
         ends[:-1] |= ((after != here) & ~(np.isnan(after) & np.isnan(here))).any(1)
     return ends
