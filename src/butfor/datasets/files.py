@@ -36,8 +36,6 @@ def read_data(source: Path | str, ignore: Sequence[str] = ()) -> Recording:
         return read_npz(path, ignore)
     if path.is_file():
         raise ValueError(f"{path} is not an .npz file; give an .npz file or the id of a Minari dataset.")
-    if not path.is_dir() and not DATASET_ID.fullmatch(str(source)):
-        raise FileNotFoundError(f"{str(source)!r} is neither a file nor the id of a Minari dataset (mine/cube-v0).")
     return read_minari(source, ignore)
 
 
@@ -78,32 +76,24 @@ def _read_array(file: Any, names: Sequence[str]) -> Any:
 
 def _stored_space(own: Episodes, path: Path | str) -> Box | None:
     """The bounds of the actions in the metadata of an episode file, if it has them."""
-    bounds = [own.metadata.get(name) for name in ("action_low", "action_high")]
-    size = own.action.shape[2]
-    if bounds == [None, None]:
+    low, high = (own.metadata.get(name) for name in ("action_low", "action_high"))
+    if low is None and high is None:
         return None
     try:
-        low, high = np.array(bounds, dtype=np.float64)
-        if low.shape != (size,) or not (np.isfinite([low, high]).all() and (low <= high).all()):
-            raise ValueError("bounds that do not fit")
+        space = Box(np.array(low, np.float64), np.array(high, np.float64), dtype=np.float64)
     except (TypeError, ValueError) as error:
-        raise ValueError(
-            f"{path} has the action bounds {bounds[0]} and {bounds[1]}; expected {size} finite number(s) each, "
-            "action_low <= action_high. Correct them in the metadata or remove them."
-        ) from error
-    return Box(low, high, dtype=np.float64)
+        raise ValueError(f"{path} has wrong action bounds ({error}); correct them in the metadata.") from error
+    if space.shape != own.action.shape[2:]:
+        raise ValueError(f"{path} has {space.shape} action bounds for actions with shape {own.action.shape[2:]}.")
+    return space
 
 
 def read_minari(source: Any, ignore: Sequence[str] = ()) -> Recording:
     """Read a local Minari dataset, given as its id, its folder or a `MinariDataset`, without the parts in `ignore`."""
     dataset = source if hasattr(source, "iterate_episodes") else open_minari(source)
-    return join_episodes(_episodes(dataset), dataset.action_space, ignore, f"Minari dataset {dataset.id}")
-
-
-def _episodes(dataset: Any) -> Iterable[tuple[Any, Any]]:
+    episodes = ((episode.observations, episode.actions) for episode in dataset.iterate_episodes())
     try:
-        for episode in dataset.iterate_episodes():
-            yield episode.observations, episode.actions
+        return join_episodes(episodes, dataset.action_space, ignore, f"Minari dataset {dataset.id}")
     except (OSError, KeyError, RuntimeError) as error:  # what h5py raises for a damaged file
         raise ValueError(f"The Minari dataset {dataset.id} is damaged ({error}); download it again.") from error
 
@@ -132,8 +122,8 @@ def minari_folder(source: Path | str) -> Path:
     names = (path.parents[1].relative_to(root).as_posix() for path in root.glob("**/data/metadata.json"))
     known = ", ".join(sorted(name for name in names if DATASET_ID.fullmatch(name))) or "none"
     raise FileNotFoundError(
-        f"There is no Minari dataset {str(source)!r} in {root}; local datasets: {known}. butfor downloads nothing; "
-        "fetch it with: minari download ID."
+        f"{str(source)!r} is neither a file nor a Minari dataset in {root}; local datasets: {known}. butfor downloads "
+        "nothing; fetch it with: minari download ID."
     )
 
 
@@ -149,9 +139,8 @@ def _is_dataset(folder: Path) -> bool:
 def column_names(entities: Iterable[str]) -> dict[str, str]:
     """Names of the scores in a file: `cai` for a single entity, else `cai_NAME` for each."""
     names = list(entities)
-    for name in names:
-        if not re.fullmatch(r"[^/\x00]+", name):
-            raise ValueError(f"The entity name {name!r} cannot be used in a file; choose one without '/'.")
+    if wrong := [name for name in names if not re.fullmatch(r"[^/\x00]+", name)]:
+        raise ValueError(f"The entity name {wrong[0]!r} cannot be used in a file; choose one without '/'.")
     return {names[0]: "cai"} if len(names) == 1 else {name: f"cai_{name}" for name in names}
 
 
@@ -193,18 +182,13 @@ def check_outputs(
     target = Path(out) if to_npz else check_new_minari(data, str(out), entities, overwrite)
     inner_page = target / "report.html"  # inside a new dataset
     page = Path(report or (target.with_suffix(".html") if to_npz else inner_page))
-    files = [target] if to_npz else []
-    if to_npz or report:
-        files.append(page)
-    if save_model is not None:
-        files.append(Path(save_model))
+    given = (target if to_npz else None, page if to_npz or report else None, save_model)
+    files = [Path(path) for path in given if path is not None]
     source = Path(data) if from_npz else minari_folder(data)
+    taken = {source.resolve(), source.resolve() if to_npz else target.resolve()}
     for path in files:
-        around = {path.resolve(), *path.resolve().parents}
-        if source.resolve() in around:
-            raise ValueError(f"{path} is part of the input data; choose another path.")
-        if not to_npz and target.resolve() in around and path != inner_page:
-            raise ValueError(f"{path} lies inside the new dataset; choose another path.")
+        if path != inner_page and taken & {path.resolve(), *path.resolve().parents}:
+            raise ValueError(f"{path} is part of the input data or of the new dataset; choose another path.")
         if path.is_dir():
             raise FileExistsError(f"{path} is a folder; give the name of a file.")
         if path.exists() and not overwrite:
@@ -273,7 +257,10 @@ def write_minari(
     temporary = target.with_name(f".{target.name}.{os.getpid()}.part")
     old = target.with_name(f".{target.name}.{os.getpid()}.old")
     try:
-        _copy_files(minari_folder(source), temporary)
+        data = minari_folder(source) / "data"
+        for path in [data, *sorted(data.rglob("*"))]:  # without their modes: the source may be read-only
+            copy = temporary / "data" / path.relative_to(data)
+            copy.mkdir(parents=True) if path.is_dir() else shutil.copyfile(path, copy)
         _add_infos(temporary / "data" / "main_data.hdf5", parts)
         about = read_json(temporary / "data" / "metadata.json")
         size = sum(path.stat().st_size for path in (temporary / "data").iterdir())
@@ -293,13 +280,6 @@ def write_minari(
         for folder in (temporary, old):
             shutil.rmtree(folder, ignore_errors=True)
     return target
-
-
-def _copy_files(source: Path, target: Path) -> None:
-    """Copy a dataset's files unchanged, but not their modes: the source may be read-only."""
-    for path in [source / "data", *sorted((source / "data").rglob("*"))]:
-        copy = target / path.relative_to(source)
-        copy.mkdir(parents=True) if path.is_dir() else shutil.copyfile(path, copy)
 
 
 def _add_infos(path: Path, parts: Mapping[str, list[Table]]) -> None:

@@ -60,25 +60,18 @@ class Options:
         check_least(self, 0, "seed")
 
 
-DEFAULTS = Options()
-
-
-def _silent(stage: str, done: int, total: int, text: str) -> None:
-    """Show no progress."""
-
-
 def score_file(
     data: Path | str,
     out: Path | str,
     entities: Entities = (),
-    options: Options = DEFAULTS,
+    options: Options = Options(),
     *,
     model: Path | str | None = None,
     save_model: Path | str | None = None,
     report: Path | str | None = None,
     overwrite: bool = False,
     device: str = "cpu",
-    progress: Progress = _silent,
+    progress: Progress = lambda stage, done, total, text: None,
 ) -> dict[str, Any]:
     """Score every state of a dataset, and write the scores and a report.
 
@@ -102,9 +95,7 @@ def score_file(
     began = time.monotonic()
     given = None if model is None else Influence.load(model, device)
     recording = read_data(data, options.ignore)
-    columns = recording.entities(entities) if given is None else given.entities
-    if given is not None:
-        _check_model(given, str(model), recording, entities)
+    columns = recording.entities(entities) if given is None or entities else given.entities
     target, page = check_outputs(data, out, columns, report, save_model, overwrite)
     with warnings.catch_warnings(record=True) as caught:
         warnings.simplefilter("always", UserWarning)
@@ -112,10 +103,13 @@ def score_file(
             influence, judged, notes = fit_recording(recording, columns, options, device, progress)
         else:
             influence = given
+            judged = np.arange(len(recording.action)) < MOST_JUDGED
+            influence.units.checked_table(f"{model} does not fit the data", recording.transitions(judged), device)
+            if columns != influence.entities:
+                raise ValueError(f"{model} has the entities {influence.entities}, not {columns}; omit --entities.")
             extreme = given.scoring.extreme if options.extreme is None else options.extreme
             influence.scoring = replace(given.scoring, actions=options.actions, extreme=extreme)
             influence.seed = options.seed
-            judged = np.arange(len(recording.action)) < MOST_JUDGED
             notes = ["The model was given; it may have been fitted on these episodes."]
         if save_model is not None:  # at once, because the fit took the time
             with explain_write_error(f"The model {save_model}", "free some space, or choose another place"):
@@ -160,9 +154,9 @@ def score_file(
 def fit_recording(
     recording: Recording,
     entities: Mapping[str, Sequence[int]],
-    options: Options = DEFAULTS,
+    options: Options = Options(),
     device: str = "cpu",
-    progress: Progress = _silent,
+    progress: Progress = lambda stage, done, total, text: None,
 ) -> tuple[Influence, Bool, list[str]]:
     """Fit a model; returns it, which steps [N] were held out to diagnose it, and notes."""
     steps = len(recording.action)
@@ -239,7 +233,9 @@ def _group_steps(recording: Recording) -> tuple[Table, list[str]]:
     return groups, [f"{note} slightly too good."]
 
 
-def score_recording(influence: Influence, recording: Recording, progress: Progress = _silent) -> dict[str, Table]:
+def score_recording(
+    influence: Influence, recording: Recording, progress: Progress = lambda stage, done, total, text: None
+) -> dict[str, Table]:
     """CAI of every state [S] for each entity."""
     states = recording.observation
     parts: list[dict[str, Any]] = []
@@ -300,23 +296,3 @@ def summarize_scores(
         "entities": by_entity,
         "diagnosis": {name: one.plain() for name, one in found.items()},
     }
-
-
-def _check_model(influence: Influence, path: str, recording: Recording, entities: Entities) -> None:
-    """Refuse a saved model of other observations, actions or entities than those of the data."""
-    law = influence.law
-    size = recording.observation.shape[1]
-    if influence.model.obs_size != size:
-        raise ValueError(
-            f"{path} was fitted on observations with {influence.model.obs_size} columns; the data have {size}."
-        )
-    columns = 0 if recording.action.ndim == 1 else recording.action.shape[1]
-    fitted = f"{law.count} discrete actions" if law.count else f"actions with {law.size} columns"
-    if columns != (0 if law.count else law.size):
-        found = f"actions with {columns} columns" if columns else "discrete actions"
-        raise ValueError(f"{path} was fitted on {fitted}; the data have {found}.")
-    if law.count and recording.action.max() >= law.count:
-        raise ValueError(f"{path} was fitted on {fitted}; the data have an action {recording.action.max()}.")
-    given = recording.entities(entities) if entities else influence.entities
-    if given != influence.entities:
-        raise ValueError(f"{path} has the entities {influence.entities}, not {given}; leave out --entities or --model.")
