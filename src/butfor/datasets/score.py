@@ -93,22 +93,21 @@ def score_file(
     from butfor.reporting.scores_page import render_scores
 
     began = time.monotonic()
-    given = None if model is None else Influence.load(model, device)
+    influence = None if model is None else Influence.load(model, device)
     recording = read_data(data, options.ignore)
-    columns = recording.entities(entities) if given is None or entities else given.entities
+    columns = recording.entities(entities) if influence is None or entities else influence.entities
     target, page = check_outputs(data, out, columns, report, save_model, overwrite)
     with warnings.catch_warnings(record=True) as caught:
         warnings.simplefilter("always", UserWarning)
-        if given is None:
+        if influence is None:
             influence, judged, notes = fit_recording(recording, columns, options, device, progress)
         else:
-            influence = given
             judged = np.arange(len(recording.action)) < MOST_JUDGED
             influence.units.checked_table(f"{model} does not fit the data", recording.transitions(judged), device)
             if columns != influence.entities:
                 raise ValueError(f"{model} has the entities {influence.entities}, not {columns}; omit --entities.")
-            extreme = given.scoring.extreme if options.extreme is None else options.extreme
-            influence.scoring = replace(given.scoring, actions=options.actions, extreme=extreme)
+            extreme = influence.scoring.extreme if options.extreme is None else options.extreme
+            influence.scoring = replace(influence.scoring, actions=options.actions, extreme=extreme)
             influence.seed = options.seed
             notes = ["The model was given; it may have been fitted on these episodes."]
         if save_model is not None:  # at once, because the fit took the time
@@ -119,7 +118,8 @@ def score_file(
         scores = score_recording(influence, recording, progress)
         found, more = diagnose_recording(influence, recording, judged)
     warned = [str(one.message) for one in caught if issubclass(one.category, UserWarning)]
-    summary = summarize_scores(recording, scores, influence.entities, found) | {
+    summary = summarize_scores(recording, scores, influence) | {
+        "diagnosis": {name: one.plain() for name, one in found.items()},
         "out": str(out),
         "report": str(page),
         "model": None if model is None else str(model),
@@ -176,10 +176,18 @@ def fit_recording(
         stage = "a steeper network" if options.network is None and run.model.config == STEEP else "fitting"
         progress(stage, run.epoch, epochs, f"validation error {float(run.best_error.mean()):.3g}")
 
+    space = recording.action_space
+    action = recording.action
+    if space is None and action.ndim == 1:  # the smallest space that contains all actions, also the held-out ones
+        space = gymnasium.spaces.Discrete(int(action.max()) + 1)
+        notes.append(f"The number of actions is not known; {space.n}, up to the largest found, are tried.")
+    elif space is None:
+        space = gymnasium.spaces.Box(action.min(0).astype(float), action.max(0).astype(float), dtype=np.float64)
+        notes.append("The bounds of the actions are not known; actions are tried within those of the data.")
     influence = Influence.fit(
         *train,
         entities,
-        action_space=recording.action_space or smallest_space(recording.action),
+        action_space=space,
         validation=recording.transitions(stopping),
         model=options.network,
         fitting=replace(FOR_ANY_DATA, max_epochs=epochs, validate_every=int(np.clip(epochs // 10, 1, 5))),
@@ -191,18 +199,7 @@ def fit_recording(
     )
     if options.network is None and influence.model.config == STEEP:
         notes.append("The paper's network explains too little of the change; a steeper network is used instead.")
-    if recording.action_space is None and influence.law.count:
-        notes.append(f"The number of actions is not known; {influence.law.count}, up to the largest found, are tried.")
-    elif recording.action_space is None:
-        notes.append("The bounds of the actions are not known; actions are tried within those of the data.")
     return influence, judged, notes
-
-
-def smallest_space(action: Table) -> gymnasium.Space[Any]:
-    """The smallest space that contains all actions [N, A] or [N], including held-out ones."""
-    if action.ndim == 1:
-        return gymnasium.spaces.Discrete(int(action.max()) + 1)
-    return gymnasium.spaces.Box(action.min(0).astype(float), action.max(0).astype(float), dtype=np.float64)
 
 
 def split_steps(groups: Table, shares: Sequence[float], seed: int) -> list[Bool]:
@@ -268,21 +265,16 @@ def diagnose_recording(
     return influence.diagnose(*recording.transitions(judged), sampled=sampled), notes
 
 
-def summarize_scores(
-    recording: Recording,
-    scores: Mapping[str, Table],
-    entities: Mapping[str, Sequence[int]],
-    found: Mapping[str, Diagnosis],
-) -> dict[str, Any]:
+def summarize_scores(recording: Recording, scores: Mapping[str, Table], influence: Influence) -> dict[str, Any]:
     """The numbers of a summary, ready for JSON."""
     by_entity = {}
     for name, score in scores.items():
-        levels = np.quantile(score, QUANTILES)
+        quantiles = np.quantile(score, QUANTILES).tolist()
         by_entity[name] = {
-            "columns": [int(column) for column in entities[name]],
+            "columns": influence.entities[name],
             "above": float((score > THRESHOLD).mean()),
             "mean": float(score.mean()),
-            "quantiles": {str(level): float(value) for level, value in zip(QUANTILES, levels, strict=True)},
+            "quantiles": dict(zip(map(str, QUANTILES), quantiles, strict=True)),
             "highest": float(score.max()),
         }
     return {
@@ -294,5 +286,4 @@ def summarize_scores(
         "threshold": THRESHOLD,
         "names": column_names(scores),
         "entities": by_entity,
-        "diagnosis": {name: one.plain() for name, one in found.items()},
     }
