@@ -16,7 +16,7 @@ from support.small_detection import make_episodes, separable
 
 from butfor.detection import detectors
 from butfor.detection import side_studies as studies
-from butfor.detection.detectors import Scores, only_seed, score_cai, score_cai_of, with_scoring
+from butfor.detection.detectors import Scores, only_seed, score_cai, with_scoring
 from butfor.detection.experiment import run_detection
 from butfor.detection.settings import DetectionConfig
 from butfor.detection.side_studies import Experiment, add_noise, reference_cai, state_deviation
@@ -484,7 +484,7 @@ def test_a_member_is_what_the_file_gives_alone(tmp_path: Path) -> None:
     influence = untrained()
     influence.save(tmp_path / "model.safetensors")
     obs = np.random.default_rng(0).normal(size=(20, 4)).astype(np.float32)
-    together = score_cai_of(influence, obs)
+    together = score_cai(influence, obs)
     for seed in range(3):
         alone, loaded = only_seed(influence, seed), Influence.load(tmp_path / "model.safetensors", replica=seed)
         assert alone.model.replicas == 1

@@ -163,9 +163,13 @@ def test_an_outcome_and_a_row_in_numbers() -> None:
     label = np.array([True, True, True, False, True, True, False, False, False, False])
     assert thresholds._outcome(called, label) == (1 / 4, 3 / 5, 4 / 10)
     assert thresholds._outcome(~label & False, label) == (0, 0, 0)  # nothing called: no false discovery
-    results = [(0.1, 0.2, 0.3), (0.3, 0.4, 0.5), (0.2, 0.2, 0.3), (0.6, 0.4, 0.5)]  # two splits of two seeds
-    row = thresholds._rows("free states", lambda rate: results, 2)[1]
+    splits = [np.arange(10) < 0, np.arange(10) >= 5]  # decide about all, and about the first half: T T T F T
+    calls = {(0, 10): called, (1, 10): label, (0, 5): called[:5], (1, 5): ~called[:5]}
+    row = thresholds._rows("x", lambda seed, split, rate: calls[seed, (~split).sum()], splits, label, 2)[1]
+    # wrong: 1/4 and 0 of all, 1/4 and 0 of the half; found: 3/5, 1, 3/4, 1/4; called: 4/10, 5/10, 4/5, 1/5
     assert row == pytest.approx(
-        {"method": "free states", "target": 0.05, "realised": 0.3, "realised_std": 0.15, "found": 0.3,
-         "rejected": 0.4, "seeds": 2}
+        {"method": "x", "target": 0.05, "realised": 1 / 8, "realised_std": 1 / 8, "found": 2.6 / 4,
+         "rejected": 1.9 / 4, "seeds": 2}
     )  # fmt: skip
+    row = thresholds._rows("x", lambda seed, split, rate: None, splits, label, 2)[1]
+    assert (row["realised"], row["found"], row["rejected"]) == (None, 0, 0)  # nothing can be promised

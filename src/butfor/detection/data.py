@@ -72,16 +72,16 @@ class ExperimentData:
         scripted = self.config.data == "scripted"
         half_random = scripted or (self.config.env in HALF_RANDOM and name == "test")
         random = count - count // 2 if half_random else 0
+        rest = count - random
         parts = []
         if random:
             total = count if scripted else random
             parts.append(self._collect(f"{name}-random", "random", random, 2 * seed, 0, total))
-        if count > random and scripted:
-            rest = count - random
+        if rest and scripted:
             parts.append(self._collect(f"{name}-expert", "noisy-expert", rest, 2 * seed + 1, random, count))
-        elif count > random:
-            parts.append(self._take_from_agent(name, count - random))
-        episodes = concatenate(parts) if len(parts) > 1 else parts[0]
+        elif rest:
+            parts.append(self._take_from_agent(name, rest))
+        episodes = concatenate(parts)
         sources = [part.metadata.get("config", part.metadata) for part in parts]
         episodes.metadata = {"env": self.config.env, "parts": sources}
         episodes.save(path)
@@ -94,11 +94,11 @@ class ExperimentData:
         to_learn_from = name.startswith("train") or name.endswith("-train")
         labels = () if to_learn_from and BUILT_IN[self.config.env].forks else self.labels
         config = CollectConfig(self.config.env, policy, count, labels, seed)
-        show = self._show(f"{name if name in POLICY_SEEDS else name.split('-')[0]} data", total)
-        return collect_file(config, self.folder / f"{name}.npz", lambda done: show(before + done))
+        stage = f"{name if name in POLICY_SEEDS else name.split('-')[0]} data"
+        return collect_file(config, self.folder / f"{name}.npz", self._show(stage, before, total))
 
-    def _show(self, stage: str, total: int) -> Callable[[int], None]:
-        return lambda done: self.progress(stage, done, total, "episodes")
+    def _show(self, stage: str, before: int, total: int) -> Callable[[int], None]:
+        return lambda done: self.progress(stage, before + done, total, "episodes")
 
     def _take_from_agent(self, name: str, count: int) -> Episodes:
         """Episodes that one agent played during its training: an equal share of every thousand, in their order."""
@@ -113,18 +113,12 @@ class ExperimentData:
         if name == "train":
             return episodes
         parts = []
-        show = self._show(f"{name} labels", count)
         for first in range(0, count, EPISODES_A_PART):  # labelling takes long, so each part is saved
             path = self.folder / f"{name}-{first:06d}.npz"
             if not path.is_file():
                 part = episodes.take(np.arange(first, min(first + EPISODES_A_PART, count)))
-                part = add_labels(
-                    part,
-                    self.config.env,
-                    self.labels,
-                    lambda done, first=first: show(first + done),  # type: ignore[misc]
-                )
-                part.save(path)
+                show = self._show(f"{name} labels", first, count)
+                add_labels(part, self.config.env, self.labels, show).save(path)
             parts.append(Episodes.load(path))
         labelled = concatenate(parts)
         labelled.metadata = episodes.metadata
@@ -132,18 +126,16 @@ class ExperimentData:
 
     def _train_agents(self) -> Episodes:
         """All episodes of the agents; trains them first, or resumes their training."""
-        kept = self.folder / "agents.npz"
+        path = self.folder / "agents.npz"
         run = self.folder / "agents"
-        if not kept.is_file():
-            try:
-                if (run / "config.json").is_file():
-                    resume(run, self.device, keep_episodes=kept, progress=self.progress)
-                else:
-                    config = agents_config(self.config)
-                    train(config, run, self.device, keep_episodes=kept, progress=self.progress)
-            except KeyboardInterrupt as stopped:  # without train's advice, which is for its own callers
-                raise KeyboardInterrupt from stopped
-        return Episodes.load(kept)
+        try:
+            if not path.is_file() and (run / "config.json").is_file():
+                resume(run, self.device, keep_episodes=path, progress=self.progress)
+            elif not path.is_file():
+                train(agents_config(self.config), run, self.device, keep_episodes=path, progress=self.progress)
+        except KeyboardInterrupt as stopped:  # without train's advice, which is for its own callers
+            raise KeyboardInterrupt from stopped
+        return Episodes.load(path)
 
     def forks(self, test: Episodes) -> tuple[NDArray[np.float32], NDArray[np.float64]]:
         """Some states of robot test episodes, and the object's next position for many actions: [n, D], [n, M, 3]."""
@@ -160,11 +152,10 @@ def choose_evenly(length: int, count: int, generator: np.random.Generator) -> ND
     """Draw `count` of `length` numbers, an equal share from every thousand, in rising order."""
     edges = np.arange(0, length + STRATUM, STRATUM).clip(max=length)
     shares = np.diff(np.round(edges * count / length).astype(np.int64))
-    parts = [
-        start + np.sort(generator.choice(stop - start, share, replace=False))
-        for start, stop, share in zip(edges[:-1], edges[1:], shares, strict=True)
-    ]
-    return np.concatenate(parts)
+    chosen = []
+    for start, stop, share in zip(edges[:-1], edges[1:], shares, strict=True):
+        chosen.append(start + np.sort(generator.choice(stop - start, share, replace=False)))
+    return np.concatenate(chosen)
 
 
 def fork_states(

@@ -46,8 +46,9 @@ def conditional_entropy(models: Models, episodes: Episodes) -> Scores:
     obs = influence.model_obs(episodes.transitions()[0])
     generators = make_generators([influence.seed], obs.device)
     dims = influence.dims(OBJECT)
-    scores = score_entropy(influence.model, obs, influence.law, dims, influence.scoring, generators)
-    return _to_numpy(scores)
+    entropy = score_entropy(influence.model, obs, influence.law, dims, influence.scoring, generators)
+    scores: Scores = entropy.cpu().numpy()
+    return scores
 
 
 def attention(models: Models, episodes: Episodes) -> Scores:
@@ -55,7 +56,8 @@ def attention(models: Models, episodes: Episodes) -> Scores:
     obs, action, _ = episodes.transitions()
     device = next(models.attention.parameters()).device
     inputs = torch.from_numpy(np.concatenate([obs, action], 1)).to(device)
-    return _to_numpy(models.attention.score(with_absolute_velocity(inputs, models.env)))
+    scores: Scores = models.attention.score(with_absolute_velocity(inputs, models.env)).cpu().numpy()
+    return scores
 
 
 def contact(models: Models, episodes: Episodes) -> Scores:
@@ -82,18 +84,14 @@ DETECTORS: dict[str, tuple[str, Detector]] = {  # name -> title and function
 }
 
 
-def score_cai(influence: Influence, episodes: Episodes, members: int = 1) -> Scores:
-    """CAI of each real step [S, N]; every `members` consecutive replicas are one seed's ensemble."""
-    return score_cai_of(influence, episodes.transitions()[0], members)
-
-
-def score_cai_of(influence: Influence, obs: NDArray[Any], members: int = 1) -> Scores:
-    """CAI of states [N, D]: [S, N]."""
-    states = influence.model_obs(obs)
+def score_cai(influence: Influence, given: Episodes | NDArray[Any], members: int = 1) -> Scores:
+    """CAI of each real step of episodes, or of states [N, D]; every `members` replicas are one seed's ensemble."""
+    states = influence.model_obs(given.transitions()[0] if isinstance(given, Episodes) else given)
     generators = make_generators([influence.seed], states.device)
     dims = [influence.dims(OBJECT)]
-    scores = score_states(influence.model, states, influence.law, dims, influence.scoring, generators, members)
-    return _to_numpy(scores[..., 0])
+    found = score_states(influence.model, states, influence.law, dims, influence.scoring, generators, members)
+    scores: Scores = found[..., 0].cpu().numpy()
+    return scores
 
 
 def with_scoring(influence: Influence, scoring: ScoreConfig) -> Influence:
@@ -117,8 +115,3 @@ def with_absolute_velocity(rows: Rows, env: str) -> Rows:
     if facts.relative_velocity:
         copied[..., list(facts.object_velocity)] += copied[..., list(facts.agent_velocity)]
     return copied  # type: ignore[no-any-return]
-
-
-def _to_numpy(scores: torch.Tensor) -> Scores:
-    array: Scores = scores.cpu().numpy()
-    return array

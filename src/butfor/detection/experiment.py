@@ -7,23 +7,16 @@ import time
 from collections.abc import Callable
 from dataclasses import dataclass, replace
 from functools import partial
+from itertools import product
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import torch
 
+from butfor.detection import detectors
 from butfor.detection.data import ExperimentData, agents_config
-from butfor.detection.detectors import (
-    DETECTORS,
-    OBJECT,
-    Models,
-    Scores,
-    only_seed,
-    score_cai,
-    with_absolute_velocity,
-    with_scoring,
-)
+from butfor.detection.detectors import DETECTORS, Models, Scores
 from butfor.detection.episode_kinds import cai_by_kind
 from butfor.detection.settings import HALF_RANDOM, PAPER, PAPER_LABEL, PAPER_SHARES, TOKENS, DetectionConfig
 from butfor.detection.side_studies import STUDIES, Experiment
@@ -101,7 +94,10 @@ def run_detection(
     known = {name: found["cai"] for name, found in scores.items()}
     experiment = Experiment(config, data, train, validation, sets, models.influence, fits.influence, show, known)
     for study in config.studies:
-        _run_study(folder, study, experiment)
+        path = folder / "studies.json"
+        known_studies = read_json(path) if path.is_file() else {"schema": 1}
+        if study not in known_studies:
+            write_json(path, known_studies | {study: STUDIES[study](experiment)})
         note_time()
 
     # Write the results; the summary comes last and marks the run as finished.
@@ -128,14 +124,14 @@ def _keep_time(folder: Path, device: torch.device | str, progress: Progress) -> 
     earlier = record.get("seconds", 0.0)
 
     def note_time() -> None:
-        write_json(folder / "versions.json", record | {"seconds": round(earlier + time.perf_counter() - began, 1)})
+        nonlocal noted
+        noted = time.perf_counter()
+        write_json(folder / "versions.json", record | {"seconds": round(earlier + noted - began, 1)})
 
     def show(stage: str, done: int, total: int, text: str) -> None:
-        nonlocal noted
         progress(stage, done, total, text)
         if time.perf_counter() - noted > NOTE_EVERY:
             note_time()
-            noted = time.perf_counter()
 
     return show, note_time
 
@@ -166,17 +162,6 @@ class Fits:
     device: torch.device | str
     progress: Progress
 
-    @property
-    def law(self) -> ActionLaw:
-        """The action law of the built-in environments."""
-        size = self.train.action.shape[2]
-        return ActionLaw((-1.0,) * size, (1.0,) * size)
-
-    @property
-    def entities(self) -> dict[str, list[int]]:
-        """The object's columns."""
-        return {OBJECT: list(BUILT_IN[self.config.env].entity)}
-
     def influence(
         self,
         name: str,
@@ -190,8 +175,8 @@ class Fits:
         model = model or self.config.model
         tables, units = self._tables(train or self.train, validation or self.validation, model, target_noise)
         generators = make_generators(range(self.config.seeds * members))
-        obs_size = self.train.observation.shape[2]
-        network = GaussianDynamics(obs_size, self.law.size, len(units.scale), model, generators).to(self.device)
+        sizes = (len(units.obs_center), units.law.size, len(units.scale))
+        network = GaussianDynamics(*sizes, model, generators).to(self.device)
         self._fit(name, network, tables, self.config.fitting, generators)
         return Influence(network, units, self.config.scoring)
 
@@ -199,7 +184,7 @@ class Fits:
         """Fit the Transformer whose attention to the action is a detector."""
         config = self.config
         tables, units = self._tables(self.train, self.validation, config.model, 0.0)
-        tables = [(with_absolute_velocity(inputs, config.env), target) for inputs, target in tables]
+        tables = [(detectors.with_absolute_velocity(inputs, config.env), target) for inputs, target in tables]
         tokens = TOKENS[f"{config.env}, four tokens" if config.split_agent else config.env]
         generators = make_generators(range(config.seeds))
         transformer = AttentionModel(tokens, len(units.scale), config.attention, generators).to(self.device)
@@ -211,14 +196,18 @@ class Fits:
     ) -> tuple[list[Table], Units]:
         """Inputs and targets of training and validation, and their units."""
         transitions = [check_transitions(*part.transitions()) for part in (train, validation)]
-        scale = target_scale(transitions[0], self.entities, model.target_scale)
-        units = Units.raw(self.law, self.entities, scale.tolist(), train.observation.shape[2])
+        entities = {detectors.OBJECT: list(BUILT_IN[self.config.env].entity)}
+        scale = target_scale(transitions[0], entities, model.target_scale)
+        action_size = train.action.shape[2]
+        law = ActionLaw((-1.0,) * action_size, (1.0,) * action_size)
+        units = Units.raw(law, entities, scale.tolist(), train.observation.shape[2])
         tables = [units.table(part, self.device) for part in transitions]
         if target_noise:
             generator = torch.Generator().manual_seed(0)
             factor = (target_noise * scale).float().to(self.device)
-            noise = [torch.randn(target.shape, generator=generator).to(self.device) for _, target in tables]
-            tables = [(inputs, target + factor * one) for (inputs, target), one in zip(tables, noise, strict=True)]
+            for place, (inputs, target) in enumerate(tables):
+                noise = torch.randn(target.shape, generator=generator).to(self.device)
+                tables[place] = (inputs, target + factor * noise)
         return tables, units
 
     def _fit(
@@ -252,16 +241,14 @@ def _score(
     scorers: dict[str, Callable[[Episodes], Scores]]
     scorers = {name: partial(detector, models) for name, (_, detector) in DETECTORS.items()}
     for form in KL_FORMS if config.compare_forms else ():
-        other = with_scoring(models.influence, replace(config.scoring, form=form))
-        scorers[f"cai_{form}"] = partial(score_cai, other)
-    scores: dict[str, dict[str, Scores]] = {}
-    total = len(scorers) * len(sets)
-    for place, (name, episodes) in enumerate(sets.items()):
-        scores[name] = {}
-        for kind, scorer in scorers.items():
-            progress("scoring", place * len(scorers) + len(scores[name]), total, kind)
-            scores[name][kind] = scorer(episodes)
-    progress("scoring", total, total, "done")
+        other = detectors.with_scoring(models.influence, replace(config.scoring, form=form))
+        scorers[f"cai_{form}"] = partial(detectors.score_cai, other)
+    scores: dict[str, dict[str, Scores]] = {name: {} for name in sets}
+    pairs = list(product(sets, scorers))
+    for place, (name, kind) in enumerate(pairs):
+        progress("scoring", place, len(pairs), kind)
+        scores[name][kind] = scorers[kind](sets[name])
+    progress("scoring", len(pairs), len(pairs), "done")
     return scores
 
 
@@ -271,16 +258,8 @@ def _diagnose(influence: Influence, test: Episodes) -> dict[str, Any]:
     obs, action, next_obs = (part[chosen] for part in test.transitions())
     sampled = test.sampled[test.valid][chosen]
     drawn = sampled if sampled.sum() >= FEWEST_DRAWN else None
-    found = only_seed(influence, 0).diagnose(obs, action, next_obs, drawn)
+    found = detectors.only_seed(influence, 0).diagnose(obs, action, next_obs, drawn)
     return {name: one.plain() for name, one in found.items()}
-
-
-def _run_study(folder: Path, name: str, experiment: Experiment) -> None:
-    """Add the result of a side study to studies.json, if it is not there yet."""
-    path = folder / "studies.json"
-    found = read_json(path) if path.is_file() else {"schema": 1}
-    if name not in found:
-        write_json(path, found | {name: STUDIES[name](experiment)})
 
 
 def _write_scores(folder: Path, name: str, episodes: Episodes, scores: dict[str, Scores]) -> None:

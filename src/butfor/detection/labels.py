@@ -10,7 +10,6 @@ from itertools import combinations
 from typing import Any
 
 import numpy as np
-from numpy.typing import NDArray
 
 from butfor.envs import facts_of, make_vector_env
 from butfor.rollouts.episodes import Episodes, concatenate
@@ -35,8 +34,8 @@ def check_labels(env_name: str, labels: Sequence[str]) -> None:
 
 def reported_labels(labels: Sequence[str]) -> list[str]:
     """The labels that an environment must report, so that `labels` are known."""
-    needs_contact = {"contact", "heuristic"} & set(labels)
-    return [label for label in ("contact", "exact") if label in labels or (label == "contact" and needs_contact)]
+    contact = ["contact"] if {"contact", "heuristic"} & set(labels) else []
+    return contact + (["exact"] if "exact" in labels else [])
 
 
 def add_heuristic(episodes: Episodes) -> None:
@@ -67,32 +66,27 @@ def add_labels(
     parts: list[Episodes] = []
     for first in range(0, len(episodes), ENVS_AT_ONCE):
         rows = np.arange(first, min(first + ENVS_AT_ONCE, len(episodes)))
-        parts.append(_label(episodes, rows, env_name, labels))
+        env = make_vector_env(env_name, len(rows), reported_labels(labels))
+        again = play_again(env, episodes, rows.tolist())
+        env.close()
+        part = episodes.take(rows)
+        gap = np.abs(again.observation - part.observation)[:, :-1].max(2, where=part.valid[..., None], initial=0)
+        if not (gap < SAME_WITHIN).all():  # [n, T]
+            place = int((~(gap < SAME_WITHIN)).any(1).argmax())
+            raise ValueError(
+                f"Episode {rows[place]}, played again in {env_name}, is {gap[place].max():.2g} off the stored one; "
+                "it was played in another environment or with another version of mujoco. Collect the episodes again."
+            )
+        if {"contact", "heuristic"} & set(labels):
+            part.contact = again.contact
+        part.label |= {name: again.label[name] & part.valid for name in labels if name in again.label}
+        if "heuristic" in labels:
+            add_heuristic(part)
+        parts.append(part)
         progress(first + len(rows))
     labelled = concatenate(parts)
     labelled.metadata = episodes.metadata
     return labelled
-
-
-def _label(episodes: Episodes, rows: NDArray[np.int64], env_name: str, labels: Sequence[str]) -> Episodes:
-    """Label some of the episodes by replaying all of them at once."""
-    env = make_vector_env(env_name, len(rows), reported_labels(labels))
-    again = play_again(env, episodes, rows.tolist())
-    env.close()
-    part = episodes.take(rows)
-    gap = np.abs(again.observation - part.observation)[:, :-1].max(2, where=part.valid[..., None], initial=0)  # [n, T]
-    if not (gap < SAME_WITHIN).all():
-        place = int((~(gap < SAME_WITHIN)).any(1).argmax())
-        raise ValueError(
-            f"Episode {rows[place]}, played again in {env_name}, is {gap[place].max():.2g} off the stored one; "
-            "it was played in another environment or with another version of mujoco. Collect the episodes again."
-        )
-    if {"contact", "heuristic"} & set(labels):
-        part.contact = again.contact
-    part.label |= {name: again.label[name] & part.valid for name in labels if name in again.label}
-    if "heuristic" in labels:
-        add_heuristic(part)
-    return part
 
 
 def compare_labels(episodes: Episodes) -> list[dict[str, Any]]:

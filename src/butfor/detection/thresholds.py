@@ -5,7 +5,7 @@ that a promised share of false discoveries is kept, from states or actions that 
 to decide about.
 """
 
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import numpy as np
@@ -18,7 +18,6 @@ from butfor.influence.influence import Influence
 from butfor.rollouts.episodes import Episodes
 
 Array = NDArray[Any]
-Outcome = tuple[float, float, float]
 METRICS = ("auc", "ap", "f1")
 RATES = (0.01, 0.05, 0.10)  # promised shares of false discoveries
 SPLITS = 20  # random splits of the episodes into those to calibrate with and those to decide about
@@ -71,17 +70,14 @@ def decide_by_free_states(scores: Array, episodes: Episodes, by_episode: bool) -
     alike. Returns one row for each of `RATES`, as all `decide_by_...` functions do.
     """
     label = episodes.label["exact"][episodes.valid]
-    episode = episodes.valid.nonzero()[0]
+    groups = episodes.valid.nonzero()[0] if by_episode else np.arange(len(label))
 
-    def decide(rate: float) -> Iterator[Outcome]:
-        for calibrating in _halves(episodes):
-            free = calibrating & ~label
-            groups = episode[free] if by_episode else np.arange(free.sum())
-            for score in scores:
-                called = _call_influenced(score[free], groups, score[~calibrating], rate)
-                yield _outcome(called, label[~calibrating])
+    def call(seed: int, calibrating: Array, rate: float) -> Array | None:
+        free = calibrating & ~label
+        return _call_influenced(scores[seed, free], groups[free], scores[seed, ~calibrating], rate)
 
-    return _rows("free states by episode" if by_episode else "free states", decide, len(scores))
+    method = "free states by episode" if by_episode else "free states"
+    return _rows(method, call, _halves(episodes), label, len(scores))
 
 
 def decide_by_other_agent(
@@ -92,38 +88,33 @@ def decide_by_other_agent(
     free = ~other.label["exact"][other.valid]
     groups = other.valid.nonzero()[0][free]
 
-    def decide(rate: float) -> Iterator[Outcome]:
-        for known, score in zip(other_scores[:, free], scores, strict=True):
-            yield _outcome(_call_influenced(known, groups, score, rate), label)
+    def call(seed: int, calibrating: Array, rate: float) -> Array | None:
+        return _call_influenced(other_scores[seed, free], groups, scores[seed], rate)
 
-    return _rows("free states of the validation set", decide, len(scores))
+    return _rows("free states of the validation set", call, [np.zeros(len(label), bool)], label, len(scores))
 
 
 def decide_by_random_actions(influence: Influence, scores: Array, episodes: Episodes) -> list[dict[str, Any]]:
     """Decide about half of the episodes by a threshold from transitions of the other half with random actions."""
-    label = episodes.label["exact"][episodes.valid]
     drawn = np.flatnonzero(episodes.sampled[episodes.valid])
     drawn = np.sort(np.random.default_rng(0).permutation(drawn)[:MOST_TRANSITIONS])
     transitions = [part[drawn] for part in episodes.transitions()]
-    p_values = np.zeros(scores.shape)
+    p_values = np.full(scores.shape, np.nan)
     for seed in range(len(scores)):
         calibrated = only_seed(influence, seed).calibrate(transitions=transitions)
         p_values[seed, drawn] = calibrated.calibration[OBJECT].p_values
-    is_drawn = np.isin(np.arange(len(label)), drawn)
 
-    def decide(rate: float) -> Iterator[Outcome]:
-        for calibrating in _halves(episodes):
-            known = calibrating & is_drawn
-            rest = ~calibrating
-            for score, ranks in zip(scores, p_values, strict=True):
-                threshold = None
-                if known.any():
-                    curve = decisions.false_discovery_curve(score[known], ranks[known])
-                    threshold = decisions.threshold_for(*curve, rate)
-                called = np.zeros(rest.sum(), dtype=bool) if threshold is None else score[rest] >= threshold
-                yield _outcome(called, label[rest])
+    def call(seed: int, calibrating: Array, rate: float) -> Array:
+        known = calibrating & ~np.isnan(p_values[seed])
+        threshold = None
+        if known.any():
+            curve = decisions.false_discovery_curve(scores[seed, known], p_values[seed, known])
+            threshold = decisions.threshold_for(*curve, rate)
+        called: Array = scores[seed, ~calibrating] >= (np.inf if threshold is None else threshold)
+        return called
 
-    return _rows("random actions", decide, len(scores))
+    label = episodes.label["exact"][episodes.valid]
+    return _rows("random actions", call, _halves(episodes), label, len(scores))
 
 
 def _halves(episodes: Episodes) -> list[Array]:
@@ -140,7 +131,7 @@ def _call_influenced(free: Array, groups: Array, scores: Array, rate: float) -> 
     return decisions.reject(decisions.conformal_p_values(free, scores, groups), rate)
 
 
-def _outcome(called: Array | None, label: Array) -> Outcome:
+def _outcome(called: Array | None, label: Array) -> tuple[float, float, float]:
     """Share of the called that are free, of the influenced that were called, and of all called; NaN for None."""
     if called is None:
         return np.nan, np.nan, np.nan
@@ -149,11 +140,17 @@ def _outcome(called: Array | None, label: Array) -> Outcome:
     return wrong, found, float(called.mean())
 
 
-def _rows(method: str, decide: Callable[[float], Iterable[Outcome]], seeds: int) -> list[dict[str, Any]]:
-    """A row for each of `RATES`: means over splits and seeds; `realised` is None if the rate cannot be promised."""
+def _rows(
+    method: str, call: Callable[[int, Array, float], Array | None], splits: list[Array], label: Array, seeds: int
+) -> list[dict[str, Any]]:
+    """A row for each of `RATES`: means over splits and seeds; `realised` is None if the rate cannot be promised.
+
+    `call(seed, calibrating, rate)` decides about the steps that are not `calibrating` [N], which is one of `splits`.
+    """
     rows = []
     for rate in RATES:
-        table = np.array(list(decide(rate))).reshape(-1, seeds, 3)
+        outcomes = [[_outcome(call(seed, split, rate), label[~split]) for seed in range(seeds)] for split in splits]
+        table = np.array(outcomes)  # [splits, seeds, 3]
         promised = not np.isnan(table).any()
         realised, found, called = table.mean((0, 1)).tolist() if promised else (None, 0.0, 0.0)
         spread = float(table[..., 0].mean(0).std()) if promised else 0.0
