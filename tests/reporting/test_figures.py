@@ -407,7 +407,7 @@ def test_figures_of_the_detection_runs_of_a_study(
     lack = "pick-and-place without curves of its detectors: "
     said = say()
     assert f"Figures: {root / 'reports' / 'figures'}\n  {lack}" in said
-    assert str(root / "run" / "scores.npz") in said
+    assert f"{root / 'run'} lacks scores.npz" in said
     assert [path.name for path in (root / "reports" / "figures").glob("*.svg")] == [
         "table1-pick-and-place-reliability.svg"
     ]

@@ -42,7 +42,8 @@ def write_detection(folder: Path, note: str = "") -> None:
     folder.mkdir()
     numbers = {metric: {"mean": 0.9, "std": 0.01} for metric in ("auc", "ap", "f1")}
     detectors = [{"name": "cai", "title": "CAI" + note, "seeds": 5, **numbers, "paper": {"auc": [0.95, 0.01]}}]
-    summary = {"schema": 1, "env": "slide", "label": "exact", "states": 1234, "detectors": detectors}
+    summary: dict[str, Any] = {"schema": 1, "env": "slide", "label": "exact", "states": 1234, "positive_share": 0.1}
+    summary["detectors"] = detectors
     (folder / "summary.json").write_text(json.dumps(summary))
     document = {"schema": 1, "kind": "detection", "label": "detection-slide", "config": {"seeds": 5}}
     (folder / "config.json").write_text(json.dumps(document))

@@ -1,4 +1,4 @@
-"""The page of a detection run: read its folder, check that the files agree, and show what they contain."""
+"""The page of a detection run: read its folder, and show what it contains."""
 
 import json
 from dataclasses import dataclass
@@ -9,17 +9,16 @@ import numpy as np
 from sklearn.metrics import precision_recall_curve
 
 from butfor.analysis import detection_runs as detection
-from butfor.analysis.detection_runs import METRICS, detector_rows, thresholds_of
+from butfor.analysis.detection_runs import METRICS, thresholds_of
 from butfor.envs import facts_of
 from butfor.reporting import charts
 from butfor.reporting.charts import Array, Axis, Chart, Row, Series
 from butfor.reporting.page import data_address, render_page
 from butfor.reporting.plotly_renderer import draw, plain
-from butfor.runs.reading import expected_form, read_arrays, read_metrics, read_object, read_run
+from butfor.runs.reading import expected_form, finite_array, read_arrays, read_metrics, read_object, read_run
 
 Figures = dict[str, Any]  # name of a plot on the page -> plotly figure
 FILES = ("versions.json", "summary.json", "metrics.jsonl", "scores.npz", "data/test.npz")
-AGAIN = "Run `butfor detect` again."
 PATHS = ("observation", "achieved_goal", "desired_goal")
 SLIDE: Row = {"walls": [-5.0, 5.0], "limit": -0.5, "width": 0.2, "goal_radius": 0.5}
 GOAL_COLOURS = (charts.VERMILLION, charts.BLUE, charts.GREEN, charts.PURPLE, charts.ORANGE, charts.GREY)
@@ -27,21 +26,18 @@ GOAL_COLOURS = (charts.VERMILLION, charts.BLUE, charts.GREEN, charts.PURPLE, cha
 
 @dataclass(frozen=True)
 class DetectionRun:
-    """The content of a detection folder whose files agree with each other."""
+    """The content of a detection folder."""
 
     folder: Path
     config: dict[str, Any]
     versions: dict[str, Any]
     metrics: list[dict[str, Any]]
     summary: dict[str, Any]
-    rows: list[Row]  # the table of detectors
-    main: Row  # the row that the page is about
+    tables: list[Row]  # of detectors: by the exact label on the test set, and by other labels or on other states
+    main: Row  # the row of the first table that the page is about
     thresholds: list[float]  # of the main detector's best F1, one for each seed
-    arrays: dict[str, Array]  # the content of scores.npz
-    scores: dict[str, Array]  # detector -> [S, N]
-    label: Array  # [N]
     data: dict[str, Array]  # the content of data/test.npz
-    valid: Array  # [E, T], true where a step was made: array[valid] has the order of `label`
+    valid: Array  # [E, T], true where a step was made: array[valid] has the order of the label
 
 
 def read_detection_run(run: Path) -> DetectionRun:
@@ -56,67 +52,55 @@ def read_detection_run(run: Path) -> DetectionRun:
         raise ValueError(f"{run} is a run of kind {config['kind']!r}; expected a run of kind 'detection'.")
     missing = [name for name in FILES if not (run / name).is_file()]
     if missing:
-        raise FileNotFoundError(f"{run} lacks {', '.join(missing)}; a report needs the whole run folder. {AGAIN}")
-    versions, summary = (read_object(run / name) for name in ("versions.json", "summary.json"))
+        raise FileNotFoundError(
+            f"{run} lacks {', '.join(missing)}; a report needs the whole run folder. Run `butfor detect` again."
+        )
+    versions = read_object(run / "versions.json")
+    summary = read_object(run / "summary.json")
     metrics = read_metrics(run)
     arrays = read_arrays(run / "scores.npz")
     data = read_arrays(run / "data" / "test.npz")
+    with expected_form(run / "summary.json"):
+        entries = list_tables(summary)
+    tables = detection.read_others(run, {"others": entries}, arrays)
+    main = next((row for row in tables[0]["rows"] if row["name"] == "cai"), tables[0]["rows"][0])
+    with expected_form(run / "metrics.jsonl"):
+        found = {
+            row["name"]: finite_array(thresholds_of(metrics, row["name"]), row["seeds"]) for row in tables[0]["rows"]
+        }
     with expected_form(run):
-        scores = {row["name"]: arrays[row["name"]] for row in summary["detectors"]}
-        rows = detector_rows(summary["detectors"], scores)
-        main = next((row for row in rows if row["name"] == "cai"), rows[0])
-        thresholds = thresholds_of(metrics, main["name"])
-        label = arrays["label"].astype(bool)
-        length = data["length"]
-        steps = data["action"].shape[1]
-        valid = np.arange(steps) < length[:, None]  # [E, T]
-        episode, time = valid.nonzero()  # [N], [N]
-        paths = [data[key] for key in PATHS]
-        # Used here so that an unexpected form is reported with the folder's name, not while the page is rendered.
-        _ = [float(row[key]) for row in metrics for key in ("seed", *METRICS)], label & True, config["config"].items()
-        _ = summary["env"] + summary["label"] + config["label"], json.loads(str(data.get("metadata", "{}"))).items()
-        checks = {
-            "summary.json and data/test.npz count different states": summary["states"] == len(time),
-            "scores.npz and data/test.npz contain different states": np.array_equal(arrays["episode"], episode)
-            and np.array_equal(arrays["time"], time) and label.shape == time.shape,
-            "scores.npz needs both influenced and free states": label.any() and not label.all(),
-            "scores.npz must contain finite scores of shape [seeds, states]": all(
-                score.shape == (len(score), *time.shape) and np.isfinite(score).all() for score in scores.values()),
-            "metrics.jsonl lacks rows": np.isfinite(thresholds).all()
-            and all(len(thresholds_of(metrics, row["name"])) == row["seeds"] for row in rows),
-            "data/test.npz must contain finite numbers": all(np.isfinite(path).all() for path in paths),
-            "the arrays of data/test.npz differ in shape": paths[1].shape == paths[2].shape
-            and {path.shape[:2] for path in paths} == {(len(length), steps + 1)}
-            and data.get("contact", valid).shape == valid.shape,
-        }  # fmt: skip
-    for problem, is_right in checks.items():
-        if not is_right:
-            raise ValueError(f"{run} is inconsistent: {problem}. {AGAIN}")
-    return DetectionRun(
-        run, config, versions, metrics, summary, rows, main, thresholds, arrays, scores, label, data, valid
-    )
+        valid = np.arange(data["action"].shape[1]) < data["length"][:, None]  # [E, T]
+        if not np.array_equal([arrays["episode"], arrays["time"]], valid.nonzero()):
+            raise ValueError("scores.npz and data/test.npz contain different states")
+    thresholds = found[main["name"]].tolist()
+    return DetectionRun(run, config, versions, metrics, summary, tables, main, thresholds, data, valid)
+
+
+def list_tables(summary: dict[str, Any]) -> list[dict[str, Any]]:
+    """The tables of summary.json: of its own label and states, and the others."""
+    title = f"Against the {summary['label']} label, on the test set"
+    return [{"set": "test", "title": title} | summary, *(summary.get("others") or [])]
 
 
 def render_detection(run: DetectionRun) -> str:
     """The page as text."""
+    table = run.tables[0]
+    label = table["label"]
     title = run.main["title"]
-    first = run.scores[run.main["name"]][0]
-    others, other_figures = show_others(run)
-    studies, study_figures = show_studies(run.folder)
-    diagnosis, diagnosis_figures = show_diagnosis(run.folder)
-    pictures, picture_figures = show_pictures(run)
-    explorer = explore_thresholds(first, run.label)
-    figures = {kind: draw(charts.detector_chart(run.rows, run.scores, run.label, kind)) for kind in ("roc", "pr")}
-    figures["scores"] = draw(charts.score_chart(title, first, run.label, run.thresholds[0]))
+    first = table["scores"][run.main["name"]][0]
+    explorer = explore_thresholds(first, label)
+    figures: Figures = {
+        kind: draw(charts.detector_chart(table["rows"], table["scores"], label, kind)) for kind in ("roc", "pr")
+    }
+    draw_curves(run.tables[1:], figures)
+    figures["scores"] = draw(charts.score_chart(title, first, label, run.thresholds[0]))
     figures["explorer"] = draw(charts.explorer_chart(title, explorer), cursor=explorer["threshold"][explorer["best"]])
-    figures |= other_figures | study_figures | diagnosis_figures | picture_figures
-    page = {"figures": figures, "timeline": show_episodes(run), "explorer": explorer}
-    page["films"] = pictures["films"] if pictures else []
+    pictures = show_pictures(run, figures)
+    page = {"figures": figures, "timeline": show_episodes(run), "explorer": explorer, "films": pictures["films"]}
     return render_page(
-        "detection.html.j2", page, run=run, share=float(run.label.mean()), explored=charts.EXPLORED.values(),
-        metadata=json.loads(str(run.data.get("metadata", "{}"))),
-        notes=[str(note) for note in run.summary.get("notes") or []],
-        others=others, studies=studies, diagnosis=diagnosis, pictures=pictures,
+        "detection.html.j2", page, run=run, share=float(label.mean()), explored=charts.EXPLORED.values(),
+        metadata=json.loads(str(run.data.get("metadata", "{}"))), pictures=pictures,
+        studies=show_studies(run.folder, figures), diagnosis=show_diagnosis(run.folder, figures),
     )  # fmt: skip
 
 
@@ -129,9 +113,8 @@ def explore_thresholds(score: Array, label: Array) -> dict[str, Any]:
     best = int(f1.argmax())
     chosen = np.arange(len(thresholds))
     if len(thresholds) > charts.POINTS:
-        count = (
-            charts.POINTS // 3
-        )  # evenly by rank, by threshold and by recall, so that no move of the slider is a jump
+        # Evenly by rank, by threshold and by recall, so that no move of the slider is a jump.
+        count = charts.POINTS // 3
         by_rank = np.linspace(0, len(thresholds) - 1, count).astype(int)
         by_threshold = np.searchsorted(thresholds, np.linspace(thresholds[0], thresholds[-1], count))
         by_recall = np.searchsorted(-recall, np.linspace(-recall[0], -recall[-1], count))  # recall falls
@@ -168,10 +151,11 @@ def show_episodes(run: DetectionRun) -> dict[str, Any]:
     threshold = float(np.mean(run.thresholds))
     facts = facts_of(run.summary["env"])
     is_slide = facts is not None and facts.drawing == "line" and data["observation"].shape[2] == 4
-    scores = np.full((len(run.scores[run.main["name"]]), *run.valid.shape), np.nan)
-    scores[:, run.valid] = run.scores[run.main["name"]]  # [S, N] -> [S, E, T]
+    given = run.tables[0]["scores"][run.main["name"]]
+    scores = np.full((len(given), *run.valid.shape), np.nan)
+    scores[:, run.valid] = given  # [S, N] -> [S, E, T]
     label = np.zeros_like(run.valid)
-    label[run.valid] = run.label
+    label[run.valid] = run.tables[0]["label"]
     contact = data.get("contact", ~run.valid).astype(bool) & run.valid
     chosen = choose_episodes(label, contact, scores.mean(0), threshold)
     top = 1.08 * max(threshold, *(float(np.nanmax(scores[:, number])) for number in chosen))
@@ -218,23 +202,19 @@ def goal_positions(achieved: Array, goal: Array) -> Chart:
     return Chart(series, y=Axis("position"))
 
 
-def show_others(run: DetectionRun) -> tuple[list[Row], Figures]:
-    """Tables of the same detectors on other states or with another label, with curves where the scores are there."""
-    tables = detection.read_others(run.folder, run.summary, run.arrays)
-    figures: Figures = {}
+def draw_curves(tables: list[Row], figures: Figures, prefix: str = "") -> None:
+    """Draw the curves of each table of detectors whose scores are there; `plots` of a table names them."""
     for place, table in enumerate(tables):
-        table["plots"] = {kind: f"{kind}-{place}" for kind in ("roc", "pr")} if table["scores"] else {}
+        table["plots"] = {kind: f"{prefix}{kind}-{place}" for kind in ("roc", "pr")} if table["scores"] else {}
         for kind, plot in table["plots"].items():
             figures[plot] = draw(charts.detector_chart(table["rows"], table["scores"], table["label"], kind))
-    return tables, figures
 
 
-def show_studies(run: Path) -> tuple[dict[str, Any] | None, Figures]:
-    """The studies of a run, with their charts."""
+def show_studies(run: Path, figures: Figures) -> dict[str, Any] | None:
+    """The studies of a run; their charts go into `figures`."""
     view = detection.read_studies(run)
-    figures: Figures = {}
     if not view:
-        return None, figures
+        return None
     for metric in METRICS if view["noise"] else ():
         figures[f"noise-{metric}"] = draw(charts.noise_chart(view["noise_levels"], view["noise"], metric))
     if view["actions"]:
@@ -242,24 +222,22 @@ def show_studies(run: Path) -> tuple[dict[str, Any] | None, Figures]:
     if view["reference"]:
         clouds = [charts.cloud(row["points"], visible=place == 0) for place, row in enumerate(view["reference_rows"])]
         figures["reference"] = draw(charts.reference_chart(clouds))
-        view["reference_titles"] = [f"{row['first']} actions, {row['group']}" for row in view["reference_rows"]]
     if view["decisions"]:
         figures["decisions"] = draw(charts.decisions_chart(view["decisions"]))
-    return view, figures
+    return view
 
 
-def show_diagnosis(run: Path) -> tuple[list[Row] | None, Figures]:
-    """Whether the model can be trusted, for each entity: sentences, and the charts behind them."""
-    entities = detection.read_diagnosis(run)
-    figures: Figures = {}
-    for place, entity in enumerate(entities or []):
+def show_diagnosis(run: Path, figures: Figures) -> list[Row]:
+    """Whether the model can be trusted, for each entity: sentences, and the names of the charts behind them."""
+    entities = detection.read_diagnosis(run) or []
+    for place, entity in enumerate(entities):
         if entity["reliability"]:
             figures[f"reliability-{place}"] = draw(charts.reliability_chart([("", *entity["reliability"])]))
             entity["reliability"] = f"reliability-{place}"
         if entity["gain"]:
             figures[f"gain-{place}"] = draw(charts.gain_chart(*entity["gain"]))
             entity["gain"] = f"gain-{place}"
-    return entities, figures
+    return entities
 
 
 def film_figures(films: list[Row], title: str, thresholds: list[float], cursor: float | None = None) -> list[Any]:
@@ -280,22 +258,18 @@ def embed_images(folder: Path, names: list[str]) -> list[str]:
         return [data_address(*detection.image(folder, name)) for name in names]
 
 
-def show_pictures(run: DetectionRun) -> tuple[dict[str, Any] | None, Figures]:
-    """Films of episodes, cards of failures and the map of influence."""
-    view = detection.read_pictures(run.folder)
-    figures: Figures = {}
-    if not view:
-        return None, figures
+def show_pictures(run: DetectionRun, figures: Figures) -> dict[str, Any]:
+    """Films of episodes, cards of failures by title, and whether there is a map of influence."""
+    view = detection.read_pictures(run.folder) or {"films": [], "failures": [], "map": None}
     drawn = film_figures(view["films"], run.main["title"], run.thresholds, cursor=0.0)
     for film, figure in zip(view["films"], drawn, strict=True):
         film["frames"] = embed_images(run.folder / "pictures", film["frames"])
         film["events"] = {name: happened.tolist() for name, happened in film["events"].items()}
         film |= {"score": plain(film["score"].mean(0)), "figure": figure}
-    groups: dict[str, list[Row]] = {"Missed": [], "False alarms": []}
+    failures: dict[str, list[Row]] = {"Missed": [], "False alarms": []}
     for card in view["failures"]:
-        group = "Missed" if card["kind"] == "missed" else "False alarms"
-        groups[group].append(card | {"image": data_address(*card["image"])})
-    failures = [{"title": title, "cards": cards} for title, cards in groups.items() if cards]
+        cards = failures["Missed" if card["kind"] == "missed" else "False alarms"]
+        cards.append(card | {"image": data_address(*card["image"])})
     for key, (unit, _) in detection.MAPS.items() if view["map"] else ():
         figures[f"map-{key}"] = draw(charts.map_chart(view["map"], key, key, unit))
-    return {"films": view["films"], "failures": failures, "map": bool(view["map"])}, figures
+    return {"films": view["films"], "failures": failures if view["failures"] else {}, "map": view["map"] is not None}

@@ -60,14 +60,12 @@ def write_study_figures(root: Path, name: str, report: Callable[[str], object] =
 
 def draw_detection(run: DetectionRun) -> dict[str, "Figure"]:
     """Name -> figure, of everything that a detection run contains."""
-    curves = {"": (run.rows, run.scores, run.label)}
-    for table in detection.read_others(run.folder, run.summary, run.arrays):
-        if table["scores"]:
-            curves[f"-{table['name']}"] = (table["rows"], table["scores"], table["label"])
     figures = {}
-    for name, given in curves.items():
-        figures[f"roc{name}"] = draw([charts.detector_chart(*given, "roc")], COLUMN, 3.0, columns=2)
-        figures[f"precision-recall{name}"] = draw([charts.detector_chart(*given, "pr")], COLUMN, 3.0, columns=2)
+    for place, table in enumerate(run.tables):
+        end = f"-{table['name']}" if place else ""
+        for kind, name in (("roc", "roc"), ("pr", "precision-recall")) if table["scores"] else ():
+            chart = charts.detector_chart(table["rows"], table["scores"], table["label"], kind)
+            figures[name + end] = draw([chart], COLUMN, 3.0, columns=2)
     return figures | draw_parts(run.folder)
 
 

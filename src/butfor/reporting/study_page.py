@@ -1,8 +1,11 @@
 """The pages of studies, of their index and of single training runs, which are studies with one arm."""
 
 import os
+import re
 from collections import Counter
+from collections.abc import Iterable
 from dataclasses import dataclass
+from functools import reduce
 from pathlib import Path
 from typing import Any
 from urllib.parse import quote
@@ -12,10 +15,10 @@ import numpy as np
 from butfor.analysis import ReadArm, ReadStudy, read_run_folder, read_study, rows, study_names
 from butfor.analysis import detection_runs as detection
 from butfor.analysis.arms import BEHAVIOUR, SMALL, changes, count_words, read_heat_map
-from butfor.analysis.claims import ENOUGH
+from butfor.analysis.claims import ENOUGH, Curve
 from butfor.analysis.statistics import episodes_to_reach, export_rliable
-from butfor.reporting.charts import Row, arm_look, detector_chart, heat_chart, learning_chart
-from butfor.reporting.detection_page import Figures, embed_images, film_figures, show_studies
+from butfor.reporting.charts import Row, arm_look, heat_chart, learning_chart
+from butfor.reporting.detection_page import Figures, draw_curves, embed_images, film_figures, list_tables, show_studies
 from butfor.reporting.page import data_address, render_page, write_page
 from butfor.reporting.plotly_renderer import draw
 from butfor.runs.reading import expected_form, finite_array, read_arrays, read_metrics, read_optional
@@ -64,8 +67,7 @@ def write_rliable(root: Path, name: str) -> Path | None:
         the path of the file, or None if they share none
     """
     arms = [(arm, arm.curve) for arm in read_study(Path(root), name).arms if arm.curve]
-    grids = [curve.episodes for _, curve in arms]
-    shared = grids[0][np.all([np.isin(grids[0], grid) for grid in grids], axis=0)] if grids else np.empty(0)
+    shared = reduce(np.intersect1d, [curve.episodes for _, curve in arms]) if arms else np.empty(0)
     if not len(shared):
         return None
     curves = {
@@ -89,7 +91,7 @@ def write_study_index(root: Path) -> Path:
         ValueError: a study cannot be read; the index is written first, and lists the others
     """
     target = Path(root) / "reports" / "index.html"
-    entries: list[Row] = []
+    entries: list[tuple[ReadStudy, str | None]] = []
     problems: list[str] = []
     for name in study_names(Path(root)):
         try:
@@ -97,14 +99,12 @@ def write_study_index(root: Path) -> Path:
         except ValueError as error:
             problems.append(str(error))
             continue
-        entries.append({
-            "study": study,
-            "href": f"{quote(name)}.html" if (target.parent / f"{name}.html").is_file() else None,
-            "counts": count_verdicts(study),
-            "arms": count_arms(study.arms),
-            "shorter": describe_shortfall(study),
-        })  # fmt: skip
-    write_page(target, render_page("study_index.html.j2", {"figures": {}}, entries=entries, problems=problems))
+        entries.append((study, link(target.with_name(f"{name}.html"), target.parent)))
+    text = render_page(
+        "study_index.html.j2", {"figures": {}}, entries=entries, problems=problems, count_verdicts=count_verdicts,
+        count_arms=count_arms, describe_shortfall=describe_shortfall,
+    )  # fmt: skip
+    write_page(target, text)
     if problems:
         raise ValueError(f"{' '.join(problems)} The other studies are in {target}.")
     return target
@@ -133,27 +133,25 @@ def describe_shortfall(study: ReadStudy) -> str:
     for key, pairs in (("seeds", seeds), ("episodes", episodes)):
         known = [(count, asked) for count, asked in pairs if isinstance(count, int) and asked]
         if any(count < asked for count, asked in known):
-            fewest = min(known)[0]
-            most = max(min(count, asked) for count, asked in known)
-            parts.append(f"{number_range(fewest, most)} of {whose} {max(asked for _, asked in known):,} {key}")
+            counts = [min(count, asked) for count, asked in known]
+            parts.append(f"{number_range(counts)} of {whose} {max(asked for _, asked in known):,} {key}")
     return ", ".join(parts)
 
 
-def number_range(low: int, high: int) -> str:
+def number_range(counts: Iterable[int]) -> str:
     """Such as "100", or "100 to 102"."""
-    return f"{low:,}" if low == high else f"{low:,} to {high:,}"
+    return " to ".join(f"{count:,}" for count in sorted({min(counts), max(counts)}))
 
 
 def render_arms(arms: list[ReadArm], folder: Path, study: ReadStudy | None) -> str:
     """The page of a study, or of a single run, as text; links are as seen from a folder."""
-    measured = [arm for arm in arms if arm.curve]
-    places = {arm.label: place for place, arm in enumerate(arms)}
-    looks = {label: arm_look(place, len(arms)) for label, place in places.items()}
+    curves = [(arm, arm.curve) for arm in arms if arm.curve]
+    measured = [arm for arm, _ in curves]
+    looks = {arm.label: arm_look(place, len(arms)) for place, arm in enumerate(arms)}
     figures: Figures = {}
     problems: list[str] = []
-    if measured:
-        given = [(arm, arm.curve) for arm in measured if arm.curve]
-        figures["curves"] = draw(learning_chart(given, looks, "success", ("mean", "iqm", "seeds")))
+    if curves:
+        figures["curves"] = draw(learning_chart(curves, looks, "success", ("mean", "iqm", "seeds")))
     shares = [key for key in BEHAVIOUR if any(key in arm.behaviour for arm in measured)]
     for key in shares:
         given = [(arm, arm.behaviour[key]) for arm in measured if key in arm.behaviour]
@@ -162,61 +160,60 @@ def render_arms(arms: list[ReadArm], folder: Path, study: ReadStudy | None) -> s
     detections: list[Row] = []
     for place, arm in enumerate(arms):
         try:  # a damaged file must not prevent the numbers from being shown
-            found = draw_heat_maps(arm, place)
-            heat += [{"title": arm.label, "names": list(found), **describe_heat_map(arm)}] if found else []
-            figures |= found
+            heat += show_heat_maps(arm, place, figures)
             if arm.kind == "detection" and arm.summary:
-                part, found = show_detection(study.name if study else "", arm, place)
+                part = show_detection(study.name if study else "", arm, place, figures)
                 detections.append(part | {"href": link(arm.folder / "report.html", folder)})
-                figures |= found
         except ValueError as error:
             problems.append(str(error))
     baseline = arms[0] if len(arms) > 1 else None
     ends = rows.shared_range(arms)
+    common = common_changes(arms)
     return render_page(
         "study.html.j2", {"figures": figures}, study=study, arms=arms, measured=measured, baseline=baseline, ends=ends,
         rows=[rows.arm_row(arm, baseline, ends) | {"look": looks[arm.label]} for arm in measured],
-        every=[row for arm in measured for row in seed_rows(arm, ends)],
-        runs=[run_row(arm, folder, arms) for arm in arms], levels=rows.LEVELS, compared=rows.COMPARED, enough=ENOUGH,
+        every=[row for arm, curve in curves for row in seed_rows(arm, curve, ends)],
+        runs=[run_row(arm, folder, common) for arm in arms], levels=rows.LEVELS, compared=rows.COMPARED, enough=ENOUGH,
         small=SMALL if study and study.size == "small" else "",
         counts=count_verdicts(study) if study else {}, shorter=describe_shortfall(study) if study else "",
-        arm_counts=count_arms(arms), looks=looks, places=places, common=common_changes(arms), detections=detections,
+        arm_counts=count_arms(arms), looks=looks, common=common, detections=detections,
         films=[part for arm in arms for part in film_parts(arm, folder)], heat=heat, problems=problems, shares=shares,
     )  # fmt: skip
 
 
-def draw_heat_maps(arm: ReadArm, place: int) -> Figures:
-    """CAI, and the exact label if it is there, over the steps of an episode and over training."""
+def show_heat_maps(arm: ReadArm, place: int, figures: Figures) -> list[Row]:
+    """CAI, and the exact label if it is there, over the steps of an episode and over training; empty if there is none.
+
+    Files of earlier versions do not contain the seed and the numbers of episodes.
+    """
     episodes, maps = read_heat_map(arm.folder)
-    charts = [heat_chart(episodes, values, name, unit) for name, (values, unit) in maps.items()]
-    return {f"heat-{place}-{number}": draw(chart) for number, chart in enumerate(charts)}
-
-
-def describe_heat_map(arm: ReadArm) -> Row:
-    """The seed of a heat map and the numbers of its episodes; files of earlier versions do not contain all of them."""
+    if not maps:
+        return []
+    names = [f"heat-{place}-{number}" for number in range(len(maps))]
+    for plot, (name, (values, unit)) in zip(names, maps.items(), strict=True):
+        figures[plot] = draw(heat_chart(episodes, values, name, unit))
     path = arm.folder / "heatmap.npz"
     held = read_arrays(path)
     with expected_form(path):
-        seed = int(held["seed"]) if "seed" in held else arm.seeds[0] if arm.seeds else None
-        groups = [
-            number_range(int(held[key].min()), int(held[key].max())) if key in held else ""
-            for key in ("counts", "labelled")
-        ]
-    return {"seed": "the run’s first seed" if seed is None else f"seed {seed}, the run’s first", "groups": groups}
+        seed = f"seed {int(held.get('seed', arm.seeds[0]))}, the run’s first" if "seed" in held or arm.seeds else ""
+        groups = [number_range(held[key]) if key in held else "" for key in ("counts", "labelled")]
+    return [{"title": arm.label, "names": names, "seed": seed or "the run’s first seed", "groups": groups}]
 
 
-def seed_rows(arm: ReadArm, ends: tuple[int, int] | None) -> list[Row]:
+def seed_rows(arm: ReadArm, curve: Curve, ends: tuple[int, int] | None) -> list[Row]:
     """The last success, the area and the episodes to 60 % of each seed."""
-    assert arm.curve is not None
-    area = rows.areas(arm.curve, ends)
-    reached = episodes_to_reach(arm.curve.episodes, arm.curve.success, 0.6)
-    found = []
-    for place, seed in enumerate(arm.seeds):
-        row: Row = {"label": arm.label, "seed": seed, "end": f"{arm.curve.success[place, -1]:.2f}"}
-        row["area"] = "–" if area is None else f"{area[place]:.2f}"
-        row["reach"] = f"{reached[place]:,.0f}" if np.isfinite(reached[place]) else "never"
-        found.append(row)
-    return found
+    areas = rows.areas(curve, ends)
+    reached = episodes_to_reach(curve.episodes, curve.success, 0.6)
+    return [
+        {
+            "label": arm.label,
+            "seed": seed,
+            "end": f"{curve.success[place, -1]:.2f}",
+            "area": "–" if areas is None else f"{areas[place]:.2f}",
+            "reach": f"{reached[place]:,.0f}" if np.isfinite(reached[place]) else "never",
+        }
+        for place, seed in enumerate(arm.seeds)
+    ]
 
 
 def common_changes(arms: list[ReadArm]) -> list[str]:
@@ -225,22 +222,17 @@ def common_changes(arms: list[ReadArm]) -> list[str]:
     return [change for change in found[0] if all(change in other for other in found[1:])] if len(found) > 1 else []
 
 
-def run_row(arm: ReadArm, folder: Path, arms: list[ReadArm]) -> Row:
+def run_row(arm: ReadArm, folder: Path, common: list[str]) -> Row:
     """How an arm was run: its own settings, hardware, time, seeds and commit."""
-    common = common_changes(arms)
     cores = arm.versions.get("cores")
     machine = [*rows.noted(arm, "device"), *([f"{cores} cores"] if cores else [])]
     return {
-        "label": arm.label,
-        "kind": arm.kind,
-        "state": arm.state,
-        "words": arm.words,
+        "arm": arm,
         "changes": [change for change in changes(str(arm.config.get("label", ""))) if change not in common],
         "seeds": len(arm.seeds) or (arm.config.get("config") or {}).get("seeds", "–"),
         "time": rows.duration(rows.seconds_of(arm)),
         "hardware": ", ".join(machine) or "–",
         "commit": ", ".join(rows.noted(arm, "commit")) or "–",
-        "folder": arm.folder.name,
         "href": link(arm.folder / "report.html", folder),
     }
 
@@ -267,15 +259,13 @@ def film_parts(arm: ReadArm, folder: Path) -> list[Row]:
 
 
 def described(png: bytes) -> str:
-    """The description in a PNG file, in a text chunk (tEXt) before its pixels; empty if there is none."""
-    place = len(PNG)
-    while place + 8 <= len(png) and png[place + 4 : place + 8] != b"IDAT":
-        end = place + 8 + int.from_bytes(png[place : place + 4], "big")
-        word, _, text = png[place + 8 : end].partition(b"\0")
-        if png[place + 4 : place + 8] == b"tEXt" and word == b"Description":
-            return text.decode("latin-1")
-        place = end + 4  # a checksum
-    return ""
+    """The description in a PNG file, which is a text chunk (tEXt) with its length before it; empty if there is none."""
+    found = re.search(rb"(.{4})tEXtDescription\0", png, re.DOTALL)
+    return (
+        png[found.end() :][: int.from_bytes(found[1], "big") - len("Description") - 1].decode("latin-1")
+        if found
+        else ""
+    )
 
 
 # Detection runs of a study
@@ -288,96 +278,78 @@ def shown_by(study: str) -> Shown:
 
 def study_tables(study: str, summary: dict[str, Any]) -> list[dict[str, Any]]:
     """The tables of a run's summary that a study shows: all labels on its set of states."""
-    main = {"set": "test", "title": f"Against the {summary['label']} label, on the test set"} | summary
-    return [one for one in (main, *summary.get("others", [])) if one.get("set") == shown_by(study).states]
+    return [one for one in list_tables(summary) if one["set"] == shown_by(study).states]
 
 
-def show_detection(study: str, arm: ReadArm, place: int) -> tuple[Row, Figures]:
+def show_detection(study: str, arm: ReadArm, place: int, figures: Figures) -> Row:
     """What the page of a study shows of the arm at a place; `lacking` lists what its folder does not contain."""
     shown = shown_by(study)
-    lacking: list[str] = []
-    part: Row = {"label": arm.label, "prefix": f"{place}-", "lacking": lacking, "films": [], "drawn": []}
-    part["studies"] = dict.fromkeys(("helps", "noise", "actions"))
     with expected_form(arm.folder / "summary.json"):
-        chosen = study_tables(study, arm.summary)
-        part["tables"] = [show_table(table, str(arm.summary["env"])) for table in chosen]
-    if not chosen:
-        lacking.append(f"This run did not evaluate states of the {shown.states} set.")
-    figures: Figures = {}
+        entries = study_tables(study, arm.summary)
+    lacking = [] if entries else [f"This run did not evaluate states of the {shown.states} set."]
+    without_scores = {"others": [entry | {"set": "test"} for entry in entries]}
+    part: Row = {
+        "label": arm.label, "summary": arm.summary, "prefix": f"{place}-", "lacking": lacking, "entries": entries,
+        "tables": detection.read_others(arm.folder, without_scores, {}), "films": [], "drawn": [],
+        "studies": dict.fromkeys(("helps", "noise", "actions")),
+    }  # fmt: skip
     for wanted, add in ((shown.curves, add_curves), (shown.studies, add_studies), (shown.episodes, add_films)):
         try:
-            figures |= add(arm.folder, part, shown) if wanted else {}
+            if wanted:
+                add(arm.folder, part, shown, figures)
         except (OSError, ValueError) as error:  # a damaged file must not prevent the rest from being shown
             lacking.append(str(error))
-    return part, figures
+    return part
 
 
-def show_table(table: dict[str, Any], env: str) -> Row:
-    """A table of summary.json as the page shows it, with a sentence on its states and label."""
-    words = f"{int(table['states']):,} states of {env}, {table['label']} label"
-    if table.get("positive_share") is not None:
-        words += f"; {float(table['positive_share']):.1%} of them influenced"
-        words += f" (paper: {float(table['paper_share']):.1%})" if table.get("paper_share") else ""
-    rows = detection.detector_rows(table["detectors"], {})
-    has_paper = any(row["auc"]["paper"] for row in rows)
-    shown: Row = {"title": str(table["title"]), "words": words, "rows": rows, "paper": has_paper}
-    return shown | {"held": table, "plots": {}, "drawn": []}
-
-
-def add_curves(folder: Path, part: Row, shown: Shown) -> Figures:
+def add_curves(folder: Path, part: Row, shown: Shown, figures: Figures) -> None:
     """ROC and precision-recall curves of each table: charts if the scores are there, else figures drawn before."""
-    figures: Figures = {}
     arrays = read_optional(folder / "scores.npz") or {}
-    for number, table in enumerate(part["tables"]):
-        (found,) = detection.read_others(folder, {"others": [table["held"]]}, arrays)
-        if found["scores"]:
-            plots = {kind: f"{part['prefix']}{kind}-{number}" for kind in ("roc", "pr")}
-            table |= {"rows": found["rows"], "plots": plots}
-            for kind, plot in plots.items():
-                figures[plot] = draw(detector_chart(found["rows"], found["scores"], found["label"], kind))
-            continue
-        end = "" if "env" in table["held"] else f"-{found['name']}"  # the figures of the main table have no suffix
-        table["drawn"] = drawn_before(folder, f"roc{end}.png") + drawn_before(folder, f"precision-recall{end}.png")
-    if not all(table["plots"] or table["drawn"] for table in part["tables"]):
+    tables = detection.read_others(folder, {"others": part["entries"]}, arrays)
+    draw_curves(tables, figures, part["prefix"])
+    for table, entry in zip(tables, part["entries"], strict=True):
+        if not table["plots"]:
+            end = "" if "env" in entry else f"-{table['name']}"  # the figures of the main table have no suffix
+            table["drawn"] = drawn_before(folder, f"roc{end}.png") + drawn_before(folder, f"precision-recall{end}.png")
+    part["tables"] = tables
+    if not all(table["plots"] or table["drawn"] for table in tables):
         part["lacking"].append(
             f"No ROC and precision-recall curves: the folder contains neither the scores of the states "
             f"({detection.scores_file(shown.states)}) nor figures of them ({DRAW})."
         )
-    return figures
 
 
-def add_studies(folder: Path, part: Row, shown: Shown) -> Figures:
+def add_studies(folder: Path, part: Row, shown: Shown, figures: Figures) -> None:
     """The parts of studies.json that a study shows, with the charts of the run's own page."""
-    view, figures = show_studies(folder)
-    part["studies"] |= {name: (view or {}).get(name) for name in shown.studies}
-    absent = [name for name in shown.studies if not part["studies"][name]]
+    drawn: Figures = {}
+    view = show_studies(folder, drawn) or {}
+    part["studies"] |= {name: view.get(name) for name in shown.studies}
+    absent = [name for name in shown.studies if not view.get(name)]
     part["lacking"] += [f"This run did not study {name} (butfor detect --studies {name})." for name in absent]
-    return {part["prefix"] + name: figure for name, figure in figures.items() if name.split("-")[0] in shown.studies}
+    figures |= {part["prefix"] + name: chart for name, chart in drawn.items() if name.split("-")[0] in shown.studies}
 
 
-def add_films(folder: Path, part: Row, shown: Shown) -> Figures:
+def add_films(folder: Path, part: Row, shown: Shown, figures: Figures) -> None:
     """Episodes as strips of frames over their CAI: charts if the pictures are there, else figures drawn before."""
-    view = detection.read_pictures(folder)
-    if not view or not view["films"]:
+    films = (detection.read_pictures(folder) or {"films": []})["films"]
+    if not films:
         part["drawn"] = drawn_before(folder, "timeline-*.png")
         if not part["drawn"]:
             part["lacking"].append(
                 f"No episodes: the folder contains neither pictures of them (pictures/index.json), which a run renders "
                 f"at its end if its environment can be drawn, nor figures ({DRAW})."
             )
-        return {}
+        return
     metrics = read_metrics(folder)
     with expected_form(folder / "metrics.jsonl"):
         thresholds = finite_array(detection.thresholds_of(metrics, "cai"), None).tolist()
-    figures: Figures = {}
-    for film, figure in zip(view["films"], film_figures(view["films"], "CAI", thresholds), strict=True):
+    for number, (film, figure) in enumerate(zip(films, film_figures(films, "CAI", thresholds), strict=True)):
         count = min(STRIP_FRAMES, film["length"])
         middles = [film["frames"][int((place + 0.5) * film["length"] / count)] for place in range(count)]
-        plot = f"{part['prefix']}film-{len(figures)}"
-        figures[plot] = figure
+        plot = f"{part['prefix']}film-{number}"
         frames = embed_images(folder / "pictures", middles)
         part["films"].append({"title": film["title"], "plot": plot, "frames": frames})
-    return figures
+        figures[plot] = figure
 
 
 def drawn_before(folder: Path, pattern: str) -> list[Row]:
