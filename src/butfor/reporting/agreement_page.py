@@ -1,20 +1,17 @@
 """The page of `butfor labels`: where two labels of the same states agree, with pictures of states where they differ."""
 
-import base64
-import io
 from pathlib import Path
 from typing import Any
 
-import jinja2
 import numpy as np
 from numpy.typing import NDArray
 
 from butfor.detection.labels import compare_labels, find_disagreements
 from butfor.envs import facts_of, make_vector_env
 from butfor.envs.facts import named
+from butfor.reporting.page import data_address, render_page, write_page
 from butfor.rollouts.episodes import Episodes
 from butfor.rollouts.play import Stream, episode_seed, replay
-from butfor.runs.files import atomic_write
 
 PICTURES = 12
 PIXELS = 720  # size of the rendering
@@ -73,22 +70,14 @@ def write_agreement(episodes: Episodes, file: Path | str, count: int = PICTURES)
         }
         for (other, episode, time), frame in zip(differing, frames, strict=True)
     ]
-    loader = jinja2.PackageLoader("butfor.reporting")
-    template = jinja2.Environment(loader=loader, autoescape=True).get_template("agreement.html.j2")
-    page = Path(file).with_suffix(".html")
-    with atomic_write(page) as temporary:
-        temporary.write_text(
-            template.render(rows=rows, shown=shown, lack=lack, metadata=episodes.metadata, name=Path(file).name)
-        )
-    return page
+    values = {"rows": rows, "shown": shown, "lack": lack, "metadata": episodes.metadata, "name": Path(file).name}
+    return write_page(Path(file).with_suffix(".html"), render_page("agreement.html.j2", {"figures": {}}, **values))
 
 
 def _png(frame: NDArray[np.uint8]) -> str:
-    """A picture as PNG in base64."""
+    """The data: address of a picture."""
     try:
         from imageio.v3 import imwrite
     except ImportError as error:
         raise ImportError("Pictures need imageio; install it with: pip install 'butfor[fetch]'.") from error
-    buffer = io.BytesIO()
-    imwrite(buffer, frame, extension=".png")
-    return base64.b64encode(buffer.getvalue()).decode()
+    return data_address("image/png", imwrite("<bytes>", frame, extension=".png"))

@@ -15,14 +15,16 @@ from butfor.runs.files import atomic_write
 
 def render_page(template: str, page: dict[str, Any], **values: Any) -> str:
     """The page as text; `page` is the data that its scripts read, with plotly figures by name in `figures`."""
-    from plotly.offline import get_plotlyjs  # large, so it is loaded only when a page is written
-
     loader = jinja2.FileSystemLoader(Path(__file__).parent / "templates")
     environment = jinja2.Environment(
         loader=loader, autoescape=True, undefined=jinja2.StrictUndefined, trim_blocks=True, lstrip_blocks=True
     )
     environment.globals |= {"flatten": flatten, "detector_look": detector_look, "line_look": line_look}
-    plotly = Markup(get_plotlyjs()) if page["figures"] else ""
+    plotly = ""
+    if page["figures"]:
+        from plotly.offline import get_plotlyjs  # large, so it is loaded only when a page needs it
+
+        plotly = Markup(get_plotlyjs())
     return environment.get_template(template).render(page=page | {"dark": DARK}, plotly=plotly, **values)
 
 

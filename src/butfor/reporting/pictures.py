@@ -112,18 +112,16 @@ def choose_timelines(episodes: Episodes) -> dict[str, int]:
 def choose_failures(episodes: Episodes, score: Floats) -> list[tuple[str, int, int]]:
     """(kind, episode, time): influenced states of the lowest score [E, T], others of the highest, one per episode."""
     label = episodes.label["exact"]
-    used: set[int] = set()
-    chosen: list[tuple[str, int, int]] = []
+    chosen: dict[int, tuple[str, int]] = {}
     for kind, of_kind, sign in (("missed", label, 1), ("false alarm", ~label, -1)):
         places = np.argwhere(of_kind & episodes.valid)
         order = np.argsort(sign * score[tuple(places.T)], kind="stable")
-        found = 0
+        worst: dict[int, tuple[str, int]] = {}
         for episode, time in places[order].tolist():
-            if found < FAILURES // 2 and episode not in used:
-                used.add(episode)
-                chosen.append((kind, episode, time))
-                found += 1
-    return chosen
+            worst.setdefault(episode, (kind, time))
+        left = [episode for episode in worst if episode not in chosen]
+        chosen |= {episode: worst[episode] for episode in left[: FAILURES // 2]}
+    return [(kind, episode, time) for episode, (kind, time) in chosen.items()]
 
 
 def central_seed(facts: EnvFacts, episodes: Episodes) -> int:
@@ -150,11 +148,10 @@ def influence_map(
     env: Any = make_vector_env(facts.name, len(offsets) + 1)
     with closing(env):
         states, placed = place_gripper(facts, env, seed, offsets)
-        forker = Forker(env)
-        model = env.unwrapped.physics.model.mj
     progress("influence map", 1, 2, "trying the actions")
-    effect = exact_label(forker, states)[1]
-    cai = np.asarray(influence.score(states[:, forker.layout.observation])["object"], dtype=np.float64)
+    effect = exact_label(Forker(facts.name), states)[1]
+    cai = np.asarray(influence.score(states[:, env.unwrapped.layout.observation])["object"], dtype=np.float64)
+    model = env.unwrapped.physics.model.mj
     progress("influence map", 2, 2, "done")
     return {
         "x": 100 * line,
@@ -200,7 +197,7 @@ def close_up(env: Any, place: int, point: Floats) -> Frame:
     from butfor.envs.drawing import CAMERA
 
     frame = env.render([place])[0]
-    camera = dict[str, Any](CAMERA)
+    camera: dict[str, Any] = dict(CAMERA)
     azimuth, elevation = np.radians([camera["azimuth"], camera["elevation"]])
     forward = np.array([np.cos(elevation) * np.cos(azimuth), np.cos(elevation) * np.sin(azimuth), np.sin(elevation)])
     right = np.array([np.sin(azimuth), -np.cos(azimuth), 0.0])
@@ -212,39 +209,64 @@ def close_up(env: Any, place: int, point: Floats) -> Frame:
     return np.asarray(frame[row : row + SIZE, column : column + SIZE])
 
 
+def _draw_states(
+    folder: Path,
+    facts: EnvFacts,
+    episodes: Episodes,
+    files: dict[tuple[int, int], str],
+    close: bool,
+    progress: Progress,
+) -> dict[tuple[int, int], Floats]:
+    """Play episodes again and draw those states (episode, time) of `files` that have no file yet; return all states.
+
+    With `close`, a picture shows gripper and object from nearby; without, all show the same place.
+    """
+    from imageio.v3 import imwrite
+
+    pixels = CLOSE_PICTURE if close else TIMELINE_PICTURE
+    stage = "pictures of failures" if close else "pictures of episodes"
+    numbers = list(dict.fromkeys(number for number, _ in files))
+    env: Any = make_vector_env(facts.name, len(numbers), render_mode="rgb_array", width=pixels, height=pixels)
+    layout = env.unwrapped.layout
+    middle = env.unwrapped.physics.model.gripper + np.array([0, 0, ABOVE])
+    states = {}
+
+    def look(time: int) -> None:
+        for place, number in enumerate(numbers):
+            if (number, time) not in files:
+                continue
+            state = env.unwrapped.save_state([place])[0]
+            states[number, time] = state
+            path = folder / files[number, time]
+            if not path.is_file():
+                obs = state[layout.observation]
+                between = (obs[list(facts.agent_position)] + obs[list(facts.object_position)]) / 2
+                frame = close_up(env, place, between if close else middle)
+                with atomic_write(path) as temporary:
+                    imwrite(temporary, frame, extension=".jpg", quality=JPEG_QUALITY)
+            progress(stage, len(states), len(files), "states")
+
+    with closing(env):
+        play_again(env, episodes, numbers, look)
+    return states
+
+
 def _timelines(
     folder: Path, facts: EnvFacts, episodes: Episodes, scores: Floats, progress: Progress
 ) -> list[dict[str, Any]]:
     """Entries of `index.json` for episodes, with a frame for every state in which an action was taken."""
     chosen = choose_timelines(episodes)
-    if not chosen:
-        return []
-    numbers = list(chosen.values())
-    names = [[f"step-{number:05d}-{t:03d}.jpg" for t in range(episodes.length[number])] for number in numbers]
-    total = sum(map(len, names))
-    drawn = 0
-
-    def look(time: int) -> None:
-        nonlocal drawn
-        for place, frames in enumerate(names):
-            if time < len(frames):
-                if not (folder / frames[time]).is_file():
-                    _save(folder / frames[time], close_up(env, place, middle))
-                drawn += 1
-        progress("pictures of episodes", drawn, total, "frames")
-
-    env: Any = make_vector_env(
-        facts.name, len(numbers), render_mode="rgb_array", width=TIMELINE_PICTURE, height=TIMELINE_PICTURE
-    )
-    middle = env.unwrapped.physics.model.gripper + np.array([0, 0, ABOVE])  # all frames show the same place
-    with closing(env):
-        play_again(env, episodes, numbers, look)
+    states = [(number, time) for number in chosen.values() for time in range(episodes.length[number])]
+    files = {(number, time): f"step-{number:05d}-{time:03d}.jpg" for number, time in states}
+    if files:
+        _draw_states(folder, facts, episodes, files, False, progress)
     marks: dict[str, Any] = {"label": episodes.label["exact"], "contact": episodes.contact}
     if "heuristic" in episodes.label:
         marks["heuristic"] = episodes.label["heuristic"]
     rows = []
-    for (title, number), frames in zip(chosen.items(), names, strict=True):
-        steps = len(frames)
+    for title, number in chosen.items():
+        steps = int(episodes.length[number])
+        frames = [files[number, time] for time in range(steps)]
         shown = {name: value[number, :steps].tolist() for name, value in marks.items()}
         score = scores[:, number, :steps].tolist()
         rows.append({"title": title, "episode": number, "frames": frames, "score": score, **shown})
@@ -258,36 +280,16 @@ def _failures(
     from butfor.envs.truth import Forker, exact_label
 
     chosen = choose_failures(episodes, scores.mean(0))
+    files = {(number, time): f"state-{number:05d}-{time:03d}.jpg" for _, number, time in chosen}
     contact: Any = episodes.contact  # choose_timelines refuses episodes without
     if not chosen:
         return []
-    numbers = [episode for _, episode, _ in chosen]
-    times = np.array([time for _, _, time in chosen])
-    names = [f"state-{number:05d}-{time:03d}.jpg" for _, number, time in chosen]
-    env: Any = make_vector_env(
-        facts.name, len(numbers), render_mode="rgb_array", width=CLOSE_PICTURE, height=CLOSE_PICTURE
-    )
-    layout = env.unwrapped.layout
-    states = np.zeros((len(numbers), layout.size))
-    drawn = 0
-
-    def look(time: int) -> None:
-        nonlocal drawn
-        for place in np.flatnonzero(times == time).tolist():
-            states[place] = env.unwrapped.save_state([place])[0]
-            obs = states[place, layout.observation]
-            if not (folder / names[place]).is_file():
-                middle = (obs[list(facts.agent_position)] + obs[list(facts.object_position)]) / 2
-                _save(folder / names[place], close_up(env, place, middle))
-            drawn += 1
-            progress("pictures of failures", drawn, len(numbers), "states")
-
-    with closing(env):
-        play_again(env, episodes, numbers, look)
-        effect = exact_label(Forker(env), states, episodes.action[numbers, times])[1]
+    states = _draw_states(folder, facts, episodes, files, True, progress)
+    actions = [episodes.action[state] for state in files]
+    effect = exact_label(Forker(facts.name), [states[state] for state in files], actions)[1]
     return [
         {
-            "image": names[place],
+            "image": files[number, time],
             "episode": number,
             "time": time,
             "score": float(scores[:, number, time].mean()),
@@ -300,14 +302,6 @@ def _failures(
         }
         for place, (kind, number, time) in enumerate(chosen)
     ]
-
-
-def _save(path: Path, frame: Frame) -> None:
-    """Write a JPEG file."""
-    from imageio.v3 import imwrite
-
-    with atomic_write(path) as temporary:
-        imwrite(temporary, frame, extension=".jpg", quality=JPEG_QUALITY)
 
 
 def _robot_facts(run: Path) -> EnvFacts | None:
