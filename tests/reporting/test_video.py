@@ -46,7 +46,6 @@ from butfor.reporting.video import (
     PLOT_HEIGHT,
     STRIP_FRAMES,
     TITLE_HEIGHT,
-    EpisodePlot,
     Film,
     RecordedEpisode,
     draw_panel,
@@ -109,11 +108,11 @@ def states_of(run: Path, seed: int, episode: int) -> tuple[NDArray[Any], float]:
 
 
 @pytest.fixture
-def plots(monkeypatch: pytest.MonkeyPatch) -> list[EpisodePlot]:
+def plots(monkeypatch: pytest.MonkeyPatch) -> list[RecordedEpisode]:
     """What `watch` hands to the strip, frame by frame."""
-    seen: list[EpisodePlot] = []
+    seen: list[RecordedEpisode] = []
 
-    def draw(plot: EpisodePlot, step: int, width: int) -> Image.Image:
+    def draw(plot: RecordedEpisode, step: int, width: int) -> Image.Image:
         seen.append(plot)
         return draw_panel(plot, step, width)
 
@@ -146,7 +145,7 @@ def test_the_pictures_are_those_of_the_evaluation_episodes(runs: Path, tmp_path:
 
 
 def test_the_strip_shows_the_influence_of_the_seeds_own_replica(
-    runs: Path, tmp_path: Path, plots: list[EpisodePlot]
+    runs: Path, tmp_path: Path, plots: list[RecordedEpisode]
 ) -> None:
     for replica, seed in enumerate((5, 6)):
         watch(runs / "with", tmp_path / "a.gif", seed=seed, first=2)
@@ -162,7 +161,7 @@ def test_the_strip_shows_the_influence_of_the_seeds_own_replica(
 
 @pytest.mark.parametrize("combine", ["max", "agent"])
 def test_of_several_entities_the_strip_shows_what_counted_in_training(
-    tmp_path: Path, plots: list[EpisodePlot], combine: str
+    tmp_path: Path, plots: list[RecordedEpisode], combine: str
 ) -> None:
     entities = ("agent=0", "object=2")
     config = small(use=("bonus",), entities=entities, combine=combine, episodes=5, first_seed=5)
@@ -177,7 +176,7 @@ def test_of_several_entities_the_strip_shows_what_counted_in_training(
 
 
 def test_without_an_influence_model_the_strip_shows_the_reward_and_says_so(
-    runs: Path, tmp_path: Path, plots: list[EpisodePlot]
+    runs: Path, tmp_path: Path, plots: list[RecordedEpisode]
 ) -> None:
     watch(runs / "without", tmp_path / "a.gif")
     states, goal = states_of(runs / "without", 5, 0)
@@ -206,8 +205,8 @@ def test_without_ffmpeg_the_default_is_a_gif_and_mp4_is_refused(runs: Path, monk
 # --- the strip ------------------------------------------------------------------------------------
 
 
-def plot(values: list[float], reached: list[bool] | None = None) -> EpisodePlot:
-    return EpisodePlot("CAI", "nats", np.array(values), np.array(reached or [False] * len(values)), "a title")
+def plot(values: list[float], reached: list[bool] | None = None) -> RecordedEpisode:
+    return RecordedEpisode([], "CAI", "nats", np.array(values), np.array(reached or [False] * len(values)), "a title")
 
 
 def count(strip: Image.Image, colour: tuple[int, int, int]) -> NDArray[np.int64]:
@@ -328,7 +327,7 @@ def untrained(folder: Path, env: str, sizes: tuple[int, int, int]) -> Path:
     return folder
 
 
-def test_any_env_that_renders_can_be_watched(tmp_path: Path, plots: list[EpisodePlot]) -> None:
+def test_any_env_that_renders_can_be_watched(tmp_path: Path, plots: list[RecordedEpisode]) -> None:
     frames = read(watch(untrained(tmp_path, register(), (2, 2, 2)), size=300))
     assert frames.shape == (4, 198 + 74, 300, 3)  # 33 x 50 becomes 198 x 300; the episode ends after three steps
     assert count_frames_and_secs(tmp_path / "watch.mp4")[1] == pytest.approx(4 / 20)
@@ -384,7 +383,7 @@ def test_an_env_that_cannot_be_rendered_is_refused(
 
 
 def test_a_robot_is_rendered_around_its_table(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, plots: list[EpisodePlot]
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, plots: list[RecordedEpisode]
 ) -> None:
     pytest.importorskip("mujoco")
     from butfor.envs.drawing import RING_COLOUR, open_context
@@ -456,7 +455,7 @@ def test_an_agent_of_another_env_is_refused(tmp_path: Path) -> None:
         watch(untrained(tmp_path, "slide", (25, 4, 3)))
 
 
-def test_the_model_file_is_as_good_as_its_folder(runs: Path, tmp_path: Path, plots: list[EpisodePlot]) -> None:
+def test_the_model_file_is_as_good_as_its_folder(runs: Path, tmp_path: Path, plots: list[RecordedEpisode]) -> None:
     watch(runs / "with" / "model.safetensors", tmp_path / "a.gif")
     assert plots[0].quantity == "CAI"
 
@@ -498,8 +497,8 @@ def recorded(
     """An episode whose pictures are grey: as many shades as steps."""
     shades = np.linspace(40, 200, len(values)).astype(int).tolist()
     flags = np.array(reached or [False] * len(values))
-    plot = EpisodePlot("CAI", "nats", np.array(values), flags, "place, seed 1, episode 2")
-    return RecordedEpisode([Image.new("RGB", size, (shade, shade, shade)) for shade in shades], plot)
+    images = [Image.new("RGB", size, (shade, shade, shade)) for shade in shades]
+    return RecordedEpisode(images, "CAI", "nats", np.array(values), flags, "place, seed 1, episode 2")
 
 
 # --- what is filmed ---------------------------------------------------------------------------------
@@ -587,7 +586,7 @@ def test_wide_tall_and_short_episodes_can_be_drawn() -> None:
         tall.size[0],
         LABEL_HEIGHT + FRAME_WIDTH + GAP + PLOT_HEIGHT + TITLE_HEIGHT,
     )
-    without = replace(recorded([0.0] * 9), plot=replace(recorded([0.0] * 9).plot, quantity="reward"))
+    without = replace(recorded([0.0] * 9), quantity="reward")
     assert draw_strip(without).size[1] == LABEL_HEIGHT + FRAME_WIDTH + GAP + TITLE_HEIGHT
 
 
@@ -601,8 +600,8 @@ def test_a_strip_is_small_and_carries_its_description(tmp_path: Path) -> None:
     assert len(content) <= MAX_STRIP_BYTES
     words = "Frames of an episode of place, seed 1, episode 2. The goal is reached from step 6 on."
     assert described(content) == f"{words} The influence of its actions is largest at step 1: CAI 0.50 nats."
-    assert recorded([0.0] * 2, [True, True]).plot.outcome() == "the goal is reached from step 0 on"
-    assert recorded([0.0] * 2, [True, False]).plot.outcome() == "the goal is not reached at the end"
+    assert recorded([0.0] * 2, [True, True]).outcome() == "the goal is reached from step 0 on"
+    assert recorded([0.0] * 2, [True, False]).outcome() == "the goal is not reached at the end"
 
 
 # --- called again, stopped, in other hands ----------------------------------------------------------

@@ -24,7 +24,7 @@ from butfor.analysis.arms import ReadArm, read_study
 from butfor.envs import make_vector_env
 from butfor.influence.influence import Influence
 from butfor.influence.scoring import combine_scores
-from butfor.rollouts.play import EnvError, Observation, Played, Progress, Stream, episode_seed, play
+from butfor.rollouts.play import EnvError, Observation, Progress, Stream, episode_seed, play
 from butfor.runs.config import config_from
 from butfor.runs.files import atomic_write, check_writable
 from butfor.runs.locks import locked
@@ -69,9 +69,10 @@ WIDE = 2  # images at least this many times as wide as high are drawn larger, in
 
 
 @dataclass(frozen=True)
-class EpisodePlot:
-    """What is plotted of an episode: a value, and whether the goal is reached, in each of its T + 1 states."""
+class RecordedEpisode:
+    """Images of an episode, a value in each of its T + 1 states, and whether the goal is reached there."""
 
+    images: list[Image.Image]  # T + 1, or none
     quantity: str
     unit: str
     values: NDArray[np.float64]  # [T + 1]
@@ -100,13 +101,13 @@ class EpisodePlot:
             return "the goal is not reached at the end"
         return f"the goal is reached from step {max(np.flatnonzero(~self.reached), default=-1) + 1} on"
 
-
-@dataclass(frozen=True)
-class RecordedEpisode:
-    """Images of the T + 1 states of an episode, if they were rendered, and the plot that belongs to them."""
-
-    images: list[Image.Image]
-    plot: EpisodePlot
+    def describe(self) -> str:
+        """The alternative text of a film strip."""
+        text = f"Frames of an episode of {self.title}. {self.outcome().capitalize()}."
+        if self.quantity != "CAI":
+            return text
+        top = int(self.values.argmax())
+        return f"{text} The influence of its actions is largest at step {top}: {self.texts(top)[1]}."
 
 
 @dataclass(frozen=True)
@@ -117,7 +118,7 @@ class Recorder:
     goal_env: GoalEnv
     policy: TrainedPolicy
     influence: Influence | None
-    combine: str
+    combine: str  # how CAI of several entities is combined: their sum or maximum, or one of them by name
     width: int  # pixels of an image
     crop: bool  # to the table of a robot
 
@@ -133,8 +134,24 @@ class Recorder:
         played = play([self.env], act, [episode_seed(self.policy.seed, Stream.EVALUATION, number)], self.goal_env.steps)
         if render:
             images.append(self._render())  # play does not reset a finished environment
-        plot = self._plot(played, f"{self.goal_env.name}, seed {self.policy.seed}, episode {number}")
-        return RecordedEpisode(images[: len(plot.values)], plot)
+        episodes = played.episodes
+        states = int(episodes.length[0]) + 1
+        goals = (torch.from_numpy(goal[0, :states]) for goal in (episodes.achieved_goal, episodes.desired_goal))
+        reward = self.goal_env.reward(*goals).double().numpy()
+        reached = reward >= 0
+        reached[-1] |= played.success[0]
+        title = f"{self.goal_env.name}, seed {self.policy.seed}, episode {number}"
+        if self.influence is None:
+            title += "; no influence model in this run"
+            return RecordedEpisode(images[:states], "reward", "", reward, reached, title)
+        scores = self.influence.score(episodes.observation[0, :states])
+        if self.combine in scores:
+            scores = {self.combine: scores[self.combine]}
+        stacked = torch.from_numpy(np.stack(list(scores.values()), -1))  # [T + 1, J]
+        values = combine_scores(stacked, self.combine).double().numpy()  # [T + 1]
+        if len(self.influence.entities) > 1:
+            title += f"; {self.combine}" + (f" of {' and '.join(scores)}" if len(scores) > 1 else "")
+        return RecordedEpisode(images[:states], "CAI", "nats", values, reached, title)
 
     def _render(self) -> Image.Image:
         """The current state, `width` pixels wide and an even number high."""
@@ -152,28 +169,6 @@ class Recorder:
         image = Image.fromarray(array)
         size = (self.width, max(round(image.height * self.width / image.width / 2) * 2, 2))
         return image if image.size == size else image.resize(size, Image.Resampling.LANCZOS)
-
-    def _plot(self, played: Played, title: str) -> EpisodePlot:
-        """CAI of each state, or its reward where the run has no influence model.
-
-        CAI of several entities is combined as in training: their sum or maximum, or one of them by name.
-        """
-        episodes = played.episodes
-        states = int(episodes.length[0]) + 1
-        goals = (torch.from_numpy(goal[0, :states]) for goal in (episodes.achieved_goal, episodes.desired_goal))
-        reward = self.goal_env.reward(*goals).double().numpy()
-        reached = reward >= 0
-        reached[-1] |= played.success[0]
-        if self.influence is None:
-            return EpisodePlot("reward", "", reward, reached, f"{title}; no influence model in this run")
-        scores = self.influence.score(episodes.observation[0, :states])
-        if self.combine in scores:
-            scores = {self.combine: scores[self.combine]}
-        stacked = torch.from_numpy(np.stack(list(scores.values()), -1))  # [T + 1, J]
-        values = combine_scores(stacked, self.combine).double().numpy()  # [T + 1]
-        if len(self.influence.entities) > 1:
-            title += f"; {self.combine}" + (f" of {' and '.join(scores)}" if len(scores) > 1 else "")
-        return EpisodePlot("CAI", "nats", values, reached, title)
 
 
 def watch(
@@ -221,7 +216,8 @@ def open_recorder(
     """Open a run's environment with the trained policy and the influence model of one of its seeds."""
     policy = load_policy(run, seed)
     folder = _run_folder(run)
-    influence, combine = None, "sum"
+    influence = None
+    combine = "sum"
     if (folder / "influence.safetensors").is_file():
         influence = Influence.load(folder / "influence.safetensors", replica=policy.seeds.index(policy.seed))
         if len(influence.entities) > 1:
@@ -231,22 +227,15 @@ def open_recorder(
     check_sizes(goal_env, run, policy.sizes)
     crop = goal_env.facts is not None and goal_env.facts.drawing == "robot"
     options: dict[str, Any] = {"width": width * 3 // 2, "height": width * 3 // 2} if crop else {}
+    lack = f"{policy.env} cannot be rendered with render_mode='rgb_array'"
     try:
-        if make_env is None:
-            env = make_vector_env(policy.env, 1, render_mode="rgb_array", **options)
-        else:
-            env = goal_env.make(1)
+        env = goal_env.make(1) if make_env else make_vector_env(policy.env, 1, render_mode="rgb_array", **options)
     except (TypeError, gymnasium.error.Error) as error:
-        raise ValueError(
-            f"{policy.env} cannot be rendered: it does not accept render_mode='rgb_array' ({error})."
-        ) from error
+        raise ValueError(f"{lack} ({error}).") from error
     with closing(env):
-        modes = env.metadata.get("render_modes") or []
+        modes = list(env.metadata.get("render_modes") or [])
         if env.render_mode != "rgb_array" or "rgb_array" not in modes:
-            raise ValueError(
-                f"{policy.env} cannot be rendered: it was made with render_mode={env.render_mode!r} and has the render "
-                f"modes {list(modes)}; expected 'rgb_array'."
-            )
+            raise ValueError(f"{lack}: it was made with render_mode={env.render_mode!r} and has the modes {modes}.")
         yield Recorder(env, goal_env, policy, influence, combine, width, crop)
 
 
@@ -271,22 +260,22 @@ def write_video(path: Path, recorded: Iterable[RecordedEpisode], recorder: Recor
                 video.send(frame.tobytes())
 
 
-def draw_panel(plot: EpisodePlot, step: int, width: int) -> Image.Image:
+def draw_panel(episode: RecordedEpisode, step: int, width: int) -> Image.Image:
     """The panel below the image of a step: texts, and the plot up to this step."""
     pixel = width * OVERSAMPLING / 480  # all lengths are those of a panel 480 pixels wide
     panel = Image.new("RGB", (width * OVERSAMPLING, _panel_height(width) * OVERSAMPLING), WHITE)
     draw = ImageDraw.Draw(panel)
     large, small = (ImageFont.load_default(points * pixel) for points in (15, 11))
-    for text, left, colour in zip(plot.texts(step), (12, 92, 236), (BLACK, BLUE, GREEN), strict=True):
+    for text, left, colour in zip(episode.texts(step), (12, 92, 236), (BLACK, BLUE, GREEN), strict=True):
         draw.text((left * pixel, 6 * pixel), text, colour, large)
-    draw.text((12 * pixel, 27 * pixel), plot.title, GREY, small)
-    draw_plot(draw, plot, step, (44 * pixel, 50 * pixel, 468 * pixel, 108 * pixel), pixel, [step])
+    draw.text((12 * pixel, 27 * pixel), episode.title, GREY, small)
+    draw_plot(draw, episode, step, (44 * pixel, 50 * pixel, 468 * pixel, 108 * pixel), pixel, [step])
     return panel.reduce(OVERSAMPLING)
 
 
 def draw_plot(
     draw: ImageDraw.ImageDraw,
-    plot: EpisodePlot,
+    episode: RecordedEpisode,
     step: int,
     box: tuple[float, float, float, float],
     pixel: float,
@@ -295,12 +284,12 @@ def draw_plot(
     """Draw the values up to a step into a box as wide as the whole episode, with dots at some steps."""
     left, top, right, bottom = box
     font = ImageFont.load_default(11 * pixel)
-    last = len(plot.values) - 1
-    low, high = plot.scale()
+    last = len(episode.values) - 1
+    low, high = episode.scale()
     x = left + (right - left) * np.arange(last + 1) / max(last, 1)
-    y = bottom - (bottom - top) * (np.clip(plot.values, low, high) - low) / (high - low)
+    y = bottom - (bottom - top) * (np.clip(episode.values, low, high) - low) / (high - low)
     half = (right - left) / max(last, 1) / 2
-    for t in np.flatnonzero(plot.reached[: step + 1]):
+    for t in np.flatnonzero(episode.reached[: step + 1]):
         draw.rectangle((max(x[t] - half, left), top, min(x[t] + half, right), bottom), LIGHT_GREEN)
     zero = bottom + (bottom - top) * low / (high - low)
     line = [(float(x[t]), float(y[t])) for t in range(step + 1)]
@@ -313,9 +302,9 @@ def draw_plot(
     for across, down in (line[t] for t in dots):
         draw.ellipse((across - radius, down - radius, across + radius, down + radius), BLUE)
     for number, height in ((high, top), (low, bottom)):
-        label = plot.format(number).rstrip("0").rstrip(".")
+        label = episode.format(number).rstrip("0").rstrip(".")
         draw.text((left - 5 * pixel, height), label, GREY, font, anchor="rm")
-    draw.text((left - 5 * pixel, (top + bottom) / 2), plot.unit, GREY, font, anchor="rm")
+    draw.text((left - 5 * pixel, (top + bottom) / 2), episode.unit, GREY, font, anchor="rm")
 
 
 def _video_frames(episode: RecordedEpisode, width: int) -> Iterator[Image.Image]:
@@ -323,7 +312,7 @@ def _video_frames(episode: RecordedEpisode, width: int) -> Iterator[Image.Image]
     for step, image in enumerate(episode.images):
         frame = Image.new("RGB", (width, image.height + _panel_height(width)), WHITE)
         frame.paste(image, (0, 0))
-        frame.paste(draw_panel(episode.plot, step, width), (0, image.height))
+        frame.paste(draw_panel(episode, step, width), (0, image.height))
         yield frame
 
 
@@ -341,7 +330,7 @@ def _video_path(folder: Path, out: Path | str | None) -> Path:
     has_ffmpeg = find_spec("imageio_ffmpeg") is not None
     if out is None and not has_ffmpeg:
         warnings.warn(f"Writing a .gif, because .mp4 needs imageio-ffmpeg; {INSTALL}.", stacklevel=3)
-    path = folder / (VIDEO_FILE if has_ffmpeg else "watch.gif") if out is None else Path(out)
+    path = Path(out or folder / (VIDEO_FILE if has_ffmpeg else "watch.gif"))
     if path.suffix.lower() not in (".mp4", ".gif"):
         raise ValueError(f"A video must end in .mp4 or .gif; got {path}.")
     if path.suffix.lower() == ".mp4" and not has_ffmpeg:
@@ -367,7 +356,7 @@ def _to_rgb(array: NDArray[Any], name: str) -> NDArray[np.uint8]:
     )
 
 
-# --- film strips of a study ---------------------------------------------------------------------------
+# Film strips of a study
 
 
 @dataclass(frozen=True)
@@ -384,7 +373,7 @@ def film_study(root: Path | str, name: str, progress: Progress = lambda stage, d
 
     Files newer than the agent are kept. An arm that cannot be filmed gets a note, and the others are filmed.
     """
-    films: list[Film] = []
+    films = []
     arms = [arm for arm in read_study(Path(root), name).arms if arm.kind == "training"]
     for number, arm in enumerate(arms):
         progress("films", number, len(arms), arm.label)
@@ -419,7 +408,7 @@ def film_arm(arm: ReadArm) -> Film:
                 write_strip(path, episode)
             else:
                 write_video(path, [episode], recorder)
-    return Film(arm.label, files, f"{episode.plot.title}: {episode.plot.outcome()}{missing}")
+    return Film(arm.label, files, f"{episode.title}: {episode.outcome()}{missing}")
 
 
 def best_seed(arm: ReadArm) -> int | None:
@@ -440,7 +429,7 @@ def choose_episode(recorder: Recorder) -> int:
     """The first episode that ends at a goal not reached from the start; else any success, else the first."""
     success = None
     for number in range(TRIED_EPISODES):
-        reached = recorder.record(number, render=False).plot.reached  # rendering takes most of the time
+        reached = recorder.record(number, render=False).reached  # rendering takes most of the time
         if reached[-1] and not reached[0]:
             return number
         if reached[-1] and success is None:
@@ -452,7 +441,7 @@ def write_strip(path: Path, episode: RecordedEpisode) -> None:
     """Write the film strip as a PNG with few enough colours to be small, and its description in the metadata."""
     strip = draw_strip(episode)
     text = PngInfo()
-    text.add_text("Description", describe(episode.plot))
+    text.add_text("Description", episode.describe())
     for colours in (256, 128, 64, 32, 16, 8):
         content = BytesIO()
         reduced = strip.quantize(colours, Image.Quantize.FASTOCTREE)  # keeps rare colours, such as the goal's
@@ -463,60 +452,49 @@ def write_strip(path: Path, episode: RecordedEpisode) -> None:
         temporary.write_bytes(content.getvalue())
 
 
-def describe(plot: EpisodePlot) -> str:
-    """The alternative text of a film strip."""
-    text = f"Frames of an episode of {plot.title}. {plot.outcome().capitalize()}."
-    if plot.quantity != "CAI":
-        return text
-    top = int(plot.values.argmax())
-    return f"{text} The influence of its actions is largest at step {top}: {plot.texts(top)[1]}."
-
-
 def draw_strip(episode: RecordedEpisode) -> Image.Image:
     """Images of an episode at even steps, side by side, and below them the influence at every step, if known."""
-    plot = episode.plot
     steps = np.unique(np.linspace(0, len(episode.images) - 1, STRIP_FRAMES).round().astype(int)).tolist()
     image_width, image_height = episode.images[0].size
     columns = STRIP_FRAMES // 2 if image_width >= WIDE * image_height else STRIP_FRAMES
     width = (FRAME_WIDTH + GAP) * STRIP_FRAMES // columns - GAP
     height = min(round(image_height * width / image_width), MAX_FRAME_HEIGHT)
     frame_size = (min(width, round(image_width * height / image_height)), height)
-    rows = -(-len(steps) // columns)
     row_height = LABEL_HEIGHT + height + GAP
-    has_plot = plot.quantity == "CAI"
-    size = (columns * (width + GAP) - GAP, rows * row_height + has_plot * PLOT_HEIGHT + TITLE_HEIGHT)
+    plot_top = -(-len(steps) // columns) * row_height
+    has_plot = episode.quantity == "CAI"
+    size = (columns * (width + GAP) - GAP, plot_top + has_plot * PLOT_HEIGHT + TITLE_HEIGHT)
     strip = Image.new("RGB", size, WHITE)
     draw = ImageDraw.Draw(strip)
     font = ImageFont.load_default(FONT_SIZE)
     for place, step in enumerate(steps):
         left = place % columns * (width + GAP)
         top = place // columns * row_height + LABEL_HEIGHT
-        colour = GREEN if plot.reached[step] else BLACK
+        colour = GREEN if episode.reached[step] else BLACK
         draw.text((left + width / 2, top - LABEL_HEIGHT / 2), f"step {step}", colour, font, anchor="mm")
         image = episode.images[step].resize(frame_size, Image.Resampling.LANCZOS)
         strip.paste(image, (left + (width - image.width) // 2, top))
-        if plot.reached[step]:
+        if episode.reached[step]:
             draw.rectangle((left, top + height, left + width - 1, top + height + 3), GREEN)
-    title = plot.title
+    title = episode.title
     if has_plot:
-        strip.paste(_draw_influence(plot, steps, (size[0], PLOT_HEIGHT)), (0, rows * row_height))
+        strip.paste(_draw_influence(episode, steps, size[0]), (0, plot_top))
         title += "; the curve is CAI"
-    title += "; green: the goal is reached" if plot.reached.any() else ""
+    title += "; green: the goal is reached" if episode.reached.any() else ""
     draw.text((GAP, size[1] - TITLE_HEIGHT / 2), title, GREY, font, anchor="lm")
     return strip
 
 
-def _draw_influence(plot: EpisodePlot, steps: list[int], size: tuple[int, int]) -> Image.Image:
+def _draw_influence(episode: RecordedEpisode, steps: list[int], width: int) -> Image.Image:
     """The plot of a film strip; with one row of images, each step lies below the middle of its image."""
-    picture = Image.new("RGB", (size[0] * OVERSAMPLING, size[1] * OVERSAMPLING), WHITE)
+    picture = Image.new("RGB", (width * OVERSAMPLING, PLOT_HEIGHT * OVERSAMPLING), WHITE)
     draw = ImageDraw.Draw(picture)
-    last = len(plot.values) - 1
-    left = FRAME_WIDTH / 2 * OVERSAMPLING
-    right = (size[0] - FRAME_WIDTH / 2) * OVERSAMPLING
-    top = 14 * OVERSAMPLING
-    bottom = (size[1] - 14) * OVERSAMPLING
+    last = len(episode.values) - 1
+    left, top, right, bottom = (
+        length * OVERSAMPLING for length in (FRAME_WIDTH / 2, 14, width - FRAME_WIDTH / 2, PLOT_HEIGHT - 14)
+    )
     for step in steps:
         x = left + (right - left) * step / max(last, 1)
         draw.line((x, 0, x, bottom), LIGHT_GREY, 2 * OVERSAMPLING)
-    draw_plot(draw, plot, last, (left, top, right, bottom), FONT_SIZE * OVERSAMPLING / 11, steps)
+    draw_plot(draw, episode, last, (left, top, right, bottom), FONT_SIZE * OVERSAMPLING / 11, steps)
     return picture.reduce(OVERSAMPLING)
