@@ -35,7 +35,7 @@ try:
     from stable_baselines3.common.callbacks import BaseCallback
     from stable_baselines3.common.noise import ActionNoise
     from stable_baselines3.common.off_policy_algorithm import OffPolicyAlgorithm
-    from stable_baselines3.common.type_aliases import DictReplayBufferSamples
+    from stable_baselines3.common.type_aliases import DictReplayBufferSamples as Samples
     from stable_baselines3.common.vec_env import VecEnv, VecNormalize, unwrap_vec_normalize
     from stable_baselines3.her.her_replay_buffer import HerReplayBuffer
 except ImportError as error:
@@ -107,7 +107,8 @@ class InfluenceReplayBuffer(HerReplayBuffer):
         self.attached = False  # whether a callback scores the episodes
         self._random = np.random.default_rng(seed)
         self._drawing: tuple[Array, Array, Array] | None = None  # running sum of chances, episodes, lengths
-        self._stale = True
+        self._stale = True  # whether `_drawing` is out of date
+        self._drawn: tuple[Array, Array]  # rows and environments of the steps that were drawn last
 
     def __getstate__(self) -> dict[str, Any]:
         """Return what is pickled: the scores, but neither the environments nor the influence model."""
@@ -163,17 +164,13 @@ class InfluenceReplayBuffer(HerReplayBuffer):
         self.scores[age < (np.inf if newest is None else newest)] = np.nan
         self.has_new = self._stale = True
 
-    def _get_real_samples(
-        self, batch_indices: Array, env_indices: Array, env: VecNormalize | None = None
-    ) -> DictReplayBufferSamples:
-        at = self._choose(batch_indices, env_indices)
-        return super()._get_real_samples(*at, self._with_bonus(*at, env))
+    def _get_real_samples(self, batch_indices: Array, env_indices: Array, env: VecNormalize | None = None) -> Samples:
+        return super()._get_real_samples(*self._choose(batch_indices, env_indices), env)
 
     def _get_virtual_samples(
         self, batch_indices: Array, env_indices: Array, env: VecNormalize | None = None
-    ) -> DictReplayBufferSamples:
-        at = self._choose(batch_indices, env_indices)
-        return super()._get_virtual_samples(*at, self._with_bonus(*at, env))
+    ) -> Samples:
+        return super()._get_virtual_samples(*self._choose(batch_indices, env_indices), env)
 
     def _choose(self, rows: Array, envs: Array) -> tuple[Array, Array]:
         """Draw as many steps by priority (CAI-P, section 6.3); without scores, return those that SB3 drew."""
@@ -184,13 +181,14 @@ class InfluenceReplayBuffer(HerReplayBuffer):
         if self._stale:
             self._drawing = self._chances() if self.prioritised else None
             self._stale = False
-        if self._drawing is None:
-            return rows, envs
-        running, episodes, lengths = self._drawing
-        lots = self._random.random(len(rows)) * running[-1]
-        drawn = np.searchsorted(running[:-1], lots, side="right")
-        start, env = np.divmod(episodes[drawn], self.n_envs)
-        return (start + self._random.integers(lengths[drawn])) % self.buffer_size, env
+        if self._drawing is not None:
+            running, episodes, lengths = self._drawing
+            lots = self._random.random(len(rows)) * running[-1]
+            drawn = np.searchsorted(running[:-1], lots, side="right")
+            start, envs = np.divmod(episodes[drawn], self.n_envs)
+            rows = (start + self._random.integers(lengths[drawn])) % self.buffer_size
+        self._drawn = rows, envs
+        return self._drawn
 
     def _chances(self) -> tuple[Array, Array, Array] | None:
         """Running sum of chances, first step (row x n_envs + env) and length of each episode; None if all are equal."""
@@ -206,41 +204,24 @@ class InfluenceReplayBuffer(HerReplayBuffer):
         chance = by_score(whole, torch.ones(1, len(total), dtype=torch.long), PriorityConfig())[0, :, 0]
         return np.cumsum(chance.double().numpy()), episodes, length
 
-    def _with_bonus(self, rows: Array, envs: Array, normalizer: VecNormalize | None) -> VecNormalize | None:
-        """Return what SB3 calls to normalise a sample, with the bonus added before."""
+    def _normalize_reward(self, reward: Array, env: VecNormalize | None = None) -> Array:  # type: ignore[override]
+        """Add the bonus to the rewards of the drawn steps, real or relabelled, and normalise the sum.
+
+        The ceiling never lowers the environment's own reward.
+        """
         if not self.bonus.weight:
-            return normalizer
-        score = torch.from_numpy(np.nan_to_num(self.scores[rows, envs])[:, None])
-        return cast(VecNormalize, _BonusFirst(normalizer, score, self.bonus))
-
-
-class _BonusFirst:
-    """Replaces VecNormalize while a sample is drawn: adds the bonus to the raw reward, then normalises the sum.
-
-    SB3 passes the raw reward, real or relabelled, to `normalize_reward` only.
-    """
-
-    def __init__(self, normalizer: VecNormalize | None, score: Tensor, config: BonusConfig) -> None:
-        self.normalizer = normalizer
-        self.score = score
-        self.config = config
-
-    def normalize_obs(self, obs: Any) -> Any:
-        """Normalise as without a bonus."""
-        return obs if self.normalizer is None else self.normalizer.normalize_obs(obs)
-
-    def normalize_reward(self, reward: Array) -> Array:
-        """Return r + weight min(score, cap), at most the ceiling, which never lowers the environment's own reward."""
+            return super()._normalize_reward(reward, env)
         own = torch.from_numpy(reward)
-        ceiling = self.config.ceiling
+        ceiling = self.bonus.ceiling
         if ceiling is not None and bool((own > ceiling).any()):
             warnings.warn(
                 f"A reward of {float(own.max()):g} is above the bonus's ceiling, {ceiling:g}. Set ceiling= in "
                 "replay_buffer_kwargs to the reward of a reached goal, or to None for no limit.",
                 stacklevel=2,
             )
-        total = torch.maximum(own, add_bonus(own, self.score, self.config.weight, self.config)).numpy()
-        return total if self.normalizer is None else self.normalizer.normalize_reward(total)
+        score = torch.from_numpy(np.nan_to_num(self.scores[self._drawn])[:, None])
+        total = torch.maximum(own, add_bonus(own, score, self.bonus.weight, self.bonus))
+        return super()._normalize_reward(total.numpy(), env)
 
 
 class _BufferLearner(InfluenceLearner):
@@ -319,9 +300,7 @@ class InfluenceCallback(BaseCallback):
         self.unit = unit
         self.batches = batches
         self.first_batches = first
-        self.network = network
-        self.fitting = fitting
-        self.scoring = scoring
+        self.settings: Any = {"model": network, "fitting": fitting, "scoring": scoring}  # of the learner
         self.rescore = rescore
         self._given = influence
         self._learner: _BufferLearner | None = None
@@ -358,9 +337,9 @@ class InfluenceCallback(BaseCallback):
         """Return a learner that starts from the given model, or from that of an earlier callback."""
         agent = self.model
         seed = agent.seed or 0
+        size = buffer.observations["observation"].shape[-1]
         learner = _BufferLearner(
-            buffer.observations["observation"].shape[-1], agent.action_space, buffer.entities, model=self.network,
-            fitting=self.fitting, scoring=self.scoring, seed=seed, device=agent.device,
+            size, agent.action_space, buffer.entities, seed=seed, device=agent.device, **self.settings
         )  # fmt: skip
         given = self._given if self._given is not None else buffer.influence
         if isinstance(given, Path | str):
