@@ -32,6 +32,7 @@ from butfor import FitConfig, Influence, ModelConfig, ScoreConfig
 from butfor.envs import make_vector_env
 from butfor.influence.learner import InfluenceLearner
 from butfor.integrations.wrappers import InfluenceWrapper, VectorInfluenceWrapper
+from butfor.spaces.observations import flatten_parts
 
 SMALL = ModelConfig(layers=2, width=32)
 BRIEF = FitConfig(batch_size=100, max_epochs=10, validate_every=10, learning_rate=3e-3)
@@ -201,7 +202,7 @@ def test_parts_stand_side_by_side_in_the_order_given() -> None:
     assert env.steps.learner is not None
     assert env.steps.learner.entities == {"hand": [5], "cube": [0, 1, 2]}
     obs, _ = env.reset()
-    np.testing.assert_array_equal(env.steps.flatten(obs, 1), [[4, 5, 6, 3, 1, 2]])
+    np.testing.assert_array_equal(flatten_parts(obs, env.steps.sizes, 1), [[4, 5, 6, 3, 1, 2]])
 
 
 @pytest.mark.parametrize("mode", list(AutoresetMode))

@@ -80,7 +80,6 @@ class StepInfluence:
             torch.set_num_threads(1)
         entities = settings.get("entities")
         device = settings.get("device", "cpu")
-        learner_settings: Any = {name: value for name, value in settings.items() if name in LEARNER_SETTINGS}
         if not isinstance(influence, Influence | Path | str | None):
             raise TypeError(f"influence is {influence!r}; expected an Influence or the path of a saved one.")
         if (influence is None) == (entities is None):
@@ -111,8 +110,8 @@ class StepInfluence:
                 )
         elif entities is not None:
             found = entity_columns(entities, self.sizes)
-            size = sum(self.sizes.values())
-            self.learner = InfluenceLearner(size, action_space, found, device=device, **learner_settings)
+            given: Any = {name: value for name, value in settings.items() if name in LEARNER_SETTINGS}
+            self.learner = InfluenceLearner(sum(self.sizes.values()), action_space, found, device=device, **given)
             self.names = list(found)
         self.bonus_from = settings.get("bonus_from", "sum")
         if {"sum", "max"} & set(self.names):
@@ -136,10 +135,6 @@ class StepInfluence:
                 f"and at least {FEWEST_TRANSITIONS} transitions."
             )
         return self.influence
-
-    def flatten(self, obs: Any, num_envs: int) -> Table:
-        """Return a copy of what the model sees of an observation: [num_envs, D]."""
-        return flatten_parts(obs, self.sizes, num_envs)
 
     def score(self, obs: Table) -> dict[str, NDArray[np.float64]]:
         """Return the CAI of each state by entity, [N]; 0 before the first training round."""
@@ -166,14 +161,14 @@ class StepInfluence:
             table = np.stack(list(scores.values()))  # [entities, N]
             score = table.sum(0) if self.bonus_from == "sum" else table.max(0)
         given = torch.from_numpy(np.array(reward, dtype=np.float64))
-        total: NDArray[np.float64] = add_bonus(given, torch.from_numpy(score), self.bonus.weight, self.bonus).numpy()
-        return total
+        return np.asarray(add_bonus(given, torch.from_numpy(score), self.bonus.weight, self.bonus))
 
 
 class _WithInfluence:
     """Methods that both wrappers have."""
 
     steps: StepInfluence
+    _obs: Table | None = None  # [N, D], the current states; N = 1 in one environment
 
     @property
     def influence(self) -> Influence | None:
@@ -183,6 +178,15 @@ class _WithInfluence:
     def save_influence(self, path: Path | str) -> None:
         """Save the trained model, for `Influence.load` or another wrapper."""
         self.steps.trained().save(path)
+
+    def best_action(self, entity: str | None = None) -> tuple[Any, Any]:
+        """Return the most influential of K random actions in each current state, and their scores: [N, A], [N]."""
+        return self.steps.trained().best_action(self._current(), entity)
+
+    def _current(self) -> Table:
+        if self._obs is None:
+            raise ResetNeeded("There is no current state; call reset() first.")
+        return self._obs
 
 
 class InfluenceWrapper(_WithInfluence, gymnasium.Wrapper[Any, Any, Any, Any], RecordConstructorArgs):
@@ -213,27 +217,26 @@ class InfluenceWrapper(_WithInfluence, gymnasium.Wrapper[Any, Any, Any, Any], Re
         self.steps = StepInfluence(env.observation_space, env.action_space, influence, settings)
         RecordConstructorArgs.__init__(self, influence=influence, **settings)
         gymnasium.Wrapper.__init__(self, env)
-        self._obs: Table | None = None  # [1, D], the current state
         self._finished = False
 
     def best_action(self, entity: str | None = None) -> tuple[Any, float]:
         """Return the most influential of K random actions in the current state, and its score."""
-        action, score = self.steps.trained().best_action(_current(self._obs), entity)
+        action, score = super().best_action(entity)
         return (int(action[0]) if action.ndim == 1 else action[0]), float(score[0])
 
     def reset(self, *, seed: int | None = None, options: dict[str, Any] | None = None) -> tuple[Any, dict[str, Any]]:
         """Begin an episode."""
         obs, info = self.env.reset(seed=seed, options=options)
-        self._obs = self.steps.flatten(obs, 1)
+        self._obs = flatten_parts(obs, self.steps.sizes, 1)
         self._finished = False
         return obs, info
 
     def step(self, action: Any) -> tuple[Any, SupportsFloat, bool, bool, dict[str, Any]]:
         """Take a step, and report the influence of the state in which it was taken."""
-        before = _current(self._obs)
+        before = self._current()
         resets = self._finished  # Gymnasium's Autoreset takes this step for a reset
         obs, reward, terminated, truncated, info = self.env.step(action)
-        self._obs = self.steps.flatten(obs, 1)
+        self._obs = flatten_parts(obs, self.steps.sizes, 1)
         self._finished = bool(terminated or truncated)
         if resets:
             return obs, reward, terminated, truncated, info
@@ -268,13 +271,7 @@ class VectorInfluenceWrapper(_WithInfluence, VectorWrapper):
         super().__init__(env)
         self.steps = StepInfluence(env.single_observation_space, env.single_action_space, influence, settings)
         self.autoreset = AutoresetMode((env.metadata or {}).get("autoreset_mode", AutoresetMode.NEXT_STEP))
-        self._obs: Table | None = None  # [N, D], the current states
         self._finished = np.zeros(env.num_envs, dtype=np.bool_)  # which environments wait for their reset
-
-    def best_action(self, entity: str | None = None) -> tuple[Any, NDArray[Any]]:
-        """Return the most influential of K random actions in each current state, and their scores: [N, A], [N]."""
-        action, score = self.steps.trained().best_action(_current(self._obs), entity)
-        return action, score
 
     def reset(
         self, *, seed: int | list[int | None] | None = None, options: dict[str, Any] | None = None
@@ -283,17 +280,17 @@ class VectorInfluenceWrapper(_WithInfluence, VectorWrapper):
         chosen = np.array((options or {}).get("reset_mask", np.ones(self.num_envs, dtype=np.bool_)))
         given = None if options is None else dict(options)  # Gymnasium removes the mask from what it is given
         obs, info = self.env.reset(seed=seed, options=given)  # type: ignore[arg-type]
-        self._obs = self.steps.flatten(obs, self.num_envs)
+        self._obs = flatten_parts(obs, self.steps.sizes, self.num_envs)
         self._finished = self._finished & ~chosen
         return obs, info
 
     def step(self, actions: Any) -> tuple[Any, NDArray[Any], NDArray[Any], NDArray[Any], dict[str, Any]]:
         """Take a step in all environments, and report the influence of the states in which it was taken."""
-        before = _current(self._obs)
+        before = self._current()
         taken = ~self._finished
         obs, reward, terminated, truncated, info = self.env.step(actions)
         scores = {name: np.where(taken, score, 0.0) for name, score in self.steps.score(before).items()}
-        self._obs = self.steps.flatten(obs, self.num_envs)
+        self._obs = flatten_parts(obs, self.steps.sizes, self.num_envs)
         finished = np.asarray(terminated | truncated, dtype=np.bool_)
         after, known = self._obs, taken
         if self.autoreset is AutoresetMode.SAME_STEP:
@@ -310,20 +307,14 @@ class VectorInfluenceWrapper(_WithInfluence, VectorWrapper):
 
     def _with_final(self, info: Mapping[str, Any], finished: Flags) -> tuple[Table, Flags]:
         """Return the states in which the steps ended, before any reset [N, D], and which of them are known [N]."""
-        after = _current(self._obs).copy()
+        after = self._current().copy()
         known = ~finished
         final = info.get("final_obs", np.full(self.num_envs, None))
         for index in np.flatnonzero(finished):
             if final[index] is not None:
-                after[index] = self.steps.flatten(final[index], 1)[0]
+                after[index] = flatten_parts(final[index], self.steps.sizes, 1)[0]
                 known[index] = True
         return after, known
-
-
-def _current(obs: Table | None) -> Table:
-    if obs is None:
-        raise ResetNeeded("There is no current state; call reset() first.")
-    return obs
 
 
 def _masked(scores: Mapping[str, NDArray[np.float64]], mask: Flags) -> Any:
