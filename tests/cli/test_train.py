@@ -115,7 +115,7 @@ def test_a_run_is_resumed_by_its_folder(
 @pytest.mark.parametrize(
     ("arguments", "words"),
     [
-        (["train", "slide", "--help"], ["--use", "--priority.kind", "--preset", "--resume", "--keep-episodes"]),
+        (["train", "slide", "--help"], ["--use", "--priority.kind", "--preset", "--resume", "(default: none)"]),
         (
             ["train", "--help"],
             ["butfor train ENV", "those of pick-and-place", "--help-all"],
@@ -135,6 +135,7 @@ def test_help_of_the_training_commands(
     code, out, err = butfor_command(*arguments)
     assert (code, err) == (0, "")
     assert [word for word in words if word not in out] == []
+    assert "(default: )" not in out
 
 
 @pytest.mark.parametrize(

@@ -19,9 +19,8 @@ if TYPE_CHECKING:
     from butfor.studies.units import UnitState
 
 Names = Annotated[tuple[str, ...], tyro.conf.Positional]
-Records = Annotated[
-    Names, tyro.conf.arg(metavar="NAME", help="small ones end in -small", help_behavior_hint="(default: all)")
-]
+RECORDS = "studies that were run; small ones end in -small"
+Records = Annotated[Names, tyro.conf.arg(metavar="NAME", help=RECORDS, help_behavior_hint="(default: all)")]
 Number = Annotated[int | None, tyro.conf.arg(metavar="N", help_behavior_hint="(default: the study's)")]
 Root = Annotated[Path, tyro.conf.arg(help="folder of all runs, and of reports/")]
 
