@@ -177,7 +177,7 @@ def test_a_steeper_network_that_nobody_asked_for_is_told(
     def fit(*_: Any, progress: Any, **__: Any) -> Any:
         for config in ([ModelConfig()] if network is None else []) + [STEEP]:
             module = SimpleNamespace(config=config)
-            progress(SimpleNamespace(epoch=1, best_error=torch.ones(1), module=module))
+            progress(SimpleNamespace(epoch=1, best_error=torch.ones(1), model=module))
         return SimpleNamespace(law=SimpleNamespace(count=0), model=module)
 
     monkeypatch.setattr(Influence, "fit", fit)
