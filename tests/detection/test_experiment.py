@@ -501,7 +501,7 @@ def test_too_few_states_are_noticed_before_the_training(tmp_path: Path) -> None:
     """One random episode seldom holds an influenced state; hours of training must not end with that sentence."""
     seen: list[str] = []
     config = replace(CONFIG, test_episodes=1)
-    with pytest.raises(ValueError, match="same label"):
+    with pytest.raises(ValueError, match="same exact label"):
         run_detection(config, tmp_path / "run", progress=lambda stage, *rest: seen.append(stage))
     assert [stage for stage in seen if stage.startswith("fit")] == []
 

@@ -6,7 +6,7 @@ To add a detector, write a function of `(models, episodes)` and add a line to `D
 import copy
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Any, TypeVar
+from typing import Any
 
 import numpy as np
 import torch
@@ -21,7 +21,6 @@ from butfor.rollouts.episodes import Episodes
 
 Scores = NDArray[np.float32]
 """[S, N]: one score for each seed and real step, larger for more influence."""
-Rows = TypeVar("Rows", NDArray[Any], torch.Tensor)
 OBJECT = "object"  # the entity whose influence is detected
 
 
@@ -108,10 +107,10 @@ def only_seed(influence: Influence, seed: int) -> Influence:
     return other
 
 
-def with_absolute_velocity(rows: Rows, env: str) -> Rows:
+def with_absolute_velocity(rows: Any, env: str) -> Any:
     """A copy of observations [..., D] with the object's velocity in the world frame, not relative to the agent's."""
-    copied: Any = rows * 1  # works for arrays and tensors
+    copied = rows * 1  # works for arrays and tensors
     facts = BUILT_IN[env]
     if facts.relative_velocity:
         copied[..., list(facts.object_velocity)] += copied[..., list(facts.agent_velocity)]
-    return copied  # type: ignore[no-any-return]
+    return copied

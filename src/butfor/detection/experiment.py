@@ -20,7 +20,7 @@ from butfor.detection.detectors import DETECTORS, Models, Scores
 from butfor.detection.episode_kinds import cai_by_kind
 from butfor.detection.settings import HALF_RANDOM, PAPER, PAPER_LABEL, PAPER_SHARES, TOKENS, DetectionConfig
 from butfor.detection.side_studies import STUDIES, Experiment
-from butfor.detection.thresholds import evaluate_seeds, summarize
+from butfor.detection.thresholds import Rows, evaluate_seeds, summarize
 from butfor.envs.facts import BUILT_IN
 from butfor.influence.gaussian import KL_FORMS
 from butfor.influence.influence import Influence
@@ -93,16 +93,16 @@ def run_detection(
     # Side studies: comparisons and decisions beyond the main table.
     known = {name: found["cai"] for name, found in scores.items()}
     experiment = Experiment(config, data, train, validation, sets, models.influence, fits.influence, show, known)
+    path = folder / "studies.json"
     for study in config.studies:
-        path = folder / "studies.json"
-        known_studies = read_json(path) if path.is_file() else {"schema": 1}
-        if study not in known_studies:
-            write_json(path, known_studies | {study: STUDIES[study](experiment)})
+        finished = read_json(path) if path.is_file() else {"schema": 1}
+        if study not in finished:
+            write_json(path, finished | {study: STUDIES[study](experiment)})
         note_time()
 
     # Write the results; the summary comes last and marks the run as finished.
-    rows: list[dict[str, Any]] = []
-    tables: list[dict[str, Any]] = []
+    rows: Rows = []
+    tables: Rows = []
     for name, episodes in sets.items():
         _write_scores(folder, name, episodes, scores[name])
         for label in _judged_labels(episodes):
@@ -143,7 +143,7 @@ def _check_both_kinds(sets: dict[str, Episodes]) -> None:
             label = episodes.label[kind][episodes.valid]
             if label.all() or not label.any():
                 raise ValueError(
-                    f"All {len(label)} {name} states have the same label ({kind}); increase {name}_episodes."
+                    f"All {len(label)} {name} states have the same {kind} label; increase {name}_episodes."
                 )
 
 
@@ -274,7 +274,7 @@ def _write_scores(folder: Path, name: str, episodes: Episodes, scores: dict[str,
         np.savez_compressed(file, allow_pickle=False, **columns)
 
 
-def _summary(config: DetectionConfig, tables: list[dict[str, Any]], kinds: list[dict[str, Any]]) -> dict[str, Any]:
+def _summary(config: DetectionConfig, tables: Rows, kinds: Rows) -> dict[str, Any]:
     """What the command line and the report show: the main table, the others, and notes."""
     changed = ", ".join(f"{name} {value}" for name, value in differences(config) if name != "compare_forms")
     if config.data == "agents":
@@ -302,9 +302,7 @@ def _summary(config: DetectionConfig, tables: list[dict[str, Any]], kinds: list[
     }
 
 
-def _table(
-    config: DetectionConfig, name: str, label: str, truth: Any, found: dict[str, list[dict[str, float]]]
-) -> dict[str, Any]:
+def _table(config: DetectionConfig, name: str, label: str, truth: Any, found: dict[str, Rows]) -> dict[str, Any]:
     """All detectors on one set against one label, with the paper's numbers where it has any."""
     paper = PAPER[config.env] if name == "test" and label == PAPER_LABEL[config.env] else {}
     shares = PAPER_SHARES.get(config.env, {}) if label == "heuristic" else {}

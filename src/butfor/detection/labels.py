@@ -23,13 +23,13 @@ SAME_WITHIN = 1e-3  # of a replayed observation, in every column: the labels are
 def check_labels(env_name: str, labels: Sequence[str]) -> None:
     """Refuse labels that are unknown, or that the environment does not have."""
     facts = facts_of(env_name)
+    known = (*facts.labels, "contact") if facts else ()
     for label in labels:
         if label not in LABELS:
             raise ValueError(f"There is no label {label!r}; the labels are {', '.join(LABELS)}.")
-        if facts is None:
-            raise ValueError(f"{env_name} is not a built-in environment, so it has no label {label!r}.")
-        if label not in (*facts.labels, "contact"):
-            raise ValueError(f"{env_name} has no label {label!r}; it has {', '.join(facts.labels)} and contact.")
+        if label not in known:
+            found = f"it has {', '.join(known)}" if known else "it is not a built-in environment"
+            raise ValueError(f"{env_name} has no label {label!r}; {found}.")
 
 
 def reported_labels(labels: Sequence[str]) -> list[str]:

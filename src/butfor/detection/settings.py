@@ -113,41 +113,36 @@ def detection_preset(env: str, name: str = "paper") -> DetectionConfig:
         env: "slide" or "pick-and-place".
         name: "paper", "reduced" (minutes on a GPU) or "demo" (minutes on two CPU cores).
     """
-    presets = _slide_presets() if env == "slide" else _robot_presets(env)
+    if env == "slide":
+        fitting = FitConfig(batch_size=250, learning_rate=5e-4, max_epochs=60, validate_every=10)
+        demo = DetectionConfig(
+            data="scripted", seeds=2, test_episodes=1000, fitting=fitting, attention_fitting=fitting,
+            compare_forms=False, studies=("decisions",), extra_episodes=0,
+        )  # fmt: skip
+        presets = {"paper": DetectionConfig(), "reduced": DetectionConfig(data="scripted"), "demo": demo}
+    else:
+        fitting = FitConfig(batch_size=500, learning_rate=8e-4, max_epochs=2000)
+        paper = DetectionConfig(
+            env=env, agent_episodes=30_000, train_episodes=5_000, validation_episodes=5_000, test_episodes=7_500,
+            random_episodes=5_000, model=ModelConfig(target_scale=50.0), fitting=fitting,
+            attention=AttentionConfig(embedding=128, feedforward=128, heads=2, layers=3, normalize_input=True),
+            attention_fitting=replace(fitting, learning_rate=1e-4),
+            studies=("actions", "decisions", "ensembles", "helps", "noise", "reference"),
+        )  # fmt: skip
+        reduced = replace(
+            paper, agent_episodes=10_000, train_episodes=3_500, validation_episodes=1_000, test_episodes=2_500,
+            random_episodes=1_000, extra_episodes=400, fitting=replace(fitting, max_epochs=1000, validate_every=10),
+            attention_fitting=replace(paper.attention_fitting, max_epochs=100, validate_every=10),
+        )  # fmt: skip
+        short = replace(fitting, max_epochs=24, validate_every=4)
+        demo = replace(
+            paper, data="scripted", agent_episodes=2_000, seeds=2, train_episodes=400, validation_episodes=100,
+            test_episodes=100, random_episodes=100, model=replace(paper.model, layers=3, width=128), fitting=short,
+            attention=AttentionConfig(embedding=32, feedforward=32, heads=2, layers=2, normalize_input=True),
+            attention_fitting=replace(short, learning_rate=5e-4), compare_forms=False, studies=("decisions",),
+            extra_episodes=100,
+        )  # fmt: skip
+        presets = {"paper": paper, "reduced": reduced, "demo": demo}
     if name not in presets:
         raise ValueError(f"There is no preset {name!r}; the presets are {', '.join(presets)}.")
     return presets[name]
-
-
-def _slide_presets() -> dict[str, DetectionConfig]:
-    quick = FitConfig(batch_size=250, learning_rate=5e-4, max_epochs=60, validate_every=10)
-    demo = DetectionConfig(
-        data="scripted", seeds=2, test_episodes=1000, fitting=quick, attention_fitting=quick, compare_forms=False,
-        studies=("decisions",), extra_episodes=0,
-    )  # fmt: skip
-    return {"paper": DetectionConfig(), "reduced": DetectionConfig(data="scripted"), "demo": demo}
-
-
-def _robot_presets(env: str) -> dict[str, DetectionConfig]:
-    fitting = FitConfig(batch_size=500, learning_rate=8e-4, max_epochs=2000)
-    paper = DetectionConfig(
-        env=env, agent_episodes=30_000, train_episodes=5_000, validation_episodes=5_000, test_episodes=7_500,
-        random_episodes=5_000, model=ModelConfig(target_scale=50.0), fitting=fitting,
-        attention=AttentionConfig(embedding=128, feedforward=128, heads=2, layers=3, normalize_input=True),
-        attention_fitting=replace(fitting, learning_rate=1e-4),
-        studies=("actions", "decisions", "ensembles", "helps", "noise", "reference"),
-    )  # fmt: skip
-    reduced = replace(
-        paper, agent_episodes=10_000, train_episodes=3_500, validation_episodes=1_000, test_episodes=2_500,
-        random_episodes=1_000, extra_episodes=400, fitting=replace(fitting, max_epochs=1000, validate_every=10),
-        attention_fitting=replace(paper.attention_fitting, max_epochs=100, validate_every=10),
-    )  # fmt: skip
-    short = replace(fitting, max_epochs=24, validate_every=4)
-    demo = replace(
-        paper, data="scripted", agent_episodes=2_000, seeds=2, train_episodes=400, validation_episodes=100,
-        test_episodes=100, random_episodes=100, model=replace(paper.model, layers=3, width=128), fitting=short,
-        attention=AttentionConfig(embedding=32, feedforward=32, heads=2, layers=2, normalize_input=True),
-        attention_fitting=replace(short, learning_rate=5e-4), compare_forms=False, studies=("decisions",),
-        extra_episodes=100,
-    )  # fmt: skip
-    return {"paper": paper, "reduced": reduced, "demo": demo}

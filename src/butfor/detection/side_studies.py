@@ -17,7 +17,7 @@ from butfor.detection import detectors, thresholds
 from butfor.detection.data import ExperimentData
 from butfor.detection.detectors import with_absolute_velocity, with_scoring
 from butfor.detection.settings import PAPER_SHARES, DetectionConfig
-from butfor.detection.thresholds import Array, evaluate_seeds, summarize
+from butfor.detection.thresholds import Array, Rows, evaluate_seeds, summarize
 from butfor.envs.facts import BUILT_IN
 from butfor.influence.gaussian import KL_FORMS, KLForm
 from butfor.influence.influence import Influence
@@ -95,7 +95,7 @@ def add_noise(episodes: Episodes, env: str, level: float, deviation: Array, gene
     return noisy
 
 
-def study_actions(experiment: Experiment) -> list[dict[str, Any]]:
+def study_actions(experiment: Experiment) -> Rows:
     """CAI by the number of actions, how they are drawn, and how the KL to the mixture is clipped."""
     name = "random" if "random" in experiment.sets else "test"  # the paper chose the harder set
     episodes = experiment.sets[name]
@@ -111,7 +111,7 @@ def study_actions(experiment: Experiment) -> list[dict[str, Any]]:
     return rows
 
 
-def study_helps(experiment: Experiment) -> list[dict[str, Any]]:
+def study_helps(experiment: Experiment) -> Rows:
     """What helps on the exact label: beta-NLL, no spectral norm, training data of a random policy."""
     fit = experiment.fit
     test = experiment.sets["test"]
@@ -134,7 +134,7 @@ def study_helps(experiment: Experiment) -> list[dict[str, Any]]:
     return rows
 
 
-def study_ensembles(experiment: Experiment) -> list[dict[str, Any]]:
+def study_ensembles(experiment: Experiment) -> Rows:
     """One network and an ensemble of five for each seed, with uniform and with extreme actions."""
     shares = PAPER_SHARES.get(experiment.config.env, {})
     ensemble = experiment.fit("CAI by five networks", members=MEMBERS)
@@ -144,7 +144,7 @@ def study_ensembles(experiment: Experiment) -> list[dict[str, Any]]:
 
 def evaluate_networks(
     title: str, influence: Influence, members: int, sets: Mapping[str, Episodes], shares: Mapping[str, float]
-) -> list[dict[str, Any]]:
+) -> Rows:
     """Evaluate ensembles of `members` consecutive replicas: a row for each set, label and way of choosing actions.
 
     Sets in `shares` are also evaluated as if this share of their states were influenced.
@@ -163,7 +163,7 @@ def evaluate_networks(
     return rows
 
 
-def study_reference(experiment: Experiment) -> list[dict[str, Any]]:
+def study_reference(experiment: Experiment) -> Rows:
     """Bias and rank correlation against the CAI of forked states, by number of actions and form of the KL.
 
     Training targets and forked outcomes get the same Gaussian noise: without any, the true CAI is infinite. From M

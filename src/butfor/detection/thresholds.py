@@ -18,6 +18,7 @@ from butfor.influence.influence import Influence
 from butfor.rollouts.episodes import Episodes
 
 Array = NDArray[Any]
+Rows = list[dict[str, Any]]
 METRICS = ("auc", "ap", "f1")
 RATES = (0.01, 0.05, 0.10)  # promised shares of false discoveries
 SPLITS = 20  # random splits of the episodes into those to calibrate with and those to decide about
@@ -49,9 +50,7 @@ def evaluate(score: Array, label: NDArray[np.bool_], share: float | None = None)
     }
 
 
-def evaluate_seeds(
-    scores: Array, episodes: Episodes, label: str = "exact", share: float | None = None
-) -> list[dict[str, float]]:
+def evaluate_seeds(scores: Array, episodes: Episodes, label: str = "exact", share: float | None = None) -> Rows:
     """`evaluate` for each seed's scores [S, N] of the real steps of some episodes."""
     truth = episodes.label[label][episodes.valid]
     return [evaluate(score, truth, share) for score in scores]
@@ -63,7 +62,7 @@ def summarize(rows: Sequence[dict[str, Any]]) -> dict[str, dict[str, float]]:
     return {name: {"mean": float(value.mean()), "std": float(value.std())} for name, value in values.items()}
 
 
-def decide_by_free_states(scores: Array, episodes: Episodes, by_episode: bool) -> list[dict[str, Any]]:
+def decide_by_free_states(scores: Array, episodes: Episodes, by_episode: bool) -> Rows:
     """Decide about half of the episodes by conformal p-values from the free states of the other half.
 
     CAI of the real steps [S, N] is given. `by_episode` counts the free states of one episode as one, since they are
@@ -80,9 +79,7 @@ def decide_by_free_states(scores: Array, episodes: Episodes, by_episode: bool) -
     return _rows(method, call, _halves(episodes), label, len(scores))
 
 
-def decide_by_other_agent(
-    other_scores: Array, other: Episodes, scores: Array, episodes: Episodes
-) -> list[dict[str, Any]]:
+def decide_by_other_agent(other_scores: Array, other: Episodes, scores: Array, episodes: Episodes) -> Rows:
     """Decide about all steps by the free states of another agent's episodes; scores [S, N] of both are given."""
     label = episodes.label["exact"][episodes.valid]
     free = ~other.label["exact"][other.valid]
@@ -94,7 +91,7 @@ def decide_by_other_agent(
     return _rows("free states of the validation set", call, [np.zeros(len(label), bool)], label, len(scores))
 
 
-def decide_by_random_actions(influence: Influence, scores: Array, episodes: Episodes) -> list[dict[str, Any]]:
+def decide_by_random_actions(influence: Influence, scores: Array, episodes: Episodes) -> Rows:
     """Decide about half of the episodes by a threshold from transitions of the other half with random actions."""
     drawn = np.flatnonzero(episodes.sampled[episodes.valid])
     drawn = np.sort(np.random.default_rng(0).permutation(drawn)[:MOST_TRANSITIONS])
@@ -142,7 +139,7 @@ def _outcome(called: Array | None, label: Array) -> tuple[float, float, float]:
 
 def _rows(
     method: str, call: Callable[[int, Array, float], Array | None], splits: list[Array], label: Array, seeds: int
-) -> list[dict[str, Any]]:
+) -> Rows:
     """A row for each of `RATES`: means over splits and seeds; `realised` is None if the rate cannot be promised.
 
     `call(seed, calibrating, rate)` decides about the steps that are not `calibrating` [N], which is one of `splits`.
