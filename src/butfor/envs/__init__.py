@@ -19,7 +19,7 @@ from butfor.envs.registry import (
 from butfor.envs.vector import default_threads, processors
 
 register_built_in()
-if "mujoco" in sys.modules:  # loading it for the other environments would cost them half a second
+if sys.modules.get("mujoco"):  # loading it for the other environments would cost them half a second
     fix_gymnasium_robotics()
 
 __all__ = [
