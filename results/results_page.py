@@ -77,7 +77,7 @@ def write_results_page(results: Path, page: Path) -> Path:
         parts += [f"{waiting} further claims need runs that have not been made.\n"] if waiting else []
     parts += [section(study, page.parent) for study in shown]
     parts.append(missing(studies))
-    if rules := {claim.kind: " ".join(verdict.rule.split()) for _, claim, verdict, _ in claims}:
+    if rules := {claim.kind: claim.rule for _, claim, *_ in claims}:
         lines = [f"- A claim that an arm {KINDS.get(kind, kind)}. {clean(rules[kind])}" for kind in sorted(rules)]
         parts.append("\n".join(["## How verdicts are decided\n", *lines, ""]))
     return write_page(page, "\n".join(parts))

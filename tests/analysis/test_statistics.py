@@ -75,7 +75,7 @@ def test_the_summary_of_curves() -> None:
     seeds = [1.0, 0.0, 0.3, 0.0, 1.0]
     summary = curve_summary([100, 200], np.array([seeds, [0.5] * 5]).T)
     assert set(summary) == {"episodes", "mean", "mean_low", "mean_high", "std", "iqm", "iqm_low", "iqm_high"}
-    assert summary["episodes"] == [100, 200]
+    assert summary["episodes"].tolist() == [100, 200]
     assert summary["mean"] == pytest.approx([2.3 / 5, 0.5])
     assert summary["std"] == pytest.approx([math.sqrt(2.09 / 5 - 0.46**2), 0])
     assert summary["iqm"] == pytest.approx([1.3 / 3, 0.5])

@@ -8,7 +8,7 @@ from typing import Any
 
 import numpy as np
 
-from butfor.analysis.claims import ENOUGH, TABLE_RULES, Claim, Curve, Verdict, judge, judge_tables, rule_words
+from butfor.analysis.claims import ENOUGH, TABLE_RULES, Claim, Curve, Verdict, judge, judge_tables
 from butfor.analysis.detection_runs import detector_rows, side_rows
 from butfor.runs.reading import Array, expected_form, finite_array, read_curves, read_object, read_optional, read_run
 
@@ -71,13 +71,11 @@ def read_study(root: Path, name: str) -> ReadStudy:
     path = root / "studies" / f"{name}.json"
     held = read_object(path)
     with expected_form(path):
-        entries = [(str(arm["label"]), arm_folder(root, arm["folder"]), str(arm["kind"])) for arm in held["arms"]]
-        work = [(int(arm.get("seeds") or 0), int(arm.get("episodes") or 0)) for arm in held["arms"]]
-        if len({label for label, *_ in entries}) < len(entries) or not entries:
+        arms = [read_arm(root, entry) for entry in held["arms"]]
+        if len({arm.label for arm in arms}) < len(arms) or not arms:
             raise ValueError("expected at least one arm, each with a label of its own")
         claims = [Claim(**claim) for claim in held.get("claims") or []]
         title, about, size, command = (str(held.get(key) or "") for key in ("title", "about", "size", "command"))
-    arms = [replace(read_arm(*entry), asked=asked) for entry, asked in zip(entries, work, strict=True)]
     verdicts = [(claim, verdict_on(claim, arms), weaknesses(claim, arms)) for claim in claims]
     if size == "small":
         verdicts = [(claim, replace(found, verdict="undecided"), weak) for claim, found, weak in verdicts]
@@ -90,7 +88,7 @@ def verdict_on(claim: Claim, arms: Sequence[ReadArm]) -> Verdict:
         try:
             return judge_tables(claim, [table for arm in arms if arm.label == claim.arm for table in run_tables(arm)])
         except ValueError as error:  # the other verdicts must still be shown
-            return Verdict("undecided", f"{claim.arm}: {error}", rule_words(claim.kind), measured=False)
+            return Verdict("undecided", f"{claim.arm}: {error}", measured=False)
     measured = {
         arm.label: arm.curve if claim.measure == "success" else arm.behaviour.get(claim.measure) for arm in arms
     }
@@ -107,24 +105,24 @@ def run_tables(arm: ReadArm) -> list[dict[str, Any]]:
     return [arm.summary | {"sides": sides}, *arm.summary.get("others", [])] if arm.summary else []
 
 
-def arm_folder(root: Path, name: Any) -> Path:
-    """Return a run folder below the root; refuse a name that leads elsewhere."""
+def read_arm(root: Path, entry: dict[str, Any]) -> ReadArm:
+    """Return an arm of a study's record; where its run folder cannot be read, the other arms are still shown."""
+    name = entry["folder"]
     if not isinstance(name, str) or not name or Path(name).is_absolute() or ".." in Path(name).parts:
         raise ValueError(f"{name!r} is not a folder below {root}")
-    return root / name
-
-
-def read_arm(label: str, folder: Path, kind: str) -> ReadArm:
-    """Return what an arm's folder contains; where something is wrong with it, the other arms are still shown."""
-    if not (folder / "config.json").is_file():
-        return ReadArm(label, folder, kind, "not run", "has not been run")
+    label = str(entry["label"])
+    kind = str(entry["kind"])
+    asked = (int(entry.get("seeds") or 0), int(entry.get("episodes") or 0))
+    absent = ReadArm(label, root / name, kind, "not run", "has not been run", asked=asked)
+    if not (absent.folder / "config.json").is_file():
+        return absent
     try:
-        arm = read_run_folder(folder, label)
+        arm = read_run_folder(absent.folder, label)
         if arm.kind != kind:
-            raise ValueError(f"{folder} is a run of kind {arm.kind!r}; expected {kind!r}.")
-        return arm
+            raise ValueError(f"{arm.folder} is a run of kind {arm.kind!r}; expected {kind!r}.")
+        return replace(arm, asked=asked)
     except (OSError, ValueError) as error:
-        return ReadArm(label, folder, kind, "broken", f"cannot be read: {error}")
+        return replace(absent, state="broken", words=f"cannot be read: {error}")
 
 
 def read_run_folder(folder: Path, label: str = "") -> ReadArm:
@@ -137,49 +135,46 @@ def read_run_folder(folder: Path, label: str = "") -> ReadArm:
     config = read_run(folder)
     versions = read_optional(folder / "versions.json") or {}
     summary = read_optional(folder / "summary.json") or {}
-    common: dict[str, Any] = {"config": config, "versions": versions, "summary": summary}
     with expected_form(folder / "config.json"):
-        settings = dict(config["config"])
-        asked = int(settings["episodes"]) if config["kind"] == "training" else 0
-    if config["kind"] != "training":
-        state = ("finished", "") if summary else ("begun", "has begun and has no results yet")
-        if summary:
-            with expected_form(folder / "summary.json"):  # what the pages rely on
-                detector_rows(summary["detectors"], {})
-                int(summary["states"])
-                str(summary["env"])
-        return ReadArm(label or folder.name, folder, config["kind"], *state, **common)
-    curves, seeds = success_curves(folder, asked)
-    curve = curves.pop("success", None)
-    with expected_form(folder / "summary.json"):
-        state = progress_of(summary, curve, asked)
-        for value in (summary.get("seconds") or {}).values():
-            float(value)
-    label = label or use_of(settings)
-    return ReadArm(label, folder, "training", *state, curve=curve, seeds=seeds, behaviour=curves, **common)
+        label = label or (use_of(config["config"]) if config["kind"] == "training" else folder.name)
+    words = "has begun and has no results yet"
+    arm = ReadArm(label, folder, config["kind"], "begun", words, config, versions, summary)
+    if arm.kind == "training":
+        return _read_curves_of(arm)
+    if not summary:
+        return arm
+    with expected_form(folder / "summary.json"):  # what the pages rely on
+        detector_rows(summary["detectors"], {})
+        int(summary["states"])
+        str(summary["env"])
+    return replace(arm, state="finished", words="")
 
 
-def progress_of(summary: dict[str, Any], curve: Curve | None, asked: int) -> tuple[str, str]:
-    """Return the state of a training run and, where it is not finished, how far it is in words."""
-    last = 0 if curve is None else int(curve.episodes[-1])
-    played = int(summary.get("played", last))
-    if curve is None:
-        return "begun", f"has begun and has no evaluation yet ({played:,} of {asked:,} episodes)"
-    if summary.get("finished") is True and played >= asked:
-        return "finished", ""
-    return "unfinished", f"was played for {played:,} of {asked:,} episodes; its last evaluation is at {last:,}"
-
-
-def success_curves(folder: Path, asked: int) -> tuple[dict[str, Curve], tuple[int, ...]]:
-    """Return the curves [S, E] of success and behaviour of a training run by name, and its seeds."""
-    episodes, seeds, values = read_curves(folder, ("success", *BEHAVIOUR))
-    with expected_form(folder / "metrics.jsonl"):
+def _read_curves_of(arm: ReadArm) -> ReadArm:
+    """Return a training run with its curves [S, E] of success and behaviour, and how far it is."""
+    with expected_form(arm.folder / "config.json"):
+        asked = int(arm.config["config"]["episodes"])
+    episodes, seeds, values = read_curves(arm.folder, ("success", *BEHAVIOUR))
+    with expected_form(arm.folder / "metrics.jsonl"):
         if seeds and "success" not in values:
             raise KeyError("success")
-        for name, curve in values.items():
-            if curve.min() < 0 or curve.max() > 1:
+        for name, shares in values.items():
+            if shares.min() < 0 or shares.max() > 1:
                 raise ValueError(f"{name} must lie in [0, 1]")
-    return {name: Curve(episodes, curve, asked) for name, curve in values.items()}, seeds
+    behaviour = {name: Curve(episodes, shares, asked) for name, shares in values.items()}
+    curve = behaviour.pop("success", None)
+    last = int(episodes[-1]) if curve else 0
+    with expected_form(arm.folder / "summary.json"):
+        played = int(arm.summary.get("played", last))
+    state = "unfinished"
+    words = f"was played for {played:,} of {asked:,} episodes; its last evaluation is at {last:,}"
+    if curve is None:
+        state = "begun"
+        words = f"has begun and has no evaluation yet ({played:,} of {asked:,} episodes)"
+    elif arm.summary.get("finished") is True and played >= asked:
+        state = "finished"
+        words = ""
+    return replace(arm, state=state, words=words, curve=curve, seeds=seeds, behaviour=behaviour)
 
 
 def read_heat_map(folder: Path) -> tuple[Array, dict[str, tuple[Array, str]]]:

@@ -67,34 +67,30 @@ class Claim:
         if (self.kind == "times") != bool(self.row and self.reference):
             raise ValueError("`row` and `reference` belong to claims of kind 'times', which need both.")
 
+    @property
+    def rule(self) -> str:
+        """How the claim is decided, in words."""
+        return " ".join((RULES[self.kind].__doc__ or "").split())
+
 
 @dataclass(frozen=True)
 class Verdict:
-    """Whether a claim holds, the numbers behind it, and the rule."""
+    """Whether a claim holds, and the numbers behind it."""
 
     verdict: Finding
     words: str
-    rule: str
     measured: bool = True
     """false where an arm has not been run, or its run lacks what the claim is about"""
 
 
 def judge(claim: Claim, curves: Mapping[str, Curve]) -> Verdict:
     """Return the verdict on a claim about curves by label; undecided where an arm is missing or has few seeds."""
-    rule = CURVE_RULES[claim.kind]
-    missing = [label for label in (claim.arm, claim.than) if label and label not in curves]
-    if missing:
-        words = f"{' and '.join(missing)}: not measured yet."
-        return Verdict("undecided", words, rule_words(claim.kind), measured=False)
-    few = [label for label in (claim.arm, claim.than) if label and len(curves[label].success) < ENOUGH]
-    if few:
-        return Verdict("undecided", f"{' and '.join(few)}: fewer than {ENOUGH} seeds.", rule_words(claim.kind))
-    return Verdict(*rule(claim, curves), rule_words(claim.kind))
-
-
-def rule_words(kind: str) -> str:
-    """Return the rule of a kind of claim in words."""
-    return " ".join((RULES[kind].__doc__ or "").split())
+    labels = [label for label in (claim.arm, claim.than) if label]
+    if missing := [label for label in labels if label not in curves]:
+        return Verdict("undecided", f"{' and '.join(missing)}: not measured yet.", measured=False)
+    if few := [label for label in labels if len(curves[label].success) < ENOUGH]:
+        return Verdict("undecided", f"{' and '.join(few)}: fewer than {ENOUGH} seeds.")
+    return Verdict(*CURVE_RULES[claim.kind](claim, curves))
 
 
 def _reaches(claim: Claim, curves: Mapping[str, Curve]) -> tuple[Finding, str]:
@@ -129,10 +125,8 @@ def _faster(claim: Claim, curves: Mapping[str, Curve]) -> tuple[Finding, str]:
             return "not reproduced", f"{words}{fast.limit:,}."
         return "undecided", f"{claim.arm} does not reach {claim.level:.0%} within its {fast.limit:,} episodes."
     if min(fast.each) <= 0:
-        return (
-            "undecided",
-            f"A seed of {claim.arm} is at {claim.level:.0%} before it has learned, so there is no ratio.",
-        )
+        words = f"A seed of {claim.arm} is at {claim.level:.0%} before it has learned, so there is no ratio."
+        return "undecided", words
     ratio = speedup(slow, fast)
     assert ratio.value is not None
     words = (
@@ -229,11 +223,8 @@ def _alone(claim: Claim, tables: Sequence[Mapping[str, Any]]) -> tuple[Finding, 
         return None
     table, cai = found
     ours = [float(cai[name]["mean"]) for name in NUMBERS]
-    others = {
-        str(row["title"]): [float(row[name]["mean"]) for name in NUMBERS]
-        for row in table["detectors"]
-        if row["name"] != "cai"
-    }
+    rivals = [row for row in table["detectors"] if row["name"] != "cai"]
+    others = {str(row["title"]): [float(row[name]["mean"]) for name in NUMBERS] for row in rivals}
     title, best = max(others.items(), key=lambda item: min(np.divide(item[1], ours)))
     words = (
         f"{claim.arm}: {title} comes nearest with {', '.join(f'{value:.2f}' for value in best)}; CAI has "
@@ -252,7 +243,7 @@ def _times(claim: Claim, tables: Sequence[Mapping[str, Any]]) -> tuple[Finding, 
         return None
     number = "cai" if "cai" in rows[claim.row] else "ap"
     ours, reference = (float(rows[title][number]["mean"]) for title in (claim.row, claim.reference))
-    name = {"cai": "CAI"}.get(number, NUMBERS.get(number, number))
+    name = "CAI" if number == "cai" else NUMBERS[number]
     ratio = ours / reference if reference else np.inf
     against = f"{reference:.2f} ({claim.reference})"
     words = f"{claim.arm}, {name}: {ours:.2f} ({claim.row}) against {against}, {ratio:.2f} times as much."
@@ -307,8 +298,8 @@ def judge_tables(claim: Claim, tables: Sequence[Mapping[str, Any]]) -> Verdict:
     """
     found = TABLE_RULES[claim.kind](claim, tables)
     if found is None:
-        return Verdict("undecided", f"{claim.arm}: not measured yet.", rule_words(claim.kind), measured=False)
-    return Verdict(*found, rule_words(claim.kind))
+        return Verdict("undecided", f"{claim.arm}: not measured yet.", measured=False)
+    return Verdict(*found)
 
 
 CURVE_RULES: dict[str, Callable[[Claim, Mapping[str, Curve]], tuple[Finding, str]]] = {

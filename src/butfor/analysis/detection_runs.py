@@ -151,13 +151,11 @@ def judged_groups(given: Iterable[tuple[Row, Row, str]]) -> list[Row]:
 
 def action_row(entry: dict[str, Any]) -> Row:
     """Return the name, the group and the set of a row of the study of actions."""
-    sampling, form = str(entry["sampling"]), str(entry["form"])
+    sampling = str(entry["sampling"])
+    form = str(entry["form"])
     group = f"{SAMPLINGS.get(sampling, sampling)}; {FORMS.get(form, form)}"
-    return {
-        "first": f"{int(entry['actions'])}",
-        "group": group[0].upper() + group[1:],
-        "set": str(entry.get("set", "")),
-    }
+    group = group[0].upper() + group[1:]
+    return {"first": f"{int(entry['actions'])}", "group": group, "set": str(entry.get("set", ""))}
 
 
 def reference_row(entry: dict[str, Any]) -> Row:
@@ -171,10 +169,9 @@ def reference_row(entry: dict[str, Any]) -> Row:
 
 def decision_row(entry: dict[str, Any]) -> Row:
     """Return a procedure at a promised rate: what was realised, found and flagged; unknown numbers are None."""
-    keys = ("target", "realised", "realised_std", "found", "rejected")
-    row: Row = {
-        key: None if key != "target" and entry.get(key) is None else float(finite_array(entry[key])) for key in keys
-    }
+    keys = ("realised", "realised_std", "found", "rejected")
+    row: Row = {key: None if entry.get(key) is None else float(finite_array(entry[key])) for key in keys}
+    row["target"] = float(entry["target"])
     method = str(entry["method"]).replace("_", " ")
     row |= {"method": method[:1].upper() + method[1:], "set": f"{entry['set']} states", "seeds": int(entry["seeds"])}
     return row | {"group": f"{row['method']}, on {row['set']}"}
@@ -208,10 +205,8 @@ def read_diagnosis(run: Path) -> list[Row] | None:
 
 def image(folder: Path, name: str) -> tuple[str, bytes]:
     """Return the type and the content of an image in the folder; refuse a name that leads elsewhere."""
-    if not isinstance(name, str) or Path(name).name != name:
-        raise ValueError(f"{name!r} is not the name of a file beside index.json")
-    if not (folder / name).is_file():
-        raise ValueError(f"the image {name} is missing")
+    if Path(name).name != name or not (folder / name).is_file():
+        raise ValueError(f"{name!r} is not the name of a file in {folder}")
     content = (folder / name).read_bytes()
     kind = next((kind for start, kind in IMAGES.items() if content.startswith(start)), None)
     if kind is None:
@@ -223,12 +218,9 @@ def film(entry: dict[str, Any]) -> Row:
     """Return an episode of the pictures: score [S, T], events by name [T], and the name of a frame per step."""
     score = finite_array(entry["score"], None, None)
     steps = score.shape[1]
-    names = {"heuristic": "heuristic", "contact": "contact", "label": "influence"}
-    events = {
-        name: finite_array(entry[key], steps) != 0
-        for key, name in names.items()
-        if key == "label" or entry.get(key) is not None
-    }
+    given = [key for key in ("heuristic", "contact") if entry.get(key) is not None]
+    events = {key: finite_array(entry[key], steps) != 0 for key in given}
+    events["influence"] = finite_array(entry["label"], steps) != 0
     if len(entry["frames"]) not in (steps, steps + 1):
         raise ValueError(f"{len(entry['frames'])} frames for {steps} steps")
     title = f"Episode {int(entry['episode'])}: {entry['title']}"
@@ -239,9 +231,8 @@ def failure(folder: Path, entry: dict[str, Any]) -> Row:
     """Return a state that the detector gets wrong, with its numbers; the effect may be unknown."""
     row: Row = {key: float(finite_array(entry[key])) for key in ("score", "spread", "distance")}
     row["effect"] = None if entry["effect"] is None else float(finite_array(entry["effect"]))
-    row |= {key: int(entry[key]) for key in ("episode", "time")} | {
-        key: bool(entry[key]) for key in ("exact", "contact")
-    }
+    row |= {key: int(entry[key]) for key in ("episode", "time")}
+    row |= {key: bool(entry[key]) for key in ("exact", "contact")}
     return row | {"kind": str(entry["kind"]), "image": image(folder, entry["image"])}
 
 
@@ -269,19 +260,15 @@ def read_pictures(run: Path) -> Row | None:
 def side_rows(summary: dict[str, Any], studies: dict[str, Any]) -> dict[str, list[Row]]:
     """Return the rows of a detection run's side questions, each with a title: sets, episodes, noise, actions, helps."""
     tables = [{"set": "test"} | summary, *summary.get("others", [])]
-    sets = [
-        {"title": f"{one['set']} set", **{metric: row[metric] for metric in METRICS}}
-        for one in tables
-        if one.get("label") == "exact"
-        for row in one.get("detectors", [])
-        if row["name"] == "cai"
-    ]
-    actions = [
-        row | {"title": f"{row['actions']}, {row['sampling']}, {row['form']}"} for row in studies.get("actions") or []
-    ]
-    noise = noise_rows(studies.get("noise"))
-    others = {"episodes": summary.get("episodes") or [], "helps": studies.get("helps") or []}
-    return {"sets": sets, "noise": noise, "actions": actions, **others}
+    exact = [(one["set"], row) for one in tables if one.get("label") == "exact" for row in one.get("detectors", [])]
+    actions = studies.get("actions") or []
+    return {
+        "sets": [row | {"title": f"{name} set"} for name, row in exact if row["name"] == "cai"],
+        "noise": noise_rows(studies.get("noise")),
+        "actions": [row | {"title": f"{row['actions']}, {row['sampling']}, {row['form']}"} for row in actions],
+        "episodes": summary.get("episodes") or [],
+        "helps": studies.get("helps") or [],
+    }
 
 
 def noise_rows(noise: dict[str, Any] | None) -> list[Row]:

@@ -22,9 +22,9 @@ LEVELS = (0.3, 0.6, 0.9, 0.95)
 COMPARED = 0.6  # the level of success at which the paper compares speeds
 
 
-def shown_curves(curve: Curve) -> Row:
+def shown_curves(curve: Curve) -> dict[str, Float]:
     """Return the lines and bands of a curve: 95 % intervals, or the range where there are too few seeds for them."""
-    found: Row = {key: np.asarray(values) for key, values in curve_summary(curve.episodes, curve.success).items()}
+    found = curve_summary(curve.episodes, curve.success)
     if len(curve.success) < ENOUGH:
         low, high = curve.success.min(0), curve.success.max(0)
         found |= {"mean_low": low, "mean_high": high, "iqm_low": low, "iqm_high": high}
@@ -52,29 +52,28 @@ def arm_row(arm: ReadArm, baseline: ReadArm | None, ends: tuple[int, int] | None
     """Return an arm's row of the table."""
     curve = arm.curve
     assert curve is not None
-    summary = shown_curves(curve)
-    few = len(arm.seeds) < ENOUGH
+    seeds = len(arm.seeds)
     last = int(curve.episodes[-1])
-    end = cell(summary["mean"][-1], summary["mean_low"][-1], summary["mean_high"][-1], len(arm.seeds))
+    summary = {name: values[-1] for name, values in shown_curves(curve).items()}
+    end = cell(summary["mean"], summary["mean_low"], summary["mean_high"], seeds) | {"at": f"at {last:,}"}
+    if seeds > 1:
+        middle = cell(summary["iqm"], summary["iqm_low"], summary["iqm_high"], seeds)
+        end["value"] += f" ± {summary['std']:.2f}"
+        end["at"] += f"; IQM {middle['value']} {middle['spread']}"
     row: Row = {
         "label": arm.label,
-        "seeds": len(arm.seeds),
-        "few": few,
+        "seeds": seeds,
+        "few": seeds < ENOUGH,
         "note": "" if arm.state == "finished" else arm.state,
         "last": f"{last:,}",
-        "end": end | {"at": f"at {last:,}"},
+        "end": end,
+        "reach": [reach_cell(curve, level) for level in LEVELS],
+        "area": {"value": "–", "spread": ""},
     }
-    if len(arm.seeds) > 1:
-        row["end"]["value"] += f" ± {summary['std'][-1]:.2f}"
-        middle = cell(summary["iqm"][-1], summary["iqm_low"][-1], summary["iqm_high"][-1], len(arm.seeds))
-        row["end"]["at"] += f"; IQM {middle['value']} {middle['spread']}"
-    row["reach"] = [reach_cell(curve, level) for level in LEVELS]
     area = areas(curve, ends)
-    row["area"] = {"value": "–", "spread": ""}
     if area is not None:
-        found = curve_summary([0], area[:, None])  # the interval of a mean over seeds
-        low, high = (area.min(), area.max()) if few else (found["mean_low"][0], found["mean_high"][0])
-        row["area"] = cell(area.mean(), low, high, len(area))
+        found = shown_curves(Curve(np.zeros(1, int), area[:, None], 0))  # the interval of a mean over seeds
+        row["area"] = cell(area.mean(), found["mean_low"][0], found["mean_high"][0], seeds)
     if arm is baseline or baseline is None or baseline.curve is None:
         absent = {"value": "baseline" if arm is baseline else "–", "spread": ""}
         return row | {"times": absent, "improvement": absent}
@@ -91,16 +90,17 @@ def cell(value: float, low: float, high: float, seeds: int) -> Row:
 def reach_cell(curve: Curve, level: float) -> Row:
     """Return the episodes that the median seed needs to reach a level."""
     reach = reach_summary(curve.episodes, curve.success, level)
+    seeds = len(reach.each)
 
     def text(episodes: float) -> str:
         return f"{episodes:,.0f}" if math.isfinite(episodes) else f"> {reach.limit:,}"
 
     found: Row = {"value": text(math.inf if reach.is_bound else reach.value), "spread": ""}
     if not reach.is_bound:
-        few = "one seed" if reach.seeds == 1 else f"{text(min(reach.each))} to {text(max(reach.each))}"
-        found["spread"] = f"[{text(reach.low)}, {text(reach.high)}]" if reach.seeds >= ENOUGH else few
+        few = "one seed" if seeds == 1 else f"{text(min(reach.each))} to {text(max(reach.each))}"
+        found["spread"] = f"[{text(reach.low)}, {text(reach.high)}]" if seeds >= ENOUGH else few
     if reach.censored:
-        found["at"] = f"{reach.censored} of {reach.seeds} never"
+        found["at"] = f"{reach.censored} of {seeds} never"
     return found
 
 

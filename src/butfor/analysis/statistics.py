@@ -48,11 +48,6 @@ class Reach:
     level: float
     each: tuple[float, ...]  # [S]: the episodes of each seed; infinite where never
 
-    @property
-    def seeds(self) -> int:
-        """The number of seeds."""
-        return len(self.each)
-
 
 @dataclass(frozen=True)
 class Speedup:
@@ -68,18 +63,18 @@ class Speedup:
         return f"[{self.low:.1f}, {f'{self.high:.1f}' if math.isfinite(self.high) else 'unbounded'}]"
 
 
-def curve_summary(episodes: ArrayLike, success: ArrayLike) -> dict[str, list[float]]:
+def curve_summary(episodes: ArrayLike, success: ArrayLike) -> dict[str, Float]:
     """Summarise each evaluation over the seeds.
 
     Returns:
-        Lists [E]: `episodes`; `mean` and `iqm`, the interquartile mean (Agarwal et al., 2021), each with `_low` and
+        Arrays [E]: `episodes`; `mean` and `iqm`, the interquartile mean (Agarwal et al., 2021), each with `_low` and
         `_high`; and `std`, the population's standard deviation.
     """
     episodes, success = _check_curves(episodes, success)
     redrawn = _redraw(success, np.random.default_rng(0))  # [RESAMPLES, S, E]
     mean_low, mean_high = _percentiles(redrawn.mean(1))
     iqm_low, iqm_high = _percentiles(trim_mean(redrawn, 0.25, axis=1))
-    summary = {
+    return {
         "episodes": episodes,
         "mean": success.mean(0),
         "mean_low": mean_low,
@@ -89,7 +84,6 @@ def curve_summary(episodes: ArrayLike, success: ArrayLike) -> dict[str, list[flo
         "iqm_low": iqm_low,
         "iqm_high": iqm_high,
     }
-    return {name: values.tolist() for name, values in summary.items()}
 
 
 def area_under_curve(episodes: ArrayLike, success: ArrayLike, ends: tuple[float, float] | None = None) -> Float:
@@ -189,9 +183,7 @@ def export_rliable(path: Path | str, curves: Mapping[str, Mapping[str, Curves]])
         checked = {task: _check_curves(*by_task[task]) for task in tasks}
         shapes = {task: values.shape for task, (_, values) in checked.items()}
         if not all(np.array_equal(places, episodes) for places, _ in checked.values()) or len(set(shapes.values())) > 1:
-            raise ValueError(
-                f"{name} needs as many runs for each task, all evaluated at the same episodes; got {shapes}."
-            )
+            raise ValueError(f"{name} needs as many runs for each task, evaluated at the same episodes; got {shapes}.")
         arrays[name] = np.stack([values for _, values in checked.values()], axis=1)  # [S, E] each -> [S, tasks, E]
     with atomic_write(path) as temporary, temporary.open("wb") as file:
         np.savez_compressed(file, tasks=np.array(tasks, dtype=str), episodes=episodes, **arrays)
@@ -219,8 +211,7 @@ def _check_numbers(name: str, values: ArrayLike, dimensions: int) -> Float:
         expected = {1: "[S]", 2: "[S, E]"}[dimensions]
         raise ValueError(f"{name} has shape {list(array.shape)}; expected {expected}, not empty.")
     if np.isnan(array).any():
-        place = [int(index[0]) for index in np.isnan(array).nonzero()]
-        raise ValueError(f"{name} contains NaN, first at {place}.")
+        raise ValueError(f"{name} contains NaN, first at {np.argwhere(np.isnan(array))[0].tolist()}.")
     return array
 
 
