@@ -151,7 +151,7 @@ def test_the_first_evaluation_at_the_level() -> None:
 
 def test_the_median_seed_and_its_interval() -> None:
     odd = reach(200, 800, 300, 500, 400)
-    assert (odd.value, odd.is_bound, odd.censored, odd.seeds, odd.limit) == (400, False, 0, 5, 1000)
+    assert (odd.value, odd.is_bound, odd.censored, odd.limit) == (400, False, 0, 1000)
     assert odd.each == (200, 800, 300, 500, 400)
     assert (odd.low, odd.high) == exact_bounds(odd.each, np.median)
     assert reach(200, 300, 500, 900).value == 400

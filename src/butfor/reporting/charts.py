@@ -448,7 +448,7 @@ def reach_chart(given: Sequence[tuple[ReadArm, Curve]], looks: Mapping[str, Row]
     for height, (arm, curve) in enumerate(reversed(given)):
         reach = reach_summary(curve.episodes, curve.success, COMPARED)
         colour = looks[arm.label]["colour"]
-        low, high = (min(reach.each), max(reach.each)) if reach.seeds < ENOUGH else (reach.low, reach.high)
+        low, high = (min(reach.each), max(reach.each)) if len(reach.each) < ENOUGH else (reach.low, reach.high)
         ends = [min(low, reach.limit), high if math.isfinite(high) else reach.limit]
         series.append(Series(ends, [height, height], colour=colour, width=4.8, opacity=0.45))
         symbol = "triangle-right" if reach.is_bound else looks[arm.label]["symbol"]
