@@ -46,7 +46,6 @@ def test_both_modules_are_the_command(module: str) -> None:
     assert done.returncode == 0
 
 
-
 @pytest.mark.parametrize("arguments", [[], ["--version"]])
 def test_the_module_runs_as_a_program(arguments: list[str]) -> None:
     child = fresh(*arguments)
