@@ -1,7 +1,9 @@
 """The page of labels that differ, with and without pictures."""
 
 import sys
+from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
@@ -9,7 +11,7 @@ from support.small_detection import labelled_episodes
 
 from butfor.detection.collect import CollectConfig, collect_file
 from butfor.detection.labels import find_disagreements
-from butfor.reporting.agreement_page import draw_states, write_agreement
+from butfor.reporting.agreement_page import AROUND_GRIPPER, PIXELS, draw_states, write_agreement
 from butfor.rollouts.play import episode_seed
 
 
@@ -65,13 +67,21 @@ def test_without_pictures_no_environment_is_made(tmp_path: Path, monkeypatch: py
     assert "None are shown." in page
 
 
-def test_a_replayed_episode_comes_through_the_stored_states(tmp_path: Path) -> None:
+def test_states_are_drawn_as_they_were(tmp_path: Path) -> None:
+    """Against an environment that is stepped by hand; also from a file of before, which has no reset seeds."""
     pytest.importorskip("mujoco")
     from butfor.envs import make_vector_env
-    from butfor.rollouts.play import replay
 
     episodes = collect_file(CollectConfig("push", "random", 2, seed=4), tmp_path / "a.npz")
-    env = make_vector_env("push", 1)
-    obs = replay(env, episode_seed(4, 0, 1), episodes.action[1, :20])
+    env: Any = make_vector_env("push", 1, render_mode="rgb_array", width=PIXELS, height=PIXELS)
+    obs = env.reset(seed=[episode_seed(4, 0, 1)])[0]
+    expected = [env.render()[0][AROUND_GRIPPER]]
+    for action in episodes.action[1, :20]:
+        obs = env.step(action[None])[0]
     assert np.array_equal(obs["observation"][0].astype(np.float32), episodes.observation[1, 20])
+    expected.append(env.render()[0][AROUND_GRIPPER])
     env.close()
+    for seeds in (episodes.reset_seed, None):
+        drawn = draw_states(replace(episodes, reset_seed=seeds), [(1, 20), (0, 3), (1, 0)])
+        assert np.array_equal(drawn[0], expected[1])
+        assert np.array_equal(drawn[2], expected[0])

@@ -202,7 +202,7 @@ def write_scores(path: Path) -> None:
         (write_pickle, "npz file"),
         (write_other_arrays, "weight"),
         (write_objects, "weight"),
-        (write_scores, "butfor score"),
+        (write_scores, "cai"),
     ],
 )
 def test_a_file_of_another_kind_is_refused(tmp_path: Path, write: Callable[[Path], None], what: str) -> None:

@@ -1,5 +1,6 @@
 """The page of `butfor labels`: where two labels of the same states agree, with pictures of states where they differ."""
 
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -11,7 +12,7 @@ from butfor.envs import facts_of, make_vector_env
 from butfor.envs.facts import named
 from butfor.reporting.page import data_address, render_page, write_page
 from butfor.rollouts.episodes import Episodes
-from butfor.rollouts.play import Stream, episode_seed, replay
+from butfor.rollouts.play import Stream, episode_seed, play_again
 
 PICTURES = 12
 PIXELS = 720  # size of the rendering
@@ -30,15 +31,19 @@ def missing_pictures(episodes: Episodes) -> str:
 def draw_states(episodes: Episodes, states: list[tuple[int, int]]) -> list[NDArray[np.uint8]]:
     """Render states (episode, time) by replaying their episodes."""
     config = episodes.metadata["config"]
-    env: Any = make_vector_env(config["env"], 1, render_mode="rgb_array", width=PIXELS, height=PIXELS)
-    frames = []
-    for episode, time in states:
-        resets = episodes.reset_seed  # missing in files of earlier versions
-        seed = episode_seed(config["seed"], Stream.TRAINING, episode) if resets is None else int(resets[episode])
-        replay(env, seed, episodes.action[episode, :time])
-        frames.append(env.render()[0][AROUND_GRIPPER])
+    if episodes.reset_seed is None:  # files of earlier versions have none
+        seeds = [episode_seed(config["seed"], Stream.TRAINING, number) for number in range(len(episodes))]
+        episodes = replace(episodes, reset_seed=np.array(seeds))
+    env: Any = make_vector_env(config["env"], len(states), render_mode="rgb_array", width=PIXELS, height=PIXELS)
+    frames: dict[int, NDArray[np.uint8]] = {}
+
+    def look(now: int) -> None:
+        here = [place for place, (_, time) in enumerate(states) if time == now]
+        frames.update(zip(here, env.render(here), strict=True) if here else {})
+
+    play_again(env, episodes, [episode for episode, _ in states], look)
     env.close()
-    return frames
+    return [frames[place][AROUND_GRIPPER] for place in range(len(states))]
 
 
 def write_agreement(episodes: Episodes, file: Path | str, count: int = PICTURES) -> Path:

@@ -44,19 +44,14 @@ class Episodes:
             raise ValueError(f"action has shape {self.action.shape}; expected [E, T, A].")
         episodes, steps = self.action.shape[:2]
         for name, array in self.arrays().items():
-            if name in PER_EPISODE:
-                shape: tuple[int, ...] = (episodes,)
-                kinds = "iu"
-            else:
-                shape = (episodes, steps + (name in STATES))
-                kinds = "fiu" if name in VECTORS or name == "score" else "b"
-            if array.dtype.kind not in kinds:
-                raise ValueError(f"{name} has type {array.dtype}; expected {_KINDS[kinds]}.")
-            if array.ndim != len(shape) + (name in VECTORS) or array.shape[: len(shape)] != shape:
-                expected = [*shape, "any"] if name in VECTORS else list(shape)
+            shape = [episodes] if name in PER_EPISODE else [episodes, steps + (name in STATES)]
+            kinds = "iu" if name in PER_EPISODE else "fiu" if name in (*VECTORS, "score") else "b"
+            dimensions = len(shape) + (name in VECTORS)
+            if array.dtype.kind not in kinds or array.ndim != dimensions or list(array.shape[: len(shape)]) != shape:
+                expected = [*shape, "any"] if name in VECTORS else shape
                 raise ValueError(
-                    f"{name} has shape {list(array.shape)}; expected {expected}, because action has shape "
-                    f"{list(self.action.shape)}."
+                    f"{name} has shape {list(array.shape)} and type {array.dtype}; expected {_KINDS[kinds]} of shape "
+                    f"{expected}, because action has shape {list(self.action.shape)}."
                 )
         if episodes and not (self.length.min() >= 1 and self.length.max() <= steps):
             raise ValueError(f"length is from {self.length.min()} to {self.length.max()}; expected 1 to {steps}.")
@@ -110,31 +105,22 @@ class Episodes:
         """
         if not Path(path).is_file():
             raise FileNotFoundError(f"There is no episode file {path}.")
-        if not begins_as_npz(path):
-            raise ValueError(f"{path} is not an episode file: it is not a valid .npz file.")
         try:
+            if not begins_as_npz(path):
+                raise ValueError("it is not a valid .npz file")
             with np.load(path, allow_pickle=False) as file:
-                names = sorted(file.files)
-                is_own = "schema_version" in names and ("observation" in names or "action" in names)
-                arrays = {name: file[name] for name in names} if is_own else {}
-            version = arrays.pop("schema_version", np.array(0)).item()
-        except Exception as error:  # a damaged file can fail in many ways
-            raise ValueError(f"{path} is not a complete episode file ({error}).") from error
-        if not is_own:
-            scores = {"schema_version", "episode", "time", "last"} <= set(names)
-            what = "scores of `butfor score`" if scores else ", ".join(names) or "nothing"
-            raise ValueError(f"{path} is not an episode file: it contains {what}.")
-        if version != SCHEMA_VERSION:
-            raise ValueError(f"{path} has schema version {version}; this version of butfor reads {SCHEMA_VERSION}.")
-        if missing := [name for name in NEEDED if name not in arrays]:
-            raise ValueError(f"{path} is not a complete episode file: it has no {', '.join(missing)}.")
-        try:
-            metadata = with_new_names(json.loads(str(arrays.pop("metadata", "{}"))))
+                if missing := [name for name in ("schema_version", *NEEDED) if name not in file]:
+                    raise ValueError(f"it has no {', '.join(missing)}; it contains {', '.join(file) or 'nothing'}")
+                arrays = dict(file)
+            version = arrays["schema_version"].item()
+            if version != SCHEMA_VERSION:
+                raise ValueError(f"it has schema version {version}; this version of butfor reads {SCHEMA_VERSION}")
+            metadata = with_new_names(json.loads(str(arrays.get("metadata", "{}"))))
             if not isinstance(metadata, dict):
                 raise ValueError(f"its metadata is not a JSON object: {metadata}")
             return cls.from_arrays(arrays, metadata)
-        except ValueError as error:
-            raise ValueError(f"{path} is not a complete episode file ({error}).") from error
+        except Exception as error:  # a damaged file can fail in many ways
+            raise ValueError(f"{path} is not a complete episode file: {str(error).rstrip('.')}.") from error
 
 
 def check_episode_file(path: Path | str) -> None:
@@ -154,60 +140,49 @@ def concatenate(parts: Sequence[Episodes]) -> Episodes:
         sizes = sorted({getattr(part, name).shape[2] for part in parts})
         if len(sizes) > 1:
             raise ValueError(f"Only episodes of one environment can be joined; {name} has sizes {sizes}.")
-    steps = max(part.action.shape[1] for part in parts)
     found = [part.arrays() for part in parts]
     joined = {}
     for name in sorted(set.intersection(*map(set, found))):
         arrays = [part[name] for part in found]
-        if name not in PER_EPISODE:
-            arrays = [_padded(array, steps + (name in STATES)) for array in arrays]
+        if name not in PER_EPISODE:  # shorter episodes get zeros at the end
+            steps = max(array.shape[1] for array in arrays)
+            rest = [(0, 0)] * (arrays[0].ndim - 2)
+            arrays = [np.pad(array, [(0, 0), (0, steps - array.shape[1]), *rest]) for array in arrays]
         joined[name] = np.concatenate(arrays)
     return Episodes.from_arrays(joined, {"parts": [part.metadata for part in parts]})
-
-
-def _padded(array: NDArray[Any], steps: int) -> NDArray[Any]:
-    """Add zeros along the time axis up to `steps`."""
-    width = [(0, 0), (0, steps - array.shape[1]), *[(0, 0)] * (array.ndim - 2)]
-    return np.pad(array, width)
 
 
 class EpisodeStream:
     """Episodes that are written while a run plays them: as parts beside the file, which are joined at the end."""
 
     def __init__(self, path: Path | str, played: int) -> None:
-        """Open the stream.
-
-        Args:
-            path: of the episode file.
-            played: episodes of each seed that are on disk already; parts past them, of a killed run, are removed.
-        """
+        """Open the stream of a run that has `played` episodes of each seed on disk; parts past them are removed."""
         self.path = Path(path)
         self.played = played
         self.folder = self.path.with_name(self.path.name + ".parts")
         self.waiting: list[Episodes] = []
+        finished = self.path.exists()  # the file of a finished run becomes the first part, instead of all others
         if not played:
             check_episode_file(self.path)
-            if self.path.exists():
+            if finished:
                 raise FileExistsError(f"{self.path} already exists; give another name for the episode file.")
-        elif not self.path.exists() and not any(self.folder.glob("*.npz")):
-            raise FileNotFoundError(
-                f"{self.path} has none of the {played} episodes played so far; give the file that the run began with."
-            )
-        self.folder.mkdir(parents=True, exist_ok=True)
-        first = self.folder / f"{0:08d}.npz"
-        resumed = self.path.exists()
-        if resumed:  # the file of a finished run becomes the first part, instead of all others
+        elif finished:
             whole = Episodes.load(self.path)
             before = whole.metadata.get("played")
             if not isinstance(before, int) or before < played or len(whole) % before:
                 raise FileExistsError(f"{self.path} is not the file of this run; give another name.")
-            whole.take(np.arange(played * (len(whole) // before))).save(first)
-        for part in self.folder.glob("*.npz"):
-            if part != first if resumed else int(part.stem) >= played:
+            first = whole.take(np.arange(played * (len(whole) // before)))
+        elif not any(self.folder.glob("*.npz")):
+            raise FileNotFoundError(
+                f"{self.path} has none of the {played} episodes played so far; give the file that the run began with."
+            )
+        self.folder.mkdir(parents=True, exist_ok=True)
+        for part in (*self.folder.glob("*.npz"), *self.folder.glob(".*.part")):
+            if finished or part.suffix == ".part" or int(part.stem) >= played:  # .part: half-written by a killed run
                 part.unlink()
-        for part in self.folder.glob(".*.part"):  # half-written by a killed process
-            part.unlink()
-        self.path.unlink(missing_ok=True)
+        if finished:
+            first.save(self.folder / f"{0:08d}.npz")
+            self.path.unlink()
 
     def add(self, episodes: Episodes, seeds: int) -> None:
         """Add episodes [seeds x N] that all seeds played; they are kept episode by episode, seeds in turn."""

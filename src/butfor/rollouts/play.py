@@ -47,13 +47,7 @@ class Stream(IntEnum):
 
 
 def episode_seed(seed: int, stream: int, episode: int) -> int:
-    """Return the seed of one reset, so that an episode's start depends on nothing else.
-
-    Args:
-        seed: of the run.
-        stream: a `Stream`.
-        episode: number of the episode.
-    """
+    """Return the reset seed of one episode of a run and a `Stream`; its start depends on nothing else."""
     return int(np.random.SeedSequence((seed, int(stream), episode)).generate_state(1)[0])
 
 
@@ -86,8 +80,7 @@ def collect(
     policy: Policy,
     episodes: int,
     seed: int,
-    metadata: dict[str, Any] | None = None,
-    progress: Callable[[int], None] | None = None,
+    progress: Callable[[int], None] = lambda done: None,
     first: int = 0,
     stream: int = Stream.TRAINING,
 ) -> Episodes:
@@ -98,7 +91,6 @@ def collect(
         policy: called once a step for all environments.
         episodes: how many.
         seed: episode e starts from the reset seeded by (seed, stream, e), for any number of environments.
-        metadata: of the result.
         progress: called with the number of episodes done.
         first: number of the first episode.
         stream: purpose of the episodes.
@@ -125,46 +117,33 @@ def collect(
     def name(low: int, high: int) -> str:
         return f"episode {first + low}" if low == high else f"one of the episodes {first + low} to {first + high}"
 
-    def seed_of(index: int, row: int) -> int:
-        return episode_seed(seed, stream, first + row)
-
-    player = _Player(env, episodes, episode_steps(env), seed_of, name, progress)
+    seeds = [episode_seed(seed, stream, first + episode) for episode in range(episodes)]
+    player = _Player(env, seeds, episode_steps(env), name, progress)
     generator = np.random.default_rng(np.random.SeedSequence((seed, 1, first)))
     _run([player], lambda group, time, obs: policy(obs, generator), None)
-    played = _join([player], int(player.length.max())).episodes
-    played.metadata = metadata or {}
-    return played
+    return _join([player], int(player.length.max())).episodes
 
 
 def play(
     groups: Sequence[VectorEnv[Any, Any, Any]],
     act: Act,
-    seeds: Sequence[int],
-    steps: int | None = None,
-    what: str = "an episode",
+    seeds: Sequence[int],  # of the resets, for the environments of all groups one after the other
+    steps: int | None = None,  # of the longest episode; None for the time limit
+    what: str = "an episode",  # for error messages
 ) -> Played:
     """Play one episode in every environment, all in step.
 
-    Args:
-        groups: vector environments; with several, one acts while the others are stepped in threads of their own.
-        act: called for a group until all its episodes have ended.
-        seeds: reset seeds, for the environments of all groups one after the other.
-        steps: longest episode; None for the time limit.
-        what: is played, for error messages.
-
-    Raises:
-        EnvError: an environment raised an error, or gave NaN or infinite values.
+    With several groups, one acts while the others are stepped in threads of their own. `act` is called for a group
+    until all its episodes have ended. Raises `EnvError` where an environment fails.
     """
     steps = steps or episode_steps(groups[0])
-    firsts = np.cumsum([0, *(env.num_envs for env in groups)])
 
-    def player(env: VectorEnv[Any, Any, Any], first: int) -> _Player:
-        def name(low: int, high: int) -> str:
-            return f"{what} (environment {low + 1} of {env.num_envs})" if low == high else what
+    def name(low: int, high: int) -> str:
+        return f"{what} (environment {low + 1})" if low == high else what
 
-        return _Player(env, env.num_envs, steps, lambda index, row: seeds[first + index], name)
-
-    players = [player(env, int(first)) for env, first in zip(groups, firsts, strict=False)]
+    ends = np.cumsum([env.num_envs for env in groups])
+    parts = [seeds[end - env.num_envs : end] for env, end in zip(groups, ends, strict=True)]
+    players = [_Player(env, part, steps, name) for env, part in zip(groups, parts, strict=True)]
     _run(players, act, steps)
     return _join(players, steps)
 
@@ -186,16 +165,8 @@ def play_again(
     Raises:
         ValueError: the episodes were not played in this environment, or by another version of mujoco.
     """
-    spaces: Any = (env.single_observation_space["observation"], env.single_action_space)  # type: ignore[index]
-    sizes = (episodes.observation.shape[2], episodes.action.shape[2])
-    own = tuple(space.shape[0] for space in spaces)
-    if sizes != own:
-        raise ValueError(
-            f"The episodes have observations and actions of sizes {sizes}, but {env_name(env)} has {own}; they were "
-            "played in another environment."
-        )
     facts = facts_of(env_name(env))
-    columns = list(range(own[0]) if facts is None else facts.positions)
+    columns = slice(None) if facts is None else list(facts.positions)
     going = np.arange(episodes.action.shape[1])[:, None] < episodes.length[numbers]  # [T, N]
 
     def act(group: int, time: int, obs: Observation) -> tuple[NDArray[Any], NDArray[np.bool_]]:
@@ -213,15 +184,6 @@ def play_again(
 
     seeds = reset_seeds(episodes)[numbers].tolist()
     return play([env], act, seeds, len(going), "an episode that is played again").episodes
-
-
-def replay(env: VectorEnv[Any, Any, Any], seed: int, actions: NDArray[Any]) -> Observation:
-    """Play actions [t, A] in every environment from a seeded reset, and return the last observation."""
-    seeds: Any = [seed] * env.num_envs
-    obs: Observation = env.reset(seed=seeds)[0]
-    for action in actions:
-        obs = env.step(np.repeat(action[None], env.num_envs, 0))[0]
-    return obs
 
 
 def reset_seeds(episodes: Episodes) -> NDArray[np.int64]:
@@ -262,30 +224,27 @@ class _Player:
     def __init__(
         self,
         env: VectorEnv[Any, Any, Any],
-        count: int,
+        seeds: Sequence[int],  # of the rows
         steps: int,
-        seed_of: Callable[[int, int], int],  # (environment, row) -> reset seed
         name: Callable[[int, int], str],  # (first row, last row) -> the episodes, for messages
-        progress: Callable[[int], None] | None = None,
+        progress: Callable[[int], None] = lambda done: None,
     ) -> None:
         self.env = env
-        self.count = count
+        self.count = len(seeds)
         self.steps = steps
-        self.seed_of = seed_of
         self.name = name
         self.progress = progress
         self.row = np.arange(env.num_envs)  # that each environment plays
         self.time = np.zeros(env.num_envs, dtype=np.int64)
-        self.seeds = [0] * env.num_envs
         self.next_row = env.num_envs
         self.finished = 0
         self.stored: dict[str, NDArray[Any]] = {}
-        self.length = np.zeros(count, dtype=np.int64)
-        self.reset_seed = np.zeros(count, dtype=np.int64)
-        self.success = np.zeros(count, dtype=bool)
-        self.terminated = np.zeros(count, dtype=bool)
+        self.length = np.zeros(self.count, dtype=np.int64)
+        self.reset_seed = np.array(seeds, dtype=np.int64)
+        self.success = np.zeros(self.count, dtype=bool)
+        self.terminated = np.zeros(self.count, dtype=bool)
         self.reports_success = False
-        self.blow_ups: NDArray[np.int64] | None = None  # environments count theirs over their whole life
+        self.blow_ups = np.full(env.num_envs, np.inf)  # not known yet: environments count theirs over their whole life
         self.obs: Observation = {}
         self._reset(np.ones(env.num_envs, dtype=bool))
 
@@ -305,7 +264,9 @@ class _Player:
         self._store({name: self.obs[name] for name in PARTS}, kept)
         if not math.isfinite(np.dot(reward, reward)):  # the fastest way to look at all; it may be wrong about huge ones
             self.check(kept, reward)
-        lost = self._lost(info)
+        blow_ups = np.array(info.get("blow_ups", self.blow_ups))
+        lost = blow_ups > self.blow_ups  # their physics blew up in this step: they show their last true state again
+        self.blow_ups = blow_ups
         rows = self.row[kept]
         success = info.get("is_success", info.get("success"))
         if success is not None:
@@ -323,8 +284,7 @@ class _Player:
             self.time[ended] = 0
             if self.kept.any():
                 self._reset(ended)
-            if self.progress is not None:
-                self.progress(self.finished)
+            self.progress(self.finished)
 
     def check(self, envs: NDArray[np.bool_], reward: NDArray[Any] | None = None) -> None:
         """Raise where the episodes of some environments, or the rewards of this step, have NaN or infinite values.
@@ -356,13 +316,10 @@ class _Player:
 
     def _reset(self, envs: NDArray[np.bool_]) -> None:
         """Begin new episodes in some environments."""
-        for env in envs.nonzero()[0]:
-            self.seeds[env] = self.seed_of(int(env), int(self.row[env]))
-        begun = envs & self.kept
-        self.reset_seed[self.row[begun]] = np.array(self.seeds)[begun]
+        seeds = self.reset_seed[self.row % self.count].tolist()
         options = None if envs.all() else {"reset_mask": envs}
-        self.obs = self._call(self.env.reset, seed=list(self.seeds), options=options)[0]
-        self._store({name: self.obs[name] for name in PARTS}, begun)
+        self.obs = self._call(self.env.reset, seed=seeds, options=options)[0]
+        self._store({name: self.obs[name] for name in PARTS}, envs & self.kept)
 
     def _call(self, call: Callable[..., Any], *values: Any, **named: Any) -> Any:
         """Call the environment; report an error of its own with the episodes in which it happened."""
@@ -375,14 +332,6 @@ class _Player:
             raise EnvError(
                 f"{env_name(self.env)} raised {type(error).__name__} in {self.name(rows.min(), rows.max())}: {text}"
             ) from error
-
-    def _lost(self, info: dict[str, Any]) -> NDArray[np.bool_]:
-        """Which environments' physics blew up in this step [N]: they show their last true state again."""
-        before = self.blow_ups
-        if "blow_ups" not in info:
-            return np.zeros(self.env.num_envs, dtype=bool)
-        self.blow_ups = np.array(info["blow_ups"])
-        return np.zeros(self.env.num_envs, dtype=bool) if before is None else self.blow_ups > before
 
     def _store(self, values: Mapping[str, NDArray[Any]], envs: NDArray[np.bool_]) -> None:
         """Keep the values [N, ...] of some environments at their time."""
@@ -422,16 +371,14 @@ def _run(players: Sequence[_Player], act: Act, steps: int | None) -> None:
 
 def _join(players: Sequence[_Player], steps: int) -> Played:
     """Put the rows of all players together, with `steps` steps each."""
-    names = sorted({name for player in players for name in player.stored})
-    arrays: dict[str, Any] = {}
-    for name in names:
+
+    def join(name: str) -> NDArray[Any]:
+        return np.concatenate([getattr(player, name) for player in players])
+
+    arrays: dict[str, Any] = {"length": join("length"), "reset_seed": join("reset_seed")}
+    for name in sorted({name for player in players for name in player.stored}):
         # a label that one group never reported is False there
         parts = [player.stored.get(name, np.zeros((player.count, steps), dtype=bool)) for player in players]
         arrays[name] = np.concatenate([part[:, : steps + (name in PARTS)] for part in parts])
-    label = {name.removeprefix("label_"): arrays.pop(name) for name in names if name.startswith("label_")}
-    ends = {
-        name: np.concatenate([getattr(player, name) for player in players])
-        for name in ("length", "reset_seed", "success", "terminated")
-    }
-    episodes = Episodes(**arrays, length=ends["length"], reset_seed=ends["reset_seed"], label=label)
-    return Played(episodes, ends["success"], ends["terminated"], any(player.reports_success for player in players))
+    episodes = Episodes.from_arrays(arrays, {})
+    return Played(episodes, join("success"), join("terminated"), any(player.reports_success for player in players))
