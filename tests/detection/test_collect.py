@@ -7,12 +7,13 @@ from typing import Any
 import gymnasium
 import numpy as np
 import pytest
+from support import slide
 from support.small_training import TRACK, small
 
 from butfor.datasets.files import read_data
 from butfor.detection import collect as library
 from butfor.detection.collect import CollectConfig, collect_file, make_policy
-from butfor.envs import make_vector_env, slide
+from butfor.envs import make_vector_env
 from butfor.rollouts.episodes import Episodes
 from butfor.training.agents.policy import load_policy
 from butfor.training.run import train

@@ -12,12 +12,12 @@ import torch
 from hypothesis import given
 from hypothesis import strategies as st
 from numpy.typing import NDArray
+from support import slide
 from support.small_training import small
 
 from butfor.detection import data as detection_data
 from butfor.detection.data import POLICY_SEEDS, SPLITS, STRATUM, ExperimentData, choose_evenly, choose_states
 from butfor.detection.settings import DetectionConfig
-from butfor.envs import slide
 from butfor.rollouts.episodes import ARRAYS, Episodes
 from butfor.rollouts.play import Progress, episode_seed
 

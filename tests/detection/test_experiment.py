@@ -17,6 +17,7 @@ import pytest
 import torch
 from numpy.typing import NDArray
 from safetensors import safe_open
+from support import slide
 from support.project import ROOT
 from support.small_detection import CONFIG
 from support.small_training import small
@@ -27,7 +28,6 @@ from butfor.detection import detectors
 from butfor.detection import experiment as detection
 from butfor.detection.experiment import run_detection
 from butfor.detection.settings import DetectionConfig, detection_preset
-from butfor.envs import slide
 from butfor.influence.gaussian import KL_FORMS
 from butfor.influence.influence import Influence
 from butfor.rollouts.episodes import Episodes

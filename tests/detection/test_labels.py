@@ -4,12 +4,12 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+from support import slide
 from support.small_detection import labelled_episodes
 
 from butfor.detection import labels as labels_module
 from butfor.detection.collect import CollectConfig, collect_file
 from butfor.detection.labels import add_labels, compare_labels, find_disagreements
-from butfor.envs import slide
 from butfor.rollouts.episodes import Episodes
 
 

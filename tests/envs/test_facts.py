@@ -58,12 +58,6 @@ def test_facts_by_value() -> None:
     assert named(drawing="line") == ["slide"]
 
 
-def test_what_cannot_be_forked_is_refused() -> None:
-    with pytest.raises(ValueError, match="slide"):
-        BUILT_IN["slide"].make_forker()
-    assert BUILT_IN["rot-table"].make_forker(slots=2).slots == 2
-
-
 def test_facts_need_no_mujoco() -> None:
     code = "import sys, butfor.envs; butfor.envs.facts_of('push'); assert 'mujoco' not in sys.modules"
     subprocess.run([sys.executable, "-c", code], check=True, timeout=60)

@@ -10,9 +10,10 @@ import torch
 from gymnasium.error import ResetNeeded
 from gymnasium.utils.env_checker import check_env
 from gymnasium.vector import AutoresetMode, SyncVectorEnv
+from support.slide import influence, step
 
 from butfor.envs.experts import hit, scripted_action
-from butfor.envs.slide import SlideEnv, SlideVectorEnv, draw, influence, reward, step
+from butfor.envs.slide import SlideEnv, SlideVectorEnv, draw, reward
 
 pytestmark = pytest.mark.filterwarnings("error")
 

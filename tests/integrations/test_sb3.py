@@ -26,9 +26,10 @@ from stable_baselines3.common.noise import NormalActionNoise
 from stable_baselines3.common.utils import set_random_seed
 from stable_baselines3.common.vec_env import DummyVecEnv, SubprocVecEnv, VecEnv, VecNormalize
 from stable_baselines3.her import HerReplayBuffer
+from support import slide
 from support.project import ROOT
 
-from butfor.envs import fix_gymnasium_robotics, make_vector_env, slide
+from butfor.envs import fix_gymnasium_robotics, make_vector_env
 from butfor.influence.influence import Influence
 from butfor.integrations.sb3 import ActiveExploration, InfluenceCallback, InfluenceReplayBuffer
 from butfor.models.dynamics import ModelConfig

@@ -5,9 +5,9 @@ from pathlib import Path
 import numpy as np
 import pytest
 import torch
+from support import slide
 from support.small_training import ALL_USES, small
 
-from butfor.envs import slide
 from butfor.reporting.heatmap import write_heatmap
 from butfor.runs.checkpoints import latest_checkpoint
 from butfor.training.run import resume, train

@@ -9,8 +9,9 @@ import pytest
 from gymnasium import spaces
 from gymnasium.vector import AutoresetMode
 from numpy.typing import NDArray
+from support import slide
 
-from butfor.envs import make_vector_env, slide
+from butfor.envs import make_vector_env
 from butfor.envs.experts import hit, scripted_action
 from butfor.rollouts.episodes import Episodes
 from butfor.rollouts.play import EnvError, Observation, Played, Policy, collect, episode_seed, random_policy

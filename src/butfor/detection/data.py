@@ -163,9 +163,11 @@ def fork_states(
 ) -> tuple[NDArray[np.float32], NDArray[np.float64]]:
     """One state of each of `count` episodes [count, D], half of them influenced, and the object's next position for
     many uniform actions [count, M, 3]."""
+    from butfor.envs.truth import Forker
+
     generator = np.random.default_rng(0)
     chosen = choose_states(episodes, count, generator)  # (episode, time)
-    forker = BUILT_IN[env_name].make_forker()
+    forker = Forker(env_name)
     columns = np.arange(forker.layout.size)[forker.layout.object_pose][:3]
     obs = []
     outcome = []

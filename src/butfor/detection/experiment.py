@@ -196,7 +196,7 @@ class Fits:
     ) -> tuple[list[Table], Units]:
         """Inputs and targets of training and validation, and their units."""
         transitions = [check_transitions(*part.transitions()) for part in (train, validation)]
-        entities = {detectors.OBJECT: list(BUILT_IN[self.config.env].entity)}
+        entities = {detectors.OBJECT: list(BUILT_IN[self.config.env].object_position)}
         scale = target_scale(transitions[0], entities, model.target_scale)
         action_size = train.action.shape[2]
         law = ActionLaw((-1.0,) * action_size, (1.0,) * action_size)

@@ -8,15 +8,8 @@ rest of the library knows about it. `truth.py` forks saved states to find out wh
 import sys
 
 from butfor.envs.facts import EnvFacts, facts_of
-from butfor.envs.registry import (
-    ENVS,
-    env_id,
-    fix_gymnasium_robotics,
-    make_vector_env,
-    register_built_in,
-    short_name,
-)
-from butfor.envs.vector import default_threads, processors
+from butfor.envs.registry import ENVS, env_id, fix_gymnasium_robotics, make_vector_env, register_built_in, short_name
+from butfor.envs.vector import processors
 
 register_built_in()
 if sys.modules.get("mujoco"):  # loading it for the other environments would cost them half a second
@@ -25,7 +18,6 @@ if sys.modules.get("mujoco"):  # loading it for the other environments would cos
 __all__ = [
     "ENVS",
     "EnvFacts",
-    "default_threads",
     "env_id",
     "facts_of",
     "fix_gymnasium_robotics",

@@ -32,20 +32,11 @@ def scripted_action(
     noise: float = 0.0,
     random_share: float = 0.0,
 ) -> tuple[npt.NDArray[np.float32], Flags]:
-    """Let an expert act, with noise.
+    """Let an expert act on the observation of one environment or of many.
 
-    Args:
-        expert: one of the functions below; `facts_of(env).expert` is that of an environment.
-        obs: the observation of one environment or of many, with `observation` and `desired_goal`.
-        generator: source of all draws.
-        noise: standard deviation of Gaussian noise on the expert's action.
-        random_share: probability of a uniform action instead.
-
-    Returns:
-        Actions [..., A] in [-1, 1], and which of them are uniform draws [...].
+    `noise` is the standard deviation of Gaussian noise on its action, `random_share` the probability of a uniform
+    action instead. Returns actions [..., A] in [-1, 1], and which of them are uniform draws [...].
     """
-    if not noise >= 0 or not 0 <= random_share <= 1:
-        raise ValueError(f"noise is {noise} and random_share {random_share}; expected noise >= 0, 0 <= share <= 1.")
     action, matters = expert(obs["observation"], obs["desired_goal"])
     # Every draw is made for every environment, so that the state of one never shifts the draws of another.
     uniform = generator.uniform(-1, 1, action.shape)

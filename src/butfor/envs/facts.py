@@ -52,28 +52,14 @@ class EnvFacts:
     partly_random_expert: bool = False  # whether the expert acts uniformly in states where its action has no use
     object_offset: Columns = ()  # columns that repeat object_position - agent_position
     relative_velocity: bool = False  # whether object_velocity is relative to agent_velocity
-    forks: bool = False  # whether saved states can be forked, see `make_forker`
+    forks: bool = False  # whether saved states can be forked, see `truth.Forker`
     table: Table | None = None
     arguments: Mapping[str, Any] = field(default_factory=dict)  # of the classes
-    tensor_reward: bool = True  # whether compute_reward works on torch tensors, also in a CUDA graph
 
     @property
     def positions(self) -> Columns:
         """Columns of the positions of agent and object."""
         return self.agent_position + self.object_position
-
-    @property
-    def entity(self) -> Columns:
-        """Columns that an influence model predicts by default: the object's position."""
-        return self.object_position
-
-    def make_forker(self, **options: Any) -> Any:
-        """Make a `butfor.envs.truth.Forker` of this environment; `options` are its arguments."""
-        if not self.forks:
-            raise ValueError(f"States of {self.name} cannot be forked; expected {' or '.join(named(forks=True))}.")
-        from butfor.envs.truth import Forker
-
-        return Forker(self.name, **options)
 
     def behaviour(self, episodes: Any) -> dict[str, npt.NDArray[np.float64]]:
         """Compute the shares of the steps of each episode [E] in which the object was moved, lifted and held.
@@ -95,14 +81,7 @@ class EnvFacts:
 
 
 def facts_of(env: str) -> EnvFacts | None:
-    """Look up a built-in environment.
-
-    Args:
-        env: short name or Gymnasium id, also as "module:id".
-
-    Returns:
-        Its facts, or None for an environment that is not built in.
-    """
+    """Return the facts of a built-in environment (short name, id or "module:id"), or None for any other."""
     if env in BUILT_IN:
         return BUILT_IN[env]
     id = env.rpartition(":")[2]

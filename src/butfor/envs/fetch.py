@@ -15,31 +15,14 @@ from gymnasium.vector import AutoresetMode
 
 from butfor.envs.fetch_physics import TASKS, FetchPhysics, Floats, draw_start
 from butfor.envs.rot_table import RotTablePhysics
-from butfor.envs.vector import (
-    Flags,
-    Frame,
-    GoalVectorEnv,
-    Indices,
-    Observation,
-    SingleGoalEnv,
-    check_goals,
-    sparse_reward,
-)
+from butfor.envs.vector import Flags, Frame, GoalVectorEnv, Indices, SingleGoalEnv, sparse_reward
 
-MAX_EPISODE_STEPS = 50
-GOAL_RADIUS = 0.05
-METADATA: dict[str, Any] = {"render_modes": ["rgb_array"], "render_fps": 25}
 PHYSICS: dict[str, Callable[..., FetchPhysics]] = {
     "push": partial(FetchPhysics, TASKS["push"]),
     "pick-and-place": partial(FetchPhysics, TASKS["pick-and-place"]),
     "rot-table": RotTablePhysics,
 }
-
-
-def reward(achieved_goal: Any, desired_goal: Any, info: Any = None) -> Any:
-    """Compute rewards [...] of goals [..., 3]: 0 within 0.05 of the goal, else -1; `info` is unused."""
-    check_goals(achieved_goal, desired_goal, 3)
-    return sparse_reward(((achieved_goal - desired_goal) ** 2).sum(-1) ** 0.5 <= GOAL_RADIUS)
+reward = partial(sparse_reward, size=3, radius=0.05)
 
 
 def make_physics(task: str, count: int, contacts: bool = False, threads: int = 0, **options: Any) -> FetchPhysics:
@@ -56,41 +39,40 @@ class FetchVectorEnv(GoalVectorEnv):
     the observation and reward of that step are those of the last true state, so its transition is best left out.
     """
 
+    metadata = {"render_modes": ["rgb_array"], "render_fps": 25}
     compute_reward = staticmethod(reward)
+    achieved_goal = slice(3, 6)
 
     def __init__(
         self,
-        task: str = "pick-and-place",
+        task: str = "pick-and-place",  # or another of `PHYSICS`
         num_envs: int = 1,
-        max_episode_steps: int | None = MAX_EPISODE_STEPS,
+        max_episode_steps: int | None = 50,
         render_mode: str | None = None,
         autoreset_mode: AutoresetMode | str = AutoresetMode.NEXT_STEP,
         labels: Sequence[str] = (),
-        threads: int = 0,
-        width: int = 480,
+        threads: int = 0,  # 0 for BUTFOR_THREADS, or all processors
+        width: int = 480,  # of a picture, in pixels
         height: int = 480,
-        **options: Any,
+        **options: Any,  # of the task; "rot-table" has `timing`
     ) -> None:
-        """Make environments. The arguments that are not listed are those of `GoalVectorEnv`.
+        """Make environments.
 
-        Args:
-            task: "push", "pick-and-place" or "rot-table".
-            labels: "contact": a finger touched the object during the step. "exact", reported as `label_exact`: the
-                object's next position depends on the action; forks the simulator before each step, which is slow.
-            threads: 0 for BUTFOR_THREADS, or all processors.
-            width: of a picture, in pixels.
-            height: of a picture, in pixels.
-            options: of the task; "rot-table" has `timing`.
+        The label "contact" is whether a finger touched the object during the step. "exact", reported as `label_exact`,
+        is whether the object's next position depends on the action; it forks the simulator before each step, which is
+        slow. The arguments that are not explained are those of `GoalVectorEnv`.
         """
-        super().__init__(num_envs, max_episode_steps, render_mode, autoreset_mode, labels, METADATA)
-        self.physics = make_physics(task, num_envs, "contact" in labels, threads, **options)
+        super().__init__(num_envs, max_episode_steps, render_mode, autoreset_mode, labels)
+        self.make_physics = partial(make_physics, task, **options)
+        self.physics = self.make_physics(num_envs, "contact" in labels, threads)
         self.layout = self.physics.layout
         size = self.physics.observation_size
         goal = spaces.Box(-np.inf, np.inf, (3,), np.float64)
         observation = spaces.Box(-np.inf, np.inf, (size,), np.float64)
         self._set_spaces(observation, goal, spaces.Box(-1, 1, (4,), np.float32))
-        self._blow_ups = np.zeros(num_envs, dtype=np.int64)
+        self._observation = self.physics.observation
         self._goal = np.zeros((num_envs, 3))
+        self._blow_ups = np.zeros(num_envs, dtype=np.int64)
         self._picture_size = (width, height)
         self._painter: Any = None
         self._forker: Any = None
@@ -120,26 +102,13 @@ class FetchVectorEnv(GoalVectorEnv):
             values["contact"] = contact
         return values, blown
 
-    def _observe(self) -> Observation:
-        observation = self.physics.observation.copy()
-        return {
-            "observation": observation,
-            "achieved_goal": observation[:, 3:6].copy(),
-            "desired_goal": self._goal.copy(),
-        }
-
     def save_state(self, indices: npt.ArrayLike | slice | None = None) -> Floats:
         """Save the full state of some environments (default: all), float64 [n, S]; `layout` names its columns."""
         chosen = self._indices(indices)
         return np.concatenate([self.physics.save(chosen), self._goal[chosen], self._elapsed[chosen, None]], axis=1)
 
     def restore_state(self, indices: npt.ArrayLike | None, states: npt.ArrayLike) -> None:
-        """Restore saved states; the environments then step as the saved ones would, to the bit.
-
-        Args:
-            indices: which environments [n]; None for all.
-            states: [n, S], from `save_state`.
-        """
+        """Restore states [n, S] of `save_state`; the environments [n] (None: all) then step as the saved ones would."""
         chosen = self._indices(indices)
         rows = check_states(states, self.layout.size)
         if len(rows) != len(chosen):
@@ -177,7 +146,7 @@ class FetchVectorEnv(GoalVectorEnv):
 class FetchEnv(SingleGoalEnv):
     """One Fetch environment."""
 
-    metadata = METADATA
+    metadata = FetchVectorEnv.metadata
     compute_reward = staticmethod(reward)
     vector_class = FetchVectorEnv
 

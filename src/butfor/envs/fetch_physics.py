@@ -148,11 +148,23 @@ def build(task: Task, contacts: bool) -> Model:
         task.edit(spec)
     if contacts:
         for finger in FINGERS:
-            _add_contact_sensor(spec, finger)
+            spec.add_sensor(
+                name=f"contact:{finger}",
+                type=mujoco.mjtSensor.mjSENS_CONTACT,
+                objtype=mujoco.mjtObj.mjOBJ_GEOM,
+                objname=finger,
+                reftype=mujoco.mjtObj.mjOBJ_GEOM,
+                refname="object0",
+                # the force at every contact point, without reduction, for so many points
+                intprm=[1 << int(mujoco.mjtConDataField.mjCONDATA_FORCE), 0, CONTACT_POINTS],
+            )
     mj = spec.compile()
     joints = ROBOT_JOINTS | {"object0:joint": [1.25, 0.53, task.object_height, 1, 0, 0, 0]}
     start, sites = settle(mj, joints, task.extra_height)
     body = mj.body("robot0:gripper_link").id
+    carriers = [body]
+    while carriers[-1]:
+        carriers.append(mj.body_parentid[carriers[-1]])
     grip = mj.site("robot0:grip").id
     thing = mj.site("object0").id
     joint = mj.joint("object0:joint").id
@@ -169,7 +181,7 @@ def build(task: Task, contacts: bool) -> Model:
         object_site=thing,
         target_site=mj.site("target0").id,
         gripper_root=mj.body_rootid[body],
-        arm_dofs=_dofs_above(mj, body),
+        arm_dofs=np.flatnonzero(np.isin(mj.dof_bodyid, carriers)),
         finger_qpos=mj.jnt_qposadr[fingers].astype(np.int64),
         finger_dofs=mj.jnt_dofadr[fingers].astype(np.int64),
         actuated_qpos=np.array([mj.jnt_qposadr[finger] for finger in actuated], dtype=np.int64),
@@ -209,30 +221,6 @@ def draw_start(model: Model, generator: np.random.Generator) -> tuple[Floats, Fl
     return place, goal
 
 
-def _add_contact_sensor(spec: Any, finger: str) -> None:
-    """Measure the force of every contact point between a finger and the object."""
-    force = 1 << int(mujoco.mjtConDataField.mjCONDATA_FORCE)
-    spec.add_sensor(
-        name=f"contact:{finger}",
-        type=mujoco.mjtSensor.mjSENS_CONTACT,
-        objtype=mujoco.mjtObj.mjOBJ_GEOM,
-        objname=finger,
-        reftype=mujoco.mjtObj.mjOBJ_GEOM,
-        refname="object0",
-        intprm=[force, 0, CONTACT_POINTS],  # what to measure, no reduction, how many points
-    )
-
-
-def _dofs_above(mj: Any, body: int) -> npt.NDArray[np.int64]:
-    """Return the degrees of freedom of a body and of the bodies that carry it, in ascending order."""
-    dofs: list[int] = []
-    while body > 0:
-        first = int(mj.body_dofadr[body])
-        dofs += range(first, first + int(mj.body_dofnum[body]))
-        body = int(mj.body_parentid[body])
-    return np.array(sorted(dofs))
-
-
 class FetchPhysics:
     """The states of N environments, and the one way to move them.
 
@@ -255,19 +243,11 @@ class FetchPhysics:
         self.observation = np.zeros((count, self.observation_size))
         self.forces = np.zeros((count, SUBSTEPS, self.model.mj.nsensordata))  # at the contacts, of the last step
 
-    def like(self, count: int, threads: int = 0) -> "FetchPhysics":
-        """Make simulated environments of the same kind, without contacts."""
-        return FetchPhysics(self.model.task, count, threads=threads)
-
     def place(self, envs: Indices, places: Floats) -> None:
         """Put environments into the initial state, with their objects at these places [n, 2]."""
         self.batch.state[envs] = self.model.start
         first = self.model.object_qpos
         self.field["qpos"][envs, first : first + 2] = places
-        self.refresh(envs)
-
-    def refresh(self, envs: Indices | None) -> None:
-        """Recompute positions and observations from qpos and qvel."""
         self.batch.forward(envs)
         self._read(envs)
 
@@ -290,7 +270,7 @@ class FetchPhysics:
         if self.contacts:
             record = {"sensordata": self.forces[: len(action)]}
             failed = self._call(lambda: self.batch.rollout(SUBSTEPS, record=("sensordata",), ids=envs, out=record))
-            contact = touching(record["sensordata"])
+            contact = (finger_forces(record["sensordata"]) >= CONTACT_FORCE).any(axis=1)
         else:
             failed = self._call(lambda: self.batch.step(envs, nstep=SUBSTEPS))
         if self.model.task.blocked:
@@ -367,11 +347,6 @@ def finger_forces(record: Floats) -> Floats:
     """Sum the norms of recorded contact forces [n, substeps, fingers x points x 3] for each finger: [n, 2]."""
     points = record.reshape(len(record), SUBSTEPS, len(FINGERS), CONTACT_POINTS, 3)
     return np.asarray(np.sqrt(np.einsum("nsfpk,nsfpk->nsfp", points, points)).sum(axis=(1, 3)))
-
-
-def touching(record: Floats) -> Flags:
-    """Return whether the contact forces of one finger sum up to 30 N or more; [n, substeps, ...] -> [n]."""
-    return np.asarray((finger_forces(record) >= CONTACT_FORCE).any(axis=1))
 
 
 def euler(matrix: Floats) -> Floats:

@@ -7,7 +7,6 @@ Labelling needs no mujoco.
 
 import functools
 from importlib import resources
-from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -17,6 +16,7 @@ from scipy.spatial import KDTree
 Floats = npt.NDArray[np.float64]
 Flags = npt.NDArray[np.bool_]
 
+REACH_TABLE = resources.files("butfor.envs") / "reach.npz"
 GRIP = slice(0, 3)  # columns of an observation
 THING = slice(3, 6)
 FINGERS = slice(9, 11)
@@ -66,9 +66,8 @@ def semi_axes(seen: Floats) -> Floats:
     return np.asarray(axes)
 
 
-def load_table(path: Path | str | None = None) -> tuple[Floats, Floats]:
+def load_table(source: Any = REACH_TABLE) -> tuple[Floats, Floats]:
     """Load the starts [n, 3] and movements [n, 3] of a look-up table; by default the one of the package."""
-    source: Any = resources.files("butfor.envs").joinpath("reach.npz") if path is None else Path(path)
     with source.open("rb") as file, np.load(file, allow_pickle=False) as table:
         starts, movements = (
             np.cumsum(table[name], axis=1, dtype=np.int16).T * float(table[f"{name}_unit"])

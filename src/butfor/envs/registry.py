@@ -102,8 +102,8 @@ def make_vector_env(name: str, num_envs: int, labels: Sequence[str] = (), **kwar
     Raises:
         ValueError: no such environment, or it cannot be made.
     """
-    if isinstance(num_envs, bool) or not isinstance(num_envs, int) or num_envs < 1:
-        raise ValueError(f"num_envs is {num_envs!r}; expected a whole number of at least 1.")
+    if num_envs < 1:
+        raise ValueError(f"num_envs is {num_envs}; expected at least 1.")
     id = env_id(name)
     if labels:
         if facts_of(id) is None:

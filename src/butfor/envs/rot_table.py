@@ -80,18 +80,14 @@ class RotTablePhysics(FetchPhysics):
 
     observation_size = 29
 
-    def __init__(self, count: int, contacts: bool = False, threads: int = 0, timing: str = "paper") -> None:
-        """Allocate `count` environments; `timing` is "paper" or "release"."""
+    def __init__(self, timing: str = "paper", **options: Any) -> None:
+        """Allocate environments; `timing` is "paper" or "release", `options` are those of `FetchPhysics`."""
         turn_in_step(0, timing)  # refuses an unknown timing
-        super().__init__(TASK, count, contacts, threads)
+        super().__init__(TASK, **options)
         self.timing = timing
         hinge = self.model.mj.joint("table0:hinge")
         self.hinge_qpos = int(hinge.qposadr[0])
         self.hinge_dof = int(hinge.dofadr[0])
-
-    def like(self, count: int, threads: int = 0) -> FetchPhysics:
-        """Make simulated environments of the same kind, without contacts."""
-        return RotTablePhysics(count, threads=threads, timing=self.timing)
 
     def _turn(self, rows: Any) -> Floats:
         """Return the turn of the coming step [n]; the clock of the episode is the simulation's time."""

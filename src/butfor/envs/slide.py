@@ -6,6 +6,7 @@ its stored action gives the stored next observation bit for bit, in any batch.
 """
 
 from collections.abc import Sequence
+from functools import partial
 from typing import Any
 
 import numpy as np
@@ -13,16 +14,7 @@ import numpy.typing as npt
 from gymnasium import spaces
 from gymnasium.vector import AutoresetMode
 
-from butfor.envs.vector import (
-    Flags,
-    Frame,
-    GoalVectorEnv,
-    Indices,
-    Observation,
-    SingleGoalEnv,
-    check_goals,
-    sparse_reward,
-)
+from butfor.envs.vector import Flags, Frame, GoalVectorEnv, Indices, SingleGoalEnv, sparse_reward
 
 Array = npt.NDArray[np.float32]
 
@@ -36,26 +28,7 @@ LINE_LIMIT = 5.0
 AGENT_LIMIT = -0.5  # the agent's centre cannot pass it
 GOAL_RADIUS = 0.5
 LABEL_THRESHOLD = 1e-5
-MAX_EPISODE_STEPS = 30
-METADATA: dict[str, Any] = {"render_modes": ["rgb_array"], "render_fps": 10}
-
-
-def step(state: npt.ArrayLike, action: npt.ArrayLike) -> tuple[Array, Flags]:
-    """Step the physics: state [..., 4], action [..., 1] -> next state [..., 4], contact [...]."""
-    next_state, contact = _advance(np.asarray(state, np.float32), np.asarray(action, np.float32)[..., 0])
-    return next_state.astype(np.float32), contact
-
-
-def influence(state: npt.ArrayLike) -> Flags:
-    """Compute the exact label: action +1 or -1 makes contact and changes the object's velocity; [..., 4] -> [...]."""
-    before = np.asarray(state, np.float32)
-    return _outcome(before, np.zeros_like(before[..., :1]))[2]
-
-
-def reward(achieved_goal: Any, desired_goal: Any, info: Any = None) -> Any:
-    """Compute rewards [...] of goals [..., 1]: 0 within 0.5 of the goal, else -1; `info` is unused."""
-    check_goals(achieved_goal, desired_goal, 1)
-    return sparse_reward(abs(achieved_goal - desired_goal)[..., 0] <= GOAL_RADIUS)
+reward = partial(sparse_reward, size=1, radius=GOAL_RADIUS)
 
 
 def draw(state: npt.ArrayLike, desired_goal: npt.ArrayLike) -> Frame:
@@ -107,8 +80,11 @@ def _advance(state: Array, push: Array) -> tuple[npt.NDArray[np.float64], Flags]
     return np.stack(np.broadcast_arrays(agent, agent_velocity, body, velocity), axis=-1), contact
 
 
-def _outcome(state: Array, action: Array) -> tuple[Array, Flags, Flags]:
-    """Return next state, contact and the exact label of the state before the step, in one pass."""
+def outcome(state: Array, action: Array) -> tuple[Array, Flags, Flags]:
+    """Step states [..., 4] with actions [..., 1]: return next states, contacts [...] and exact labels [...].
+
+    The label of a state does not depend on the action: +1 or -1 makes contact and changes the object's velocity.
+    """
     one = np.ones_like(action[..., 0])
     after, contact = _advance(state, np.stack([action[..., 0], one, -one]))  # [3, ..., 4]
     changed = contact[1:] & (np.abs(after[1:, ..., 3] - state[..., 3]) > LABEL_THRESHOLD)
@@ -118,23 +94,25 @@ def _outcome(state: Array, action: Array) -> tuple[Array, Flags, Flags]:
 class SlideVectorEnv(GoalVectorEnv):
     """Many slide environments at once; `info` always has `contact` and `label_exact` of the state before the step."""
 
+    metadata = {"render_modes": ["rgb_array"], "render_fps": 10}
     compute_reward = staticmethod(reward)
+    achieved_goal = slice(2, 3)
 
     def __init__(
         self,
         num_envs: int = 1,
-        max_episode_steps: int | None = MAX_EPISODE_STEPS,
+        max_episode_steps: int | None = 30,
         render_mode: str | None = None,
         autoreset_mode: AutoresetMode | str = AutoresetMode.NEXT_STEP,
         labels: Sequence[str] = (),
     ) -> None:
         """Make environments; `labels` changes nothing, because `exact` and `contact` are always reported."""
-        super().__init__(num_envs, max_episode_steps, render_mode, autoreset_mode, labels, METADATA)
+        super().__init__(num_envs, max_episode_steps, render_mode, autoreset_mode, labels)
         # The agent only catches objects slower than itself, so a hit leaves them below 5 + 2 x 5.
         high = np.array([LINE_LIMIT, SPEED_LIMIT, LINE_LIMIT, 3 * SPEED_LIMIT], dtype=np.float32)
         goal = spaces.Box(-LINE_LIMIT, LINE_LIMIT, (1,), np.float32)
         self._set_spaces(spaces.Box(-high, high, dtype=np.float32), goal, spaces.Box(-1, 1, (1,), np.float32))
-        self._state = np.zeros((num_envs, 4), dtype=np.float32)
+        self._observation = np.zeros((num_envs, 4), dtype=np.float32)
         self._goal = np.zeros((num_envs, 1), dtype=np.float32)
 
     def _start(self, envs: Indices, generators: Sequence[np.random.Generator]) -> None:
@@ -142,29 +120,22 @@ class SlideVectorEnv(GoalVectorEnv):
         agent = -3.9 + draws[:, 0]
         body = agent + 1.5 + 0.5 * draws[:, 1]
         rest = np.zeros_like(agent)
-        self._state[envs] = np.stack([agent, rest, body, rest], axis=-1)
+        self._observation[envs] = np.stack([agent, rest, body, rest], axis=-1)
         self._goal[envs, 0] = 2.5 + 2.0 * draws[:, 2]
 
     def _advance(self, action: Array, envs: Indices | slice) -> tuple[dict[str, npt.NDArray[Any]], Flags]:
-        self._state[envs], contact, label = _outcome(self._state[envs], action)
+        self._observation[envs], contact, label = outcome(self._observation[envs], action)
         return {"contact": contact, "label_exact": label}, np.zeros(len(action), dtype=np.bool_)
-
-    def _observe(self) -> Observation:
-        return {
-            "observation": self._state.copy(),
-            "achieved_goal": self._state[:, 2:3].copy(),
-            "desired_goal": self._goal.copy(),
-        }
 
     def render(self) -> tuple[Frame, ...] | None:
         """Return the current picture of every environment, or None without a render mode."""
         self._check_usable("render", self._started.all())
-        return tuple(map(draw, self._state, self._goal)) if self.render_mode else None
+        return tuple(map(draw, self._observation, self._goal)) if self.render_mode else None
 
 
 class SlideEnv(SingleGoalEnv):
     """One slide environment; `info` has `contact`, `label_exact` and `is_success`."""
 
-    metadata = METADATA
+    metadata = SlideVectorEnv.metadata
     compute_reward = staticmethod(reward)
     vector_class = SlideVectorEnv

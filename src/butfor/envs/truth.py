@@ -2,9 +2,10 @@
 
 A fork restores a state into a batch of its own (without a refresh: the old pose of the gripper is part of the state)
 and steps it as the environment itself would, to the bit; the caller's environments are left alone. The exact label of
-`slide` is `slide.influence`.
+`slide` comes from `slide.outcome`.
 """
 
+from functools import partial
 from itertools import product
 from typing import Any
 
@@ -12,7 +13,7 @@ import numpy as np
 import numpy.typing as npt
 
 from butfor.envs.fetch import FetchEnv, FetchVectorEnv, check_states, make_physics
-from butfor.envs.fetch_physics import FINGERS, TIME_STEP, Floats, mujoco
+from butfor.envs.fetch_physics import FINGERS, TIME_STEP, FetchPhysics, Floats, mujoco
 from butfor.envs.vector import Flags
 
 Actions = npt.NDArray[np.float32]
@@ -37,21 +38,13 @@ class Forker:
     """A batch of simulated environments that saved states are forked into, a fixed number at a time."""
 
     def __init__(self, env: str | FetchVectorEnv | FetchEnv, slots: int = 256, threads: int = 0) -> None:
-        """Allocate `slots` environments.
-
-        Args:
-            env: the task ("push", "pick-and-place", "rot-table"), or an environment of the same kind.
-            slots: how many alternatives are stepped at once.
-            threads: 0 for BUTFOR_THREADS, or all processors.
-        """
+        """Allocate `slots` environments of a task (by name, or as in an environment); `threads` 0 is the default."""
         if slots < 1:
             raise ValueError(f"slots is {slots}; expected at least 1.")
         self.slots = slots
-        if isinstance(env, str):
-            self.physics = make_physics(env, slots, threads=threads)
-        else:
-            inner: Any = env.unwrapped
-            self.physics = getattr(inner, "vector", inner).physics.like(slots, threads)
+        inner: Any = None if isinstance(env, str) else env.unwrapped
+        make = partial(make_physics, env) if inner is None else getattr(inner, "vector", inner).make_physics
+        self.physics: FetchPhysics = make(slots, threads=threads)
         self.layout = self.physics.layout
         first = self.layout.object_pose.start
         self.object_position = np.arange(first, first + 3)  # columns of a state
@@ -76,15 +69,10 @@ class Forker:
             self._slack[robot.index(mj.geom(name).id)] = [HAND_SLACK, HAND_SLACK + opening, HAND_SLACK]
 
     def fork(self, states: npt.ArrayLike, actions: npt.ArrayLike, columns: Any = None) -> Floats:
-        """Step M alternatives from each state.
+        """Step M alternatives, actions [n, M, 4] (or [M, 4] for all), from each state [n, S] of `save_state`.
 
-        Args:
-            states: [n, S], from `save_state`.
-            actions: [n, M, 4], or [M, 4] for all states.
-            columns: of the next states to return, for instance `layout.object_pose`; None for all.
-
-        Returns:
-            The next states [n, M, S], or the chosen columns of them; NaN where the physics blew up.
+        Returns the next states [n, M, S], or some columns of them, such as `layout.object_pose`; NaN where the physics
+        blew up.
         """
         rows = check_states(states, self.layout.size)
         action = _actions(actions, len(rows))  # [n, M, 4]
@@ -159,18 +147,14 @@ class Forker:
 def exact_label(
     forker: Forker, states: npt.ArrayLike, taken: npt.ArrayLike | None = None, shortcut: bool = True
 ) -> tuple[Flags, Floats]:
-    """Find out in which states the object's next position depends on the action.
+    """Find out in which states [n, S] the object's next position depends on the action.
 
-    Args:
-        forker: of the same environment as the states.
-        states: [n, S], from `save_state`.
-        taken: [n, 4], actions to try besides the corners of the action space.
-        shortcut: do not fork states in which no part of the robot is within reach of the object; their effect is 0.
+    Tries the corners of the action space and the actions `taken` [n, 4]. With the shortcut, states in which no part of
+    the robot is within reach of the object are not forked; their effect is 0.
 
-    Returns:
-        The label effect > 1e-6 m [n], and the effect [n]: the largest range over the actions, max - min, of any
-        coordinate of the object's next position in qpos, which is one substep newer than an observation. Actions whose
-        physics blew up are left out; the effect is NaN, and the label False, where all did.
+    Returns the label effect > 1e-6 m [n], and the effect [n]: the largest range over the actions, max - min, of any
+    coordinate of the object's next position in qpos, which is one substep newer than an observation. Actions whose
+    physics blew up are left out; the effect is NaN, and the label False, where all did.
     """
     rows = np.asarray(states, dtype=np.float64)
     candidates = [np.broadcast_to(forker.corners, (len(rows), *forker.corners.shape))]

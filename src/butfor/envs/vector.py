@@ -30,31 +30,25 @@ STEP_LABELS = ("exact", "contact")  # that an environment can report in the info
 class GoalVectorEnv(VectorEnv[Observation, Any, npt.NDArray[Any]]):
     """Many goal-conditioned environments stepped at once, in each of Gymnasium's autoreset modes.
 
-    Environment i with a seed does exactly what a single environment does with that seed. A subclass gives
-    `compute_reward`, `_start`, `_advance` and `_observe`, and calls `_set_spaces`.
+    Environment i with a seed does exactly what a single environment does with that seed. A subclass has the first
+    three attributes, sets the other two with the spaces in `_set_spaces`, and gives `_start` and `_advance`.
     """
 
-    compute_reward: Callable[..., Any]  # (achieved goals [..., G], desired goals [..., G], info) -> rewards [...]
+    metadata: dict[str, Any]
+    compute_reward: Callable[..., Any]  # see `sparse_reward`
+    achieved_goal: slice  # columns of the observation
+    _observation: npt.NDArray[Any]  # [N, D], changed in place by every step
+    _goal: npt.NDArray[Any]  # [N, G]
 
     def __init__(
         self,
         num_envs: int,
-        max_episode_steps: int | None,
-        render_mode: str | None,
+        max_episode_steps: int | None,  # time limit; None or -1 for none
+        render_mode: str | None,  # "rgb_array" or None
         autoreset_mode: AutoresetMode | str,
-        labels: Sequence[str],
-        metadata: dict[str, Any],
+        labels: Sequence[str],  # of `STEP_LABELS`, which `info` then reports
     ) -> None:
-        """Make environments that must be reset before their first step.
-
-        Args:
-            num_envs: number of environments.
-            max_episode_steps: time limit; None or -1 for none.
-            render_mode: "rgb_array" or None.
-            autoreset_mode: Gymnasium's.
-            labels: influence labels that `info` reports, of `STEP_LABELS`.
-            metadata: Gymnasium's.
-        """
+        """Make environments that must be reset before their first step."""
         if num_envs < 1 or (max_episode_steps is not None and max_episode_steps < 1 and max_episode_steps != -1):
             raise ValueError(
                 f"num_envs is {num_envs} and max_episode_steps {max_episode_steps}; expected both to be at least 1 "
@@ -68,20 +62,15 @@ class GoalVectorEnv(VectorEnv[Observation, Any, npt.NDArray[Any]]):
         self.max_episode_steps = None if max_episode_steps == -1 else max_episode_steps
         self.render_mode = render_mode
         self.autoreset_mode = AutoresetMode(autoreset_mode)
-        self.metadata = {**metadata, "autoreset_mode": self.autoreset_mode}
-        self._generators: list[np.random.Generator | None] = [None] * num_envs
+        self.metadata = {**self.metadata, "autoreset_mode": self.autoreset_mode}
+        self._generators = [seeding.np_random()[0] for _ in range(num_envs)]
         self._started = np.zeros(num_envs, dtype=np.bool_)
         self._finished = np.zeros(num_envs, dtype=np.bool_)
         self._elapsed = np.zeros(num_envs, dtype=np.int64)
 
     def _set_spaces(self, observation: spaces.Box, goal: spaces.Box, action: spaces.Box) -> None:
         """Set the spaces of one environment and of the batch."""
-        parts: dict[str, spaces.Space[Any]] = {
-            "observation": observation,
-            "achieved_goal": goal,
-            "desired_goal": goal,
-        }
-        self.single_observation_space = spaces.Dict(parts)
+        self.single_observation_space = spaces.Dict(achieved_goal=goal, desired_goal=goal, observation=observation)
         self.single_action_space = action
         self.observation_space = batch_space(self.single_observation_space, self.num_envs)
         self.action_space = batch_space(action, self.num_envs)
@@ -98,24 +87,24 @@ class GoalVectorEnv(VectorEnv[Observation, Any, npt.NDArray[Any]]):
 
     def _observe(self) -> Observation:
         """Return the observations of all environments, in new arrays."""
-        raise NotImplementedError
+        return {
+            "observation": self._observation.copy(),
+            "achieved_goal": self._observation[:, self.achieved_goal].copy(),
+            "desired_goal": self._goal.copy(),
+        }
 
     def reset(
         self, *, seed: int | Sequence[int | None] | None = None, options: Info | None = None
     ) -> tuple[Observation, Info]:
-        """Start new episodes.
+        """Start new episodes and return all observations, with an empty info.
 
-        Args:
-            seed: one seed per environment, or the seed of the first (the others count up); None continues the streams.
-            options: "reset_mask" (bool [N]) limits the reset; the other environments keep their state.
-
-        Returns:
-            The observations of all environments, and an empty info.
+        `seed` is one seed per environment, or that of the first (the others count up); None continues the streams.
+        Without options["reset_mask"] (bool [N]) all environments are reset, else the others keep their state.
         """
         self._check_usable("reset", started=True)
         if isinstance(seed, int | np.integer):
             seed = range(int(seed), int(seed) + self.num_envs)
-        seeds = [None] * self.num_envs if seed is None else [one if one is None else index(one) for one in seed]
+        seeds = [None] * self.num_envs if seed is None else list(seed)
         if len(seeds) != self.num_envs:
             raise ValueError(f"Got {len(seeds)} seeds for {self.num_envs} environments; expected one (or None) each.")
         mask = np.asarray((options or {}).get("reset_mask", np.ones(self.num_envs, dtype=np.bool_)))
@@ -127,19 +116,16 @@ class GoalVectorEnv(VectorEnv[Observation, Any, npt.NDArray[Any]]):
         if not (mask | self._started).all():
             raise ResetNeeded("The reset_mask of the first reset() leaves environments out; reset all of them first.")
         for env in np.flatnonzero(mask):
-            if seeds[env] is not None:
-                self._generators[env] = seeding.np_random(seeds[env])[0]
+            if (given := seeds[env]) is not None:
+                self._generators[env] = seeding.np_random(index(given))[0]
         self._restart(mask)
         return self._observe(), {}
 
     def step(self, actions: npt.ArrayLike) -> tuple[Observation, npt.NDArray[Any], Flags, Flags, Info]:
-        """Step all environments; finished ones are reset instead (NEXT_STEP) or refused (DISABLED).
+        """Step all environments with actions [N, A], which are clipped to the bounds.
 
-        Args:
-            actions: [N, A]; values beyond the bounds are clipped.
-
-        Returns:
-            Observations, rewards [N], terminated [N] (never), truncated [N], and infos with `is_success` and labels.
+        Finished environments are reset instead (NEXT_STEP) or refused (DISABLED). Rewards, terminated (never) and
+        truncated are [N]; infos have `is_success` and the labels.
         """
         self._check_usable("step", self._started.all())
         action = self._check_actions(actions)
@@ -177,10 +163,7 @@ class GoalVectorEnv(VectorEnv[Observation, Any, npt.NDArray[Any]]):
     def _restart(self, mask: Flags) -> None:
         """Start new episodes in the environments of the mask."""
         chosen = np.flatnonzero(mask)
-        generators = [self._generators[env] or seeding.np_random()[0] for env in chosen]
-        for env, generator in zip(chosen, generators, strict=True):
-            self._generators[env] = generator
-        self._start(chosen, generators)
+        self._start(chosen, [self._generators[env] for env in chosen])
         self._elapsed[chosen] = 0
         self._started[chosen] = True
         self._finished[chosen] = False
@@ -253,16 +236,15 @@ class SingleGoalEnv(gymnasium.Env[Observation, Any]):
         self.vector.close()
 
 
-def check_goals(achieved_goal: Any, desired_goal: Any, size: int) -> None:
-    """Refuse goals whose last dimension is not `size`: they would broadcast into nonsense."""
+def sparse_reward(achieved_goal: Any, desired_goal: Any, info: Any = None, *, size: int, radius: float) -> Any:
+    """Compute rewards [...] of goals [..., size], arrays or tensors: 0 within the radius, else -1; `info` is unused."""
     for name, goal in (("achieved", achieved_goal), ("desired", desired_goal)):
-        if tuple(getattr(goal, "shape", ()))[-1:] != (size,):
+        if tuple(getattr(goal, "shape", ()))[-1:] != (size,):  # it would broadcast into nonsense
             given = f"shape {tuple(goal.shape)}" if hasattr(goal, "shape") else f"type {type(goal).__name__}"
             raise ValueError(f"The {name} goal has {given}; expected a numpy array or torch tensor [..., {size}].")
-
-
-def sparse_reward(reached: Any) -> Any:
-    """Return 0 where a goal is reached, else -1, as float32; numpy arrays or torch tensors [...]."""
+    difference = achieved_goal - desired_goal
+    distance = abs(difference)[..., 0] if size == 1 else (difference**2).sum(-1) ** 0.5
+    reached = distance <= radius
     return (reached.astype(np.float32) if hasattr(reached, "astype") else reached.float()) - 1
 
 

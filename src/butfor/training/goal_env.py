@@ -59,7 +59,7 @@ class GoalEnv:
     @property
     def tensor_reward(self) -> bool:
         """Whether the reward consists of tensor operations alone, so that a CUDA graph can contain it."""
-        return self.facts is not None and self.facts.tensor_reward
+        return self.facts is not None
 
     @property
     def positions(self) -> tuple[tuple[int, ...], tuple[int, ...]]:
@@ -112,7 +112,7 @@ def open_goal_env(
         columns = entity_columns(entities, sizes[0]) if entities else {}
         watched = {key: tuple(sorted(value)) for key, value in columns.items()}
         if facts is not None:
-            watched = watched or {"object": facts.entity}
+            watched = watched or {"object": facts.object_position}
             if target_scale:
                 scale = (target_scale,) * len(target_columns(watched))
             else:
