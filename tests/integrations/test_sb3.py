@@ -26,10 +26,10 @@ from stable_baselines3.common.noise import NormalActionNoise
 from stable_baselines3.common.utils import set_random_seed
 from stable_baselines3.common.vec_env import DummyVecEnv, SubprocVecEnv, VecEnv, VecNormalize
 from stable_baselines3.her import HerReplayBuffer
-from support import slide
+from support import slide as slide_physics
 from support.project import ROOT
 
-from butfor.envs import fix_gymnasium_robotics, make_vector_env
+from butfor.envs import fix_gymnasium_robotics, make_vector_env, slide
 from butfor.influence.influence import Influence
 from butfor.integrations.sb3 import ActiveExploration, InfluenceCallback, InfluenceReplayBuffer
 from butfor.models.dynamics import ModelConfig
@@ -279,7 +279,7 @@ def test_the_model_sees_the_environments_own_units(normalised: bool) -> None:
     assert len(obs) == (112 if normalised else 120)
     assert action.min() < -1
     assert action.max() > 5
-    expected, _ = slide.step(obs, (action - 2) / 4)  # from [-2, 6] to [-1, 1]
+    expected, _ = slide_physics.step(obs, (action - 2) / 4)  # from [-2, 6] to [-1, 1]
     np.testing.assert_allclose(next_obs, expected, atol=1e-4)
 
 
@@ -679,7 +679,7 @@ def test_slide_is_learned_with_influence_and_without(capsys: pytest.CaptureFixtu
     env = make_vector_env("slide", 50)
     obs = collect(env, random_policy(env), 300, 0).observation[:, :-1].reshape(-1, 4)
     env.close()
-    areas = [roc_auc_score(slide.influence(obs), learned.score(obs)["puck"]) for _, learned in runs[True]]
+    areas = [roc_auc_score(slide_physics.influence(obs), learned.score(obs)["puck"]) for _, learned in runs[True]]
     with capsys.disabled():
         print(f" success with influence {success[True]:.2f}, without {success[False]:.2f}; AUC {areas} ", end="")
     assert min(success.values()) > THRESHOLD

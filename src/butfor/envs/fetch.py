@@ -64,7 +64,7 @@ class FetchVectorEnv(GoalVectorEnv):
         """
         super().__init__(num_envs, max_episode_steps, render_mode, autoreset_mode, labels)
         self.make_physics = partial(make_physics, task, **options)
-        self.physics = self.make_physics(num_envs, "contact" in labels, threads)
+        self.physics = self.make_physics(count=num_envs, contacts="contact" in labels, threads=threads)
         self.layout = self.physics.layout
         size = self.physics.observation_size
         goal = spaces.Box(-np.inf, np.inf, (3,), np.float64)

@@ -266,11 +266,11 @@ class FetchPhysics:
         field["mocap_quat"][rows, 0] = self.gripper[rows, 3:] + [1.0, 0.0, 1.0, 0.0]  # not normalised
         self._drive(rows)
 
-        contact = np.zeros(len(action), dtype=np.bool_)
+        contact: Flags = np.zeros(len(action), dtype=np.bool_)
         if self.contacts:
             record = {"sensordata": self.forces[: len(action)]}
             failed = self._call(lambda: self.batch.rollout(SUBSTEPS, record=("sensordata",), ids=envs, out=record))
-            contact = (finger_forces(record["sensordata"]) >= CONTACT_FORCE).any(axis=1)
+            contact = np.any(finger_forces(record["sensordata"]) >= CONTACT_FORCE, axis=1)
         else:
             failed = self._call(lambda: self.batch.step(envs, nstep=SUBSTEPS))
         if self.model.task.blocked:

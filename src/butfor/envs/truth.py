@@ -5,7 +5,6 @@ and steps it as the environment itself would, to the bit; the caller's environme
 `slide` comes from `slide.outcome`.
 """
 
-from functools import partial
 from itertools import product
 from typing import Any
 
@@ -13,7 +12,7 @@ import numpy as np
 import numpy.typing as npt
 
 from butfor.envs.fetch import FetchEnv, FetchVectorEnv, check_states, make_physics
-from butfor.envs.fetch_physics import FINGERS, TIME_STEP, FetchPhysics, Floats, mujoco
+from butfor.envs.fetch_physics import FINGERS, TIME_STEP, Floats, mujoco
 from butfor.envs.vector import Flags
 
 Actions = npt.NDArray[np.float32]
@@ -42,9 +41,11 @@ class Forker:
         if slots < 1:
             raise ValueError(f"slots is {slots}; expected at least 1.")
         self.slots = slots
-        inner: Any = None if isinstance(env, str) else env.unwrapped
-        make = partial(make_physics, env) if inner is None else getattr(inner, "vector", inner).make_physics
-        self.physics: FetchPhysics = make(slots, threads=threads)
+        if isinstance(env, str):
+            self.physics = make_physics(env, slots, threads=threads)
+        else:
+            inner: Any = env.unwrapped
+            self.physics = getattr(inner, "vector", inner).make_physics(count=slots, threads=threads)
         self.layout = self.physics.layout
         first = self.layout.object_pose.start
         self.object_position = np.arange(first, first + 3)  # columns of a state
