@@ -132,14 +132,15 @@ def test_ties_broken_at_random_make_every_rank_as_probable() -> None:
     assert np.array_equal(rank_p_values(own, others, random), rank_p_values(own, others))
 
 
-def test_the_curve_follows_its_formula_and_equal_scores_enter_together() -> None:
+def test_the_curve_follows_its_formula_and_equal_scores_enter_together(monkeypatch: pytest.MonkeyPatch) -> None:
     scores, p_values = [1.0, 3.0, 2.0, 2.0, 0.5], [0.9, 0.1, 0.6, 0.2, 0.3]
-    thresholds, estimate = false_discovery_curve(scores, p_values, split=0.5)
+    # C = 5; only one p-value is above 0.8
+    np.testing.assert_allclose(false_discovery_curve(scores, p_values)[1], [5 / 2, 5 / 4, 10 / 5, 10 / 6])
+    monkeypatch.setattr("butfor.influence.decisions.SPLIT", 0.5)
+    thresholds, estimate = false_discovery_curve(scores, p_values)
     # C = 2; after 1, 3, 4 and 5 states 0, 1, 2 and 2 of them have p > 1/2
     np.testing.assert_allclose(thresholds, [3, 2, 1, 0.5])
     np.testing.assert_allclose(estimate, [2 / 2, 4 / 4, 6 / 5, 6 / 6])
-    # C = 5; only one p-value is above 0.8
-    np.testing.assert_allclose(false_discovery_curve(scores, p_values, split=0.8)[1], [5 / 2, 5 / 4, 10 / 5, 10 / 6])
 
 
 def test_the_threshold_is_the_lowest_that_will_do() -> None:

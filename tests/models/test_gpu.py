@@ -10,7 +10,7 @@ from torch import Tensor
 
 from butfor.models.attention import AttentionConfig, AttentionModel
 from butfor.models.dynamics import GaussianDynamics, ModelConfig
-from butfor.models.fitting import FitConfig, Fitting, make_optimizer, take, train_step
+from butfor.models.fitting import FitConfig, Fitting, make_optimizer, train_step
 from butfor.models.gpu import _tensors, captured, compiled, deterministic, matrix_precision, running_sum
 from butfor.models.networks import make_generators
 from butfor.training.agents.ddpg import DDPG
@@ -35,7 +35,7 @@ def steps(device: str, kind: str, capture: bool, count: int = 5) -> tuple[dict[s
     inputs, target = INPUTS.to(device), TARGET.to(device)
 
     def eager(index: Tensor) -> Tensor:
-        return train_step(model.loss, optimizer, take(inputs, index), take(target, index))
+        return train_step(model.loss, optimizer, inputs[index], target[index])
 
     batches = torch.randint(200, (count, 3, 32), generator=make_generators([9])[0]).to(device)
     step = captured(eager, [batches[0]], [model, optimizer]) if capture else eager
@@ -70,7 +70,7 @@ def test_recording_leaves_no_trace(fresh: bool) -> None:
     inputs, target = INPUTS.to("cuda"), TARGET.to("cuda")
 
     def eager(index: Tensor) -> Tensor:
-        return train_step(model.loss, optimizer, take(inputs, index), take(target, index))
+        return train_step(model.loss, optimizer, inputs[index], target[index])
 
     index = torch.arange(96, device="cuda").view(3, 32)
     if not fresh:
@@ -151,7 +151,7 @@ def test_all_that_an_optimiser_and_a_module_hold_is_found() -> None:
     assert saved > parameters  # there are buffers
     assert len(_tensors([model, optimizer, extra])) == saved + 1  # no moments yet
     index = torch.arange(96).view(3, 32)
-    train_step(model.loss, optimizer, take(INPUTS, index), take(TARGET, index))
+    train_step(model.loss, optimizer, INPUTS[index], TARGET[index])
     found = _tensors([model, optimizer, extra])
     assert len(found) == saved + 3 * parameters + 1
     assert found[-1] is extra

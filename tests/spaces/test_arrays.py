@@ -223,7 +223,7 @@ def test_a_warning_points_to_the_line_of_the_user() -> None:
     with pytest.warns(UserWarning, match="cube") as near:
         check_entities({"cube": [0]}, TENSORS[0], TENSORS[0] + 0)
     with pytest.warns(UserWarning, match="cube") as far:
-        measure_transitions(TENSORS[0], TENSORS[1], TENSORS[0], {"cube": [0]}, None)
+        measure_transitions((TENSORS[0], TENSORS[1], TENSORS[0]), {"cube": [0]}, None)
     lines = Path(__file__).read_text().splitlines()
     for caught, name in ((near, "check_entities("), (far, "measure_transitions(")):
         assert Path(caught[0].filename).name == Path(__file__).name

@@ -4,7 +4,6 @@ A false discovery is a state that is called influenced although the action does 
 rate is the expected share of such states among all that are called influenced.
 """
 
-import warnings
 from dataclasses import dataclass
 from math import ceil
 from numbers import Real
@@ -14,6 +13,8 @@ import numpy as np
 from numpy.typing import ArrayLike, NDArray
 from scipy.stats import chi2, false_discovery_control, kstest, rankdata
 from scipy.stats.contingency import association
+
+from butfor.spaces.arrays import warn_user
 
 Float = NDArray[np.float64]
 Bool = NDArray[np.bool_]
@@ -94,11 +95,11 @@ def rank_p_values(taken: ArrayLike, redrawn: ArrayLike, generator: np.random.Gen
     return p_values
 
 
-def false_discovery_curve(scores: ArrayLike, p_values: ArrayLike, split: float = SPLIT) -> tuple[Float, Float]:
+def false_discovery_curve(scores: ArrayLike, p_values: ArrayLike) -> tuple[Float, Float]:
     """Thresholds on the score, falling, and the estimated share of false discoveries at or above each: [k], [k].
 
-    With C = 1 / (1 - split), the estimate for the first k states by falling score is
-    (C + sum over them of C * [p > split]) / (1 + k). States of equal score enter together. This is the accumulation
+    With C = 1 / (1 - SPLIT), the estimate for the first k states by falling score is
+    (C + sum over them of C * [p > SPLIT]) / (1 + k). States of equal score enter together. This is the accumulation
     test of Li and Barber (2017) with the function of SeqStep: the largest k with an estimate of at most q has a
     false discovery rate of at most q, if the p-values of free states are super-uniform, independent of each other
     and of the order.
@@ -106,10 +107,9 @@ def false_discovery_curve(scores: ArrayLike, p_values: ArrayLike, split: float =
     values = np.asarray(scores, dtype=np.float64)
     order = np.argsort(-values, kind="stable")
     values = values[order]
-    counted = np.cumsum(np.asarray(p_values, dtype=np.float64)[order] > split)
+    counted = np.cumsum(np.asarray(p_values, dtype=np.float64)[order] > SPLIT)
     is_last = np.append(values[1:] != values[:-1], True)  # of those with the same score
-    cost = 1 / (1 - split)
-    estimate = cost * (1 + counted) / (2 + np.arange(len(values)))
+    estimate = 1 / (1 - SPLIT) * (1 + counted) / (2 + np.arange(len(values)))
     return values[is_last], estimate[is_last]
 
 
@@ -137,20 +137,18 @@ def decide_influenced(calibration: Calibration, scores: ArrayLike, rate: float, 
                 f"p-value is {calibration.smallest:.3g}. Calibrate with at least {needed}, better {10 * needed}."
             )
         if len(values) == 1:
-            warnings.warn(
+            warn_user(
                 "The rate holds within a batch, but this batch has 1 state. Of many states that are decided one by "
-                "one a larger share may be false. Decide many at once, or calibrate with transitions.",
-                stacklevel=3,
+                "one a larger share may be false. Decide many at once, or calibrate with transitions."
             )
         return reject(conformal_p_values(calibration.scores, values, calibration.groups), rate)
     thresholds, estimate = false_discovery_curve(calibration.scores, calibration.p_values)
     threshold = threshold_for(thresholds, estimate, rate)
     if threshold is None:
-        warnings.warn(
+        warn_user(
             f"No threshold on the influence on {name} has an estimated share of false discoveries of at most "
             f"{rate:g} (the lowest is {estimate.min():.2g}, from {known} transitions): no state is called influenced. "
-            "Calibrate with more transitions, or allow a larger rate.",
-            stacklevel=3,
+            "Calibrate with more transitions, or allow a larger rate."
         )
         return np.zeros(len(values), dtype=bool)
     return values >= threshold

@@ -123,7 +123,7 @@ class Influence:
         if members < 1:
             raise ValueError(f"members must be at least 1; got {members}.")
         scale = None if model is None else model.target_scale
-        transitions, units = measure_transitions(obs, action, next_obs, entities, action_space, scale)
+        transitions, units = measure_transitions((obs, action, next_obs), entities, action_space, scale)
         train = units.table(transitions, device)
         if isinstance(validation, float | int):
             train, held_out = split_table(train, validation, seed)
@@ -218,10 +218,10 @@ class Influence:
         Returns:
             This `Influence`.
         """
-        if (free_obs is None) == (transitions is None):
-            raise ValueError("calibrate needs either free_obs=[n, D] or transitions=(obs, action, next_obs).")
         p_values: dict[str, Any] = {}
-        if transitions is not None:
+        if free_obs is not None and transitions is None:
+            scores = self.score(free_obs)
+        elif transitions is not None and free_obs is None:
             held_out = self._held_out(transitions, redraws)
             if problem := self._describe_nonrandom(held_out.obs, held_out.action):
                 warn_user(f"The actions of transitions do not look random: {problem}.")
@@ -230,8 +230,7 @@ class Influence:
             for name, (taken, redrawn) in held_out.densities.items():
                 p_values[name] = rank_p_values(taken, redrawn, ties)
         else:
-            assert free_obs is not None
-            scores = self.score(free_obs)
+            raise ValueError("calibrate needs either free_obs=[n, D] or transitions=(obs, action, next_obs).")
         numbered = None if groups is None else np.unique(_numpy(groups), return_inverse=True)[1]
         self.calibration = {
             name: Calibration(_numpy(score), p_values.get(name), numbered) for name, score in scores.items()

@@ -10,7 +10,7 @@ from torch import Tensor
 from butfor.influence.influence import Influence
 from butfor.influence.scoring import ScoreConfig
 from butfor.models.dynamics import ModelConfig, make_network
-from butfor.models.fitting import FOR_ANY_DATA, FitConfig, check_finite, make_optimizer, take, train_step
+from butfor.models.fitting import FOR_ANY_DATA, FitConfig, check_finite, make_optimizer, train_step
 from butfor.models.networks import make_generators
 from butfor.models.tables import Transitions, Units, target_scale
 from butfor.spaces.actions import ActionLaw, warn_untried
@@ -120,7 +120,10 @@ class InfluenceLearner:
         self._has_warned = self._has_warned or warn_untried(self.law, transitions[1])
         scale = target_scale(transitions, self.entities, self.model.target_scale)
         if self.influence is None or not _is_similar(scale, self.influence.units.scale):
-            self.influence, self._optimizer = self._start(transitions)
+            units = Units.measure(transitions, self.entities, self.law, self.model.target_scale)
+            network = make_network(self.obs_size, units.table(transitions, self.device), self.model, self._generators)
+            self.influence = Influence(network, units, self.scoring, self.seed)
+            self._optimizer = make_optimizer(network, self.fitting)
         assert self._optimizer is not None
         model = self.influence.model
         inputs, target = self.influence.units.table(transitions, self.device)
@@ -130,18 +133,12 @@ class InfluenceLearner:
             for _ in range(batches):
                 index = torch.randint(len(inputs), (1, self.fitting.batch_size), generator=self._generators[0])
                 index = index.to(inputs.device)
-                total += train_step(model.loss, self._optimizer, take(inputs, index), take(target, index))
+                total += train_step(model.loss, self._optimizer, inputs[index], target[index])
         finally:
             model.eval()
         check_finite(total)
         self.influence.calibration = {}  # it belonged to the previous weights
         return float(total) / batches
-
-    def _start(self, transitions: Transitions) -> tuple[Influence, torch.optim.Optimizer]:
-        """A new network in the units of these transitions, and its optimiser."""
-        units = Units.measure(transitions, self.entities, self.law, self.model.target_scale)
-        network = make_network(self.obs_size, units.table(transitions, self.device), self.model, self._generators)
-        return Influence(network, units, self.scoring, self.seed), make_optimizer(network, self.fitting)
 
 
 def _is_similar(scale: Tensor, old: Sequence[float]) -> bool:

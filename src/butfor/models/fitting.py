@@ -73,13 +73,6 @@ def set_rate(optimizer: torch.optim.Adam, rate: float) -> None:
             group["lr"] = rate
 
 
-def take(data: Tensor, index: Tensor) -> Tensor:
-    """Rows of shared data [N, D], or of one table per replica [R, N, D], by index [R, B] -> [R, B, D]."""
-    if data.dim() == 2:
-        return data[index]
-    return data.gather(1, index.unsqueeze(-1).expand(-1, -1, data.shape[-1]))
-
-
 def train_step(
     loss_of: Callable[[Tensor, Tensor], Tensor], optimizer: torch.optim.Optimizer, inputs: Tensor, target: Tensor
 ) -> Tensor:
@@ -97,9 +90,8 @@ def check_finite(loss: Tensor, what: str = "loss", stopped: Tensor | None = None
     bad = (broken if stopped is None else broken & ~stopped).nonzero().flatten().tolist()
     if bad:
         raise FloatingPointError(
-            f"The {what} of replica {', '.join(map(str, bad))} became NaN or infinite. Lower the learning rate"
-            + ("" if "agent" in what else ", or use spectral norm on the hidden layers")
-            + "; if the data contains extreme values, rescale them."
+            f"The {what} of replica {', '.join(map(str, bad))} became NaN or infinite. Lower the learning rate; if the "
+            "data contain extreme values, rescale them."
         )
 
 
@@ -135,11 +127,10 @@ class Fitting:
     def run(self) -> Iterator["Fitting"]:
         """Train until every replica has stopped; yield itself after every validation."""
         inputs, target = self.train
-        rows = inputs.shape[-2]
-        size = min(self.config.batch_size, rows)
+        size = min(self.config.batch_size, len(inputs))
 
         def step(index: Tensor, loss: Callable[[Tensor, Tensor], Tensor] = self.model.loss) -> Tensor:
-            return train_step(loss, self.optimizer, take(inputs, index), take(target, index))
+            return train_step(loss, self.optimizer, inputs[index], target[index])
 
         self.model.train()
         fused = compiled(self.model.loss, inputs.device)
@@ -150,7 +141,7 @@ class Fitting:
             if self.config.decay:
                 done = self.epoch / self.config.max_epochs
                 set_rate(self.optimizer, self.config.learning_rate * 0.5 * (1 + math.cos(math.pi * done)))
-            order = torch.stack([torch.randperm(rows, generator=g, device=g.device) for g in self.generators])
+            order = torch.stack([torch.randperm(len(inputs), generator=g, device=g.device) for g in self.generators])
             order = order.to(inputs.device)  # [R, N]
             total = torch.zeros(self.model.replicas, device=inputs.device)
             for index in order.split(size, dim=1):
@@ -172,9 +163,9 @@ class Fitting:
         inputs, target = self.validation
         squared = [
             (self.model.predict_mean(x.expand(self.model.replicas, -1, -1)) - y).square().sum((1, 2))
-            for x, y in zip(inputs.split(8192, dim=-2), target.split(8192, dim=-2), strict=True)
+            for x, y in zip(inputs.split(8192), target.split(8192), strict=True)
         ]
-        self.error = torch.stack(squared).sum(0) / (target.shape[-2] * target.shape[-1])
+        self.error = torch.stack(squared).sum(0) / target.numel()
         check_finite(self.error, "validation error", self.stopped)
         improved = (self.error < self.best_error) & ~self.stopped
         for name, value in self.model.state_dict().items():

@@ -92,15 +92,14 @@ def matrix_precision(precision: str) -> Iterator[None]:
 @contextmanager
 def deterministic(on: bool) -> Iterator[None]:
     """If `on`, nothing is recorded or compiled, and only operations are used that always give the same bits."""
-    before = torch.are_deterministic_algorithms_enabled()
-    warns = torch.is_deterministic_algorithms_warn_only_enabled()
+    before = torch.get_deterministic_debug_mode()
     if on:
         os.environ.setdefault("CUBLAS_WORKSPACE_CONFIG", ":4096:8")  # without it cuBLAS may sum in another order
-    torch.use_deterministic_algorithms(on or before, warn_only=warns and not on)
+        torch.use_deterministic_algorithms(True)
     try:
         yield
     finally:
-        torch.use_deterministic_algorithms(before, warn_only=warns)
+        torch.set_deterministic_debug_mode(before)
 
 
 def running_sum(values: Tensor) -> Tensor:

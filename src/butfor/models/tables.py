@@ -88,18 +88,13 @@ class Units:
 
 
 def measure_transitions(
-    obs: Array,
-    action: Array,
-    next_obs: Array,
+    given: tuple[Array, Array, Array],
     entities: Entities,
     space: gymnasium.Space[Any] | None,
     scale: float | None = None,
 ) -> tuple[Transitions, Units]:
-    """Check a user's transitions and measure their units; warn of actions and columns that never vary.
-
-    Without an action space, the law of the actions is measured too.
-    """
-    transitions = check_transitions(obs, action, next_obs)
+    """Check a user's transitions and measure their units and, without a space, the law; warn of what never varies."""
+    transitions = check_transitions(*given)
     columns = check_entities(entities, transitions[0], transitions[2])
     law = ActionLaw.from_data(transitions[1]) if space is None else ActionLaw.from_space(space)
     law.check("action", transitions[1])

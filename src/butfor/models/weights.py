@@ -1,7 +1,4 @@
-"""Weight files: one safetensors file with a JSON header that names its kind and format.
-
-`Influence`, the signals and trained agents all write and read their weights here. Nothing in a file is executed.
-"""
+"""Weight files of `Influence`, signals and agents: safetensors with a JSON header that names their kind and format."""
 
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
@@ -24,17 +21,10 @@ def save_weights(
 
 @contextmanager
 def reading_weights(path: Path | str, kind: str, version: int) -> Iterator[tuple[dict[str, Tensor], dict[str, Any]]]:
-    """Give the tensors and the header of a file of `save_weights`, to build the object in the `with` block.
+    """Give the tensors and the header of a file of this kind, to build the object in the `with` block.
 
-    Args:
-        path: the file.
-        kind: what the file must contain, such as "influence".
-        version: the newest format that the caller reads; it must read all older ones, too.
-
-    Raises:
-        FileNotFoundError: there is no such file.
-        ValueError: the file is incomplete or of another kind or format, or the block raised an error that shows that
-            the tensors are not what the header describes.
+    `version` is the newest format that the caller reads, besides all older ones. An error in the block shows that the
+    tensors are not what the header describes, and becomes a ValueError that names the file.
     """
     tensors, header = load_tensors(path)
     if header.get("kind") != kind:
@@ -62,6 +52,5 @@ def units_of_header(header: Mapping[str, Any]) -> Units:
     """The units of a saved network. Networks of format 1 saw actions unscaled, which is no longer supported."""
     law = ActionLaw.from_plain(header["law"])
     if header["format"] == 1 and not (law.count or law.is_unit):
-        span = f"from {list(law.low)} to {list(law.high)}"
-        raise ValueError(f"Its network (format 1) saw actions {span} unscaled; fit it again.")
+        raise ValueError(f"Its network (format 1) saw actions in {law.low} to {law.high} unscaled; fit it again.")
     return Units(law, header["entities"], header["scale"], header["obs_center"], header["obs_spread"])

@@ -157,7 +157,7 @@ def _center_and_half_width(law: ActionLaw, device: torch.device) -> Bounds:
 
 @cache
 def _bounds_in_float32(law: ActionLaw, device: torch.device) -> Bounds:
-    """Rounded towards the inside of the box; both are the lower one where no float32 lies in between."""
+    """Rounded towards the inside of the box; both are the lower one where no float32 lies between them."""
     lowest, highest = torch.tensor([law.low, law.high], dtype=torch.float64, device=device)
     above, below = lowest.float(), highest.float()
     above = torch.where(above < lowest, above.nextafter(torch.full_like(above, torch.inf)), above)
@@ -202,10 +202,7 @@ def warn_untried(law: ActionLaw, action: Tensor) -> bool:
 
 
 def describe_mismatch(law: ActionLaw, env_law: ActionLaw) -> str | None:
-    """A sentence if an `Influence` with this law does not fit the environment's actions; a smaller box does fit.
-
-    Without an action space the law is the smallest box around the data, a little smaller than the environment's.
-    """
+    """A sentence if an `Influence` with this law does not fit the environment's actions; a smaller box does fit."""
     if (law.count, law.size) == (env_law.count, env_law.size):
         sides = zip(law.low, law.high, env_law.low, env_law.high, strict=True)
         if all(max(c - a, b - d) <= 1e-6 * max(abs(c), abs(d)) for a, b, c, d in sides):  # except for rounding

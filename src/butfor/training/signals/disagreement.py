@@ -158,7 +158,7 @@ class Disagreement:
             raise ValueError(f"epochs must be at least 1; got {epochs}.")
         config = config or EnsembleConfig()
         fitting = FitConfig(config.batch_size, config.learning_rate, config.betas, epochs, validate_every=5)
-        transitions, units = measure_transitions(obs, action, next_obs, entities, action_space)
+        transitions, units = measure_transitions((obs, action, next_obs), entities, action_space)
         train, held_out = split_table(units.table(transitions, device), validation, seed)
         sizes = (transitions[0].shape[1], units.law.size, train[1].shape[1])
         ensemble = Ensemble(sizes, config, make_generators([seed * 1000])).to(device)

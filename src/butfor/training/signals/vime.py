@@ -69,7 +69,7 @@ class Vime:
         """
         if batches < 1:
             raise ValueError(f"batches must be at least 1; got {batches}.")
-        transitions, units = measure_transitions(obs, action, next_obs, entities, action_space)
+        transitions, units = measure_transitions((obs, action, next_obs), entities, action_space)
         rows, obs_size = transitions[0].shape
         config = config or VimeConfig(kl_weight=1 / rows, method="second_order")
         inputs, target = units.table(transitions, device)
