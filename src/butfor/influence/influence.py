@@ -37,7 +37,7 @@ from butfor.influence.scoring import (
 )
 from butfor.models.dynamics import GaussianDynamics, ModelConfig
 from butfor.models.fitting import FOR_ANY_DATA, FitConfig, Fitting
-from butfor.models.networks import make_generators
+from butfor.models.networks import choose_generator, make_generators
 from butfor.models.tables import Units, measure_transitions, split_table
 from butfor.models.weights import choose_replica, reading_weights, save_weights, units_of_header
 from butfor.spaces.arrays import Array, check_finite_rows, check_table, like, to_tensor, warn_user
@@ -192,7 +192,7 @@ class Influence:
         if entity is None and len(self.entities) > 1:
             raise ValueError(f"There are several entities; choose one with entity=: {', '.join(self.entities)}.")
         dims = self.dims(entity if entity is not None else next(iter(self.entities)))
-        random = self._stream if generator is None else self._generator(generator)
+        random = choose_generator(self._stream if generator is None else generator, self.seed, self.device)
         action, score = find_best_action(self.model, self.model_obs(obs), self.law, dims, self.scoring, random)
         return like(self.law.decode(action), obs), like(score, obs)
 
@@ -294,9 +294,8 @@ class Influence:
             )
         problem = self._describe_nonrandom(held_out.obs[:, drawn], held_out.action[torch.from_numpy(drawn)])
         scoring = dataclasses.replace(self.scoring, extreme=0.0)  # uniform, like the redrawn actions
-        scores = score_states(
-            self.model, held_out.obs, self.law, self._dims, scoring, [self._generator(None)], self.model.replicas
-        )[0]  # [N, J]
+        random = make_generators([self.seed], self.device)
+        scores = score_states(self.model, held_out.obs, self.law, self._dims, scoring, random, self.model.replicas)[0]
         mean, variance = predict_moments(self.model, held_out.obs, held_out.action)
         found = {}
         for name, dims, score in zip(self.entities, self._dims, scores.T, strict=True):
@@ -375,7 +374,7 @@ class Influence:
 
     def _scores(self, obs: Array, generator: torch.Generator | None, members: int) -> Tensor:
         """The CAI of each state from each group of `members` networks, for the same actions: [R / members, N, J]."""
-        random = [self._generator(generator)]
+        random = [choose_generator(generator, self.seed, self.device)]
         return score_states(self.model, self.model_obs(obs), self.law, self._dims, self.scoring, random, members)
 
     def _held_out(self, transitions: Sequence[Array], redraws: int) -> "_HeldOut":
@@ -401,14 +400,6 @@ class Influence:
                 "influence) or transitions= (held-out ones with random actions)."
             )
         return self.calibration
-
-    def _generator(self, given: torch.Generator | None) -> torch.Generator:
-        """The user's generator, or by default one that starts at the seed."""
-        if given is None:
-            return make_generators([self.seed], self.device)[0]
-        if not isinstance(given, torch.Generator) or given.device.type != self.device.type:
-            raise TypeError(f"generator is {given!r}; expected a torch.Generator on {self.device}.")
-        return given
 
     def _by_entity(self, scores: Tensor, given: Array) -> dict[str, Any]:
         return {name: like(scores[..., j], given) for j, name in enumerate(self.entities)}

@@ -16,6 +16,7 @@ from torch import Tensor
 
 from butfor.influence.gaussian import KLForm, entropy, kl_to_mixture
 from butfor.models.dynamics import GaussianDynamics
+from butfor.models.networks import Generators
 from butfor.runs.config import check_between, check_choices, check_least
 from butfor.spaces.actions import ActionLaw
 
@@ -53,7 +54,7 @@ def score_states(
     law: ActionLaw,
     entities: EntityDims,
     config: ScoreConfig,
-    generators: Sequence[torch.Generator],
+    generators: Generators,
     members: int = 1,
 ) -> Tensor:
     """CAI of each state for J entities from one forward pass (equation 3): obs [R, N, D] -> [R / members, N, J].
@@ -124,7 +125,7 @@ def score_entropy(
     law: ActionLaw,
     dims: Sequence[int],
     config: ScoreConfig,
-    generators: Sequence[torch.Generator],
+    generators: Generators,
 ) -> Tensor:
     """The entropy baseline: H(s'_j | s) as the mean over K actions of the predicted entropy: [R, N, D] -> [R, N]."""
     drawer = _action_drawer(law, dataclasses.replace(config, separate_mixture=False), generators)
@@ -194,7 +195,7 @@ def _merge_members(mean: Tensor, variance: Tensor, members: int) -> tuple[Tensor
 
 
 def _action_drawer(
-    law: ActionLaw, config: ScoreConfig, generators: Sequence[torch.Generator]
+    law: ActionLaw, config: ScoreConfig, generators: Generators
 ) -> tuple[int, Callable[[slice], Tensor]]:
     """The number of actions per state, and a function that draws those of some states."""
     count = law.count or config.actions * (2 if config.separate_mixture else 1)

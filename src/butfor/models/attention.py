@@ -1,14 +1,13 @@
 """The attention baseline: a Transformer over agent, object and action tokens; attention is read as influence."""
 
 import math
-from collections.abc import Sequence
 from dataclasses import dataclass
 
 import torch
 from torch import Tensor, nn
 
 from butfor.models.fitting import Fittable
-from butfor.models.networks import InputNorm, LayerNorm, Linear
+from butfor.models.networks import Generators, InputNorm, LayerNorm, Linear
 from butfor.runs.config import check_least
 
 
@@ -36,7 +35,7 @@ class AttentionConfig:
 class EncoderLayer(nn.Module):
     """Self-attention, then a feed-forward part, each added and layer-normalised (post-norm, ReLU, no dropout)."""
 
-    def __init__(self, config: AttentionConfig, generators: Sequence[torch.Generator]) -> None:
+    def __init__(self, config: AttentionConfig, generators: Generators) -> None:
         super().__init__()
         size = config.embedding
         self.heads = config.heads
@@ -65,11 +64,7 @@ class AttentionModel(Fittable):
     order: Tensor
 
     def __init__(
-        self,
-        tokens: dict[str, list[int]],
-        target_size: int,
-        config: AttentionConfig,
-        generators: Sequence[torch.Generator],
+        self, tokens: dict[str, list[int]], target_size: int, config: AttentionConfig, generators: Generators
     ) -> None:
         super().__init__()
         self.replicas = len(generators)

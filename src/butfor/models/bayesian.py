@@ -16,7 +16,7 @@ from torch import Tensor, nn
 from torch.nn.functional import pad, softplus
 
 from butfor.models.fitting import train_step
-from butfor.models.networks import InputNorm
+from butfor.models.networks import Generators, InputNorm
 from butfor.runs.config import check_choices, check_least, check_positive
 
 BETAS = (0.9, 0.999)  # Adam's defaults
@@ -86,7 +86,7 @@ class BayesianNetwork(nn.Module):
 
     offset: Tensor
 
-    def __init__(self, sizes: tuple[int, int, int], config: VimeConfig, generators: Sequence[torch.Generator]) -> None:
+    def __init__(self, sizes: tuple[int, int, int], config: VimeConfig, generators: Generators) -> None:
         """Draw the initial means; `sizes` are those of an observation, an action and a target.
 
         Means of weights are N(0, 0.2^2), of biases 0; standard deviations are the prior's.
@@ -198,7 +198,7 @@ def information_gain(
         return kl_between(old, (new[0], softplus(new[1]))).clamp(0, config.largest)
 
 
-def draw_noise(generators: Sequence[torch.Generator], *shape: int) -> Tensor:
+def draw_noise(generators: Generators, *shape: int) -> Tensor:
     """Draw standard normal numbers, one generator per replica: [generators, *shape]."""
     return torch.stack([torch.randn(shape, generator=g, device=g.device) for g in generators])
 
@@ -214,12 +214,7 @@ def train_block(
 
 
 def gain_of_steps(
-    model: BayesianNetwork,
-    inputs: Tensor,
-    target: Tensor,
-    valid: Tensor,
-    generators: Sequence[torch.Generator],
-    dims: Sequence[int],
+    model: BayesianNetwork, inputs: Tensor, target: Tensor, valid: Tensor, generators: Generators, dims: Sequence[int]
 ) -> Tensor:
     """The information gain of the group that each step of W episodes belongs to: valid [R, W, T] -> [R, W, T].
 

@@ -1,14 +1,14 @@
 """The transition model p(s'_j | s, a): a network for R replicas that predicts Gaussians."""
 
 import math
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from dataclasses import dataclass
 
 import torch
 from torch import Tensor, nn
 
 from butfor.models.fitting import Fittable
-from butfor.models.networks import ACTIVATIONS, ACTIVATIONS_IN_PLACE, Activation, InputNorm, Linear
+from butfor.models.networks import ACTIVATIONS, ACTIVATIONS_IN_PLACE, Activation, Generators, InputNorm, Linear
 from butfor.models.tables import Table
 from butfor.runs.config import check_between, check_choices, check_least, check_positive
 
@@ -63,12 +63,7 @@ class GaussianDynamics(Fittable):
     """p(s'_j | s, a) = N(mean, diagonal variance) for R replicas: a trunk with a mean head and a variance head."""
 
     def __init__(
-        self,
-        obs_size: int,
-        action_size: int,
-        target_size: int,
-        config: ModelConfig,
-        generators: Sequence[torch.Generator],
+        self, obs_size: int, action_size: int, target_size: int, config: ModelConfig, generators: Generators
     ) -> None:
         super().__init__()
         self.obs_size = obs_size
@@ -147,9 +142,7 @@ class GaussianDynamics(Fittable):
         return predict
 
 
-def make_network(
-    obs_size: int, table: Table, config: ModelConfig, generators: Sequence[torch.Generator]
-) -> GaussianDynamics:
+def make_network(obs_size: int, table: Table, config: ModelConfig, generators: Generators) -> GaussianDynamics:
     """An untrained network on the device of its table; its bias already predicts the mean change.
 
     Action columns that never vary get a running variance of 0, so that they have no effect from the first batch on:

@@ -3,7 +3,7 @@
 import copy
 import dataclasses
 import math
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from typing import Any
 
@@ -11,6 +11,7 @@ import torch
 from torch import Tensor, nn
 
 from butfor.models.gpu import captured, compiled
+from butfor.models.networks import Generators
 from butfor.models.tables import Table
 from butfor.runs.config import check_least, check_positive
 
@@ -103,7 +104,7 @@ class Fitting:
     """
 
     def __init__(
-        self, model: Fittable, train: Table, validation: Table, config: FitConfig, generators: Sequence[torch.Generator]
+        self, model: Fittable, train: Table, validation: Table, config: FitConfig, generators: Generators
     ) -> None:
         self.model = model
         self.train = train

@@ -44,12 +44,25 @@ ACTIVATIONS = {"relu": torch.relu, "tanh": tanh}
 ACTIVATIONS_IN_PLACE = {"relu": torch.relu_, "tanh": fast_tanh_}  # where no gradient is needed
 
 
+Generators = Sequence[torch.Generator]
+"""One random generator per replica."""
+
+
 def make_generators(seeds: Sequence[int], device: torch.device | str = "cpu") -> list[torch.Generator]:
     """One random generator per replica."""
     return [torch.Generator(device).manual_seed(seed) for seed in seeds]
 
 
-def draw_uniform(generators: Sequence[torch.Generator], *shape: int) -> Tensor:
+def choose_generator(given: Any, seed: int, device: torch.device) -> torch.Generator:
+    """The generator that a user gave, or for None one that starts at the seed."""
+    if given is None:
+        return torch.Generator(device).manual_seed(seed)
+    if not isinstance(given, torch.Generator) or given.device.type != device.type:
+        raise TypeError(f"generator is {given!r}; expected a torch.Generator on {device}.")
+    return given
+
+
+def draw_uniform(generators: Generators, *shape: int) -> Tensor:
     """Draw numbers in [0, 1), one generator per replica: [generators, *shape]."""
     return torch.stack([torch.rand(shape, generator=g, device=g.device) for g in generators])
 
@@ -64,7 +77,7 @@ class Linear(nn.Module):
         self,
         inputs: int,
         outputs: int,
-        generators: Sequence[torch.Generator],
+        generators: Generators,
         spectral_norm: bool = False,
         initialize: Callable[..., Tensor] = nn.init.orthogonal_,
     ) -> None:
@@ -169,7 +182,7 @@ class LayerNorm(nn.Module):
 class MLP(nn.Module):
     """Hidden layers with ReLU, optionally layer-normalised, and a linear output; Xavier uniform initialisation."""
 
-    def __init__(self, sizes: Sequence[int], generators: Sequence[torch.Generator], layer_norm: bool = False) -> None:
+    def __init__(self, sizes: Sequence[int], generators: Generators, layer_norm: bool = False) -> None:
         super().__init__()
         self.layers = nn.ModuleList(
             Linear(*pair, generators, initialize=nn.init.xavier_uniform_) for pair in pairwise(sizes)

@@ -12,7 +12,7 @@ from torch import Tensor, nn
 
 from butfor.models.fitting import FitConfig, Fittable, Fitting, make_optimizer, train_step
 from butfor.models.gpu import compiled
-from butfor.models.networks import ACTIVATIONS, Activation, InputNorm, Linear, draw_uniform, make_generators
+from butfor.models.networks import ACTIVATIONS, Activation, Generators, InputNorm, Linear, draw_uniform, make_generators
 from butfor.models.tables import Units, measure_transitions, split_table
 from butfor.runs.config import check_between, check_choices, check_least, check_positive
 from butfor.spaces.arrays import Array, like
@@ -62,9 +62,7 @@ class EnsembleConfig:
 class Ensemble(Fittable):
     """M networks of each of R replicas as R x M replicas; they predict the scaled change of an entity."""
 
-    def __init__(
-        self, sizes: tuple[int, int, int], config: EnsembleConfig, generators: Sequence[torch.Generator]
-    ) -> None:
+    def __init__(self, sizes: tuple[int, int, int], config: EnsembleConfig, generators: Generators) -> None:
         """`sizes` are those of an observation, an action and a target; each replica draws its members in turn."""
         super().__init__()
         self.obs_size, action_size, self.target_size = sizes
@@ -150,12 +148,7 @@ class Disagreement:
             seed: of the split, the first weights and the batches
             device: where to compute
             progress: called after every validation, each 5 epochs
-
-        Returns:
-            A fitted `Disagreement`.
         """
-        if epochs < 1:
-            raise ValueError(f"epochs must be at least 1; got {epochs}.")
         config = config or EnsembleConfig()
         fitting = FitConfig(config.batch_size, config.learning_rate, config.betas, epochs, validate_every=5)
         transitions, units = measure_transitions((obs, action, next_obs), entities, action_space)
@@ -194,7 +187,7 @@ class Disagreement:
 class DisagreementSignal(LearnedSignal):
     """Disagreement at every stored state and action."""
 
-    def __init__(self, config: EnsembleConfig, table: TransitionTable, generators: Sequence[torch.Generator]) -> None:
+    def __init__(self, config: EnsembleConfig, table: TransitionTable, generators: Generators) -> None:
         """Draw the first weights, one generator per replica."""
         model = Ensemble(table.sizes, config, generators).to(table.device)
         fitting = FitConfig(learning_rate=config.learning_rate, betas=config.betas)
@@ -210,7 +203,7 @@ class DisagreementSignal(LearnedSignal):
             weight = self.replay.favour_newest(weight, self.config.newest, self.config.newest_share)
         return weight
 
-    def draw(self, batches: int, generators: Sequence[torch.Generator]) -> list[Tensor]:
+    def draw(self, batches: int, generators: Generators) -> list[Tensor]:
         """Where the transitions of a block come from: [R, steps, M, batch, 2]."""
         return [draw_uniform(generators, batches, self.config.members, self.config.batch_size, 2)]
 
@@ -226,7 +219,7 @@ class DisagreementSignal(LearnedSignal):
         ]  # of [R x M]
         return torch.stack(losses).sum(0).view(-1, self.config.members).mean(1)
 
-    def score(self, slots: Tensor, generators: Sequence[torch.Generator] = ()) -> None:
+    def score(self, slots: Tensor, generators: Generators = ()) -> None:
         """Score every transition of the episodes in these slots: the disagreement at (s_t, a_t); nothing is random."""
         replay = self.replay
         dims = range(self.model.target_size)

@@ -1,6 +1,6 @@
 """VIME (Houthooft et al., 2016): information gain about the dynamics, of arrays and as a signal while training."""
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -11,7 +11,7 @@ from torch import Tensor, nn
 from butfor.models.bayesian import BayesianNetwork, VimeConfig, draw_noise, gain_of_steps, train_block
 from butfor.models.fitting import FitConfig, check_finite, make_optimizer
 from butfor.models.gpu import captured, compiled
-from butfor.models.networks import draw_uniform, make_generators
+from butfor.models.networks import Generators, choose_generator, draw_uniform, make_generators
 from butfor.models.tables import Units, measure_transitions
 from butfor.spaces.arrays import Array, like, warn_user
 from butfor.spaces.entities import Entities
@@ -63,9 +63,6 @@ class Vime:
             seed: of the first weights and the batches
             device: where to compute
             progress: called with the batches so far and the mean loss since its last call
-
-        Returns:
-            A fitted `Vime`.
         """
         if batches < 1:
             raise ValueError(f"batches must be at least 1; got {batches}.")
@@ -120,10 +117,8 @@ class Vime:
         valid = torch.ones(inputs.shape[:3], dtype=torch.bool, device=device)
         scores = {}
         for name, dims in zip(self.units.entities, self.units.dims, strict=True):
-            stream = make_generators([self.seed], device)[0] if generator is None else generator
-            if not isinstance(stream, torch.Generator) or stream.device.type != device.type:
-                raise TypeError(f"generator is {generator!r}; expected a torch.Generator on {device}.")
-            gain = gain_of_steps(self.model, inputs, target, valid, [stream], dims)
+            random = [choose_generator(generator, self.seed, device)]
+            gain = gain_of_steps(self.model, inputs, target, valid, random, dims)
             scores[name] = like(gain.mean(0)[0], obs)
         return scores
 
@@ -168,7 +163,7 @@ class RunningMedian(nn.Module):
 class VimeSignal(LearnedSignal):
     """Information gain of every stored transition over its usual size; each episode keeps its first score."""
 
-    def __init__(self, config: VimeConfig, table: TransitionTable, generators: Sequence[torch.Generator]) -> None:
+    def __init__(self, config: VimeConfig, table: TransitionTable, generators: Generators) -> None:
         """Draw the first weights, one generator per replica."""
         model = BayesianNetwork(table.sizes, config, generators).to(table.device)
         optimizer = make_optimizer(model, FitConfig(learning_rate=config.learning_rate))
@@ -178,7 +173,7 @@ class VimeSignal(LearnedSignal):
         self.scored = 0  # episodes stored at the last scoring
         self._loss = compiled(self.model.loss, table.device)
 
-    def draw(self, batches: int, generators: Sequence[torch.Generator]) -> list[Tensor]:
+    def draw(self, batches: int, generators: Generators) -> list[Tensor]:
         """Where the transitions of a block come from, and the noise of the drawn weights."""
         config = self.config
         places = draw_uniform(generators, batches * config.batch_size, 2)
@@ -190,7 +185,7 @@ class VimeSignal(LearnedSignal):
         inputs, target = self.table.table(self.replay.rows, *self.weights.draw(places))
         return train_block(self._loss, self.optimizer, inputs, target, noise)
 
-    def score(self, slots: Tensor, generators: Sequence[torch.Generator]) -> None:
+    def score(self, slots: Tensor, generators: Generators) -> None:
         """Score the episodes in these slots in turn; nothing is trained."""
         replay = self.replay
         dims = range(self.model.target_size)
