@@ -120,10 +120,7 @@ class InfluenceLearner:
         self._has_warned = self._has_warned or warn_untried(self.law, transitions[1])
         scale = target_scale(transitions, self.entities, self.model.target_scale)
         if self.influence is None or not _is_similar(scale, self.influence.units.scale):
-            units = Units.measure(transitions, self.entities, self.law, self.model.target_scale)
-            network = make_network(self.obs_size, units.table(transitions, self.device), self.model, self._generators)
-            self.influence = Influence(network, units, self.scoring, self.seed)
-            self._optimizer = make_optimizer(network, self.fitting)
+            self.influence, self._optimizer = self._start(transitions)
         assert self._optimizer is not None
         model = self.influence.model
         inputs, target = self.influence.units.table(transitions, self.device)
@@ -139,6 +136,12 @@ class InfluenceLearner:
         check_finite(total)
         self.influence.calibration = {}  # it belonged to the previous weights
         return float(total) / batches
+
+    def _start(self, transitions: Transitions) -> tuple[Influence, torch.optim.Optimizer]:
+        """A new network in the units of these transitions, and its optimiser."""
+        units = Units.measure(transitions, self.entities, self.law, self.model.target_scale)
+        network = make_network(self.obs_size, units.table(transitions, self.device), self.model, self._generators)
+        return Influence(network, units, self.scoring, self.seed), make_optimizer(network, self.fitting)
 
 
 def _is_similar(scale: Tensor, old: Sequence[float]) -> bool:
