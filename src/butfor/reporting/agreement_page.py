@@ -47,16 +47,7 @@ def draw_states(episodes: Episodes, states: list[tuple[int, int]]) -> list[NDArr
 
 
 def write_agreement(episodes: Episodes, file: Path | str, count: int = PICTURES) -> Path:
-    """Write a page beside an episode file.
-
-    Args:
-        episodes: episodes with at least two labels.
-        file: their file, which gives the page its name.
-        count: pictures of states where the exact and another label differ, for each other label.
-
-    Returns:
-        The page.
-    """
+    """Write a page beside an episode file, with at most `count` pictures for each label besides the exact one."""
     if count < 0:
         raise ValueError(f"pictures must be at least 0; got {count}.")
     rows = compare_labels(episodes)

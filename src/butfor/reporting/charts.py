@@ -24,22 +24,18 @@ POINTS = 400  # of a curve: more are not visible and make the page larger
 # The palette of Okabe and Ito, which colour-blind readers can tell apart.
 INK, GREY, WHITE = "#222222", "#808080", "#FFFFFF"
 BLUE, VERMILLION, GREEN, PURPLE, ORANGE = "#0072B2", "#D55E00", "#009E73", "#CC79A7", "#E69F00"
-STYLES = {  # detector: colour, dash of its line, symbol of its marker
-    "cai": (BLUE, "solid", "circle"),
-    "entropy": (VERMILLION, "dash", "square"),
-    "attention": (GREEN, "dashdot", "triangle-up"),
-    "contact": (PURPLE, "dot", "diamond"),
-    "moved": (ORANGE, "dot", "star"),
+STYLES: dict[str, Row] = {  # of detectors: a line and its marker
+    "cai": {"colour": BLUE, "dash": "solid", "symbol": "circle"},
+    "entropy": {"colour": VERMILLION, "dash": "dash", "symbol": "square"},
+    "attention": {"colour": GREEN, "dash": "dashdot", "symbol": "triangle-up"},
+    "contact": {"colour": PURPLE, "dash": "dot", "symbol": "diamond"},
+    "moved": {"colour": ORANGE, "dash": "dot", "symbol": "star"},
 }
-OTHER_STYLE = (GREY, "longdash", "cross")  # of a detector that STYLES does not name
+OTHER_STYLE: Row = {"colour": GREY, "dash": "longdash", "symbol": "cross"}  # of a detector that STYLES does not name
 LINE_STYLES = [*STYLES.values(), OTHER_STYLE]
-ARM_STYLES = [OTHER_STYLE, *LINE_STYLES[:4], (ORANGE, "solid", "star")]
+ARM_STYLES = [OTHER_STYLE, *LINE_STYLES[:4], {"colour": ORANGE, "dash": "solid", "symbol": "star"}]
 DASHES = ["solid", "dash", "dashdot", "dot", "longdash"]
-EVENT_STYLES = {
-    "heuristic": (GREEN, "triangle-up"),
-    "contact": (PURPLE, "diamond"),
-    "influence": (ORANGE, "square"),
-}
+EVENT_STYLES = {"heuristic": (GREEN, "triangle-up"), "contact": (PURPLE, "diamond"), "influence": (ORANGE, "square")}
 METRIC_NAMES = {"auc": "AUC", "ap": "average precision", "f1": "F1"}
 EXPLORED = {"precision": "precision", "recall": "recall", "f1": "F1", "flagged": "flagged"}
 
@@ -135,23 +131,19 @@ class Chart:
 
 def detector_look(name: str) -> Row:
     """Colour, dash and symbol of a detector."""
-    return _look(*STYLES.get(name, OTHER_STYLE))
+    return STYLES.get(name, OTHER_STYLE)
 
 
 def line_look(place: int) -> Row:
     """Colour, dash and symbol of the line at a place in a chart."""
-    return _look(*LINE_STYLES[place % len(LINE_STYLES)])
+    return LINE_STYLES[place % len(LINE_STYLES)]
 
 
 def arm_look(place: int, count: int) -> Row:
     """Colour, dash and symbol of an arm; the first of several is grey, later ones repeat colours in new dashes."""
     styles = ARM_STYLES if count > 1 else ARM_STYLES[1:]
-    colour, dash, symbol = styles[place % len(styles)]
-    return _look(colour, DASHES[(DASHES.index(dash) + place // len(styles)) % len(DASHES)], symbol)
-
-
-def _look(colour: str, dash: str, symbol: str) -> Row:
-    return {"colour": colour, "dash": dash, "symbol": symbol}
+    look = styles[place % len(styles)]
+    return look | {"dash": DASHES[(DASHES.index(look["dash"]) + place // len(styles)) % len(DASHES)]}
 
 
 def guide(x: Any, y: Any, name: str = "") -> Series:

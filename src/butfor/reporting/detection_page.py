@@ -41,20 +41,13 @@ class DetectionRun:
 
 
 def read_detection_run(run: Path) -> DetectionRun:
-    """Read a detection folder.
-
-    Raises:
-        FileNotFoundError: a file is missing
-        ValueError: a file cannot be read, or the files contradict each other
-    """
+    """Read a detection folder; a file that is missing or damaged raises an error that names it."""
     config = read_run(run)
     if config["kind"] != "detection":
         raise ValueError(f"{run} is a run of kind {config['kind']!r}; expected a run of kind 'detection'.")
     missing = [name for name in FILES if not (run / name).is_file()]
     if missing:
-        raise FileNotFoundError(
-            f"{run} lacks {', '.join(missing)}; a report needs the whole run folder. Run `butfor detect` again."
-        )
+        raise FileNotFoundError(f"{run} lacks {', '.join(missing)}, which a report needs. Run `butfor detect` again.")
     versions = read_object(run / "versions.json")
     summary = read_object(run / "summary.json")
     metrics = read_metrics(run)
@@ -63,11 +56,10 @@ def read_detection_run(run: Path) -> DetectionRun:
     with expected_form(run / "summary.json"):
         entries = list_tables(summary)
     tables = detection.read_others(run, {"others": entries}, arrays)
-    main = next((row for row in tables[0]["rows"] if row["name"] == "cai"), tables[0]["rows"][0])
+    rows = tables[0]["rows"]
+    main = next((row for row in rows if row["name"] == "cai"), rows[0])
     with expected_form(run / "metrics.jsonl"):
-        found = {
-            row["name"]: finite_array(thresholds_of(metrics, row["name"]), row["seeds"]) for row in tables[0]["rows"]
-        }
+        found = {row["name"]: finite_array(thresholds_of(metrics, row["name"]), row["seeds"]) for row in rows}
     with expected_form(run):
         valid = np.arange(data["action"].shape[1]) < data["length"][:, None]  # [E, T]
         if not np.array_equal([arrays["episode"], arrays["time"]], valid.nonzero()):

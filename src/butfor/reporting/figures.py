@@ -22,18 +22,7 @@ MAP_NAMES = {"cai": "CAI", "effect": "effect of the action"}
 
 
 def write_figures(run: Path, out: Path | None = None) -> list[Path]:
-    """Write the figures of a detection or training run as SVG and PNG.
-
-    Args:
-        run: the run folder
-        out: where the figures go (default: the folder figures in the run folder)
-
-    Returns:
-        the paths of the figures
-
-    Raises:
-        ValueError: a file of the run cannot be read, or there is nothing to draw yet
-    """
+    """Write the figures of a detection or training run as SVG and PNG, by default into its folder figures."""
     folder = Path(out or Path(run) / "figures")
     if read_run(run)["kind"] != "training":
         return save_figures(folder, lambda: draw_detection(read_detection_run(Path(run))))
@@ -46,8 +35,7 @@ def write_figures(run: Path, out: Path | None = None) -> list[Path]:
 def write_study_figures(root: Path, name: str, report: Callable[[str], object] = lambda sentence: None) -> list[Path]:
     """Write ROOT/reports/figures/NAME-*.svg and *.png of what has been run of a study, and return their paths.
 
-    Args:
-        report: receives a sentence for each detection run that cannot be drawn completely
+    `report` receives a sentence for each detection run that cannot be drawn completely.
     """
     arms = read_study(Path(root), name).arms
 
@@ -90,10 +78,8 @@ def draw_parts(folder: Path) -> dict[str, "Figure"]:
     top = 1.08 * max((float(film["score"].max()) for film in pictures["films"]), default=0.0)  # the same in all
     for number, film in enumerate(pictures["films"], 1):
         figures[f"timeline-{number}"] = draw_episode(folder / "pictures", film, top if top > 0 else 1.0)
-    if pictures["map"]:
-        panels = [
-            charts.map_chart(pictures["map"], key, MAP_NAMES[key], unit) for key, (unit, _) in detection.MAPS.items()
-        ]
+    if around := pictures["map"]:
+        panels = [charts.map_chart(around, key, MAP_NAMES[key], unit) for key, (unit, _) in detection.MAPS.items()]
         figures["map"] = draw(panels, PAGE, 2.9)
     return figures
 
@@ -133,15 +119,10 @@ def draw_episode(folder: Path, film: Row, top: float) -> "Figure":
     count = min(FRAMES, film["length"])
     edges = np.linspace(-0.5, film["length"] - 0.5, count + 1)  # each frame is drawn over its share of the steps
     middles = np.ceil((edges[1:] + edges[:-1]) / 2 - 0.5).astype(int)
-    frames = []
-    for step in middles:
-        name = film["frames"][step]
-        with expected_form(folder / "index.json"):
-            kind, content = detection.image(folder, name)
-        try:
-            frames.append(decode_image(kind, content))
-        except ValueError as error:
-            raise ValueError(f"{folder / name} is not a valid image ({error}). Run `butfor detect` again.") from error
+    names = [film["frames"][step] for step in middles]
+    with expected_form(folder / "index.json"):
+        images = [detection.image(folder, name) for name in names]
+    frames = [decode_image(folder / name, *image) for name, image in zip(names, images, strict=True)]
     return draw_film(film["title"], frames, *panels)
 
 

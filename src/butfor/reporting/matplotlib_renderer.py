@@ -92,12 +92,12 @@ def draw(
     return figure
 
 
-def decode_image(kind: str, content: bytes) -> Array:
-    """The pixels [height, width, ...] of an image of a media type such as image/png."""
+def decode_image(path: Path, kind: str, content: bytes) -> Array:
+    """The pixels [height, width, ...] of the content of an image file of a media type such as image/png."""
     try:
         return np.asarray(imread(BytesIO(content), format=kind.removeprefix("image/")))
     except (OSError, SyntaxError) as error:  # pillow raises a SyntaxError for a broken PNG
-        raise ValueError(str(error)) from error
+        raise ValueError(f"{path} is not a valid image ({error}). Run `butfor detect` again.") from error
 
 
 def draw_film(title: str, frames: Sequence[Array], score: Chart, marks: Chart) -> Figure:

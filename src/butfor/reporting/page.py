@@ -2,6 +2,7 @@
 
 import base64
 import json
+import math
 from pathlib import Path
 from typing import Any
 
@@ -19,7 +20,7 @@ def render_page(template: str, page: dict[str, Any], **values: Any) -> str:
     environment = jinja2.Environment(
         loader=loader, autoescape=True, undefined=jinja2.StrictUndefined, trim_blocks=True, lstrip_blocks=True
     )
-    environment.globals |= {"flatten": flatten, "detector_look": detector_look, "line_look": line_look}
+    environment.globals |= {"flatten": flatten, "detector_look": detector_look, "line_look": line_look, "inf": math.inf}
     plotly = ""
     if page["figures"]:
         from plotly.offline import get_plotlyjs  # large, so it is loaded only when a page needs it

@@ -19,19 +19,15 @@ DARK = {  # colour of a light page -> colour of a dark page
 
 
 def draw(*charts: Chart, heights: Sequence[float] = (1.0,), cursor: float | None = None) -> dict[str, Any]:
-    """Charts above each other with one x-axis, as a plotly figure.
+    """Charts above each other with one x-axis, as a plotly figure; `heights` are their shares of the height.
 
-    Args:
-        charts: the charts, the upper first
-        heights: the share of the height that each of them takes
-        cursor: where a line across all charts is; it is the first shape, which the scripts of a page move
+    A line across all charts at `cursor` is the first shape, which the scripts of a page move.
     """
     data: list[Any] = []
     notes: list[Any] = []
     shapes: list[Any] = []
-    whole = {"xref": "x", "yref": "paper", "y0": 0, "y1": 1}
     if cursor is not None:
-        shapes.append(whole | {"type": "line", "x0": cursor, "x1": cursor, "line": {"color": INK, "width": 1.5}})
+        shapes.append(_across("x", cursor, cursor) | {"type": "line", "line": {"color": INK, "width": 1.5}})
     layout: dict[str, Any] = {
         "autosize": True, "showlegend": False, "dragmode": False, "barmode": "overlay", "bargap": 0,
         "hovermode": "x" if charts[0].compare else "closest", "font": {"family": FONT, "size": 13},
@@ -45,7 +41,7 @@ def draw(*charts: Chart, heights: Sequence[float] = (1.0,), cursor: float | None
         last = place == len(charts) - 1
         where = {"xaxis": f"x{number}", "yaxis": f"y{number}"}
         data += [trace | where for trace in _traces(chart)]
-        shapes += _shapes(chart, number, whole)
+        shapes += _shapes(chart, number)
         notes += _notes(chart, where)
         layout[f"xaxis{number}"] = _axis(chart.x) | {"anchor": f"y{number}"}
         layout[f"yaxis{number}"] = _axis(chart.y) | {"anchor": f"x{number}"}
@@ -126,21 +122,21 @@ def _series(series: Series) -> Iterator[dict[str, Any]]:
     yield trace
 
 
-def _shapes(chart: Chart, number: str, whole: dict[str, Any]) -> Iterator[dict[str, Any]]:
+def _across(axis: str, low: float, high: float, number: str = "") -> dict[str, Any]:
+    """The place of a shape from `low` to `high` on one axis: across all charts (x), or across one chart (y)."""
+    if axis == "x":
+        return {"xref": "x", "yref": "paper", "x0": low, "x1": high, "y0": 0, "y1": 1}
+    return {"xref": f"x{number} domain", "yref": f"y{number}", "x0": 0, "x1": 1, "y0": low, "y1": high}
+
+
+def _shapes(chart: Chart, number: str) -> Iterator[dict[str, Any]]:
     for span in chart.spans:
         shade = {"type": "rect", "fillcolor": _translucent(span.colour, 0.18), "line": {"width": 0}, "layer": "below"}
-        if span.axis == "x" and not number:  # charts above each other share these spans: the first draws them for all
-            yield whole | shade | {"x0": span.low, "x1": span.high}
-        elif span.axis == "y":
-            across = {"xref": f"x{number} domain", "yref": f"y{number}", "x0": 0, "x1": 1}
-            yield shade | across | {"y0": span.low, "y1": span.high}
+        if span.axis == "y" or not number:  # charts above each other share spans of x: the first draws them for all
+            yield shade | _across(span.axis, span.low, span.high, number)
     for rule in chart.rules:
         line = {"type": "line", "line": {"color": rule.colour, "width": rule.width, "dash": rule.dash}}
-        if rule.axis == "x":
-            yield whole | line | {"x0": rule.at, "x1": rule.at}
-        else:
-            across = {"xref": f"x{number} domain", "yref": f"y{number}", "x0": 0, "x1": 1}
-            yield line | across | {"y0": rule.at, "y1": rule.at}
+        yield line | _across(rule.axis, rule.at, rule.at, number)
     if chart.box:
         width, height = chart.box
         box = {"type": "rect", "x0": -width, "x1": width, "y0": -height, "y1": height}

@@ -2,9 +2,10 @@
 
 from pathlib import Path
 
+from butfor.analysis.arms import read_run_folder
 from butfor.reporting.detection_page import read_detection_run, render_detection
 from butfor.reporting.page import write_page
-from butfor.reporting.study_page import render_training
+from butfor.reporting.study_page import render_arms
 from butfor.runs.reading import read_run
 
 
@@ -26,5 +27,5 @@ def write_report(run: Path, out: Path | None = None) -> Path:
     if target.suffix != ".html":
         raise ValueError(f"The report {target} ends in {target.suffix!r}; expected a name that ends in .html.")
     if read_run(run)["kind"] == "training":
-        return write_page(target, render_training(Path(run), target.parent))
+        return write_page(target, render_arms([read_run_folder(Path(run))], target.parent, None))
     return write_page(target, render_detection(read_detection_run(Path(run))))

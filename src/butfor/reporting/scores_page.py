@@ -5,19 +5,8 @@ from typing import Any
 
 import numpy as np
 
-from butfor.reporting.charts import (
-    INK,
-    Array,
-    Axis,
-    Chart,
-    Row,
-    Rule,
-    Series,
-    gain_chart,
-    line_look,
-    reliability_chart,
-    spread_chart,
-)
+from butfor.reporting import charts
+from butfor.reporting.charts import Array, Axis, Chart, Row
 from butfor.reporting.page import render_page
 from butfor.reporting.plotly_renderer import draw
 
@@ -27,20 +16,11 @@ QUANTILE_NAMES = {"0.05": "5 %", "0.25": "25 %", "0.5": "median", "0.75": "75 %"
 
 
 def render_scores(summary: Mapping[str, Any], scores: Mapping[str, Array], length: Array) -> str:
-    """Render the page of a scored data set.
-
-    Args:
-        summary: the numbers that `butfor score` writes beside the scores
-        scores: the scores [S] of each entity
-        length: the number of steps [E] of each episode
-
-    Returns:
-        the page as text
-    """
+    """The page as text, from the summary that `butfor score` writes, scores [S] by entity and lengths [E]."""
     figures: dict[str, Any] = {}
     rows = []
     for place, (name, score) in enumerate(scores.items()):
-        figures[f"spread-{place}"] = draw(spread_chart(score, summary["threshold"]))
+        figures[f"spread-{place}"] = draw(charts.spread_chart(score, summary["threshold"]))
         shown = {}
         for kind, chosen in choose_episodes(score, length).items():
             figures[f"{kind}-{place}"] = draw(scores_chart(score, length, chosen, summary["threshold"]))
@@ -50,12 +30,11 @@ def render_scores(summary: Mapping[str, Any], scores: Mapping[str, Array], lengt
         rows.append({"name": name, "place": place, "shown": shown} | entity | {"quantiles": quantiles})
     diagnosis = []
     for place, (name, found) in enumerate(summary["diagnosis"].items()):
-        reliability = [np.asarray(found["reliability"][key]) for key in ("levels", "realised")]
+        levels, realised = (np.asarray(found["reliability"][key]) for key in ("levels", "realised"))
         gain = [np.asarray(found["gain_by_score"][key]) for key in ("score", "gain", "error")]
-        figures[f"reliability-{place}"] = draw(reliability_chart([("", reliability[0], reliability[1])]))
-        figures[f"gain-{place}"] = draw(gain_chart(*gain))
-        plots = {"reliability": f"reliability-{place}", "gain": f"gain-{place}"}
-        diagnosis.append({"name": name, "words": found["words"], "trusted": found["trusted"]} | plots)
+        figures[f"reliability-{place}"] = draw(charts.reliability_chart([("", levels, realised)]))
+        figures[f"gain-{place}"] = draw(charts.gain_chart(*gain))
+        diagnosis.append(found | {"name": name, "reliability": f"reliability-{place}", "gain": f"gain-{place}"})
     about = ("source", "out", "model", "saved_model", "seconds", "butfor")
     return render_page(
         "scores.html.j2",
@@ -86,8 +65,8 @@ def scores_chart(score: Array, length: Array, chosen: list[int], threshold: floa
         values = score[first[number] : first[number] + length[number] + 1]
         starts = np.arange(0, len(values), -(-len(values) // MOST_POINTS))
         highest = np.maximum.reduceat(values, starts)
-        look = line_look(place) | {"symbol": "none"}
-        series.append(Series(starts, highest, f"episode {number}", width=2, hover=hover, **look))
+        look = charts.line_look(place) | {"symbol": "none"}
+        series.append(charts.Series(starts, highest, f"episode {number}", width=2, hover=hover, **look))
     top = 1.05 * max(float(score.max()), threshold)
-    rule = Rule(threshold, "y", INK, width=1)
+    rule = charts.Rule(threshold, "y", width=1)
     return Chart(series, Axis("step"), Axis("CAI (nats)", (-0.03 * top, top)), rules=[rule])

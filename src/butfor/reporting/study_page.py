@@ -3,7 +3,7 @@
 import os
 import re
 from collections import Counter
-from collections.abc import Iterable
+from collections.abc import Collection
 from dataclasses import dataclass
 from functools import reduce
 from pathlib import Path
@@ -12,10 +12,10 @@ from urllib.parse import quote
 
 import numpy as np
 
-from butfor.analysis import ReadArm, ReadStudy, read_run_folder, read_study, rows, study_names
+from butfor.analysis import ReadArm, ReadStudy, read_study, rows, study_names
 from butfor.analysis import detection_runs as detection
 from butfor.analysis.arms import BEHAVIOUR, SMALL, changes, count_words, read_heat_map
-from butfor.analysis.claims import ENOUGH, Curve
+from butfor.analysis.claims import ENOUGH
 from butfor.analysis.statistics import episodes_to_reach, export_rliable
 from butfor.reporting.charts import Row, arm_look, heat_chart, learning_chart
 from butfor.reporting.detection_page import Figures, draw_curves, embed_images, film_figures, list_tables, show_studies
@@ -24,9 +24,12 @@ from butfor.reporting.plotly_renderer import draw
 from butfor.runs.reading import expected_form, finite_array, read_arrays, read_metrics, read_optional
 
 MOST_BYTES = 3 * 2**20  # bytes: a larger film is linked, not embedded
-PNG = b"\x89PNG\r\n\x1a\n"
 STRIP_FRAMES = 10  # images above the score of an episode
-FILMS = {"watch.gif": ("image/gif", b"GIF8", 0), "watch.mp4": ("video/mp4", b"ftyp", 4)}  # type, mark and its place
+FILMS = {  # kind on the page, media type, mark in the file and its place
+    "strip.png": ("strip", "image/png", b"\x89PNG\r\n\x1a\n", 0),
+    "watch.gif": ("image", "image/gif", b"GIF8", 0),
+    "watch.mp4": ("video", "video/mp4", b"ftyp", 4),
+}
 FINDINGS = ("reproduced", "partly", "not reproduced", "undecided")
 DRAW = "butfor report RUN --figures"
 
@@ -77,11 +80,6 @@ def write_rliable(root: Path, name: str) -> Path | None:
     target = Path(root) / "reports" / f"{name}-rliable.npz"
     export_rliable(target, curves)
     return target
-
-
-def render_training(run: Path, folder: Path) -> str:
-    """The page of a training run as text, with links as seen from a folder."""
-    return render_arms([read_run_folder(run)], folder, None)
 
 
 def write_study_index(root: Path) -> Path:
@@ -138,7 +136,7 @@ def describe_shortfall(study: ReadStudy) -> str:
     return ", ".join(parts)
 
 
-def number_range(counts: Iterable[int]) -> str:
+def number_range(counts: Collection[int]) -> str:
     """Such as "100", or "100 to 102"."""
     return " to ".join(f"{count:,}" for count in sorted({min(counts), max(counts)}))
 
@@ -172,7 +170,8 @@ def render_arms(arms: list[ReadArm], folder: Path, study: ReadStudy | None) -> s
     return render_page(
         "study.html.j2", {"figures": figures}, study=study, arms=arms, measured=measured, baseline=baseline, ends=ends,
         rows=[rows.arm_row(arm, baseline, ends) | {"look": looks[arm.label]} for arm in measured],
-        every=[row for arm, curve in curves for row in seed_rows(arm, curve, ends)],
+        areas={arm.label: rows.areas(curve, ends) for arm, curve in curves},
+        reached={arm.label: episodes_to_reach(curve.episodes, curve.success, 0.6) for arm, curve in curves},
         runs=[run_row(arm, folder, common) for arm in arms], levels=rows.LEVELS, compared=rows.COMPARED, enough=ENOUGH,
         small=SMALL if study and study.size == "small" else "",
         counts=count_verdicts(study) if study else {}, shorter=describe_shortfall(study) if study else "",
@@ -195,25 +194,10 @@ def show_heat_maps(arm: ReadArm, place: int, figures: Figures) -> list[Row]:
     path = arm.folder / "heatmap.npz"
     held = read_arrays(path)
     with expected_form(path):
-        seed = f"seed {int(held.get('seed', arm.seeds[0]))}, the run’s first" if "seed" in held or arm.seeds else ""
+        seeds = [held["seed"]] if "seed" in held else arm.seeds
+        seed = f"seed {int(seeds[0])}, the run’s first" if seeds else "the run’s first seed"
         groups = [number_range(held[key]) if key in held else "" for key in ("counts", "labelled")]
-    return [{"title": arm.label, "names": names, "seed": seed or "the run’s first seed", "groups": groups}]
-
-
-def seed_rows(arm: ReadArm, curve: Curve, ends: tuple[int, int] | None) -> list[Row]:
-    """The last success, the area and the episodes to 60 % of each seed."""
-    areas = rows.areas(curve, ends)
-    reached = episodes_to_reach(curve.episodes, curve.success, 0.6)
-    return [
-        {
-            "label": arm.label,
-            "seed": seed,
-            "end": f"{curve.success[place, -1]:.2f}",
-            "area": "–" if areas is None else f"{areas[place]:.2f}",
-            "reach": f"{reached[place]:,.0f}" if np.isfinite(reached[place]) else "never",
-        }
-        for place, seed in enumerate(arm.seeds)
-    ]
+    return [{"title": arm.label, "names": names, "seed": seed, "groups": groups}]
 
 
 def common_changes(arms: list[ReadArm]) -> list[str]:
@@ -245,17 +229,14 @@ def link(path: Path, folder: Path) -> str | None:
 def film_parts(arm: ReadArm, folder: Path) -> list[Row]:
     """Films of a run folder: small ones as data addresses, others as links."""
     parts: list[Row] = []
-    strip = arm.folder / "strip.png"
-    if strip.is_file() and strip.stat().st_size <= MOST_BYTES and (content := strip.read_bytes()).startswith(PNG):
-        alt = described(content) or "Frames of an episode of the trained agent, with the numbers of their steps."
-        parts.append({"kind": "strip", "data": data_address("image/png", content), "alt": alt})
-    for name, (kind, mark, place) in FILMS.items():
+    for name, (kind, media, mark, place) in FILMS.items():
         path = arm.folder / name
         if path.is_file() and path.stat().st_size > MOST_BYTES:
-            parts.append({"kind": "link", "href": link(path, folder), "name": name})
+            parts.append({"label": arm.label, "kind": "link", "href": link(path, folder), "name": name})
         elif path.is_file() and (content := path.read_bytes())[place : place + len(mark)] == mark:
-            parts.append({"kind": kind.partition("/")[0], "data": data_address(kind, content)})
-    return [part | {"label": arm.label} for part in parts]
+            data = data_address(media, content)
+            parts.append({"label": arm.label, "kind": kind, "data": data, "alt": described(content)})
+    return parts
 
 
 def described(png: bytes) -> str:

@@ -194,10 +194,6 @@ def watch(
 
     Returns:
         The path of the video.
-
-    Raises:
-        ValueError: The environment cannot be rendered, or an argument is out of range.
-        ImportError: An .mp4 needs imageio-ffmpeg.
     """
     if episodes < 1 or first < 0:
         raise ValueError(f"episodes must be at least 1 and first at least 0; got {episodes} and {first}.")
@@ -216,12 +212,10 @@ def open_recorder(
     """Open a run's environment with the trained policy and the influence model of one of its seeds."""
     policy = load_policy(run, seed)
     folder = _run_folder(run)
-    influence = None
-    combine = "sum"
-    if (folder / "influence.safetensors").is_file():
-        influence = Influence.load(folder / "influence.safetensors", replica=policy.seeds.index(policy.seed))
-        if len(influence.entities) > 1:
-            combine = config_from(Config, read_run(folder)["config"]).combine
+    weights = folder / "influence.safetensors"
+    influence = Influence.load(weights, replica=policy.seeds.index(policy.seed)) if weights.is_file() else None
+    several = influence is not None and len(influence.entities) > 1
+    combine = config_from(Config, read_run(folder)["config"]).combine if several else "sum"
     # the entity and its scale, which open_goal_env finds by playing otherwise, are not used here
     goal_env = open_goal_env(policy.env, entities=["any=0"], target_scale=1.0, make_env=make_env)
     check_sizes(goal_env, run, policy.sizes)
