@@ -393,10 +393,10 @@ def spoil_detection(run: Path, text: str) -> Path:
             held["config"][f"setting {text}"] = text
         (run / name).write_text(json.dumps(held))
     summary = json.loads((run / "summary.json").read_text())
-    labels = [table["label"] for table in summary["others"]]
+    labels = [table["label"] for table in (summary, *summary["others"])]
     detectors = {row["name"]: row["name"] + text for row in summary["detectors"] if row["name"] != "cai"}
     summary = spoil(summary, text)
-    for label, table in zip(labels, summary["others"], strict=True):
+    for label, table in zip(labels, (summary, *summary["others"]), strict=True):
         table["label"] = label
     for table in (summary, *summary["others"]):
         for row in table["detectors"]:
