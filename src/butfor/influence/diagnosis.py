@@ -38,34 +38,20 @@ class Diagnosis:
     """Held-out checks of the model of one entity; `words()` reports them, `trusted` is whether all passed."""
 
     transitions: int
-    nll: float
-    """negative log-likelihood of the held-out change, in nats"""
-    nll_constant: float
-    """the same for one Gaussian with the mean and variance of the change"""
-    nll_still: float
-    """the same for one Gaussian around no change"""
-    r_squared: float
-    """1 - squared error / squared error of the mean change"""
-    error_ratio: float
-    """squared error / squared error of "nothing changes" """
-    within: list[list[float]]
-    """share of the residuals within one and within two predicted standard deviations, for each dimension"""
-    reliability: dict[str, list[float]]
-    """levels of the central intervals, and the share of the residuals in them"""
-    rank: float
-    """mean share of other actions that make what happened less likely than the taken one: 0.5 without influence"""
-    rank_error: float
-    """its standard error"""
-    gain: float
-    """mean of log p(s'|s,a) - log p(s'|s), in nats: how much knowing the action helps"""
-    gain_error: float
-    """its standard error"""
-    gain_by_score: dict[str, list[float]]
-    """score, gain and rank with their standard errors, in ten groups of states by rising score"""
-    coverage: list[float]
-    """share of the bins of each action dimension (discrete: of the actions) that are covered"""
-    smallest_bin: list[float]
-    """share of the transitions in the emptiest bin"""
+    nll: float  # negative log-likelihood of the held-out change, in nats
+    nll_constant: float  # the same for one Gaussian with the mean and variance of the change
+    nll_still: float  # the same for one Gaussian around no change
+    r_squared: float  # 1 - squared error / squared error of the mean change
+    error_ratio: float  # squared error / squared error of "nothing changes"
+    within: list[list[float]]  # for each dimension, share of the residuals within 1 and 2 predicted deviations
+    reliability: dict[str, list[float]]  # levels of the central intervals, and the share of the residuals in them
+    rank: float  # mean share of other actions that make what happened less likely: 0.5 without influence
+    rank_error: float  # its standard error
+    gain: float  # mean of log p(s'|s,a) - log p(s'|s), in nats: how much knowing the action helps
+    gain_error: float  # its standard error
+    gain_by_score: dict[str, list[float]]  # score, gain, rank and standard errors, in tenths by rising score
+    coverage: list[float]  # share of the bins of each action dimension (discrete: of the actions) that are covered
+    smallest_bin: list[float]  # share of the transitions in the emptiest bin
     findings: list[Finding]
 
     @property

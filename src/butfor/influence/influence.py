@@ -412,8 +412,8 @@ class _HeldOut:
     obs: Tensor  # [R, N, D]
     action: Tensor  # [N, A]
     target: Tensor  # [N, d]
+    # log p(s'_j | s, a) of the taken action [N] and of redrawn ones [N, M], by entity
     densities: dict[str, tuple[NDArray[Any], NDArray[Any]]]
-    """log p(s'_j | s, a) of the taken action [N] and of redrawn ones [N, M], by entity"""
 
 
 def _numpy(values: Any) -> NDArray[Any]:

@@ -29,10 +29,8 @@ class Units:
     """How observations, actions and changes are scaled, and which columns belong to each entity."""
 
     law: ActionLaw
-    entities: dict[str, list[int]]
-    """columns of the observation by name"""
-    scale: Sequence[float]
-    """factor on the change of each predicted column, in the order of `target_columns`"""
+    entities: dict[str, list[int]]  # columns of the observation by name
+    scale: Sequence[float]  # factor on the change of each predicted column, in the order of `target_columns`
     obs_center: Sequence[float]
     obs_spread: Sequence[float]
 
