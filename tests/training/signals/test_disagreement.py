@@ -407,8 +407,8 @@ def test_the_saved_networks_are_a_public_disagreement(tmp_path: Path) -> None:
         ({"newest": 0}, "newest must be at least 1"),
         ({"activation": "sine"}, "'sine'"),
         ({"learning_rate": 0.0}, "learning_rate must be positive; got 0.0"),
-        ({"newest_share": 1.0}, r"newest_share must lie in \[0, 1\); got 1.0"),
-        ({"rescore": "never"}, "'never'.*'all'.*'once'"),
+        ({"newest_share": 1.0}, r"newest_share.*1\.0"),
+        ({"rescore": "never"}, "rescore.*'never'"),
     ],
 )
 def test_impossible_settings_are_refused(settings: dict[str, Any], message: str) -> None:
