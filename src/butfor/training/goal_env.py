@@ -1,6 +1,6 @@
 """A goal-conditioned environment as training sees it: how to make many, its sizes, its reward, and its entities."""
 
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -65,10 +65,7 @@ class GoalEnv:
     def positions(self) -> tuple[tuple[int, ...], tuple[int, ...]]:
         """Columns of the agent's position and of the object's."""
         if self.facts is None:
-            raise ValueError(
-                f"The signal 'nearness' needs the columns of hand and object, which are not known for {self.name}; "
-                "use another signal."
-            )
+            raise ValueError(f"The signal 'nearness' needs a built-in environment; use another signal for {self.name}.")
         return self.facts.agent_position, self.facts.object_position
 
 
@@ -110,17 +107,14 @@ def open_goal_env(
         compute = _compute_reward(name, probe)
         law = ActionLaw.from_space(probe.single_action_space)
         columns = entity_columns(entities, sizes[0]) if entities else {}
-        watched = {key: tuple(sorted(value)) for key, value in columns.items()}
-        if facts is not None:
-            watched = watched or {"object": facts.object_position}
-            if target_scale:
-                scale = (target_scale,) * len(target_columns(watched))
-            else:
-                scale = _measure_scale(_random_episodes(probe, steps)[0], watched)
-            return GoalEnv(name, make, steps, sizes, law, compute, facts, watched, scale, labels=labels)
         played, seen = _random_episodes(probe, steps)
-        watched = watched or {"object": tuple(sorted(_goal_columns(name, played)))}
-        scale = (target_scale,) * len(target_columns(watched)) if target_scale else _measure_scale(played, watched)
+        if not columns:
+            columns = {"object": list(facts.object_position) if facts is not None else _goal_columns(name, played)}
+        watched = {key: tuple(sorted(value)) for key, value in columns.items()}
+        obs, _, next_obs = (torch.from_numpy(part) for part in played.episodes.transitions())
+        scale = tuple(scale_of((obs, obs, next_obs), watched, target_scale).tolist())
+        if facts is not None:
+            return GoalEnv(name, make, steps, sizes, law, compute, facts, watched, scale, labels=labels)
         reward, reached = _shift_reward(name, compute, played)
         remarks = unit_remarks(seen, played.episodes.length)
         rewards = _reward_range(reward, played)
@@ -135,8 +129,7 @@ def _check_spaces(name: str, env: VectorEnv[Any, Any, Any]) -> tuple[int, int, i
     parts = getattr(space, "spaces", {})
     if not set(PARTS) <= set(parts):
         raise ValueError(
-            f"{name} is not a goal-conditioned environment: training needs observations with the parts observation, "
-            f"achieved_goal and desired_goal; its observations are {space}."
+            f"{name} is not goal-conditioned: its observations must have the parts {PARTS}; they are {space}."
         )
     shapes = [parts[part].shape for part in PARTS]
     if any(shape is None or len(shape) != 1 for shape in shapes) or shapes[1] != shapes[2]:
@@ -172,24 +165,21 @@ def check_unchanged(
 ) -> None:
     """Refuse to resume in another environment than the one that a run's replay buffer comes from."""
     check_sizes(goal_env, run, [stored[part].shape[-1] for part in ("observation", "action", "achieved_goal")])
-    steps = stored["action"].shape[2]
-    if steps != goal_env.steps:
-        raise ValueError(
-            f"{run} was trained with episodes of at most {steps} steps; {goal_env.name} now has {goal_env.steps}. Use "
-            "the environment as it was (max_episode_steps), or train a new agent."
-        )
-    if law is not None and ActionLaw.from_plain(law) != goal_env.law:
-        raise ValueError(
-            f"{run} was trained with actions from {law['low']} to {law['high']}; {goal_env.name} now has "
-            f"{goal_env.law.low} to {goal_env.law.high}. Use the environment as it was, or train a new agent."
-        )
+    now = {"max_episode_steps": goal_env.steps, "action bounds": (goal_env.law.low, goal_env.law.high)}
+    before = {"max_episode_steps": stored["action"].shape[2]}
+    if law is not None:
+        before["action bounds"] = (tuple(law["low"]), tuple(law["high"]))
+    for what, value in before.items():
+        if value != now[what]:
+            raise ValueError(
+                f"{run} was trained with {what} {value}; {goal_env.name} now has {now[what]}. Use the environment as "
+                "it was, or train a new agent."
+            )
 
 
 def unmoved(goal_env: GoalEnv) -> list[str]:
     """The entities that random actions did not move, so that the size of their moves is not known."""
-    scales = zip(target_columns(goal_env.entities), goal_env.scale, strict=True)
-    moved = {column for column, scale in scales if scale != 1}
-    return [name for name, columns in goal_env.entities.items() if not moved & set(columns)]
+    return [name for name, one in describe(goal_env)["entities"].items() if set(one["scale"]) == {1.0}]
 
 
 def describe(goal_env: GoalEnv) -> dict[str, Any]:
@@ -305,37 +295,28 @@ def _random_episodes(env: VectorEnv[Any, Any, Any], steps: int) -> tuple[Played,
     return play([env], act, seeds, steps, "a random episode"), np.stack(seen)
 
 
-def _goal_columns(name: str, played: Played) -> tuple[int, ...]:
+def _goal_columns(name: str, played: Played) -> list[int]:
     """The columns of the observation that show the achieved goal, up to rounding and 1e-5 of its spread."""
     episodes = played.episodes
     shown = np.arange(episodes.observation.shape[1]) <= episodes.length[:, None]
     obs, goal = episodes.observation[shown], episodes.achieved_goal[shown]
     columns: list[int] = []
     fitting: set[int] = set()
+    advice = "give the columns of the entity, such as entities=('cube=3:6',) or --entities cube=3:6."
     for values in goal.T:
         tolerance = 1e-5 * values.std() + np.spacing(np.abs(values).max())
         same = np.flatnonzero((np.abs(obs - values[:, None]) <= tolerance).all(0)).tolist()
         fitting |= set(same)
         equal = [column for column in same if column not in columns]
         if not equal:
-            raise ValueError(
-                f"The achieved goal of {name} is not part of its observation; give the columns of the entity, such as "
-                "entities=('cube=3:6',) or --entities cube=3:6."
-            )
+            raise ValueError(f"The achieved goal of {name} is not part of its observation; {advice}")
         columns.append(equal[0])
     if len(fitting) > len(columns):
         raise ValueError(
-            f"The achieved goal of {name} has {len(columns)} numbers, and the columns {sorted(fitting)} of its "
-            "observation show them: several sets of columns fit. Give the columns of the entity, such as "
-            "entities=('cube=3:6',) or --entities cube=3:6."
+            f"Several sets of the columns {sorted(fitting)} of the observation show the achieved goal of {name}, which "
+            f"has {len(columns)} numbers; {advice}"
         )
-    return tuple(columns)
-
-
-def _measure_scale(played: Played, entities: Mapping[str, tuple[int, ...]]) -> tuple[float, ...]:
-    """1 / standard deviation of each column's change; 1 where only rounding changed it."""
-    obs, _, next_obs = (torch.from_numpy(part) for part in played.episodes.transitions())
-    return tuple(scale_of((obs, obs, next_obs), entities).tolist())
+    return columns
 
 
 def unit_remarks(obs: NDArray[np.float64], length: NDArray[np.int64]) -> tuple[str, ...]:
@@ -351,16 +332,18 @@ def unit_remarks(obs: NDArray[np.float64], length: NDArray[np.int64]) -> tuple[s
     small = (spread > 64 * rounding) & (spread < SMALLEST)
     remarks = []
     if small.any():
+        columns = ", ".join(map(str, small.nonzero()[0]))
         remarks.append(
-            f"columns {_listed(small.nonzero()[0])} of the observation vary by less than {SMALLEST:g} in random "
+            f"columns {columns} of the observation vary by less than {SMALLEST:g} in random "
             f"episodes, which is hardly visible to agents and models; if they matter, {ADVICE}"
         )
     if shown[1:].any():
         moves = np.diff(obs, axis=0)[shown[1:]].std(0)
         coarse = (moves > np.maximum(TREMBLING, 1e-4 * spread)) & (rounding / 2 > 0.01 * moves)
         if coarse.any():
+            columns = ", ".join(map(str, coarse.nonzero()[0]))
             remarks.append(
-                f"columns {_listed(coarse.nonzero()[0])} of the observation are so large that float32 rounds their "
+                f"columns {columns} of the observation are so large that float32 rounds their "
                 f"moves; if they matter, subtract their mean, or {ADVICE}"
             )
     return tuple(remarks)
@@ -382,7 +365,3 @@ def reward_remarks(
         f"targets are clipped to {target_range[0]:g} to {target_range[1]:g}; set another range with "
         "--agent.target-range LOW HIGH, or rescale the rewards",
     )
-
-
-def _listed(columns: Iterable[int]) -> str:
-    return ", ".join(map(str, columns))

@@ -88,7 +88,7 @@ def train(
         check_episode_file(keep_episodes)
     goal_env = _open_env(config, make_env)  # before anything is written: a mistake leaves no folder behind
     check_writable(folder)
-    with _lock(folder), _exactness(config, device):
+    with _lock(folder), deterministic(config.deterministic and torch.device(device).type == "cuda"):
         _refuse_begun(folder, overwrite)  # again: another process may just have begun it
         open_run(folder, "training", config, overwrite)
         if keep_episodes is not None:  # so that a resumed run keeps them, too
@@ -130,7 +130,9 @@ def resume(
         record = read_run(folder)  # again: another process may just have resumed it
         before = config_from(Config, record["config"])
         state = latest_checkpoint(folder)
-        if state is None and _was_saved(folder):
+        summary = folder / "summary.json"
+        finished = summary.is_file() and read_json(summary)["finished"]
+        if state is None and (finished or (folder / "model.safetensors").exists()):
             raise ValueError(
                 f"{folder} contains results but no checkpoint to resume from; copy its folder checkpoint/ as well, or "
                 "start again with --overwrite (in a study: delete the folder), or in another folder."
@@ -145,7 +147,7 @@ def resume(
         if config != before:
             changed = {"label": run_label("training", config), "config": plain(config)}
             write_json(folder / "config.json", record | changed)
-        with _exactness(config, device):
+        with deterministic(config.deterministic and torch.device(device).type == "cuda"):
             return _Run(config, goal_env, folder, torch.device(device), state, keep_episodes, progress).go(time_limit)
 
 
@@ -165,12 +167,6 @@ def _lock(folder: Path) -> AbstractContextManager[None]:
     return nullcontext() if mounted else locked(place, again=True)
 
 
-def _was_saved(folder: Path) -> bool:
-    """Whether a run has left models or is finished, so that starting again would destroy something."""
-    summary = folder / "summary.json"
-    return (folder / "model.safetensors").exists() or (summary.is_file() and bool(read_json(summary)["finished"]))
-
-
 def _episode_file(folder: Path, given: Path | str | None) -> Path | str | None:
     """The episode file that a run was started with."""
     if (folder / "episodes.json").is_file():
@@ -183,17 +179,11 @@ def _episode_file(folder: Path, given: Path | str | None) -> Path | str | None:
     return given
 
 
-def _exactness(config: Config, device: torch.device | str) -> AbstractContextManager[None]:
-    """Bits that repeat, where they are asked for; a CPU's always do."""
-    return deterministic(config.deterministic and torch.device(device).type == "cuda")
-
-
 def _open_env(config: Config, make_env: MakeEnv | None) -> GoalEnv:
     """The environment of a config, checked against its settings."""
     if make_env is not None and facts_of(config.env) is not None:
         raise ValueError(
-            f"config.env is {config.env!r}, a built-in environment, but make_env was given; use a name of your own, as "
-            "in preset('my-env')."
+            f"{config.env!r} is a built-in environment; give make_env a name of your own: preset('my-env')."
         )
     scale = config.cai.network.target_scale
     labels = LABELS.get(config.signal, ()) if config.use else ()
@@ -207,8 +197,7 @@ def _open_env(config: Config, make_env: MakeEnv | None) -> GoalEnv:
         )
     if config.priority.kind == "ebp" and goal_env.sizes[2] != 3:
         raise ValueError(
-            f"priority.kind is 'ebp', which needs goals that are positions (x, y, z); goals of {goal_env.name} have "
-            f"{goal_env.sizes[2]} columns. Use another kind of priority."
+            f"priority.kind 'ebp' needs goals (x, y, z); those of {goal_env.name} have size {goal_env.sizes[2]}."
         )
     return goal_env
 
@@ -257,13 +246,20 @@ class _Run:
         with closing(trainer), closing(self.events), stopping(time_limit, self.started) as stop:
             learn(trainer, stop, self.progress, self.keep, self.evaluate_when_due, self.end_episode)
             self.save()
-            finished = self.replay.stored >= self.config.episodes and not trainer.interrupted
-            self.write_models()
+            config = self.config
+            goal_env = trainer.goal_env
+            law = goal_env.law
+            path = self.folder / "model.safetensors"
+            tensors = trainer.agent.state_dict()
+            save_agent(path, tensors, config.agent, law, goal_env.sizes, config.env, trainer.seeds)
+            if trainer.signal is not None:
+                trainer.signal.save(self.folder, config.first_seed)
+            played = self.replay.stored >= config.episodes
+            finished = played and not trainer.interrupted
             self.summarize(finished)
-            if self.kept is not None and self.replay.stored >= self.config.episodes:
-                law = trainer.goal_env.law
+            if self.kept is not None and played:
                 self.kept.join(
-                    {"env": self.config.env, "seeds": trainer.seeds, "order": "episode by episode, the seeds in turn"}
+                    {"env": config.env, "seeds": trainer.seeds, "order": "episode by episode, the seeds in turn"}
                     | {"action_low": list(law.low), "action_high": list(law.high)}
                 )
             if stop.signalled and not finished:
@@ -326,16 +322,6 @@ class _Run:
     def note_time(self) -> None:
         """Add up the time of all processes of this run."""
         self.trainer.seconds["total"] = self.seconds_before + time.monotonic() - self.began
-
-    def write_models(self) -> None:
-        """Write the agents, and the signal's model."""
-        trainer = self.trainer
-        goal_env = trainer.goal_env
-        path = self.folder / "model.safetensors"
-        tensors = trainer.agent.state_dict()
-        save_agent(path, tensors, self.config.agent, goal_env.law, goal_env.sizes, self.config.env, trainer.seeds)
-        if trainer.signal is not None:
-            trainer.signal.save(self.folder, self.config.first_seed)
 
     def summarize(self, finished: bool) -> None:
         """Write summary.json: the curve of success so far, and where the time went."""

@@ -56,8 +56,6 @@ class Agent(Protocol):
 # The algorithm's name in the settings -> the agent, given sizes of inputs and actions, first weights and device.
 Make = Callable[["Config", int, int, Sequence[torch.Generator], torch.device], Agent]
 AGENTS: dict[str, Make] = {
-    "ddpg": lambda config, inputs, actions, streams, device: DDPG(inputs, actions, config.agent, streams, device),
-    "td3": lambda config, inputs, actions, streams, device: TD3(
-        inputs, actions, config.agent, streams, device, td3=config.td3
-    ),
+    "ddpg": lambda config, inputs, actions, *rest: DDPG(inputs, actions, config.agent, *rest),
+    "td3": lambda config, inputs, actions, *rest: TD3(inputs, actions, config.agent, *rest, td3=config.td3),
 }

@@ -32,8 +32,7 @@ class DDPG(nn.Module):
         self.config = config
         self.policy = Policy(inputs, actions, config, generators)
         sizes = [inputs + actions, *[config.width] * config.layers, 1]
-        critics = [MLP(sizes, generators, config.critic_layer_norm) for _ in range(self.critic_count)]
-        self.critics = nn.ModuleList(critics)
+        self.critics = nn.ModuleList(MLP(sizes, generators, config.critic_layer_norm) for _ in range(self.critic_count))
         self.target_actor = copy.deepcopy(self.policy.actor).requires_grad_(False)
         self.target_critics = copy.deepcopy(self.critics).requires_grad_(False)
         self.to(device)
@@ -42,11 +41,7 @@ class DDPG(nn.Module):
         self.critic_optimizer = make_optimizer(self.critics, fitting)
 
     def update(self, batch: Batch, index: int) -> tuple[Tensor, Tensor]:
-        """Update critic, actor and targets on a batch; `index` counts the updates after an episode.
-
-        Returns:
-            Critic loss, actor loss and mean value [R, 3], and TD errors [R, B].
-        """
+        """Update critic, actor and targets; critic loss, actor loss and mean value [R, 3], and TD errors [R, B]."""
         config = self.config
         self.policy.normalizer.update(batch.inputs)
         now = self.policy.normalizer(batch.inputs)
@@ -87,16 +82,13 @@ class DDPG(nn.Module):
         torch._foreach_lerp_(list(target.parameters()), list(source.parameters()), 1 - self.config.polyak)
 
     def changes(self) -> list[Any]:
-        """What `update` writes to: needed to record it as a CUDA graph."""
         return [self, self.actor_optimizer, self.critic_optimizer]
 
     def state(self) -> dict[str, Any]:
-        """Weights and optimisers, for a checkpoint."""
         optimizers = [self.actor_optimizer.state_dict(), self.critic_optimizer.state_dict()]
         return {"agent": self.state_dict(), "optimizers": optimizers}
 
     def restore(self, state: Mapping[str, Any]) -> None:
-        """Put back what `state` returned, before anything is recorded."""
         self.load_state_dict(state["agent"])
         self.actor_optimizer.load_state_dict(state["optimizers"][0])
         self.critic_optimizer.load_state_dict(state["optimizers"][1])

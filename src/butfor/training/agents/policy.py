@@ -1,8 +1,7 @@
 """What a trained agent is: the policy network, its saved file, and the callable that users load."""
 
-import dataclasses
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
@@ -65,9 +64,9 @@ class Normalizer(nn.Module):
     mean: Tensor
     deviation: Tensor
 
-    def __init__(self, features: int, replicas: int, clip: float, smallest: float = 0.01) -> None:
+    def __init__(self, features: int, replicas: int, clip: float) -> None:
         super().__init__()
-        self.clip, self.smallest = clip, smallest
+        self.clip = clip
         # sums in float64: in float32 the variance of a coordinate near 1 would be lost after a million rows
         self.register_buffer("total", torch.zeros(replicas, 1, features, dtype=torch.float64))
         self.register_buffer("square", torch.zeros(replicas, 1, features, dtype=torch.float64))
@@ -85,7 +84,7 @@ class Normalizer(nn.Module):
         mean = self.total / self.count
         variance = self.square / self.count - mean.square()
         self.mean.copy_(mean)
-        self.deviation.copy_(variance.clamp(min=self.smallest**2).sqrt())
+        self.deviation.copy_(variance.clamp(min=0.01**2).sqrt())
 
     def forward(self, x: Tensor) -> Tensor:
         """[R, B, features] -> the same shape."""
@@ -105,45 +104,36 @@ class Policy(nn.Module):
         return torch.tanh(self.actor(self.normalizer(inputs)))
 
 
+@dataclass(frozen=True)
 class TrainedPolicy:
     """The policy of one seed: call it with observations of its environment, one or many, to get its actions.
 
     >>> policy = load_policy("runs/push")
     >>> action = policy(obs)  # the dictionary that the environment gives
-
-    Attributes:
-        env: name of the environment that it was trained on
-        seed: the seed that acts
-        seeds: all seeds that its file holds
-        sizes: columns of an observation, an action and a goal
     """
 
-    def __init__(
-        self, policy: Policy, law: ActionLaw, sizes: Sequence[int], env: str, seed: int, seeds: Sequence[int]
-    ) -> None:
-        self.policy = policy
-        self.law = law
-        self.sizes = tuple(sizes)
-        self.env = env
-        self.seed = seed
-        self.seeds = tuple(seeds)
+    policy: Policy
+    law: ActionLaw
+    sizes: tuple[int, ...]  # columns of an observation, an action and a goal
+    env: str  # name of the environment that it was trained on
+    seed: int  # the seed that acts
+    seeds: tuple[int, ...]  # all seeds that its file holds
 
     @torch.no_grad()
     def __call__(self, obs: Mapping[str, Any]) -> NDArray[np.float32]:
         """Actions [A] or [N, A] for a dictionary with `observation` [D] or [N, D] and `desired_goal` [G] or [N, G]."""
         if not isinstance(obs, Mapping) or not {"observation", "desired_goal"} <= set(obs):
             raise ValueError(f"The policy needs a dictionary with observation and desired_goal; got {type(obs)}.")
-        parts = [np.asarray(obs[name], dtype=np.float32) for name in ("observation", "desired_goal")]
-        for name, part, size in zip(("observation", "desired_goal"), parts, self.sizes[::2], strict=True):
-            if part.ndim not in (1, 2) or part.shape[-1] != size or part.shape[:-1] != parts[0].shape[:-1]:
+        parts = {name: np.asarray(obs[name], dtype=np.float32) for name in ("observation", "desired_goal")}
+        for (name, part), size in zip(parts.items(), self.sizes[::2], strict=True):
+            if part.ndim not in (1, 2) or part.shape[-1] != size or part.shape[:-1] != parts["observation"].shape[:-1]:
                 raise ValueError(
                     f"{name} has shape {list(part.shape)}; expected [{size}] or [N, {size}], one goal per observation."
                 )
             if not np.isfinite(part).all():
                 raise ValueError(f"{name} contains NaN or infinite values.")
-        inputs = torch.from_numpy(np.concatenate(parts, -1))
-        rows = inputs.numel() // inputs.shape[-1]
-        batch = inputs.reshape(1, rows, inputs.shape[-1]).to(self.policy.normalizer.mean.device)
+        inputs = torch.from_numpy(np.concatenate([*parts.values()], -1))
+        batch = inputs.reshape(1, -1, inputs.shape[-1]).to(self.policy.normalizer.mean.device)
         action = from_unit(self.policy(batch), self.law.bounds(batch.device))[0].cpu().numpy()
         return np.asarray(action.reshape(*inputs.shape[:-1], self.sizes[1]))
 
@@ -158,13 +148,7 @@ def save_agent(
     seeds: Sequence[int],
 ) -> None:
     """Write the policies and critics of all seeds as one safetensors file, from which `load_policy` takes one."""
-    header = {
-        "env": env,
-        "sizes": list(sizes),
-        "law": dataclasses.asdict(law),
-        "agent": dataclasses.asdict(config),
-        "seeds": list(seeds),
-    }
+    header = {"env": env, "sizes": list(sizes), "law": asdict(law), "agent": asdict(config), "seeds": list(seeds)}
     kept = {name: value for name, value in tensors.items() if not name.startswith("target")}
     save_weights(path, "agent", FORMAT_VERSION, kept, header)
 
@@ -192,9 +176,8 @@ def load_policy(run: Path | str, seed: int | None = None, device: torch.device |
             raise ValueError(f"There is no seed {seed}; the file has the seeds {seeds}.")
         shape = {name: header["agent"][name] for name in ("layers", "width", "observation_clip")}
         policy = Policy(sizes[0] + sizes[2], sizes[1], AgentConfig(**shape), make_generators([0] * len(seeds)))
-        policy.load_state_dict(
-            {name.removeprefix("policy."): value for name, value in tensors.items() if name.startswith("policy.")}
-        )
+        prefix = "policy."
+        policy.load_state_dict({k.removeprefix(prefix): v for k, v in tensors.items() if k.startswith(prefix)})
         index = 0 if seed is None else seeds.index(seed)
         one = copy_replicas(policy, slice(index, index + 1)).to(device)
-        return TrainedPolicy(one, law, sizes, env, seeds[index], seeds)
+        return TrainedPolicy(one, law, tuple(sizes), env, seeds[index], tuple(seeds))
