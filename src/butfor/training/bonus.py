@@ -42,17 +42,7 @@ def bonus_weight(config: BonusConfig, episode: int) -> float:
 
 
 def add_bonus(reward: Tensor, score: Tensor, weight: Tensor | float, config: BonusConfig) -> Tensor:
-    """Rewards with the bonus: r + lambda min(score, cap), at most the ceiling, or one of its variants.
-
-    Args:
-        reward: rewards of the environment, [...]
-        score: scores of the states that the transitions start from, [...]
-        weight: lambda, from `bonus_weight`
-        config: kind, cap and ceiling
-
-    Returns:
-        Rewards [...] to learn from.
-    """
+    """Rewards [...] with the bonus, `weight` (lambda) x score of the state before, or with one of its variants."""
     clipped = score.clamp(0, config.cap)
     if config.kind == "flat":
         total = reward + weight * (score > config.threshold)

@@ -128,9 +128,7 @@ def _check_spaces(name: str, env: VectorEnv[Any, Any, Any]) -> tuple[int, int, i
     space: Any = env.single_observation_space
     parts = getattr(space, "spaces", {})
     if not set(PARTS) <= set(parts):
-        raise ValueError(
-            f"{name} is not goal-conditioned: its observations must have the parts {PARTS}; they are {space}."
-        )
+        raise ValueError(f"{name} is not goal-conditioned: observations need the parts {PARTS}; they are {space}.")
     shapes = [parts[part].shape for part in PARTS]
     if any(shape is None or len(shape) != 1 for shape in shapes) or shapes[1] != shapes[2]:
         raise ValueError(

@@ -59,15 +59,7 @@ def by_score(score: Tensor, length: Tensor, config: PriorityConfig) -> Tensor:
     """Weights by the signal: for CAI the paper's CAI-P (section 6.3).
 
     An episode's weights sum to 1 / rank of its total score, 1 being the highest, independent of its length. Equal
-    scores rank in the order of their slots.
-
-    Args:
-        score: of each step, [R, E, T]
-        length: of each episode, [R, E]
-        config: rank or proportional, power, and whether scores also weigh the steps within an episode
-
-    Returns:
-        Weights [R, E, T].
+    scores rank in the order of their slots. Scores [R, E, T] and lengths [R, E] -> weights [R, E, T].
     """
     valid = valid_steps(length, score.shape[-1])
     score = score.where(valid, 0.0)

@@ -182,9 +182,7 @@ def _episode_file(folder: Path, given: Path | str | None) -> Path | str | None:
 def _open_env(config: Config, make_env: MakeEnv | None) -> GoalEnv:
     """The environment of a config, checked against its settings."""
     if make_env is not None and facts_of(config.env) is not None:
-        raise ValueError(
-            f"{config.env!r} is a built-in environment; give make_env a name of your own: preset('my-env')."
-        )
+        raise ValueError(f"{config.env!r} is a built-in environment; with make_env, choose another name as config.env.")
     scale = config.cai.network.target_scale
     labels = LABELS.get(config.signal, ()) if config.use else ()
     goal_env = open_goal_env(config.env, config.entities, scale, make_env, labels)
@@ -196,9 +194,8 @@ def _open_env(config: Config, make_env: MakeEnv | None) -> GoalEnv:
             stacklevel=3,
         )
     if config.priority.kind == "ebp" and goal_env.sizes[2] != 3:
-        raise ValueError(
-            f"priority.kind 'ebp' needs goals (x, y, z); those of {goal_env.name} have size {goal_env.sizes[2]}."
-        )
+        size = goal_env.sizes[2]
+        raise ValueError(f"priority.kind 'ebp' needs goals (x, y, z); those of {goal_env.name} have {size} column(s).")
     return goal_env
 
 

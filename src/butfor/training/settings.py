@@ -93,38 +93,28 @@ class Config:
         self._check_entities()
         limits = [limit for limit, _ in self.fit_schedule]
         if not limits or limits != sorted(limits) or min(batches for _, batches in self.fit_schedule) < 1:
-            raise ValueError(
-                f"fit_schedule is {self.fit_schedule}; expected pairs (up to this episode, batches per round) with "
-                "rising episodes and at least 1 batch."
-            )
+            expected = "pairs (up to this episode, batches per round) with rising episodes and at least 1 batch"
+            raise ValueError(f"fit_schedule is {self.fit_schedule}; expected {expected}.")
         if self.episodes < self.warmup:
             raise ValueError(f"episodes is {self.episodes}, less than the {self.warmup} episodes of the warm-up.")
-        if (self.episodes - self.warmup) % self.num_envs:
-            raise ValueError(
-                f"episodes - warmup is {self.episodes - self.warmup}; it must be a multiple of num_envs, "
-                f"{self.num_envs}."
-            )
+        if (learning := self.episodes - self.warmup) % self.num_envs:
+            raise ValueError(f"episodes - warmup is {learning}; it must be a multiple of num_envs, {self.num_envs}.")
         if self.replay.capacity < self.num_envs:
             raise ValueError(f"replay.capacity is {self.replay.capacity}, less than num_envs, {self.num_envs}.")
 
     def _check_uses(self) -> None:
         """Refuse uses of the signal that exclude each other."""
         if "priority" in self.use and self.priority.kind != "uniform":
-            raise ValueError(
-                f"use contains 'priority', but priority.kind is {self.priority.kind!r}: episodes can be drawn by the "
-                "signal or by that, not by both."
-            )
+            raise ValueError(f"priority.kind is {self.priority.kind!r}; with 'priority' in use it must be 'uniform'.")
         if {"intrinsic", "bonus"} <= set(self.use):
             raise ValueError("use contains 'intrinsic' and 'bonus': choose the signal as the only reward, or added.")
         if "intrinsic" in self.use and self.agent.target_range is not None:
             raise ValueError(
-                f"With intrinsic rewards, which are positive, agent.target_range must be None; it is "
-                f"{self.agent.target_range}. The preset 'intrinsic' has the paper's settings."
+                f"agent.target_range is {self.agent.target_range}; intrinsic rewards are positive and need None, as in "
+                "the preset 'intrinsic'."
             )
         if "active" in self.use and self.signal != "cai":
-            raise ValueError(
-                f"use contains 'active', but the signal {self.signal!r} cannot compare actions; only cai can."
-            )
+            raise ValueError(f"use contains 'active', but signal {self.signal!r} cannot compare actions; use cai.")
         if self.signal != "cai" and not self.use:
             raise ValueError(f"signal is {self.signal!r}, but nothing uses it; give use, for example bonus.")
         if self.replay.goals_by_score and not self.use:
@@ -133,11 +123,8 @@ class Config:
     def _check_entities(self) -> None:
         """Check names and their combination; the columns are checked together with the environment."""
         names = [text.partition("=")[0].strip() for text in self.entities]
-        if len(self.entities) > 1 and self.signal in ONE_SCORE:
-            raise ValueError(
-                f"signal is {self.signal!r}, which has one score for all that it predicts; give its columns as one "
-                f"entity instead of {len(self.entities)}."
-            )
+        if len(names) > 1 and self.signal in ONE_SCORE:
+            raise ValueError(f"signal {self.signal!r} has one score; give one entity instead of {', '.join(names)}.")
         if {"sum", "max"} & set(names):
             raise ValueError(f"entities are {self.entities}; choose names other than sum and max, which combine them.")
         if self.combine not in ("sum", "max", *names):
@@ -186,8 +173,7 @@ def preset(env: str, name: str = "paper") -> Config:
     Args:
         env: name of a built-in environment, id of a registered one, or your own name for `make_env`
         name: paper (its settings for the environment), intrinsic (the signal is the only reward), fast (shorter rounds
-            of fitting), or a rival: vime, vime-object, vime-full, disagreement, disagreement-position,
-            disagreement-full
+            of fitting), or a rival: one of `RIVALS`
 
     Returns:
         A config; change it with `dataclasses.replace`.
@@ -252,14 +238,14 @@ def _with_rival(config: Config, name: str) -> Config:
     if rival.predicts != "object" and facts is None:
         other = {"vime": "vime-object", "disagreement": "disagreement"}[rival.signal]
         raise ValueError(
-            f"The preset {name!r} needs the agent's columns, which are known for the built-in environments only; for "
-            f"{config.env} use the preset {other!r}, which predicts the columns given as entities."
+            f"The preset {name!r} needs a built-in environment; for {config.env} use the preset {other!r} and entities."
         )
     entities: tuple[str, ...] = ()
     if rival.predicts != "object" and facts is not None:
         columns = facts.positions if rival.predicts == "positions" else facts.full_state
         entities = (f"object={','.join(map(str, columns))}",)
     first, later = rival.batches
+    rescore: Literal["all", "once"] = "once" if rival.predicts == "full_state" else "all"
     return replace(
         config,
         signal=rival.signal,
@@ -268,7 +254,5 @@ def _with_rival(config: Config, name: str) -> Config:
         bonus=replace(config.bonus, weight=rival.weight, cap=rival.cap),
         fit_every=rival.fit_every,
         fit_schedule=((config.warmup, first), (10**9, later)),
-        disagreement=EnsembleConfig(
-            newest=rival.fit_every, rescore="once" if rival.predicts == "full_state" else "all"
-        ),
+        disagreement=EnsembleConfig(newest=rival.fit_every, rescore=rescore),
     )

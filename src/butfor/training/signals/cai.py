@@ -88,7 +88,6 @@ class CaiSignal(LearnedSignal):
         return [draw_uniform(generators, batches * self.config.batch_size, 2)]
 
     def take_steps(self, *numbers: Tensor) -> Tensor:
-        """Take the optimiser steps of a block; their summed loss [R]."""
         inputs, target = self.table.table(self.replay.rows, *self.weights.draw(numbers[0]))
         size = self.config.batch_size
         losses = [
@@ -108,12 +107,10 @@ class CaiSignal(LearnedSignal):
         replay.score.masked_fill_(~replay.valid(), 0)
 
     def stale(self) -> Tensor:
-        """The episodes to score again after a round."""
         everything = self.config.rescore == "all" or self.replay.stored % RESCORED < self.every
         return self.replay.slots(self.replay.size if everything else RESCORED)
 
     def action_model(self) -> tuple[GaussianDynamics, Callable[[Tensor, Tensor], Tensor]]:
-        """The model that predicts the outcomes of candidate actions, and how these are compared."""
         return self.model, self.compare
 
     def compare(self, mean: Tensor, variance: Tensor) -> Tensor:
@@ -126,6 +123,5 @@ class CaiSignal(LearnedSignal):
 
     def save(self, folder: Path, seed: int) -> None:
         """Write the models as one public `Influence`, influence.safetensors."""
-        units = self.table.units
-        influence = Influence(self.model, units, self.config.scoring, seed)
+        influence = Influence(self.model, self.table.units, self.config.scoring, seed)
         influence.save(folder / "influence.safetensors")

@@ -70,14 +70,11 @@ class LearnedSignal:
         return self._recorded[batches]
 
     def action_model(self) -> Any:
-        """None: this signal does not compare actions before they are taken."""
-        return None
+        return None  # this signal does not compare actions before they are taken
 
     def state(self) -> dict[str, Any]:
-        """Weights and optimiser, for a checkpoint."""
         return {"model": self.model.state_dict(), "optimizer": self.optimizer.state_dict()}
 
     def restore(self, state: dict[str, Any]) -> None:
-        """Put back what `state` returned, before anything is recorded."""
         self.model.load_state_dict(state["model"])
         self.optimizer.load_state_dict(state["optimizer"])

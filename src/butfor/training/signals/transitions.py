@@ -1,7 +1,7 @@
 """Transitions as models learn from them, from arrays or from the replay buffer, and the files of fitted models."""
 
-import dataclasses
 from collections.abc import Callable, Mapping, Sequence
+from dataclasses import asdict
 from pathlib import Path
 from typing import Any, TypeVar
 
@@ -24,14 +24,11 @@ class TransitionTable:
     """The transitions of the replay buffer as inputs and targets, in the units of the environment."""
 
     def __init__(
-        self,
-        replay: ReplayBuffer,
-        law: ActionLaw,
-        entities: Mapping[str, Sequence[int]],
-        scale: Sequence[float],
+        self, replay: ReplayBuffer, law: ActionLaw, entities: Mapping[str, Sequence[int]], scale: Sequence[float]
     ) -> None:
         """`scale` is the factor on the change of each column that belongs to any entity, in rising order."""
-        columns, size = target_columns(entities), replay.observation.shape[-1]
+        columns = target_columns(entities)
+        size = replay.observation.shape[-1]
         self.replay = replay
         self.device = replay.observation.device
         self.units = Units.raw(law, entities, scale, size)
@@ -54,12 +51,8 @@ class TransitionTable:
 
 def save_model(path: Path | str, kind: str, model: Any, units: Units, replicas: int, seed: int = 0) -> None:
     """Write one safetensors file with a JSON header; nothing in it is executable."""
-    header = dataclasses.asdict(units) | {
-        "replicas": replicas,
-        "obs_size": model.obs_size,
-        "config": dataclasses.asdict(model.config),
-        "seed": seed,
-    }
+    shape = {"replicas": replicas, "obs_size": model.obs_size, "config": asdict(model.config), "seed": seed}
+    header = asdict(units) | shape
     save_weights(path, kind, FORMAT_VERSION, model.state_dict(), header)
 
 
