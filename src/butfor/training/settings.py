@@ -173,7 +173,7 @@ def preset(env: str, name: str = "paper") -> Config:
     Args:
         env: name of a built-in environment, id of a registered one, or your own name for `make_env`
         name: paper (its settings for the environment), intrinsic (the signal is the only reward), fast (shorter rounds
-            of fitting), or a rival: one of `RIVALS`
+            of fitting), or a rival of CAI: one of `RIVALS`, such as vime or disagreement
 
     Returns:
         A config; change it with `dataclasses.replace`.
