@@ -25,7 +25,6 @@ from butfor.analysis import detection_runs as report_reading
 from butfor.analysis.arms import read_heat_map, read_study
 from butfor.reporting import figures, report
 from butfor.reporting.charts import detector_chart, heat_chart
-from butfor.reporting.detection_page import read_detection_run
 from butfor.reporting.figures import file_name, write_study_figures
 from butfor.reporting.matplotlib_renderer import COLUMN, draw
 
@@ -33,6 +32,10 @@ CURVES = {f"{kind}{name}" for kind in ("roc", "precision-recall") for name in ("
 NAMES = CURVES | {"noise", "actions", "reference", "decisions", "reliability", "timeline-1", "timeline-2", "map"}
 PAGE_WIDE = {"noise", "reference", "decisions", "timeline-1", "timeline-2", "map"}
 BLUE, VERMILLION, GREEN, PURPLE = "#0072b2", "#d55e00", "#009e73", "#cc79a7"
+
+
+def draw_all(run: Path) -> dict[str, Figure]:
+    return figures.draw_detectors(run) | figures.draw_parts(run)
 
 
 @pytest.fixture(scope="module")
@@ -49,7 +52,7 @@ def run(tmp_path_factory: pytest.TempPathFactory) -> Path:
 @pytest.fixture(scope="module")
 def drawn(run: Path) -> dict[str, Figure]:
     """The figures themselves, by name."""
-    return figures.draw_detection(read_detection_run(run))
+    return draw_all(run)
 
 
 @pytest.fixture(scope="module")
@@ -114,13 +117,13 @@ def test_the_same_run_gives_the_same_bytes(run: Path, tmp_path: Path) -> None:
 
 
 def test_a_part_without_its_file_is_left_out(run: Path, tmp_path: Path) -> None:
-    bare = figures.draw_detection(read_detection_run(write_run(tmp_path / "bare", episodes=6)))
+    bare = draw_all(write_run(tmp_path / "bare", episodes=6))
     assert list(bare) == ["roc", "precision-recall"]
     some = Path(shutil.copytree(run, tmp_path / "some"))
     for name in ("diagnosis.json", "pictures/map.npz", "scores-random.npz"):
         (some / name).unlink()
     change_json("studies.json", noise=None, reference=[], decisions={"rows": []})(some)
-    left = set(figures.draw_detection(read_detection_run(some)))
+    left = set(draw_all(some))
     curves = {name for name in CURVES if "random" not in name}
     assert left == curves | {"actions", "timeline-1", "timeline-2"}
 
@@ -412,7 +415,9 @@ def test_figures_of_the_detection_runs_of_a_study(
         "table1-pick-and-place-reliability.svg"
     ]
     (root / "run" / "diagnosis.json").write_text("{")
-    assert "Figures: none of table1\n  nothing of pick-and-place: " in say()
+    said = say()
+    assert f"Figures: none of table1\n  {lack}" in said
+    assert "\n  pick-and-place without studies and pictures: " in said
     shutil.rmtree(root / "run")
     assert "Figures: none of table1\n  nothing of pick-and-place, which has not been run" in say()
     assert file_name("../K = 8 / 16") == "K-8-16"

@@ -11,7 +11,7 @@ from butfor.analysis import detection_runs as detection
 from butfor.analysis.arms import BEHAVIOUR, ReadArm, read_heat_map, read_run_folder, read_study
 from butfor.reporting import charts
 from butfor.reporting.charts import Row
-from butfor.reporting.detection_page import DetectionRun, read_detection_run
+from butfor.reporting.detection_page import read_detection_run
 from butfor.reporting.matplotlib_renderer import COLUMN, FRAMES, PAGE, decode_image, draw, draw_film, save_figures
 from butfor.runs.reading import expected_form, read_run
 
@@ -25,7 +25,7 @@ def write_figures(run: Path, out: Path | None = None) -> list[Path]:
     """Write the figures of a detection or training run as SVG and PNG, by default into its folder figures."""
     folder = Path(out or Path(run) / "figures")
     if read_run(run)["kind"] != "training":
-        return save_figures(folder, lambda: draw_detection(read_detection_run(Path(run))))
+        return save_figures(folder, lambda: draw_detectors(Path(run)) | draw_parts(Path(run)))
     arm = read_run_folder(Path(run))
     if arm.curve is None:
         raise ValueError(f"{run} {arm.words}: there is nothing to draw.")
@@ -46,19 +46,19 @@ def write_study_figures(root: Path, name: str, report: Callable[[str], object] =
     return save_figures(Path(root) / "reports" / "figures", draw_study)
 
 
-def draw_detection(run: DetectionRun) -> dict[str, "Figure"]:
-    """Name -> figure, of everything that a detection run contains."""
+def draw_detectors(run: Path) -> dict[str, "Figure"]:
+    """Name -> figure: the curves of a detection run's detectors, by each label and on each set of states."""
     figures = {}
-    for place, table in enumerate(run.tables):
+    for place, table in enumerate(read_detection_run(run).tables):
         end = f"-{table['name']}" if place else ""
         for kind, name in (("roc", "roc"), ("pr", "precision-recall")) if table["scores"] else ():
             chart = charts.detector_chart(table["rows"], table["scores"], table["label"], kind)
             figures[name + end] = draw([chart], COLUMN, 3.0, columns=2)
-    return figures | draw_parts(run.folder)
+    return figures
 
 
 def draw_parts(folder: Path) -> dict[str, "Figure"]:
-    """The figures that do not need the scores of the states: studies, diagnosis and pictures."""
+    """Name -> figure: what does not need the scores of the states, which is studies, diagnosis and pictures."""
     figures: dict[str, Figure] = {}
     studies = detection.read_studies(folder) or {}
     if groups := studies.get("actions"):
@@ -133,16 +133,12 @@ def draw_detection_arms(arms: list[ReadArm], report: Callable[[str], object]) ->
         if not arm.summary:
             report(f"nothing of {arm.label}, which {arm.words}")
             continue
-        try:
-            drawn = draw_detection(read_detection_run(arm.folder))
-        except (OSError, ValueError) as error:  # studies and pictures do not need the scores of the states
+        for part, draw_part in (("curves of its detectors", draw_detectors), ("studies and pictures", draw_parts)):
             try:
-                drawn = draw_parts(arm.folder)
-                report(f"{arm.label} without curves of its detectors: {error}")
-            except (OSError, ValueError) as other:
-                drawn = {}
-                report(f"nothing of {arm.label}: {other}")
-        figures |= {f"{file_name(arm.label)}-{kind}": figure for kind, figure in drawn.items()}
+                drawn = draw_part(arm.folder)
+                figures |= {f"{file_name(arm.label)}-{kind}": figure for kind, figure in drawn.items()}
+            except (OSError, ValueError) as error:
+                report(f"{arm.label} without {part}: {error}")
     return figures
 
 
