@@ -23,8 +23,7 @@ class Painter:
         """Open a graphics context for pictures of this size."""
         self.model = model
         self.data = mujoco.MjData(model)
-        self.width = width
-        self.height = height
+        self._view = mujoco.MjrRect(0, 0, width, height)
         self._context = open_context(width, height)
         self._context.make_current()
         self._scene = mujoco.MjvScene(model, maxgeom=1000)
@@ -44,10 +43,9 @@ class Painter:
         self._context.make_current()
         everything = int(mujoco.mjtCatBit.mjCAT_ALL)
         mujoco.mjv_updateScene(self.model, self.data, self._option, None, self._camera, everything, self._scene)
-        view = mujoco.MjrRect(0, 0, self.width, self.height)
-        mujoco.mjr_render(view, self._scene, self._graphics)
-        frame = np.empty((self.height, self.width, 3), dtype=np.uint8)
-        mujoco.mjr_readPixels(frame, None, view, self._graphics)
+        mujoco.mjr_render(self._view, self._scene, self._graphics)
+        frame = np.empty((self._view.height, self._view.width, 3), dtype=np.uint8)
+        mujoco.mjr_readPixels(frame, None, self._view, self._graphics)
         frame = frame[::-1].copy()  # OpenGL's rows go upwards
         self._ring(frame, goal)
         return frame
@@ -58,13 +56,12 @@ class Painter:
         seen = goal - camera.pos
         right = np.cross(camera.forward, camera.up)
         # Rows and columns are square: one unit of the frustum's height is `scale` pixels either way.
-        scale = self.height / (camera.frustum_top - camera.frustum_bottom)
-        across, upwards = (
-            scale * camera.frustum_near * np.array([seen @ right, seen @ camera.up]) / (seen @ camera.forward)
-        )
-        row, column = np.ogrid[: self.height, : self.width]
-        radius = np.hypot(row + 0.5 - self.height / 2 + upwards, column + 0.5 - self.width / 2 - across)
-        frame[np.abs(radius - self.height / 50) < 0.7] = RING_COLOUR
+        height, width, _ = frame.shape
+        scale = height / (camera.frustum_top - camera.frustum_bottom) * camera.frustum_near
+        across, upwards = scale * np.array([seen @ right, seen @ camera.up]) / (seen @ camera.forward)
+        row, column = np.ogrid[:height, :width]
+        radius = np.hypot(row + 0.5 - height / 2 + upwards, column + 0.5 - width / 2 - across)
+        frame[np.abs(radius - height / 50) < 0.7] = RING_COLOUR
 
     def close(self) -> None:
         """Release the graphics context."""

@@ -67,71 +67,6 @@ TASKS = {
 }
 
 
-@dataclass(frozen=True)
-class FetchState:
-    """The columns of a saved state, float64 [S]: all that decides what the environment does next.
-
-    `physics` is MuJoCo's mjSTATE_INTEGRATION; `time`, `qpos`, `qvel` and the object's columns lie within it. After a
-    step MuJoCo's body poses are one substep older than qpos, and the next mocap target starts from the old pose of
-    the gripper: so `gripper` (position, quaternion) is part of the state and cannot be recomputed from qpos.
-    """
-
-    physics: slice
-    time: slice
-    qpos: slice
-    qvel: slice
-    object_pose: slice  # position and quaternion
-    object_velocity: slice  # linear in the world's frame, angular in the object's
-    gripper: slice
-    observation: slice
-    desired_goal: slice
-    elapsed: slice  # steps of the episode so far
-    size: int
-
-
-@dataclass(frozen=True, eq=False)
-class Model:
-    """A compiled task and everything about it that never changes."""
-
-    task: Task
-    mj: Any  # mujoco.MjModel; nobody writes to it
-    start: Floats  # [physics] the state of a reset, but for the object's place
-    gripper: Floats  # [3] the initial position of the gripper
-    height: float  # of the object at rest on the table
-    gripper_body: int
-    gripper_site: int
-    object_site: int
-    target_site: int
-    gripper_root: int  # body whose subtree's centre of mass the spatial axes refer to
-    arm_dofs: npt.NDArray[np.int64]  # the degrees of freedom that move the gripper
-    finger_qpos: npt.NDArray[np.int64]  # right, left
-    finger_dofs: npt.NDArray[np.int64]
-    actuated_qpos: npt.NDArray[np.int64]  # of the finger actuators, in their order
-    object_qpos: int
-    object_dof: int
-
-    def layout(self, observation_size: int) -> FetchState:
-        """Return the columns of a saved state with observations of this size."""
-        bits = [mujoco.mjtState.mjSTATE_TIME, mujoco.mjtState.mjSTATE_QPOS, mujoco.mjtState.mjSTATE_QVEL]
-        qpos, qvel, rest = np.cumsum([mujoco.mj_stateSize(self.mj, int(bit)) for bit in bits]).tolist()
-        pose = qpos + self.object_qpos
-        velocity = qvel + self.object_dof
-        ends = np.cumsum([len(self.start), 7, observation_size, 3, 1]).tolist()
-        return FetchState(
-            physics=slice(0, ends[0]),
-            time=slice(0, qpos),
-            qpos=slice(qpos, qvel),
-            qvel=slice(qvel, rest),
-            object_pose=slice(pose, pose + 7),
-            object_velocity=slice(velocity, velocity + 6),
-            gripper=slice(ends[0], ends[1]),
-            observation=slice(ends[1], ends[2]),
-            desired_goal=slice(ends[2], ends[3]),
-            elapsed=slice(ends[3], ends[4]),
-            size=ends[4],
-        )
-
-
 def assets() -> Path:
     """Find the XML files and meshes of the installed gymnasium-robotics, without importing it."""
     found = importlib.util.find_spec("gymnasium_robotics")
@@ -140,54 +75,80 @@ def assets() -> Path:
     return Path(found.origin).parent / "envs" / "assets"
 
 
-@functools.lru_cache(maxsize=8)
-def build(task: Task, contacts: bool) -> Model:
-    """Compile a task once per process and settle it into its initial pose, as gymnasium-robotics v4 does."""
-    spec = mujoco.MjSpec.from_file(str(assets() / task.xml))
-    if task.edit is not None:
-        task.edit(spec)
-    if contacts:
-        for finger in FINGERS:
-            spec.add_sensor(
-                name=f"contact:{finger}",
-                type=mujoco.mjtSensor.mjSENS_CONTACT,
-                objtype=mujoco.mjtObj.mjOBJ_GEOM,
-                objname=finger,
-                reftype=mujoco.mjtObj.mjOBJ_GEOM,
-                refname="object0",
-                # the force at every contact point, without reduction, for so many points
-                intprm=[1 << int(mujoco.mjtConDataField.mjCONDATA_FORCE), 0, CONTACT_POINTS],
-            )
-    mj = spec.compile()
-    joints = ROBOT_JOINTS | {"object0:joint": [1.25, 0.53, task.object_height, 1, 0, 0, 0]}
-    start, sites = settle(mj, joints, task.extra_height)
-    body = mj.body("robot0:gripper_link").id
-    carriers = [body]
-    while carriers[-1]:
-        carriers.append(mj.body_parentid[carriers[-1]])
-    grip = mj.site("robot0:grip").id
-    thing = mj.site("object0").id
-    joint = mj.joint("object0:joint").id
-    fingers = [mj.joint(f"robot0:{side}_gripper_finger_joint").id for side in "rl"]
-    actuated = [mj.actuator_trnid[i, 0] for i in range(mj.nu) if mj.actuator(i).name.startswith("robot0:")]
-    return Model(
-        task=task,
-        mj=mj,
-        start=start,
-        gripper=sites[grip],
-        height=float(sites[thing, 2]),
-        gripper_body=body,
-        gripper_site=grip,
-        object_site=thing,
-        target_site=mj.site("target0").id,
-        gripper_root=mj.body_rootid[body],
-        arm_dofs=np.flatnonzero(np.isin(mj.dof_bodyid, carriers)),
-        finger_qpos=mj.jnt_qposadr[fingers].astype(np.int64),
-        finger_dofs=mj.jnt_dofadr[fingers].astype(np.int64),
-        actuated_qpos=np.array([mj.jnt_qposadr[finger] for finger in actuated], dtype=np.int64),
-        object_qpos=int(mj.jnt_qposadr[joint]),
-        object_dof=int(mj.jnt_dofadr[joint]),
-    )
+class Model:
+    """A compiled task, settled into its initial pose as in gymnasium-robotics v4; nothing of it changes later."""
+
+    def __init__(self, task: Task, contacts: bool) -> None:
+        """Compile the task; `build` does so only once per process."""
+        spec = mujoco.MjSpec.from_file(str(assets() / task.xml))
+        if task.edit is not None:
+            task.edit(spec)
+        if contacts:
+            for finger in FINGERS:
+                spec.add_sensor(
+                    name=f"contact:{finger}",
+                    type=mujoco.mjtSensor.mjSENS_CONTACT,
+                    objtype=mujoco.mjtObj.mjOBJ_GEOM,
+                    objname=finger,
+                    reftype=mujoco.mjtObj.mjOBJ_GEOM,
+                    refname="object0",
+                    # the force at every contact point, without reduction, for so many points
+                    intprm=[1 << int(mujoco.mjtConDataField.mjCONDATA_FORCE), 0, CONTACT_POINTS],
+                )
+        mj = spec.compile()
+        joints = ROBOT_JOINTS | {"object0:joint": [1.25, 0.53, task.object_height, 1, 0, 0, 0]}
+        fingers = [mj.joint(f"robot0:{side}_gripper_finger_joint").id for side in "rl"]
+        actuated = [mj.actuator_trnid[i, 0] for i in range(mj.nu) if mj.actuator(i).name.startswith("robot0:")]
+        thing = mj.joint("object0:joint").id
+        self.task = task
+        self.mj: Any = mj  # mujoco.MjModel; nobody writes to it
+        self.gripper_body = int(mj.body("robot0:gripper_link").id)
+        self.gripper_site = int(mj.site("robot0:grip").id)
+        self.object_site = int(mj.site("object0").id)
+        self.target_site = int(mj.site("target0").id)
+        self.start, sites = settle(mj, joints, task.extra_height)  # [physics] the state of a reset, but for the object
+        self.gripper: Floats = sites[self.gripper_site]  # [3] its initial position
+        self.height = float(sites[self.object_site, 2])  # of the object at rest on the table
+        self.gripper_root = mj.body_rootid[self.gripper_body]  # the spatial axes refer to its subtree's centre of mass
+        carriers = [self.gripper_body]
+        while carriers[-1]:
+            carriers.append(mj.body_parentid[carriers[-1]])
+        self.arm_dofs = np.flatnonzero(np.isin(mj.dof_bodyid, carriers))  # the degrees of freedom that move the gripper
+        self.finger_qpos = mj.jnt_qposadr[fingers].astype(np.int64)  # right, left
+        self.finger_dofs = mj.jnt_dofadr[fingers].astype(np.int64)
+        self.actuated_qpos = mj.jnt_qposadr[actuated].astype(np.int64)  # of the finger actuators, in their order
+        self.object_qpos = int(mj.jnt_qposadr[thing])
+        self.object_dof = int(mj.jnt_dofadr[thing])
+
+
+build = functools.lru_cache(maxsize=8)(Model)
+
+
+class FetchState:
+    """The columns of a saved state, float64 [S]: all that decides what the environment does next.
+
+    `physics` is MuJoCo's mjSTATE_INTEGRATION; `time`, `qpos`, `qvel` and the object's columns lie within it. After a
+    step MuJoCo's body poses are one substep older than qpos, and the next mocap target starts from the old pose of
+    the gripper: so `gripper` (position, quaternion) is part of the state and cannot be recomputed from qpos.
+    """
+
+    def __init__(self, model: Model, observation_size: int) -> None:
+        bits = [mujoco.mjtState.mjSTATE_TIME, mujoco.mjtState.mjSTATE_QPOS, mujoco.mjtState.mjSTATE_QVEL]
+        qpos, qvel, rest = np.cumsum([mujoco.mj_stateSize(model.mj, int(bit)) for bit in bits]).tolist()
+        pose = qpos + model.object_qpos
+        velocity = qvel + model.object_dof
+        ends = np.cumsum([len(model.start), 7, observation_size, 3, 1]).tolist()
+        self.physics = slice(0, ends[0])
+        self.time = slice(0, qpos)
+        self.qpos = slice(qpos, qvel)
+        self.qvel = slice(qvel, rest)
+        self.object_pose = slice(pose, pose + 7)  # position and quaternion
+        self.object_velocity = slice(velocity, velocity + 6)  # linear in the world's frame, angular in the object's
+        self.gripper = slice(ends[0], ends[1])
+        self.observation = slice(ends[1], ends[2])
+        self.desired_goal = slice(ends[2], ends[3])
+        self.elapsed = slice(ends[3], ends[4])  # steps of the episode so far
+        self.size: int = ends[4]
 
 
 def settle(mj: Any, joints: dict[str, Any], extra_height: float) -> tuple[Floats, Floats]:
@@ -236,7 +197,7 @@ class FetchPhysics:
         self.model = build(task, contacts)
         self.count = count
         self.contacts = contacts
-        self.layout = self.model.layout(self.observation_size)
+        self.layout = FetchState(self.model, self.observation_size)
         self.batch = Batch(self.model.mj, count, min(threads or default_threads(), count))
         self.field: dict[str, Floats] = {name: self.batch.bind(name) for name in STATE_FIELDS + DERIVED_FIELDS}
         self.gripper = np.zeros((count, 7))  # position and quaternion of the gripper's body

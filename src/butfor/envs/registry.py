@@ -77,10 +77,7 @@ def _import_module(name: str, module: str) -> None:
                 f"The environment {name!r} needs the module {module!r}, but there is no {error.name!r} in this folder "
                 "or among the installed packages; run in the folder that contains it, or add that to PYTHONPATH."
             ) from error
-        raise ValueError(
-            f"The module {module!r} of the environment {name!r} cannot be imported: {type(error).__name__}: "
-            f"{_one_line(error)}"
-        ) from error
+        raise ValueError(f"The module {module!r} of {name!r} cannot be imported: {_describe(error)}") from error
 
 
 def short_name(env: str) -> str:
@@ -113,31 +110,22 @@ def make_vector_env(name: str, num_envs: int, labels: Sequence[str] = (), **kwar
     if str(spec.entry_point).startswith("gymnasium_robotics."):
         fix_gymnasium_robotics()
     try:
+        disabled: dict[str, Any] = {"autoreset_mode": AutoresetMode.DISABLED}
         if _can_disable_autoreset(spec):
-            mode = VectorizeMode.VECTOR_ENTRY_POINT
-            env = gymnasium.make_vec(id, num_envs, mode, autoreset_mode=AutoresetMode.DISABLED, **kwargs)
+            env = gymnasium.make_vec(id, num_envs, VectorizeMode.VECTOR_ENTRY_POINT, **disabled, **kwargs)
         else:
-            vector_kwargs = {"autoreset_mode": AutoresetMode.DISABLED}
-            env = gymnasium.make_vec(id, num_envs, VectorizeMode.SYNC, vector_kwargs, **kwargs)
-    except MemoryError:
-        raise
+            env = gymnasium.make_vec(id, num_envs, VectorizeMode.SYNC, disabled, **kwargs)
     except Exception as error:  # a user's constructor can raise anything
         refused = bool(kwargs) and isinstance(error, TypeError | gymnasium.error.Error)  # such as a render_mode
-        if refused or id in ENVS.values():
+        if refused or isinstance(error, MemoryError) or id in ENVS.values():
             raise
         entry = f" (entry point {spec.entry_point!r})" if isinstance(spec.entry_point, str) else ""
-        hint = (
-            ". If its constructor needs arguments, register it with kwargs={...}, or give make_env=... in Python."
-            if isinstance(error, TypeError)
-            else ""
-        )
-        raise ValueError(f"{id}{entry} cannot be made: {type(error).__name__}: {_one_line(error)}{hint}") from error
-    if env.metadata.get("autoreset_mode") is not AutoresetMode.DISABLED:
+        advice = ". If it needs arguments, register it with kwargs={...}, or give make_env=... in Python."
+        hint = advice if isinstance(error, TypeError) else ""
+        raise ValueError(f"{id}{entry} cannot be made: {_describe(error)}{hint}") from error
+    if (mode := env.metadata.get("autoreset_mode")) is not AutoresetMode.DISABLED:
         env.close()
-        raise ValueError(
-            f"The vector environment of {id} did not disable its automatic reset: metadata['autoreset_mode'] is "
-            f"{env.metadata.get('autoreset_mode')}; expected AutoresetMode.DISABLED."
-        )
+        raise ValueError(f"{id} has the autoreset_mode {mode} in its metadata, although it was made with DISABLED.")
     return env
 
 
@@ -162,14 +150,12 @@ def fix_gymnasium_robotics() -> None:
     mujoco.mjtJoint.__ne__ = unequal
 
 
-def _one_line(error: Exception) -> str:
-    return " ".join(str(error).split()) or "(no message)"
+def _describe(error: Exception) -> str:
+    return f"{type(error).__name__}: {' '.join(str(error).split()) or '(no message)'}"
 
 
 def _can_disable_autoreset(spec: EnvSpec) -> bool:
     """Whether the native vector environment, if there is one, has an autoreset_mode (CartPole's has none)."""
-    if spec.vector_entry_point is None:
-        return False
-    entry_point = spec.vector_entry_point
+    entry_point: Any = spec.vector_entry_point
     creator = load_env_creator(entry_point) if isinstance(entry_point, str) else entry_point
-    return "autoreset_mode" in inspect.signature(creator).parameters
+    return creator is not None and "autoreset_mode" in inspect.signature(creator).parameters

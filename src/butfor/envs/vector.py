@@ -50,10 +50,8 @@ class GoalVectorEnv(VectorEnv[Observation, Any, npt.NDArray[Any]]):
     ) -> None:
         """Make environments that must be reset before their first step."""
         if num_envs < 1 or (max_episode_steps is not None and max_episode_steps < 1 and max_episode_steps != -1):
-            raise ValueError(
-                f"num_envs is {num_envs} and max_episode_steps {max_episode_steps}; expected both to be at least 1 "
-                "(max_episode_steps None or -1 for no limit)."
-            )
+            given = f"num_envs is {num_envs} and max_episode_steps {max_episode_steps}"
+            raise ValueError(f"{given}; expected at least 1 (max_episode_steps None or -1 for no limit).")
         if render_mode not in (None, "rgb_array"):
             raise ValueError(f"render_mode is {render_mode!r}; expected 'rgb_array' or None.")
         if not set(labels) <= set(STEP_LABELS):
@@ -109,15 +107,13 @@ class GoalVectorEnv(VectorEnv[Observation, Any, npt.NDArray[Any]]):
             raise ValueError(f"Got {len(seeds)} seeds for {self.num_envs} environments; expected one (or None) each.")
         mask = np.asarray((options or {}).get("reset_mask", np.ones(self.num_envs, dtype=np.bool_)))
         if mask.dtype != np.bool_ or mask.shape != (self.num_envs,) or not mask.any():
-            raise ValueError(
-                f"options['reset_mask'] has dtype {mask.dtype}, shape {mask.shape} and {np.count_nonzero(mask)} "
-                f"entries set; expected a bool array of shape ({self.num_envs},) with at least one True."
-            )
+            given = f"reset_mask has dtype {mask.dtype} and shape {mask.shape}"
+            raise ValueError(f"{given}; expected a bool array [{self.num_envs}] with at least one True.")
         if not (mask | self._started).all():
             raise ResetNeeded("The reset_mask of the first reset() leaves environments out; reset all of them first.")
         for env in np.flatnonzero(mask):
-            if (given := seeds[env]) is not None:
-                self._generators[env] = seeding.np_random(index(given))[0]
+            if (one := seeds[env]) is not None:
+                self._generators[env] = seeding.np_random(index(one))[0]
         self._restart(mask)
         return self._observe(), {}
 
@@ -191,10 +187,7 @@ class GoalVectorEnv(VectorEnv[Observation, Any, npt.NDArray[Any]]):
             raise ValueError(f"The actions have shape {array.shape}; expected {expected}.")
         bad = np.flatnonzero(np.isnan(array).any(axis=1))
         if len(bad):
-            raise ValueError(
-                f"The actions of environments {bad.tolist()} contain NaN; no environment was stepped. Check what "
-                "computed them."
-            )
+            raise ValueError(f"The actions of environments {bad.tolist()} contain NaN; check what computed them.")
         return np.clip(array, -1, 1)
 
 
@@ -255,9 +248,7 @@ def processors() -> int:
 
 def default_threads() -> int:
     """Return the number of threads in BUTFOR_THREADS, or all processors where it is not set."""
-    given = os.environ.get("BUTFOR_THREADS", "")
-    if not given:
-        return processors()
+    given = os.environ.get("BUTFOR_THREADS") or str(processors())
     if not given.isdecimal() or int(given) < 1:
         raise ValueError(f"BUTFOR_THREADS is {given!r}; expected a whole number of at least 1, or leave it unset.")
     return int(given)

@@ -5,16 +5,7 @@ environments.
 """
 
 from butfor.rollouts.episodes import Episodes, EpisodeStream, concatenate
-from butfor.rollouts.play import (
-    EnvError,
-    Played,
-    Policy,
-    Stream,
-    collect,
-    episode_seed,
-    play_again,
-    random_policy,
-)
+from butfor.rollouts.play import EnvError, Played, Policy, Stream, collect, episode_seed, play_again, random_policy
 
 __all__ = [
     "EnvError",

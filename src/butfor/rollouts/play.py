@@ -104,15 +104,9 @@ def collect(
     if episodes < 1:
         raise ValueError(f"episodes must be at least 1; got {episodes}.")
     if not set(PARTS) <= set(getattr(env.single_observation_space, "spaces", {})):
-        raise ValueError(
-            "collect needs a goal-conditioned environment, with the parts observation, achieved_goal and desired_goal; "
-            f"got observations {env.single_observation_space}."
-        )
-    if env.metadata.get("autoreset_mode") is not AutoresetMode.DISABLED:
-        raise ValueError(
-            f"collect needs AutoresetMode.DISABLED, but got {env.metadata.get('autoreset_mode')}; make the environment "
-            "with butfor.envs.make_vector_env."
-        )
+        raise ValueError(f"collect needs observations with {', '.join(PARTS)}; got {env.single_observation_space}.")
+    if (mode := env.metadata.get("autoreset_mode")) is not AutoresetMode.DISABLED:
+        raise ValueError(f"collect needs AutoresetMode.DISABLED, got {mode}; use butfor.envs.make_vector_env.")
 
     def name(low: int, high: int) -> str:
         return f"episode {first + low}" if low == high else f"one of the episodes {first + low} to {first + high}"
@@ -141,9 +135,8 @@ def play(
     def name(low: int, high: int) -> str:
         return f"{what} (environment {low + 1})" if low == high else what
 
-    ends = np.cumsum([env.num_envs for env in groups])
-    parts = [seeds[end - env.num_envs : end] for env, end in zip(groups, ends, strict=True)]
-    players = [_Player(env, part, steps, name) for env, part in zip(groups, parts, strict=True)]
+    left = iter(seeds)
+    players = [_Player(env, list(itertools.islice(left, env.num_envs)), steps, name) for env in groups]
     _run(players, act, steps)
     return _join(players, steps)
 
@@ -207,10 +200,8 @@ def episode_steps(env: VectorEnv[Any, Any, Any]) -> int:
             return int(limit)
     if inner is not None and inner.has_wrapper_attr("_max_episode_steps"):  # gymnasium's TimeLimit
         return int(inner.get_wrapper_attr("_max_episode_steps"))
-    raise ValueError(
-        f"{env_name(env)} has no time limit; register it with max_episode_steps, or wrap it in "
-        "gymnasium.wrappers.TimeLimit."
-    )
+    advice = "register it with max_episode_steps, or wrap it in gymnasium.wrappers.TimeLimit"
+    raise ValueError(f"{env_name(env)} has no time limit; {advice}.")
 
 
 def env_name(env: VectorEnv[Any, Any, Any]) -> str:
@@ -219,39 +210,36 @@ def env_name(env: VectorEnv[Any, Any, Any]) -> str:
     return str(inner.spec.id if inner.spec is not None else type(inner).__name__)
 
 
+@dataclass
 class _Player:
     """Plays episodes in one vector environment and keeps them in rows of arrays.
 
-    Environment i begins with row i. When its episode ends, it begins the next row that no other has begun. Rows from
-    `count` on are played, because all environments are stepped together, but they are not kept.
+    Environment i begins with row i. When its episode ends, it begins the next row that no other has begun. Rows past
+    the last seed are played, because all environments are stepped together, but they are not kept.
     """
 
-    def __init__(
-        self,
-        env: VectorEnv[Any, Any, Any],
-        seeds: Sequence[int],  # of the rows
-        steps: int,
-        name: Callable[[int, int], str],  # (first row, last row) -> the episodes, for messages
-        progress: Callable[[int], None] = lambda done: None,
-    ) -> None:
-        self.env = env
-        self.count = len(seeds)
-        self.steps = steps
-        self.name = name
-        self.progress = progress
-        self.row = np.arange(env.num_envs)  # that each environment plays
-        self.time = np.zeros(env.num_envs, dtype=np.int64)
-        self.next_row = env.num_envs
+    env: VectorEnv[Any, Any, Any]
+    seeds: Sequence[int]  # of the resets, for each row that is kept
+    steps: int
+    name: Callable[[int, int], str]  # (first row, last row) -> the episodes, for messages
+    progress: Callable[[int], None] = lambda done: None
+
+    def __post_init__(self) -> None:
+        num_envs = self.env.num_envs
+        self.count = len(self.seeds)
+        self.row = np.arange(num_envs)  # that each environment plays
+        self.time = np.zeros(num_envs, dtype=np.int64)
+        self.next_row = num_envs
         self.finished = 0
         self.stored: dict[str, NDArray[Any]] = {}
         self.length = np.zeros(self.count, dtype=np.int64)
-        self.reset_seed = np.array(seeds, dtype=np.int64)
+        self.reset_seed = np.array(self.seeds, dtype=np.int64)
         self.success = np.zeros(self.count, dtype=bool)
         self.terminated = np.zeros(self.count, dtype=bool)
         self.reports_success = False
-        self.blow_ups = np.full(env.num_envs, np.inf)  # not known yet: environments count theirs over their whole life
+        self.blow_ups = np.full(num_envs, np.inf)  # not known yet: environments count theirs over their whole life
         self.obs: Observation = {}
-        self._reset(np.ones(env.num_envs, dtype=bool))
+        self._reset(np.ones(num_envs, dtype=bool))
 
     @property
     def kept(self) -> NDArray[np.bool_]:
