@@ -168,14 +168,13 @@ def fork_states(
     generator = np.random.default_rng(0)
     chosen = choose_states(episodes, count, generator)  # (episode, time)
     forker = Forker(env_name)
-    columns = np.arange(forker.layout.size)[forker.layout.object_pose][:3]
     obs = []
     outcome = []
     for first in range(0, len(chosen), FORKED_AT_ONCE):
         rows = chosen[first : first + FORKED_AT_ONCE]
         states = _replayed_states(env_name, episodes, rows, forker.layout.size)
         actions = generator.uniform(-1, 1, (len(rows), FORKED_ACTIONS, episodes.action.shape[2]))
-        outcome.append(forker.fork(states, actions, columns))
+        outcome.append(forker.fork(states, actions, forker.object_position))
         obs.append(episodes.observation[rows[:, 0], rows[:, 1]])
         progress("forks", min(first + FORKED_AT_ONCE, len(chosen)), len(chosen), "states")
     return np.concatenate(obs), np.concatenate(outcome)

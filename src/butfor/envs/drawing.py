@@ -6,10 +6,10 @@ import platform
 import sys
 from typing import Any
 
-import mujoco
 import numpy as np
 import numpy.typing as npt
 
+from butfor.envs.fetch_physics import mujoco
 from butfor.envs.vector import Frame
 
 RING_COLOUR = (220, 30, 30)

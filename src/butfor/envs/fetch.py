@@ -13,6 +13,7 @@ import numpy.typing as npt
 from gymnasium import spaces
 from gymnasium.vector import AutoresetMode
 
+from butfor.envs.drawing import Painter
 from butfor.envs.fetch_physics import TASKS, FetchPhysics, Floats, draw_start
 from butfor.envs.rot_table import RotTablePhysics
 from butfor.envs.vector import Flags, Frame, GoalVectorEnv, Indices, SingleGoalEnv, sparse_reward
@@ -74,12 +75,12 @@ class FetchVectorEnv(GoalVectorEnv):
         self._goal = np.zeros((num_envs, 3))
         self._blow_ups = np.zeros(num_envs, dtype=np.int64)
         self._picture_size = (width, height)
-        self._painter: Any = None
-        self._forker: Any = None
+        self._painter: Painter | None = None
+        self._exact_label: Any = None
         if "exact" in labels:
-            from butfor.envs.truth import Forker
+            from butfor.envs.truth import Forker, exact_label
 
-            self._forker = Forker(self, threads=threads)
+            self._exact_label = partial(exact_label, Forker(self, threads=threads))
 
     def _start(self, envs: Indices, generators: Sequence[np.random.Generator]) -> None:
         places = np.empty((len(envs), 2))
@@ -91,10 +92,8 @@ class FetchVectorEnv(GoalVectorEnv):
         self, action: npt.NDArray[np.float32], envs: Indices | slice
     ) -> tuple[dict[str, npt.NDArray[Any]], Flags]:
         values: dict[str, npt.NDArray[Any]] = {}
-        if self._forker is not None:
-            from butfor.envs.truth import exact_label
-
-            values["label_exact"] = exact_label(self._forker, self.save_state(envs), action)[0]
+        if self._exact_label is not None:
+            values["label_exact"] = self._exact_label(self.save_state(envs), action)[0]
         contact, blown = self.physics.advance(action, None if isinstance(envs, slice) else envs)
         self._blow_ups[envs] += blown
         values["blow_ups"] = self._blow_ups[envs]
@@ -124,8 +123,6 @@ class FetchVectorEnv(GoalVectorEnv):
         if self.render_mode is None:
             return None
         if self._painter is None:
-            from butfor.envs.drawing import Painter
-
             self._painter = Painter(self.physics.model.mj, *self._picture_size)
         states = self.physics.batch.state
         target = self.physics.model.target_site

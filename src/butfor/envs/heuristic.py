@@ -31,9 +31,7 @@ EXTRA_HEIGHT = 0.02
 def heuristic_label(observation: npt.ArrayLike, contact: npt.ArrayLike | None = None) -> Flags:
     """Compute the heuristic label [...]: sum(((object - grip) / semi-axis)^2) <= 1 before a step, or contact in it.
 
-    Args:
-        observation: [..., 25 or more], of any Fetch environment.
-        contact: bool [...] of the steps taken from these observations, if known.
+    `observation` is [..., 25 or more], of any Fetch environment; `contact` is bool [...] of the steps taken from there.
     """
     seen = np.asarray(observation, dtype=np.float64)
     bad = np.count_nonzero(~np.isfinite(seen))
@@ -43,14 +41,10 @@ def heuristic_label(observation: npt.ArrayLike, contact: npt.ArrayLike | None = 
             f"observations of a Fetch environment [..., {FINGER_VELOCITIES.stop} or more], not their dictionary."
         )
     inside = (((seen[..., THING] - seen[..., GRIP]) / semi_axes(seen)) ** 2).sum(axis=-1) <= 1
-    if contact is None:
-        return np.asarray(inside)
-    touched = np.asarray(contact)
+    touched = np.zeros_like(inside) if contact is None else np.asarray(contact)
     if touched.dtype != np.bool_ or touched.shape != inside.shape:
-        raise ValueError(
-            f"contact has dtype {touched.dtype} and shape {touched.shape}; expected bool of shape {inside.shape}: "
-            "leave out the last observation of each episode, from which no step was taken."
-        )
+        given = f"contact has dtype {touched.dtype} and shape {touched.shape}"
+        raise ValueError(f"{given}; expected bool {inside.shape}: leave out the last observation of each episode.")
     return np.asarray(inside | touched)
 
 
