@@ -14,7 +14,7 @@ from numpy.typing import NDArray
 from butfor.envs import make_vector_env
 from butfor.rollouts.play import EnvError, play, random_policy
 from butfor.spaces.actions import ActionLaw
-from butfor.training.goal_env import describe, describe_in_words, make_evaluation_env, open_goal_env, unmoved
+from butfor.training.goal_env import open_goal_env
 
 LIMIT, RADIUS = 40, 0.3
 LOW, HIGH = np.array([-2.0, -1.0], np.float32), np.array([2.0, 3.0], np.float32)
@@ -226,7 +226,7 @@ def test_a_built_in_environment_shows_its_achieved_goal_in_the_columns_of_its_en
     if sizes[2] == 3:
         pytest.importorskip("mujoco")
     goal_env = open_goal_env(name, target_scale=50.0)
-    assert (goal_env.name, goal_env.steps, goal_env.sizes, goal_env.tensor_reward) == (name, steps, sizes, True)
+    assert (goal_env.name, goal_env.steps, goal_env.sizes) == (name, steps, sizes)
     assert goal_env.law == ActionLaw((-1.0,) * sizes[1], (1.0,) * sizes[1])
     assert goal_env.scale == (50.0,) * sizes[2]
     env = goal_env.make(2)
@@ -254,7 +254,7 @@ def test_a_built_in_reward_takes_tensors_of_any_shape(name: str, size: int, radi
 
 @pytest.mark.parametrize("name", ["push", "pick-and-place", "rot-table"])
 def test_an_object_at_rest_is_neither_moved_nor_lifted_and_one_in_the_air_is(name: str) -> None:
-    env = make_evaluation_env(open_goal_env(name, target_scale=1.0), 8)
+    env = open_goal_env(name, target_scale=1.0).make_evaluation_env(8)
     away = np.tile(np.array([0, 0, 1, 0], np.float32), (8, 1))  # the gripper goes up and leaves the object alone
     played = play([env], lambda group, time, obs: (away, np.ones(8, dtype=bool)), range(8), 20)
     env.close()
@@ -287,7 +287,7 @@ def test_a_foreign_environment_is_looked_at(by: str) -> None:
 
     goal_env = open_goal_env("tests/Point-v0") if by == "name" else open_goal_env("my point", make_env=make_env)
     assert goal_env.name == ("tests/Point-v0" if by == "name" else "my point")
-    assert (goal_env.steps, goal_env.sizes, goal_env.tensor_reward) == (LIMIT, (5, 2, 2), False)
+    assert (goal_env.steps, goal_env.sizes) == (LIMIT, (5, 2, 2))
     assert goal_env.entities == {"object": (1, 3)}  # y and x, in rising order
     assert goal_env.law == ActionLaw((-2.0, -1.0), (2.0, 3.0))
     # the change is 0.1 times a uniform number of range 4: its deviation is 0.4 / sqrt(12); n is 4 x 20 at least
@@ -396,7 +396,7 @@ def test_several_entities_have_names_and_columns_in_rising_order() -> None:
 
 def test_entities_that_random_actions_do_not_move_are_named() -> None:
     goal_env = open_goal_env("tests/Point-v0", entities=("still=2", "half=2:4", "clock=0", "place=1,3"))
-    assert unmoved(goal_env) == ["still", "clock"]
+    assert goal_env.unmoved() == ["still", "clock"]
 
 
 def test_the_reward_of_a_wrapper_counts() -> None:
@@ -419,7 +419,6 @@ def test_an_environment_of_gymnasium_robotics_is_taken_as_it_is(name: str) -> No
     entity, size = ((0, 1, 2), 10) if name == "FetchReach-v4" else ((3, 4, 5), 25)
     assert (goal_env.entities, goal_env.steps, goal_env.sizes) == ({"object": entity}, 50, (size, 4, 3))
     assert goal_env.law == ActionLaw((-1.0,) * 4, (1.0,) * 4)
-    assert not goal_env.tensor_reward
     desired = torch.randn(2, 6, 3, generator=torch.Generator().manual_seed(0))
     distance = 0.05 * torch.linspace(0.1, 1.9, 12).view(2, 6)
     reward = goal_env.reward(desired + distance[..., None] / 3**0.5, desired)
@@ -478,7 +477,7 @@ def test_a_reward_that_needs_an_info_is_told_in_a_sentence() -> None:
 
 def test_what_was_found_out_names_every_entity_and_the_reward() -> None:
     goal_env = open_goal_env("tests/Point-v0", target_scale=2.0, entities=("cube=3:5", "hand=4,0"))
-    assert describe(goal_env) == {
+    assert goal_env.describe() == {
         "entities": {
             "cube": {"columns": [3, 4], "scale": [2.0, 2.0]},
             "hand": {"columns": [0, 4], "scale": [2.0, 2.0]},
@@ -486,7 +485,7 @@ def test_what_was_found_out_names_every_entity_and_the_reward() -> None:
         "reward_of_a_reached_goal": 1.0,
         "longest_episode": LIMIT,
     }
-    assert "reward of a reached goal: 1, subtracted from all" in describe_in_words(goal_env)
+    assert "reward of a reached goal: 1, subtracted from all" in goal_env.describe_in_words()
 
 
 def test_entities_that_cannot_be_read_are_refused() -> None:
@@ -526,7 +525,6 @@ def test_environments_by_name_and_by_function_are_the_same() -> None:
 def test_an_environment_that_a_function_makes_is_not_built_in_despite_its_name() -> None:
     made = open_goal_env("push", target_scale=1.0, make_env=lambda: gymnasium.make("butfor/Slide-v0"))
     assert made.facts is None
-    assert not made.tensor_reward
 
 
 def test_positions_of_hand_and_object_are_known_for_built_in_environments_only() -> None:

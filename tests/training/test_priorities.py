@@ -17,7 +17,6 @@ from butfor.training.priorities import (
     by_error,
     by_score,
     importance_weights,
-    uniform,
 )
 from butfor.training.replay import valid_steps
 
@@ -37,7 +36,7 @@ def influence(config: PriorityConfig) -> Weigh:
 
 
 WEIGHTS: dict[str, Weigh] = {
-    "uniform": lambda score, achieved_goal, length: uniform(length, score.shape[-1]),
+    "uniform": lambda score, achieved_goal, length: valid_steps(length, score.shape[-1]).float(),
     "error": lambda score, achieved_goal, length: by_error(score, length, 0.6),
     "energy": lambda score, achieved_goal, length: by_energy(achieved_goal, length),
     **{name: influence(config) for name, config in VARIANTS.items()},
@@ -224,7 +223,7 @@ def test_valid_steps_are_those_before_the_end() -> None:
     length = torch.tensor([[0, 1], [3, 2]])
     expected = [[[0, 0, 0], [1, 0, 0]], [[1, 1, 1], [1, 1, 0]]]
     assert valid_steps(length, 3).dtype == torch.bool
-    assert valid_steps(length, 3).int().tolist() == uniform(length, 3).int().tolist() == expected
+    assert valid_steps(length, 3).int().tolist() == expected
 
 
 @settings(max_examples=60, deadline=None)

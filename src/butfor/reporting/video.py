@@ -30,7 +30,7 @@ from butfor.runs.files import atomic_write, check_writable
 from butfor.runs.locks import locked
 from butfor.runs.reading import read_run
 from butfor.training.agents.policy import TrainedPolicy, load_policy
-from butfor.training.goal_env import GoalEnv, MakeEnv, check_sizes, open_goal_env
+from butfor.training.goal_env import GoalEnv, MakeEnv, open_goal_env
 from butfor.training.settings import Config
 
 INSTALL = "install it with: pip install 'butfor[video]'"
@@ -218,7 +218,7 @@ def open_recorder(
     combine = config_from(Config, read_run(folder)["config"]).combine if several else "sum"
     # the entity and its scale, which open_goal_env finds by playing otherwise, are not used here
     goal_env = open_goal_env(policy.env, entities=["any=0"], target_scale=1.0, make_env=make_env)
-    check_sizes(goal_env, run, policy.sizes)
+    goal_env.check_sizes(run, policy.sizes)
     crop = goal_env.facts is not None and goal_env.facts.drawing == "robot"
     options: dict[str, Any] = {"width": width * 3 // 2, "height": width * 3 // 2} if crop else {}
     lack = f"{policy.env} cannot be rendered with render_mode='rgb_array'"

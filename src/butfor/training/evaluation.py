@@ -7,7 +7,7 @@ import torch
 
 from butfor.rollouts.play import Progress, Stream, episode_seed, play
 from butfor.training.agents.policy import load_policy
-from butfor.training.goal_env import MakeEnv, check_sizes, open_goal_env, succeeded
+from butfor.training.goal_env import MakeEnv, open_goal_env
 
 
 def evaluate_run(
@@ -34,7 +34,7 @@ def evaluate_run(
         raise ValueError(f"episodes must be at least 1; got {episodes}.")
     first = load_policy(run)
     goal_env = open_goal_env(first.env, ["any=0"], 1.0, make_env)  # entities do not matter here
-    check_sizes(goal_env, run, first.sizes)
+    goal_env.check_sizes(run, first.sizes)
     count = min(episodes, goal_env.evaluation_envs)
     env = goal_env.make(count)
     sampled = np.zeros(count, dtype=bool)
@@ -45,7 +45,7 @@ def evaluate_run(
         for played in range(0, episodes, count):
             resets = [episode_seed(seed, Stream.EVALUATE_RUN, played + index) for index in range(count)]
             result = play([env], lambda group, time, obs, policy=policy: (policy(obs), sampled), resets)  # type: ignore[misc]
-            wins += int(succeeded(goal_env, result)[: episodes - played].sum())
+            wins += int(goal_env.succeeded(result)[: episodes - played].sum())
             done = len(success) * episodes + min(played + count, episodes)
             progress("episodes", done, len(first.seeds) * episodes, f"seed {seed}")
         success[seed] = wins / episodes

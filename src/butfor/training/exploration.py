@@ -1,6 +1,6 @@
 """Exploration: random, noisy and active actions, played from a copy of the policy that stays fixed in an episode."""
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any, Literal
 
@@ -12,7 +12,7 @@ from torch import Tensor
 from butfor.influence.gaussian import kl_to_mixture
 from butfor.models.dynamics import GaussianDynamics
 from butfor.models.gpu import captured, compiled
-from butfor.models.networks import copy_replicas, refresh_replicas
+from butfor.models.networks import Generators, copy_replicas, refresh_replicas
 from butfor.rollouts.play import Observation
 from butfor.runs.config import check_between, check_choices, check_least
 from butfor.spaces.actions import ActionLaw, Bounds, from_unit
@@ -56,7 +56,7 @@ def draw_noise(steps: int, envs: int, law: ActionLaw, candidates: int, generator
     return noise
 
 
-def random_actions(steps: int, envs: int, law: ActionLaw, generators: Sequence[torch.Generator]) -> Tensor:
+def random_actions(steps: int, envs: int, law: ActionLaw, generators: Generators) -> Tensor:
     """Draw the uniform actions of an episode, as an agent that always explores takes them: [T, R x W, A]."""
     noise = torch.stack([draw_noise(steps, envs, law, 0, generator) for generator in generators], 1)  # [T, R, W, n]
     uniform = noise[..., 1 + law.size : 1 + 2 * law.size].flatten(1, 2)
@@ -159,7 +159,7 @@ class Explorer:
         if self._stream is not None:  # acting waits for this, and not for what the learning stream does afterwards
             self._ready = torch.cuda.current_stream().record_event()
 
-    def begin(self, steps: int, generators: list[torch.Generator]) -> None:
+    def begin(self, steps: int, generators: Generators) -> None:
         """Draw all random numbers of an episode, from each replica's own stream."""
         with torch.cuda.stream(self._stream):  # None: no stream
             draws = [draw_noise(steps, self.envs, self.law, self.candidates, g) for g in generators[self.part]]
@@ -170,29 +170,31 @@ class Explorer:
     def __call__(self, time: int, obs: Observation) -> tuple[NDArray[Any], NDArray[np.bool_]]:
         """Actions [R x W, A] at a step of the episode, and which of them were drawn uniformly."""
         inputs = torch.from_numpy(stack_inputs(obs)).view(self.replicas, self.envs, -1)
+        noise = self.noise[time]
         if self._stream is None:
-            noise = self.noise[time]
             active = self.config.epsilon * self.config.active
-            needed = self.model is not None and bool((noise[..., 0] < active).any())
-            output = self._act(inputs, noise, needed)
-        else:
-            output = self._act_on_gpu(inputs, time)
+            output = self._act(inputs, noise, bool((noise[..., 0] < active).any()))
+        else:  # through pinned memory and the recorded graph
+            self.prepare(inputs.shape[-1])
+            with torch.cuda.stream(self._stream):
+                self._input.copy_(inputs)
+                self._output.copy_(self._recorded(self._input, noise), non_blocking=True)
+            self._stream.synchronize()
+            output = self._output.clone()
         result = output.flatten(0, 1).numpy()
         return result[:, :-1], result[:, -1] > 0.5
 
     @torch.no_grad()
     def _act(self, inputs: Tensor, noise: Tensor, active: bool = True) -> Tensor:
         """Inputs [R, W, D + G] and noise [R, W, n] -> actions and the flag, [R, W, A + 1]."""
-        model = self.model if active else None
         inputs = inputs.to(noise.device)  # a recorded graph has them there already
-
-        def score(candidates: Tensor) -> Tensor:
-            assert model is not None
-            obs = inputs[..., : model.obs_size]
-            return self.compare(*model.predictor()(obs, self.law.encode(candidates)))  # [R, W, K]
-
+        score = None
+        if self.model is not None and active:
+            predict = self.model.predictor()
+            seen = inputs[..., : self.model.obs_size]
+            score = lambda candidates: self.compare(*predict(seen, self.law.encode(candidates)))  # noqa: E731
         action = from_unit(self.policy(inputs), self.bounds)
-        chosen, sampled = explore(action, noise, self.bounds, self.config, score if model is not None else None)
+        chosen, sampled = explore(action, noise, self.bounds, self.config, score)
         return torch.cat([chosen, sampled[..., None]], -1)
 
     def prepare(self, features: int) -> None:
@@ -207,13 +209,3 @@ class Explorer:
             act = compiled(self._act, self.device)
             self._recorded = captured(act, [self._input.to(self.device), noise], [])
             self._stream.synchronize()
-
-    def _act_on_gpu(self, inputs: Tensor, time: int) -> Tensor:
-        """The same through pinned memory and the recorded graph."""
-        self.prepare(inputs.shape[-1])
-        with torch.cuda.stream(self._stream):
-            self._input.copy_(inputs)
-            self._output.copy_(self._recorded(self._input, self.noise[time]), non_blocking=True)
-        assert self._stream is not None
-        self._stream.synchronize()
-        return self._output.clone()

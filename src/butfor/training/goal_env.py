@@ -57,16 +57,71 @@ class GoalEnv:
     labels: tuple[str, ...] = ()  # influence labels that the environments report
 
     @property
-    def tensor_reward(self) -> bool:
-        """Whether the reward consists of tensor operations alone, so that a CUDA graph can contain it."""
-        return self.facts is not None
-
-    @property
     def positions(self) -> tuple[tuple[int, ...], tuple[int, ...]]:
         """Columns of the agent's position and of the object's."""
         if self.facts is None:
             raise ValueError(f"The signal 'nearness' needs a built-in environment; use another signal for {self.name}.")
         return self.facts.agent_position, self.facts.object_position
+
+    def make_evaluation_env(self, count: int) -> VectorEnv[Any, Any, Any]:
+        """Make environments that also report contacts, where they can, to show what agents do to the object."""
+        reports = self.facts is not None and "contact" in self.facts.labels
+        return make_vector_env(self.name, count, labels=("contact",)) if reports else self.make(count)
+
+    def succeeded(self, played: Played) -> NDArray[np.bool_]:
+        """Which episodes ended in success [N]: as the environment reports, or by the reward of a reached goal."""
+        if played.reports_success:
+            return played.success
+        rows = np.arange(len(played.episodes))
+        last = played.episodes.length
+        goals = (played.episodes.achieved_goal[rows, last], played.episodes.desired_goal[rows, last])
+        return np.asarray(self.reward(*map(torch.from_numpy, goals)).numpy() >= 0)
+
+    def check_sizes(self, run: Path | str, sizes: Sequence[int]) -> None:
+        """Refuse an environment whose observations, actions and goals have other sizes than those of a run's agent."""
+        if tuple(sizes) != self.sizes:
+            raise ValueError(
+                f"The agent of {run} was trained with observations, actions and goals of sizes {tuple(sizes)}; "
+                f"{self.name} has {self.sizes}. Use the environment of the run, or train a new agent."
+            )
+
+    def check_unchanged(self, run: Path | str, stored: Mapping[str, Any], law: Mapping[str, Any] | None) -> None:
+        """Refuse to resume in another environment than the one that a run's replay buffer comes from."""
+        self.check_sizes(run, [stored[part].shape[-1] for part in ("observation", "action", "achieved_goal")])
+        now = {"max_episode_steps": self.steps, "action bounds": (self.law.low, self.law.high)}
+        before = {"max_episode_steps": stored["action"].shape[2]}
+        if law is not None:
+            before["action bounds"] = (tuple(law["low"]), tuple(law["high"]))
+        for what, value in before.items():
+            if value != now[what]:
+                raise ValueError(
+                    f"{run} was trained with {what} {value}; {self.name} now has {now[what]}. Use the environment as "
+                    "it was, or train a new agent."
+                )
+
+    def unmoved(self) -> list[str]:
+        """The entities that random actions did not move, so that the size of their moves is not known."""
+        return [name for name, one in self.describe()["entities"].items() if set(one["scale"]) == {1.0}]
+
+    def describe(self) -> dict[str, Any]:
+        """What was found out about an environment, for summary.json."""
+        scale = dict(zip(target_columns(self.entities), self.scale, strict=True))
+        entities = {
+            name: {"columns": list(columns), "scale": [scale[column] for column in columns]}
+            for name, columns in self.entities.items()
+        }
+        return {"entities": entities, "reward_of_a_reached_goal": self.reached, "longest_episode": self.steps}
+
+    def describe_in_words(self) -> str:
+        """The same in one line."""
+        parts = [
+            f"{name}: columns {', '.join(map(str, one['columns']))} of the observation, their changes times "
+            + ", ".join(f"{factor:.3g}" for factor in one["scale"])
+            for name, one in self.describe()["entities"].items()
+        ]
+        shifted = ", subtracted from all rewards" if self.reached else ""
+        parts += [f"reward of a reached goal: {self.reached:g}{shifted}"]
+        return "; ".join([*parts, f"episodes of at most {self.steps} steps"])
 
 
 def open_goal_env(
@@ -147,75 +202,6 @@ def _check_spaces(name: str, env: VectorEnv[Any, Any, Any]) -> tuple[int, int, i
             "takes the other columns alone."
         )
     return shapes[0][0], actions.shape[0], shapes[1][0]
-
-
-def check_sizes(goal_env: GoalEnv, run: Path | str, sizes: Sequence[int]) -> None:
-    """Refuse an environment whose observations, actions and goals have other sizes than those of a run's agent."""
-    if tuple(sizes) != goal_env.sizes:
-        raise ValueError(
-            f"The agent of {run} was trained with observations, actions and goals of sizes {tuple(sizes)}; "
-            f"{goal_env.name} has {goal_env.sizes}. Use the environment of the run, or train a new agent."
-        )
-
-
-def check_unchanged(
-    goal_env: GoalEnv, run: Path | str, stored: Mapping[str, Any], law: Mapping[str, Any] | None
-) -> None:
-    """Refuse to resume in another environment than the one that a run's replay buffer comes from."""
-    check_sizes(goal_env, run, [stored[part].shape[-1] for part in ("observation", "action", "achieved_goal")])
-    now = {"max_episode_steps": goal_env.steps, "action bounds": (goal_env.law.low, goal_env.law.high)}
-    before = {"max_episode_steps": stored["action"].shape[2]}
-    if law is not None:
-        before["action bounds"] = (tuple(law["low"]), tuple(law["high"]))
-    for what, value in before.items():
-        if value != now[what]:
-            raise ValueError(
-                f"{run} was trained with {what} {value}; {goal_env.name} now has {now[what]}. Use the environment as "
-                "it was, or train a new agent."
-            )
-
-
-def unmoved(goal_env: GoalEnv) -> list[str]:
-    """The entities that random actions did not move, so that the size of their moves is not known."""
-    return [name for name, one in describe(goal_env)["entities"].items() if set(one["scale"]) == {1.0}]
-
-
-def describe(goal_env: GoalEnv) -> dict[str, Any]:
-    """What was found out about an environment, for summary.json."""
-    scale = dict(zip(target_columns(goal_env.entities), goal_env.scale, strict=True))
-    entities = {
-        name: {"columns": list(columns), "scale": [scale[column] for column in columns]}
-        for name, columns in goal_env.entities.items()
-    }
-    return {"entities": entities, "reward_of_a_reached_goal": goal_env.reached, "longest_episode": goal_env.steps}
-
-
-def describe_in_words(goal_env: GoalEnv) -> str:
-    """The same in one line."""
-    parts = [
-        f"{name}: columns {', '.join(map(str, one['columns']))} of the observation, their changes times "
-        + ", ".join(f"{factor:.3g}" for factor in one["scale"])
-        for name, one in describe(goal_env)["entities"].items()
-    ]
-    shifted = ", subtracted from all rewards" if goal_env.reached else ""
-    parts += [f"reward of a reached goal: {goal_env.reached:g}{shifted}"]
-    return "; ".join([*parts, f"episodes of at most {goal_env.steps} steps"])
-
-
-def succeeded(goal_env: GoalEnv, played: Played) -> NDArray[np.bool_]:
-    """Which episodes ended in success [N]: as the environment reports, or by the reward of a reached goal."""
-    if played.reports_success:
-        return played.success
-    rows = np.arange(len(played.episodes))
-    last = played.episodes.length
-    goals = (played.episodes.achieved_goal[rows, last], played.episodes.desired_goal[rows, last])
-    return np.asarray(goal_env.reward(*map(torch.from_numpy, goals)).numpy() >= 0)
-
-
-def make_evaluation_env(goal_env: GoalEnv, count: int) -> VectorEnv[Any, Any, Any]:
-    """Make environments that also report contacts, where they can: evaluations show what agents do to the object."""
-    reports = goal_env.facts is not None and "contact" in goal_env.facts.labels
-    return make_vector_env(goal_env.name, count, labels=("contact",)) if reports else goal_env.make(count)
 
 
 def _compute_reward(name: str, env: VectorEnv[Any, Any, Any]) -> Any:

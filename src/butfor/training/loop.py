@@ -26,7 +26,7 @@ from butfor.training import priorities
 from butfor.training.agents import AGENTS
 from butfor.training.bonus import add_bonus, bonus_weight
 from butfor.training.exploration import Explorer, random_actions, stack_inputs
-from butfor.training.goal_env import GoalEnv, make_evaluation_env, succeeded
+from butfor.training.goal_env import GoalEnv
 from butfor.training.replay import NOISE, Batch, ReplayBuffer, Weights, sample
 from butfor.training.settings import Config
 from butfor.training.signals import SIGNALS, Signal
@@ -79,7 +79,10 @@ class Trainer:
         self.goal_env = goal_env
         self.device = torch.device(device)
         self.seeds = [config.first_seed + replica for replica in range(config.seeds)]
-        streams = {name: [_stream_seed(seed, index) for seed in self.seeds] for index, name in enumerate(STREAMS)}
+        streams = {
+            name: [int(np.random.SeedSequence((seed, index)).generate_state(1)[0]) for seed in self.seeds]
+            for index, name in enumerate(STREAMS)
+        }
         first = make_generators(streams.pop("networks"))  # weights start on the CPU, alike on every device
         self.generators = {name: make_generators(seeds, self.device) for name, seeds in streams.items()}
 
@@ -104,12 +107,12 @@ class Trainer:
         self._recorded: Callable[[Tensor], Tensor] | None = None
 
         active = self.signal.action_model() if self.signal is not None and "active" in config.use else None
-        edges = [0, (config.seeds + 1) // 2, config.seeds] if "acting" in config.overlap else [0, config.seeds]
-        parts = [slice(*edge) for edge in pairwise(edges) if edge[0] < edge[1]]
         model, compare = active or (None, kl_to_mixture)
+        edges = [0, (config.seeds + 1) // 2, config.seeds] if "acting" in config.overlap else [0, config.seeds]
         self.explorers = [
-            Explorer(self.agent.policy, model, part, config.num_envs, goal_env.law, config.explore, compare)
-            for part in parts
+            Explorer(self.agent.policy, model, slice(*edge), config.num_envs, goal_env.law, config.explore, compare)
+            for edge in pairwise(edges)
+            if edge[0] < edge[1]
         ]
         self.envs = [goal_env.make(part.replicas * part.envs) for part in self.explorers]
         self._evaluation_env: Any = None
@@ -169,7 +172,10 @@ class Trainer:
         arrays = {name: getattr(episodes, name) for name in names} | {"terminated": played.terminated}
         if self.replay.label is not None:
             arrays["label"] = episodes.label["exact"]
-        slots = self.replay.store({name: _by_replica(value, self.config.seeds) for name, value in arrays.items()})
+        by_replica = {  # [R x W, ...] -> [R, W, ...]: environment i belongs to replica i // W
+            name: value.reshape(self.config.seeds, -1, *value.shape[1:]) for name, value in arrays.items()
+        }
+        slots = self.replay.store(by_replica)
         self.error[:, slots] = self.largest_error[:, None, None]  # so that each new transition is drawn soon
         if self.signal is None:
             return
@@ -182,8 +188,7 @@ class Trainer:
     def _plan_round(self, before: int) -> None:
         """Set how many batches of the signal's model are due after the episodes since `before`."""
         config = self.config
-        episodes = range(before + 1, self.replay.stored + 1)
-        due = sum(batches_due(config, episode) for episode in episodes)
+        due = sum(batches_due(config, episode) for episode in range(before + 1, self.replay.stored + 1))
         if due:
             self.pending += due
             self.round = self.pending
@@ -243,7 +248,7 @@ class Trainer:
             return priorities.by_error(self.error, replay.length, config.alpha)
         if config.kind == "ebp":
             return priorities.by_energy(replay.achieved_goal, replay.length)
-        return priorities.uniform(replay.length, replay.steps)
+        return replay.valid().float()
 
     def draw_batch(self, noise: Tensor) -> Batch:
         """Draw transitions with hindsight goals, rewards with the bonus and importance weights: noise [R, B, n]."""
@@ -280,8 +285,8 @@ class Trainer:
         return draw_uniform(self.generators["updates"], rows, NOISE + self.agent.noise_size)
 
     def _recorded_updates(self) -> Callable[[Tensor], Tensor]:
-        """`update_agent`, on a GPU as a graph that is recorded once, unless the reward is not made of tensors."""
-        if self._recorded is None and self.goal_env.tensor_reward:
+        """`update_agent`, on a GPU and with a built-in environment as a graph that is recorded once."""
+        if self._recorded is None and self.goal_env.facts is not None:  # whose rewards are tensor operations
             config = self.config
             rows = config.agent.updates * config.num_envs * config.agent.batch_size
             noise = torch.zeros(config.seeds, rows, NOISE + self.agent.noise_size, device=self.device)
@@ -325,11 +330,11 @@ class Trainer:
                 if self._evaluation_env is None or self._evaluation_env.num_envs != len(resets):
                     if self._evaluation_env is not None:
                         self._evaluation_env.close()
-                    self._evaluation_env = make_evaluation_env(goal_env, len(resets))
+                    self._evaluation_env = goal_env.make_evaluation_env(len(resets))
                 what = f"the evaluation after episode {self.replay.stored}"
                 act = lambda group, at, obs: self._best(obs)  # noqa: E731
                 played = play([self._evaluation_env], act, resets, goal_env.steps, what)
-                wins += succeeded(goal_env, played).reshape(seeds, count).sum(1)
+                wins += goal_env.succeeded(played).reshape(seeds, count).sum(1)
                 shares.append({} if goal_env.facts is None else goal_env.facts.behaviour(played.episodes))
         parts = {name: [share[name].reshape(seeds, -1) for share in shares] for name in shares[0]}
         self.behaviour = {name: np.concatenate(part, 1).mean(1) for name, part in parts.items()}
@@ -447,12 +452,3 @@ def single_thread() -> Iterator[None]:
         yield
     finally:
         torch.set_num_threads(before)
-
-
-def _stream_seed(seed: int, stream: int) -> int:
-    return int(np.random.SeedSequence((seed, stream)).generate_state(1)[0])
-
-
-def _by_replica(array: NDArray[Any], replicas: int) -> NDArray[Any]:
-    """[R x W, ...] -> [R, W, ...]: environment i belongs to replica i // W."""
-    return array.reshape(replicas, -1, *array.shape[1:])

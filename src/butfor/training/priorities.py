@@ -50,11 +50,6 @@ class PriorityConfig:
         check_least(self, 1, "beta_episodes")
 
 
-def uniform(length: Tensor, steps: int) -> Tensor:
-    """One for every stored step: length [R, E] -> [R, E, T]."""
-    return valid_steps(length, steps).float()
-
-
 def by_score(score: Tensor, length: Tensor, config: PriorityConfig) -> Tensor:
     """Weights by the signal: for CAI the paper's CAI-P (section 6.3).
 

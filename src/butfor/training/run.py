@@ -32,16 +32,7 @@ from butfor.runs.locks import locked
 from butfor.runs.reading import read_metrics, read_run
 from butfor.runs.stopping import check_time_limit, stopping
 from butfor.training.agents import save_agent
-from butfor.training.goal_env import (
-    GoalEnv,
-    MakeEnv,
-    check_unchanged,
-    describe,
-    describe_in_words,
-    open_goal_env,
-    reward_remarks,
-    unmoved,
-)
+from butfor.training.goal_env import GoalEnv, MakeEnv, open_goal_env, reward_remarks
 from butfor.training.loop import Trainer, learn
 from butfor.training.settings import Config
 from butfor.training.signals import LABELS
@@ -143,7 +134,7 @@ def resume(
             raise ValueError(f"{folder} has already played {state['replay']['stored']} episodes; got {episodes}.")
         goal_env = _open_env(config, make_env)
         if state is not None:
-            check_unchanged(goal_env, folder, state["replay"], state.get("law"))
+            goal_env.check_unchanged(folder, state["replay"], state.get("law"))
         if config != before:
             changed = {"label": run_label("training", config), "config": plain(config)}
             write_json(folder / "config.json", record | changed)
@@ -186,7 +177,7 @@ def _open_env(config: Config, make_env: MakeEnv | None) -> GoalEnv:
     scale = config.cai.network.target_scale
     labels = LABELS.get(config.signal, ()) if config.use else ()
     goal_env = open_goal_env(config.env, config.entities, scale, make_env, labels)
-    if config.use and scale is None and (still := unmoved(goal_env)):
+    if config.use and scale is None and (still := goal_env.unmoved()):
         warnings.warn(
             f"A few random episodes of {goal_env.name} did not move {' and '.join(still)}, so the size of its moves is "
             "not known; give the factor that makes them about 1 with --cai.network.target-scale (the paper: 50 for "
@@ -220,7 +211,7 @@ class _Run:
         write_json(folder / "versions.json", versions(device) if state is None else versions_resumed(folder, device))
         if goal_env.facts is None:  # its user does not know what random episodes have shown
             clipped = reward_remarks(goal_env.rewards, config.agent.target_range, config.agent.discount)
-            for words in (describe_in_words(goal_env), *goal_env.remarks, *clipped):
+            for words in (goal_env.describe_in_words(), *goal_env.remarks, *clipped):
                 progress("environment", 1, 1, words)
         self.trainer = Trainer(config, goal_env, device)
         if state is not None:
@@ -331,7 +322,7 @@ class _Run:
             "env": config.env,
             "label": run_label("training", config),
             "seeds": self.trainer.seeds,
-            "found": describe(self.trainer.goal_env),
+            "found": self.trainer.goal_env.describe(),
             "finished": finished,
             "played": self.replay.stored,
             "episodes": episodes,

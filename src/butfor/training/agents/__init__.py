@@ -4,12 +4,13 @@ An agent is one file, its settings, and one line in `AGENTS`. The training loop 
 of the replay buffer.
 """
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Mapping
 from typing import TYPE_CHECKING, Any, Protocol
 
 import torch
 from torch import Tensor
 
+from butfor.models.networks import Generators
 from butfor.training.agents.ddpg import DDPG
 from butfor.training.agents.policy import AgentConfig, Policy, TrainedPolicy, load_policy, save_agent
 from butfor.training.agents.td3 import TD3, TD3Config
@@ -54,7 +55,7 @@ class Agent(Protocol):
 
 
 # The algorithm's name in the settings -> the agent, given sizes of inputs and actions, first weights and device.
-Make = Callable[["Config", int, int, Sequence[torch.Generator], torch.device], Agent]
+Make = Callable[["Config", int, int, Generators, torch.device], Agent]
 AGENTS: dict[str, Make] = {
     "ddpg": lambda config, inputs, actions, *rest: DDPG(inputs, actions, config.agent, *rest),
     "td3": lambda config, inputs, actions, *rest: TD3(inputs, actions, config.agent, *rest, td3=config.td3),

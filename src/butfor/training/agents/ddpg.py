@@ -1,14 +1,14 @@
 """DDPG (Lillicrap et al., 2016) for R replicas at once."""
 
 import copy
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from typing import Any
 
 import torch
 from torch import Tensor, nn
 
 from butfor.models.fitting import FitConfig, make_optimizer
-from butfor.models.networks import MLP
+from butfor.models.networks import MLP, Generators
 from butfor.training.agents.policy import AgentConfig, Policy
 from butfor.training.replay import Batch
 
@@ -24,7 +24,7 @@ class DDPG(nn.Module):
         inputs: int,
         actions: int,
         config: AgentConfig,
-        generators: Sequence[torch.Generator],
+        generators: Generators,
         device: torch.device | str = "cpu",
     ) -> None:
         """Draw the first weights, one generator per replica; `inputs` counts observation and goal together."""

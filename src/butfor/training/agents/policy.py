@@ -10,7 +10,7 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor, nn
 
-from butfor.models.networks import MLP, copy_replicas, make_generators
+from butfor.models.networks import MLP, Generators, copy_replicas, make_generators
 from butfor.models.weights import reading_weights, save_weights
 from butfor.runs.config import check_between, check_least, check_positive
 from butfor.spaces.actions import ActionLaw, from_unit
@@ -94,7 +94,7 @@ class Normalizer(nn.Module):
 class Policy(nn.Module):
     """Observation and goal, normalised, to an action in [-1, 1]: what a trained agent needs to act."""
 
-    def __init__(self, inputs: int, actions: int, config: AgentConfig, generators: Sequence[torch.Generator]) -> None:
+    def __init__(self, inputs: int, actions: int, config: AgentConfig, generators: Generators) -> None:
         super().__init__()
         self.normalizer = Normalizer(inputs, len(generators), config.observation_clip)
         self.actor = MLP([inputs, *[config.width] * config.layers, actions], generators)

@@ -1,12 +1,12 @@
 """TD3 (Fujimoto et al., 2018): DDPG with clipped double critics, smoothed targets and a delayed actor."""
 
 import math
-from collections.abc import Sequence
 from dataclasses import dataclass
 
 import torch
 from torch import Tensor
 
+from butfor.models.networks import Generators
 from butfor.runs.config import check_least
 from butfor.training.agents.ddpg import DDPG
 from butfor.training.agents.policy import AgentConfig
@@ -39,7 +39,7 @@ class TD3(DDPG):
         inputs: int,
         actions: int,
         config: AgentConfig,
-        generators: Sequence[torch.Generator],
+        generators: Generators,
         device: torch.device | str = "cpu",
         *,
         td3: TD3Config,

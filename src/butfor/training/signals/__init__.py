@@ -4,14 +4,14 @@ CAI is one signal among others; VIME and disagreement are its rivals, `moved`, `
 signal is a class with its settings and one line in `SIGNALS`.
 """
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Protocol
 
-import torch
 from torch import Tensor
 
 from butfor.models.dynamics import GaussianDynamics
+from butfor.models.networks import Generators
 from butfor.training.signals.cai import CaiConfig, CaiSignal
 from butfor.training.signals.controls import MovedConfig, MovedSignal, NearnessConfig, NearnessSignal, OracleSignal
 from butfor.training.signals.disagreement import Disagreement, DisagreementSignal, EnsembleConfig
@@ -34,11 +34,11 @@ class Signal(Protocol):
     learns: bool
     """whether it has a model, which is fitted in rounds; without one, episodes are scored when they are stored"""
 
-    def fit(self, batches: int, generators: Sequence[torch.Generator], fast: bool = True) -> Tensor:
+    def fit(self, batches: int, generators: Generators, fast: bool = True) -> Tensor:
         """Train on batches of the replay buffer; their summed loss [R]."""
         ...
 
-    def score(self, slots: Tensor, generators: Sequence[torch.Generator]) -> None:
+    def score(self, slots: Tensor, generators: Generators) -> None:
         """Write the scores of the episodes in these slots to `replay.score`."""
         ...
 
@@ -68,7 +68,7 @@ class Signal(Protocol):
 
 
 # The signal's name in the settings -> the signal, from settings, transitions, environment and first weights.
-Make = Callable[["Config", TransitionTable, "GoalEnv", Sequence[torch.Generator]], Signal]
+Make = Callable[["Config", TransitionTable, "GoalEnv", Generators], Signal]
 SIGNALS: dict[str, Make] = {
     "cai": lambda config, table, env, streams: CaiSignal(config.cai, table, streams, config.combine, config.fit_every),
     "vime": lambda config, table, env, streams: VimeSignal(config.vime, table, streams),

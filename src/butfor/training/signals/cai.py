@@ -1,6 +1,6 @@
 """Causal action influence as a signal: a transition model that learns while the agent does, and scores its states."""
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Literal
@@ -14,7 +14,7 @@ from butfor.influence.scoring import ScoreConfig, combine_scores, score_states
 from butfor.models.dynamics import GaussianDynamics, ModelConfig
 from butfor.models.fitting import FitConfig, make_optimizer, train_step
 from butfor.models.gpu import compiled
-from butfor.models.networks import draw_uniform
+from butfor.models.networks import Generators, draw_uniform
 from butfor.runs.config import check_between, check_choices, check_least, check_positive
 from butfor.training.signals.learned import LearnedSignal
 from butfor.training.signals.transitions import TransitionTable
@@ -56,7 +56,7 @@ class CaiSignal(LearnedSignal):
         self,
         config: CaiConfig,
         table: TransitionTable,
-        generators: Sequence[torch.Generator],
+        generators: Generators,
         combine: str = "sum",
         every: int = 100,
     ) -> None:
@@ -83,7 +83,7 @@ class CaiSignal(LearnedSignal):
             weight = self.replay.favour_newest(weight, self.every, self.config.newest_share)
         return weight
 
-    def draw(self, batches: int, generators: Sequence[torch.Generator]) -> list[Tensor]:
+    def draw(self, batches: int, generators: Generators) -> list[Tensor]:
         """Where the transitions of a block come from: [R, steps x batch, 2]."""
         return [draw_uniform(generators, batches * self.config.batch_size, 2)]
 
@@ -96,7 +96,7 @@ class CaiSignal(LearnedSignal):
         ]
         return torch.stack(losses).sum(0)
 
-    def score(self, slots: Tensor, generators: Sequence[torch.Generator]) -> None:
+    def score(self, slots: Tensor, generators: Generators) -> None:
         """Score every state of the episodes in these slots: score[t] = CAI(s_t)."""
         replay = self.replay
         law = self.table.units.law

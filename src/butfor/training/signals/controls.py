@@ -8,6 +8,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from butfor.models.networks import Generators
 from butfor.runs.config import check_least, check_positive
 from butfor.training.signals.transitions import TransitionTable
 
@@ -21,7 +22,7 @@ class FixedSignal:
         self.table = table
         self.replay = table.replay
 
-    def fit(self, batches: int, generators: Sequence[torch.Generator], fast: bool = True) -> Tensor:
+    def fit(self, batches: int, generators: Generators, fast: bool = True) -> Tensor:
         return torch.zeros(self.replay.replicas, device=self.table.device)
 
     def stale(self) -> Tensor:
@@ -57,7 +58,7 @@ class MovedSignal(FixedSignal):
         super().__init__(table)
         self.config = config
 
-    def score(self, slots: Tensor, generators: Sequence[torch.Generator] = ()) -> None:
+    def score(self, slots: Tensor, generators: Generators = ()) -> None:
         """Score every transition of the episodes in these slots."""
         _, change, valid = self.table.episodes(slots)  # [R, n, T, d]
         moved = (change.abs() > self.config.threshold).any(-1)
@@ -87,7 +88,7 @@ class NearnessSignal(FixedSignal):
         self.agent = list(agent)
         self.thing = list(thing)
 
-    def score(self, slots: Tensor, generators: Sequence[torch.Generator] = ()) -> None:
+    def score(self, slots: Tensor, generators: Generators = ()) -> None:
         """Score every state of the episodes in these slots."""
         obs = self.replay.observation[:, slots, :-1]  # [R, n, T, D]
         distance = (obs[..., self.agent] - obs[..., self.thing]).norm(dim=-1)
@@ -97,7 +98,7 @@ class NearnessSignal(FixedSignal):
 class OracleSignal(FixedSignal):
     """The exact label, 1 where the action influences the object, else 0: an upper bound for learned signals."""
 
-    def score(self, slots: Tensor, generators: Sequence[torch.Generator] = ()) -> None:
+    def score(self, slots: Tensor, generators: Generators = ()) -> None:
         """Copy the labels that the environment reported for the episodes in these slots."""
         assert self.replay.label is not None
         self.replay.score[:, slots] = (self.replay.label[:, slots] & self.replay.valid()[:, slots]).float()

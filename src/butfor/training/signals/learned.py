@@ -1,13 +1,13 @@
 """What signals with a model share: rounds of training on batches of the replay buffer."""
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from typing import Any
 
 import torch
 from torch import Tensor
 
 from butfor.models.gpu import captured, matrix_precision
-from butfor.models.networks import make_generators
+from butfor.models.networks import Generators, make_generators
 from butfor.training.replay import Weights
 from butfor.training.signals.transitions import TransitionTable
 
@@ -32,7 +32,7 @@ class LearnedSignal:
         self.weights = Weights(table.replay, even)
         self._recorded: dict[int, Callable[..., Tensor]] = {}
 
-    def draw(self, batches: int, generators: Sequence[torch.Generator]) -> list[Tensor]:
+    def draw(self, batches: int, generators: Generators) -> list[Tensor]:
         """Draw all random numbers of a block, a tensor [R, ...] each."""
         raise AssertionError("a subclass draws")
 
@@ -44,7 +44,7 @@ class LearnedSignal:
         """Weights [R, E, T] by which the batches are drawn."""
         return self.replay.valid().float()
 
-    def fit(self, batches: int, generators: Sequence[torch.Generator], fast: bool = True) -> Tensor:
+    def fit(self, batches: int, generators: Generators, fast: bool = True) -> Tensor:
         """Train on this many batches; their summed loss [R]. `fast` lets a GPU round matrix products to TF32."""
         self.weights.fill(self.weigh_data())
         self.model.train()

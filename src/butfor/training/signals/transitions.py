@@ -8,7 +8,7 @@ from typing import Any, TypeVar
 import torch
 from torch import Tensor, nn
 
-from butfor.models.networks import make_generators
+from butfor.models.networks import Generators, make_generators
 from butfor.models.tables import Table, Units, target_columns
 from butfor.models.weights import choose_replica, reading_weights, save_weights, units_of_header
 from butfor.runs.config import config_from
@@ -59,7 +59,7 @@ def save_model(path: Path | str, kind: str, model: Any, units: Units, replicas: 
 def load_model(
     path: Path | str,
     kind: str,
-    model_type: Callable[[tuple[int, int, int], Settings, list[torch.Generator]], Module],
+    model_type: Callable[[tuple[int, int, int], Settings, Generators], Module],
     settings_type: type[Settings],
     device: torch.device | str,
     replica: int | None,
