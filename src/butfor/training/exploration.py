@@ -75,9 +75,7 @@ def explore(
 
     With probability epsilon the action is exploratory: active in the share `config.active`, which means chosen among
     candidates by `score` ([R, W, K, A] -> [R, W, K]), else uniform. Otherwise it is the policy's with Gaussian noise.
-
-    Returns:
-        Actions [R, W, A], and which of them were drawn uniformly [R, W].
+    The result is actions [R, W, A], and which of them were drawn uniformly [R, W].
     """
     low, high = bounds
     size = action.shape[-1]

@@ -140,9 +140,6 @@ def open_goal_env(
         make_env: makes one environment that has no registered id
         labels: influence labels that the environment must report, such as "exact"
 
-    Returns:
-        The environment's record, with a function that makes many of them.
-
     Raises:
         ValueError: the environment is not goal-conditioned, or does not have a bounded Box of actions
     """

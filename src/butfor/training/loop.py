@@ -314,10 +314,7 @@ class Trainer:
 
     @torch.no_grad()
     def evaluate(self, episodes: int, number: int = 0) -> NDArray[np.float64]:
-        """Share of deterministic episodes that end in success, of each replica [R]; also sets `behaviour`.
-
-        `number` selects the seeds of the resets, so that each evaluation has its own.
-        """
+        """Share of deterministic episodes, reset by seeds of this `number`, that succeed [R]; also sets `behaviour`."""
         goal_env = self.goal_env
         seeds = self.config.seeds
         wins = np.zeros(seeds)

@@ -49,7 +49,7 @@ def train(
     keep_episodes: Path | str | None = None,
     progress: Progress = lambda stage, done, total, text: None,
 ) -> Path:
-    """Train all seeds of a config and fill a run folder.
+    """Train all seeds of a config, fill a run folder and return its path.
 
     After `time_limit` seconds, or at Ctrl-C or SIGTERM, the episode is finished and a checkpoint written; `resume`
     continues from there.
@@ -63,9 +63,6 @@ def train(
         time_limit: seconds after which to save and stop
         keep_episodes: an .npz file for every episode that is played
         progress: called with stage, done, total and a text
-
-    Returns:
-        The run folder.
 
     Raises:
         FileExistsError: the folder already contains a run
@@ -97,7 +94,7 @@ def resume(
     keep_episodes: Path | str | None = None,
     progress: Progress = lambda stage, done, total, text: None,
 ) -> Path:
-    """Resume a training run from its last checkpoint.
+    """Resume a training run from its last checkpoint; return its folder.
 
     Args:
         folder: the run folder
@@ -107,9 +104,6 @@ def resume(
         time_limit: seconds after which to save and stop
         keep_episodes: the episode file that the run was started with
         progress: called with stage, done, total and a text
-
-    Returns:
-        The run folder.
     """
     check_time_limit(time_limit)
     folder = Path(folder)

@@ -168,15 +168,12 @@ PRESETS = ("paper", "intrinsic", "fast", *RIVALS)
 
 
 def preset(env: str, name: str = "paper") -> Config:
-    """Settings to start from.
+    """Settings to start from; change them with `dataclasses.replace`.
 
     Args:
         env: name of a built-in environment, id of a registered one, or your own name for `make_env`
         name: paper (its settings for the environment), intrinsic (the signal is the only reward), fast (shorter rounds
             of fitting), or a rival of CAI: one of `RIVALS`, such as vime or disagreement
-
-    Returns:
-        A config; change it with `dataclasses.replace`.
     """
     if name not in PRESETS:
         raise ValueError(f"There is no preset {name!r}; the presets are {', '.join(PRESETS)}.")

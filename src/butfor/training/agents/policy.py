@@ -154,15 +154,12 @@ def save_agent(
 
 
 def load_policy(run: Path | str, seed: int | None = None, device: torch.device | str = "cpu") -> TrainedPolicy:
-    """Load the trained policy of one seed.
+    """Load the trained policy of one seed, a callable that gives actions for observations.
 
     Args:
         run: a run folder, or its `model.safetensors`
         seed: which seed acts; default: the first of the run
         device: where to compute
-
-    Returns:
-        A callable that gives actions for observations.
     """
     path = Path(run) / "model.safetensors" if Path(run).is_dir() else Path(run)
     if not path.is_file():
