@@ -159,9 +159,14 @@ def open_goal_env(
         compute = _compute_reward(name, probe)
         law = ActionLaw.from_space(probe.single_action_space)
         columns = entity_columns(entities, sizes[0]) if entities else {}
+        if facts is not None:
+            columns = columns or {"object": list(facts.object_position)}
+            if target_scale:  # there is nothing to measure
+                watched = {key: tuple(sorted(value)) for key, value in columns.items()}
+                scale = (target_scale,) * len(target_columns(watched))
+                return GoalEnv(name, make, steps, sizes, law, compute, facts, watched, scale, labels=labels)
         played, seen = _random_episodes(probe, steps)
-        if not columns:
-            columns = {"object": list(facts.object_position) if facts is not None else _goal_columns(name, played)}
+        columns = columns or {"object": list(_goal_columns(name, played))}
         watched = {key: tuple(sorted(value)) for key, value in columns.items()}
         obs, _, next_obs = (torch.from_numpy(part) for part in played.episodes.transitions())
         scale = tuple(scale_of((obs, obs, next_obs), watched, target_scale).tolist())

@@ -17,8 +17,9 @@ from butfor.training.exploration import ExploreConfig
 from butfor.training.priorities import PriorityConfig
 from butfor.training.replay import ReplayConfig
 from butfor.training.signals.cai import CaiConfig
-from butfor.training.signals.controls import MovedConfig, NearnessConfig
 from butfor.training.signals.disagreement import EnsembleConfig
+from butfor.training.signals.moved import MovedConfig
+from butfor.training.signals.nearness import NearnessConfig
 
 Use = Literal["priority", "bonus", "active", "intrinsic"]
 Overlap = Literal["acting", "updates", "model"]

@@ -6,7 +6,9 @@ import pytest
 import torch
 from support.replay_buffers import ENTITY, LAW, SCALE, STEPS, make_replay
 
-from butfor.training.signals.controls import MovedConfig, MovedSignal, NearnessConfig, NearnessSignal, OracleSignal
+from butfor.training.signals.moved import MovedConfig, MovedSignal
+from butfor.training.signals.nearness import NearnessConfig, NearnessSignal
+from butfor.training.signals.oracle import OracleSignal
 from butfor.training.signals.transitions import TransitionTable
 
 

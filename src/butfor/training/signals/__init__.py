@@ -1,7 +1,7 @@
 """Signals: a score of every stored step, which priority, bonus, exploration or reward use. Read `cai.py` first.
 
 CAI is one signal among others; VIME and disagreement are its rivals, `moved`, `nearness` and `oracle` its controls. A
-signal is a class with its settings and one line in `SIGNALS`.
+signal is one file with its settings, and one line in `SIGNALS`.
 """
 
 from collections.abc import Callable
@@ -13,8 +13,10 @@ from torch import Tensor
 from butfor.models.dynamics import GaussianDynamics
 from butfor.models.networks import Generators
 from butfor.training.signals.cai import CaiConfig, CaiSignal
-from butfor.training.signals.controls import MovedConfig, MovedSignal, NearnessConfig, NearnessSignal, OracleSignal
 from butfor.training.signals.disagreement import Disagreement, DisagreementSignal, EnsembleConfig
+from butfor.training.signals.moved import MovedConfig, MovedSignal
+from butfor.training.signals.nearness import NearnessConfig, NearnessSignal
+from butfor.training.signals.oracle import OracleSignal
 from butfor.training.signals.transitions import TransitionTable
 from butfor.training.signals.vime import Vime, VimeSignal
 
