@@ -115,9 +115,7 @@ def resume(
         record = read_run(folder)  # again: another process may just have resumed it
         before = config_from(Config, record["config"])
         state = latest_checkpoint(folder)
-        summary = folder / "summary.json"
-        finished = summary.is_file() and read_json(summary)["finished"]
-        if state is None and (finished or (folder / "model.safetensors").exists()):
+        if state is None and _has_results(folder):
             raise ValueError(
                 f"{folder} contains results but no checkpoint to resume from; copy its folder checkpoint/ as well, or "
                 "start again with --overwrite (in a study: delete the folder), or in another folder."
@@ -150,6 +148,12 @@ def _lock(folder: Path) -> AbstractContextManager[None]:
     place = folder.resolve()
     mounted = place.is_dir() and not os.access(place.parent, os.W_OK)
     return nullcontext() if mounted else locked(place, again=True)
+
+
+def _has_results(folder: Path) -> bool:
+    """Whether starting again would destroy models, or the summary of a finished run."""
+    summary = folder / "summary.json"
+    return (folder / "model.safetensors").exists() or (summary.is_file() and bool(read_json(summary)["finished"]))
 
 
 def _episode_file(folder: Path, given: Path | str | None) -> Path | str | None:
