@@ -71,9 +71,8 @@ def test_a_point_finds_its_goal_with_hindsight_and_not_without(tmp_path: Path, h
 THRESHOLD = 0.25  # of slide, where chance gives 0.03
 
 
-@pytest.mark.parametrize(
-    "use", [(), pytest.param(("priority", "bonus", "active"), marks=pytest.mark.long)], ids=["plain", "influence"]
-)
+@pytest.mark.long
+@pytest.mark.parametrize("use", [(), ("priority", "bonus", "active")], ids=["plain", "influence"])
 def test_slide_is_learned_in_a_minute(tmp_path: Path, use: Any, capsys: pytest.CaptureFixture[str]) -> None:
     """With influence it is learned, too; which is faster is printed, not asserted: it is easy for both."""
     config = replace(preset("slide"), seeds=2, use=use)
