@@ -60,7 +60,8 @@ def test_rounds_follow_the_schedule_episode_by_episode(warmup: int) -> None:
 
 def test_the_paper_sized_schedule_adds_up() -> None:
     """One round of 40,000, 50 of 10,000 and 50 of 5,000 batches."""
-    due = [batches_due(Config(), episode) for episode in range(1, 20_001)]
+    config = Config()
+    due = [batches_due(config, episode) for episode in range(1, 20_001)]
     assert sum(due) == 40_000 + 50 * 10_000 + 50 * 5_000 == 790_000
     assert [episode for episode, batches in enumerate(due, 1) if batches][:3] == [200, 300, 400]
     assert max(episode for episode, batches in enumerate(due, 1) if batches) == 10_200
