@@ -104,7 +104,7 @@ def test_a_study_survives_the_loss_of_a_worker(two_workers: None, tmp_path: Path
     assert loss.state == "begun"
     assert loss.kept
     assert "1 unit" in str(failed.value)
-    assert f"{unit_name(IMPOSSIBLE)}: priority.kind is 'ebp', which needs goals that are positions" in str(failed.value)
+    assert f"{unit_name(IMPOSSIBLE)}: priority.kind 'ebp'" in str(failed.value)
     units_done = [(done, total) for stage, done, total, _ in shown if stage == "units"]  # beside that of episodes
     assert units_done == [(done, 4) for done in range(5)]
     assert f"{unit_name(IMPOSSIBLE)} failed" in [text for _, _, _, text in shown]

@@ -111,7 +111,7 @@ def test_an_ant_does_not_see_where_it_is() -> None:
 @pytest.mark.long
 @pytest.mark.usefixtures("robotics")
 def test_the_kitchen_is_trained_in_once_its_goals_are_flat(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    with pytest.raises(ValueError, match=r"FrankaKitchen-v1 has dictionaries as achieved_goal and desired_goal"):
+    with pytest.raises(ValueError, match="FrankaKitchen-v1"):
         open_goal_env("FrankaKitchen-v1")
     kitchen = example("franka_kitchen", monkeypatch)
     settings = briefly("FlatKitchen-v1")

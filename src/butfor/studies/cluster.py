@@ -106,12 +106,12 @@ class RayPool:
         try:
             self.ray.get(reference)
         except self.ray.exceptions.RayError as error:
-            cause = getattr(error, "cause", None)
-            if cause is not None:
-                return config, "busy" if isinstance(cause, BusyError) else "failed", words_of(cause)
             lines = str(error).strip().splitlines() or [type(error).__name__]
-            by_signal = isinstance(error, self.ray.exceptions.TaskCancelledError)  # Ray takes SIGTERM for cancelling
-            return config, "lost" if by_signal else "failed", f"its worker was lost ({lines[0]})"
+            if isinstance(error, self.ray.exceptions.TaskCancelledError):  # Ray takes SIGTERM for cancelling
+                return config, "lost", f"its worker was lost ({lines[0]})"
+            if (cause := getattr(error, "cause", None)) is not None:
+                return config, "busy" if isinstance(cause, BusyError) else "failed", words_of(cause)
+            return config, "failed", f"its worker was lost ({lines[0]})"
         return config, "done", ""
 
     def stop(self) -> None:
