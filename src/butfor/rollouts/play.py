@@ -18,9 +18,8 @@ from gymnasium.vector import AutoresetMode, VectorEnv
 from numpy.typing import NDArray
 
 from butfor.envs import facts_of
-from butfor.rollouts.episodes import Episodes
+from butfor.rollouts.episodes import STATES, Episodes
 
-PARTS = ("observation", "achieved_goal", "desired_goal")
 Observation = dict[str, NDArray[Any]]  # observation [N, D], achieved_goal [N, G], desired_goal [N, G]
 Progress = Callable[[str, int, int, str], None]
 """Called with the stage, how much of it is done, how much there is, and a word on how it goes."""
@@ -103,8 +102,8 @@ def collect(
     """
     if episodes < 1:
         raise ValueError(f"episodes must be at least 1; got {episodes}.")
-    if not set(PARTS) <= set(getattr(env.single_observation_space, "spaces", {})):
-        raise ValueError(f"collect needs observations with {', '.join(PARTS)}; got {env.single_observation_space}.")
+    if not set(STATES) <= set(getattr(env.single_observation_space, "spaces", {})):
+        raise ValueError(f"collect needs observations with {', '.join(STATES)}; got {env.single_observation_space}.")
     if (mode := env.metadata.get("autoreset_mode")) is not AutoresetMode.DISABLED:
         raise ValueError(f"collect needs AutoresetMode.DISABLED, got {mode}; use butfor.envs.make_vector_env.")
 
@@ -254,7 +253,7 @@ class _Player:
         labels = [name for name in info if name == "contact" or name.startswith("label_")]
         self._store({name: np.asarray(info[name], dtype=bool) for name in labels}, kept)
         self.time += 1
-        self._store({name: self.obs[name] for name in PARTS}, kept)
+        self._store({name: self.obs[name] for name in STATES}, kept)
         if not math.isfinite(np.dot(reward, reward)):  # the fastest way to look at all; it may be wrong about huge ones
             self.check(kept, reward)
         blow_ups = np.array(info.get("blow_ups", self.blow_ups))
@@ -288,7 +287,7 @@ class _Player:
             return
         rows = self.row[envs]
         action = self.stored["action"][rows]
-        values = {name: self.stored[name][rows] for name in PARTS}
+        values = {name: self.stored[name][rows] for name in STATES}
         if reward is not None:
             values["reward"] = np.zeros((*values["observation"].shape[:2], 1))
             values["reward"][np.arange(len(rows)), self.time[envs], 0] = reward[envs]
@@ -312,7 +311,7 @@ class _Player:
         seeds = self.reset_seed[self.row % self.count].tolist()
         options = None if envs.all() else {"reset_mask": envs}
         self.obs = self._call(self.env.reset, seed=seeds, options=options)[0]
-        self._store({name: self.obs[name] for name in PARTS}, envs & self.kept)
+        self._store({name: self.obs[name] for name in STATES}, envs & self.kept)
 
     def _call(self, call: Callable[..., Any], *values: Any, **named: Any) -> Any:
         """Call the environment; report an error of its own with the episodes in which it happened."""
@@ -333,7 +332,7 @@ class _Player:
         for name, value in values.items():
             if name not in self.stored:
                 dtype = np.bool_ if value.dtype == np.bool_ else np.float32
-                self.stored[name] = np.zeros((self.count, self.steps + (name in PARTS), *value.shape[1:]), dtype)
+                self.stored[name] = np.zeros((self.count, self.steps + (name in STATES), *value.shape[1:]), dtype)
             while time.max(initial=0) >= self.stored[name].shape[1]:  # the environment declares too low a limit
                 self.stored[name] = np.concatenate([self.stored[name], np.zeros_like(self.stored[name])], 1)
             self.stored[name][rows, time] = value[envs]
@@ -372,6 +371,6 @@ def _join(players: Sequence[_Player], steps: int) -> Played:
     for name in sorted({name for player in players for name in player.stored}):
         # a label that one group never reported is False there
         parts = [player.stored.get(name, np.zeros((player.count, steps), dtype=bool)) for player in players]
-        arrays[name] = np.concatenate([part[:, : steps + (name in PARTS)] for part in parts])
+        arrays[name] = np.concatenate([part[:, : steps + (name in STATES)] for part in parts])
     episodes = Episodes.from_arrays(arrays, {})
     return Played(episodes, join("success"), join("terminated"), any(player.reports_success for player in players))

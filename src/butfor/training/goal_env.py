@@ -16,8 +16,8 @@ from torch import Tensor
 from butfor.envs import EnvFacts, env_id, facts_of, make_vector_env
 from butfor.models.tables import target_columns
 from butfor.models.tables import target_scale as scale_of
+from butfor.rollouts.episodes import STATES
 from butfor.rollouts.play import (
-    PARTS,
     EnvError,
     Observation,
     Played,
@@ -184,9 +184,9 @@ def _check_spaces(name: str, env: VectorEnv[Any, Any, Any]) -> tuple[int, int, i
     """Columns of an observation, an action and a goal; spaces that training cannot use are refused."""
     space: Any = env.single_observation_space
     parts = getattr(space, "spaces", {})
-    if not set(PARTS) <= set(parts):
-        raise ValueError(f"{name} is not goal-conditioned: observations need the parts {PARTS}; they are {space}.")
-    shapes = [parts[part].shape for part in PARTS]
+    if not set(STATES) <= set(parts):
+        raise ValueError(f"{name} is not goal-conditioned: observations need the parts {STATES}; they are {space}.")
+    shapes = [parts[part].shape for part in STATES]
     if any(shape is None or len(shape) != 1 for shape in shapes) or shapes[1] != shapes[2]:
         raise ValueError(
             f"{name} has observations and goals of shapes {shapes}; expected flat arrays, goals alike. Wrap it so that "

@@ -13,7 +13,6 @@ from butfor.influence.influence import Influence
 from butfor.influence.scoring import ScoreConfig, combine_scores, score_states
 from butfor.models.dynamics import GaussianDynamics, ModelConfig
 from butfor.models.fitting import FitConfig, make_optimizer, train_step
-from butfor.models.gpu import compiled
 from butfor.models.networks import Generators, draw_uniform
 from butfor.runs.config import check_between, check_choices, check_least, check_positive
 from butfor.training.signals.learned import LearnedSignal
@@ -70,7 +69,6 @@ class CaiSignal(LearnedSignal):
         entities = dict(zip(table.units.entities, table.units.dims, strict=True))
         self.watched = [entities[combine]] if combine in entities else list(entities.values())
         self._dims = [torch.tensor(dims, device=table.device) for dims in self.watched]
-        self._loss = compiled(self.model.loss, table.device)
 
     def weigh_data(self) -> Tensor:
         """All steps, or those with uniform actions; with a share of the newest once that is due."""

@@ -11,7 +11,6 @@ import torch
 from torch import Tensor, nn
 
 from butfor.models.fitting import FitConfig, Fittable, Fitting, make_optimizer, train_step
-from butfor.models.gpu import compiled
 from butfor.models.networks import ACTIVATIONS, Activation, Generators, InputNorm, Linear, draw_uniform, make_generators
 from butfor.models.tables import Units, measure_transitions, split_table
 from butfor.runs.config import check_between, check_choices, check_least, check_positive
@@ -194,7 +193,6 @@ class DisagreementSignal(LearnedSignal):
         super().__init__(model, make_optimizer(model, fitting), table)
         self.config = config
         self.scored = 0  # episodes stored at the last scoring
-        self._loss = compiled(self.model.loss, table.device)
 
     def weigh_data(self) -> Tensor:
         """All steps, with a share of the newest once that is due."""

@@ -10,7 +10,7 @@ from torch import Tensor, nn
 
 from butfor.models.bayesian import BayesianNetwork, VimeConfig, draw_noise, gain_of_steps, train_block
 from butfor.models.fitting import FitConfig, check_finite, make_optimizer
-from butfor.models.gpu import captured, compiled
+from butfor.models.gpu import captured
 from butfor.models.networks import Generators, choose_generator, draw_uniform, make_generators
 from butfor.models.tables import Units, measure_transitions
 from butfor.spaces.arrays import Array, like, warn_user
@@ -171,7 +171,6 @@ class VimeSignal(LearnedSignal):
         self.config = config
         self.median = RunningMedian(self.replay.replicas, self.replay.steps).to(table.device)
         self.scored = 0  # episodes stored at the last scoring
-        self._loss = compiled(self.model.loss, table.device)
 
     def draw(self, batches: int, generators: Generators) -> list[Tensor]:
         """Where the transitions of a block come from, and the noise of the drawn weights."""
