@@ -454,7 +454,7 @@ def write_pages(folder: Path, text: str, monkeypatch: pytest.MonkeyPatch) -> dic
         "scores": scores_page(folder, text),
     }
     if importlib.util.find_spec("imageio"):
-        from butfor.reporting import agreement_page
+        from butfor.reporting import file_pages
 
         given = labelled_episodes()
         given.metadata = {
@@ -463,10 +463,8 @@ def write_pages(folder: Path, text: str, monkeypatch: pytest.MonkeyPatch) -> dic
         }
         path = folder / f"labels {re.sub('/', '', text)[:80]}.npz"
         given.save(path)
-        monkeypatch.setattr(
-            agreement_page, "draw_states", lambda _, states: [np.zeros((4, 4, 3), np.uint8)] * len(states)
-        )
-        pages["agreement"] = agreement_page.write_agreement(Episodes.load(path), path)
+        monkeypatch.setattr(file_pages, "draw_states", lambda _, states: [np.zeros((4, 4, 3), np.uint8)] * len(states))
+        pages["agreement"] = file_pages.write_agreement(Episodes.load(path), path)
     return pages
 
 

@@ -24,7 +24,7 @@ from butfor.datasets.files import read_npz
 from butfor.datasets.recording import Recording, read_arrays
 from butfor.datasets.score import Options, score_file, split_steps
 from butfor.models.dynamics import STEEP, ModelConfig
-from butfor.reporting.scores_page import choose_episodes, render_scores
+from butfor.reporting.file_pages import choose_episodes, render_scores
 
 pytestmark = pytest.mark.filterwarnings("ignore:.*is set to None", "ignore:env_spec is None")
 SMALL = ModelConfig(layers=2, width=48)
@@ -376,7 +376,7 @@ def test_an_interruption_after_the_fit_tells_of_the_model(
     assert f"--model {tmp_path / 'm'}" in capsys.readouterr().err
 
 
-@pytest.mark.parametrize("broken", ["butfor.reporting.scores_page.render_page", "numpy.savez_compressed", "os.replace"])
+@pytest.mark.parametrize("broken", ["butfor.reporting.file_pages.render_page", "numpy.savez_compressed", "os.replace"])
 def test_scores_and_report_are_both_there_or_neither(
     broken: str, scored: tuple[Path, dict[str, Any]], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

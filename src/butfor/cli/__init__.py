@@ -1,4 +1,4 @@
-"""The command line, `butfor COMMAND`: one file a command, each of which parses, calls the library and prints.
+"""The command line, `butfor COMMAND`: its files parse, call the library and print.
 
 Read `evaluate.py` first. `settings.py` makes options of a config, for `detect` and `train`. Everything heavy (torch,
 plotly, gymnasium) is imported inside the command that needs it.
@@ -15,7 +15,7 @@ from typing import Any
 import tyro
 
 from butfor import __version__
-from butfor.cli import collect, detect, evaluate, labels, report, score, study, train, watch
+from butfor.cli import collect, detect, evaluate, labels, report, score, study, train
 from butfor.cli.options import refuse_repeated
 from butfor.runs.folder import invoked_as
 
@@ -26,7 +26,7 @@ COMMANDS: dict[str, Callable[..., None]] = {
     "score": score.score,
     "train": train.train,
     "evaluate": evaluate.evaluate,
-    "watch": watch.watch,
+    "watch": evaluate.watch,
     "collect": collect.collect,
     "labels": labels.labels,
     "study": study.study,

@@ -16,7 +16,7 @@ def labels(file: Annotated[Path, tyro.conf.Positional, tyro.conf.arg(metavar="FI
         pictures: states to draw for each pair of labels (not for slide)
     """
     from butfor.detection.labels import compare_labels
-    from butfor.reporting.agreement_page import missing_pictures, write_agreement
+    from butfor.reporting.file_pages import missing_pictures, write_agreement
     from butfor.rollouts.episodes import Episodes
 
     episodes = Episodes.load(file)

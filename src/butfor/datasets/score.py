@@ -90,7 +90,7 @@ def score_file(
     Returns:
         The summary: numbers of each entity, diagnosis, notes, and the paths of what was written.
     """
-    from butfor.reporting.scores_page import render_scores
+    from butfor.reporting.file_pages import render_scores
 
     began = time.monotonic()
     influence = None if model is None else Influence.load(model, device)

@@ -1,18 +1,32 @@
-"""The page of a scored data set: the distribution of the scores, episodes, and whether the model can be trusted."""
+"""The pages of data files: the scores of a data set (`butfor score`), and whether labels agree (`butfor labels`)."""
 
 from collections.abc import Mapping
+from dataclasses import replace
+from pathlib import Path
 from typing import Any
 
 import numpy as np
+from numpy.typing import NDArray
 
+from butfor.detection.labels import compare_labels, find_disagreements
+from butfor.envs import facts_of, make_vector_env
+from butfor.envs.facts import named
 from butfor.reporting import charts
 from butfor.reporting.charts import Array, Axis, Chart, Row
-from butfor.reporting.page import render_page
+from butfor.reporting.page import data_address, render_page, write_page
 from butfor.reporting.plotly_renderer import draw
+from butfor.rollouts.episodes import Episodes
+from butfor.rollouts.play import Stream, episode_seed, play_again
 
 SHOWN = 3  # episodes with the most and with the least influence
 MOST_POINTS = 600  # of a line: more are not visible and make the page larger
 QUANTILE_NAMES = {"0.05": "5 %", "0.25": "25 %", "0.5": "median", "0.75": "75 %", "0.95": "95 %"}
+PICTURES = 12
+PIXELS = 720  # size of the rendering
+AROUND_GRIPPER = (slice(240, 600), slice(200, 560))  # the part of it that is shown
+
+
+# Scores of a data set
 
 
 def render_scores(summary: Mapping[str, Any], scores: Mapping[str, Array], length: Array) -> str:
@@ -70,3 +84,66 @@ def scores_chart(score: Array, length: Array, chosen: list[int], threshold: floa
     top = 1.05 * max(float(score.max()), threshold)
     rule = charts.Rule(threshold, "y", width=1)
     return Chart(series, Axis("step"), Axis("CAI (nats)", (-0.03 * top, top)), rules=[rule])
+
+
+# Agreement of labels
+
+
+def missing_pictures(episodes: Episodes) -> str:
+    """Why the states of these episodes cannot be drawn, as a sentence; empty if they can."""
+    env_name = episodes.metadata.get("config", {}).get("env", "an environment that the file does not name")
+    facts = facts_of(env_name)
+    if facts is not None and facts.drawing == "robot":
+        return ""
+    return f"States of {env_name} are not drawn, only those of {', '.join(named(drawing='robot'))}."
+
+
+def draw_states(episodes: Episodes, states: list[tuple[int, int]]) -> list[NDArray[np.uint8]]:
+    """Render states (episode, time) by replaying their episodes."""
+    config = episodes.metadata["config"]
+    if episodes.reset_seed is None:  # files of earlier versions have none
+        seeds = [episode_seed(config["seed"], Stream.TRAINING, number) for number in range(len(episodes))]
+        episodes = replace(episodes, reset_seed=np.array(seeds))
+    env: Any = make_vector_env(config["env"], len(states), render_mode="rgb_array", width=PIXELS, height=PIXELS)
+    frames: dict[int, NDArray[np.uint8]] = {}
+
+    def look(now: int) -> None:
+        here = [place for place, (_, time) in enumerate(states) if time == now]
+        frames.update(zip(here, env.render(here), strict=True) if here else {})
+
+    play_again(env, episodes, [episode for episode, _ in states], look)
+    env.close()
+    return [frames[place][AROUND_GRIPPER] for place in range(len(states))]
+
+
+def write_agreement(episodes: Episodes, file: Path | str, count: int = PICTURES) -> Path:
+    """Write a page beside an episode file, with at most `count` pictures for each label besides the exact one."""
+    if count < 0:
+        raise ValueError(f"pictures must be at least 0; got {count}.")
+    rows = compare_labels(episodes)
+    lack = missing_pictures(episodes)
+    others = [row["second"] for row in rows if row["first"] == "exact" and not lack]
+    differing = [(other, *state) for other in others for state in find_disagreements(episodes, "exact", other, count)]
+    frames = draw_states(episodes, [(episode, time) for _, episode, time in differing]) if differing else []
+    shown = [
+        {
+            "image": _png(frame),
+            "episode": episode,
+            "time": time,
+            "other": other,
+            "exact": bool(episodes.label["exact"][episode, time]),
+            "distance": float(np.linalg.norm(episodes.observation[episode, time, 6:9])),
+        }
+        for (other, episode, time), frame in zip(differing, frames, strict=True)
+    ]
+    values = {"rows": rows, "shown": shown, "lack": lack, "metadata": episodes.metadata, "name": Path(file).name}
+    return write_page(Path(file).with_suffix(".html"), render_page("agreement.html.j2", {"figures": {}}, **values))
+
+
+def _png(frame: NDArray[np.uint8]) -> str:
+    """The data: address of a picture."""
+    try:
+        from imageio.v3 import imwrite
+    except ImportError as error:
+        raise ImportError("Pictures need imageio; install it with: pip install 'butfor[fetch]'.") from error
+    return data_address("image/png", imwrite("<bytes>", frame, extension=".png"))

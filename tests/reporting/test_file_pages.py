@@ -11,7 +11,7 @@ from support.small_detection import labelled_episodes
 
 from butfor.detection.collect import CollectConfig, collect_file
 from butfor.detection.labels import find_disagreements
-from butfor.reporting.agreement_page import AROUND_GRIPPER, PIXELS, draw_states, write_agreement
+from butfor.reporting.file_pages import AROUND_GRIPPER, PIXELS, draw_states, write_agreement
 from butfor.rollouts.play import episode_seed
 
 
@@ -47,7 +47,7 @@ def test_pictures_without_imageio_say_what_to_install(tmp_path: Path, monkeypatc
     episodes.metadata = {"config": {"env": "push"}}
     monkeypatch.setitem(sys.modules, "imageio.v3", None)
     frame = np.zeros((2, 2, 3), np.uint8)
-    monkeypatch.setattr("butfor.reporting.agreement_page.draw_states", lambda episodes, states: [frame] * len(states))
+    monkeypatch.setattr("butfor.reporting.file_pages.draw_states", lambda episodes, states: [frame] * len(states))
     with pytest.raises(ImportError, match=r"butfor\[fetch\]"):
         write_agreement(episodes, tmp_path / "a.npz")
 
@@ -62,7 +62,7 @@ def test_a_file_that_names_no_environment_has_a_page_without_pictures(tmp_path: 
 def test_without_pictures_no_environment_is_made(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     episodes = labelled_episodes()
     episodes.metadata = {"config": {"env": "push"}}
-    monkeypatch.setattr("butfor.reporting.agreement_page.make_vector_env", None)
+    monkeypatch.setattr("butfor.reporting.file_pages.make_vector_env", None)
     page = write_agreement(episodes, tmp_path / "a.npz", 0).read_text()
     assert "None are shown." in page
 
