@@ -178,17 +178,17 @@ def _processor() -> str:
         return platform.processor() or platform.machine()
 
 
-def write_metrics(folder: Path, rows: Iterable[dict[str, Any]]) -> None:
+def write_metrics(folder: Path, rows: Iterable[dict[str, Any]], name: str = "metrics.jsonl") -> None:
     """Write `metrics.jsonl`, one JSON object per line; rows that were there are replaced."""
-    with atomic_write(folder / "metrics.jsonl") as temporary:
+    with atomic_write(folder / name) as temporary:
         temporary.write_text("".join(json.dumps(row) + "\n" for row in rows))
 
 
-def append_metrics(folder: Path, rows: Iterable[dict[str, Any]]) -> None:
+def append_metrics(folder: Path, rows: Iterable[dict[str, Any]], name: str = "metrics.jsonl") -> None:
     """Append rows to `metrics.jsonl` in one write; a line that a crash cut off is removed first."""
-    path = folder / "metrics.jsonl"
+    path = folder / name
     if path.is_file() and path.read_bytes()[-1:] not in (b"", b"\n"):
-        write_metrics(folder, read_metrics(folder))
+        write_metrics(folder, read_metrics(folder, name), name)
     text = "".join(json.dumps(row) + "\n" for row in rows)
     with path.open("ab") as file:
         file.write(text.encode())

@@ -99,9 +99,9 @@ def read_object(path: Path | str) -> dict[str, Any]:
     return renamed
 
 
-def read_metrics(folder: Path | str) -> list[dict[str, Any]]:
+def read_metrics(folder: Path | str, name: str = "metrics.jsonl") -> list[dict[str, Any]]:
     """Return the rows of metrics.jsonl. A last line that a crash cut off is left out."""
-    path = Path(folder) / "metrics.jsonl"
+    path = Path(folder) / name
     rows = []
     lines = path.read_bytes().splitlines()
     for number, line in enumerate(lines, start=1):
