@@ -12,9 +12,9 @@ from butfor.training.goal_env import GoalEnv, open_goal_env
 from butfor.training.loop import Trainer
 from butfor.training.run import resume, train
 from butfor.training.settings import Config, preset
-from butfor.training.signals import Disagreement, Signal, Vime
+from butfor.training.signals import Signal
 
 __all__ = [
-    "Agent", "AgentConfig", "Config", "Disagreement", "GoalEnv", "Signal", "TrainedPolicy", "Trainer", "Vime",
-    "evaluate_run", "load_policy", "open_goal_env", "preset", "resume", "train",
+    "Agent", "AgentConfig", "Config", "GoalEnv", "Signal", "TrainedPolicy", "Trainer", "evaluate_run", "load_policy",
+    "open_goal_env", "preset", "resume", "train",
 ]  # fmt: skip

@@ -1,24 +1,21 @@
-"""The ensemble: members that differ, disagreement by hand, that it shrinks with data, and plain loops."""
+"""The ensemble: members that differ, disagreement by hand, that it shrinks with training, and plain loops."""
 
 import copy
 import dataclasses
 from pathlib import Path
 from typing import Any
 
-import numpy as np
 import pytest
 import torch
-from gymnasium.spaces import Box
-from support.replay_buffers import ENTITY, LAW, SCALE, STEPS, expected_shares, make_replay, make_transitions
+from support.replay_buffers import ENTITY, LAW, SCALE, STEPS, expected_shares, make_replay
 from torch import Tensor
 
 import butfor.training.signals.disagreement
-from butfor.models.fitting import Fitting
 from butfor.models.networks import make_generators
 from butfor.training.replay import ReplayBuffer
-from butfor.training.signals.disagreement import Disagreement, DisagreementSignal, Ensemble, EnsembleConfig
+from butfor.training.signals.disagreement import DisagreementSignal, Ensemble, EnsembleConfig
 from butfor.training.signals.learned import BLOCK
-from butfor.training.signals.transitions import TransitionTable
+from butfor.training.signals.transitions import TransitionTable, load_model
 
 SIZES = (4, 2, 3)
 SMALL = EnsembleConfig(members=3, layers=2, width=8, batch_size=16, newest=2, newest_from=4)
@@ -69,15 +66,14 @@ def test_disagreement_by_hand() -> None:
     """The mean over members and dimensions of the squared deviation from the ensemble's mean."""
     model = ensemble([0, 1])
     inputs = normal(1, 2, 5, 6)
-    found = model.disagreement(inputs, [[0, 1, 2], [2], [1, 0]])
-    assert found.shape == (2, 5, 3)
+    found = model.disagreement(inputs)
+    assert found.shape == (2, 5)
     for replica in range(2):
         predicted = model(inputs[replica].expand(6, -1, -1))[3 * replica : 3 * replica + 3].detach()  # [M, n, d]
-        for entity, dims in enumerate([[0, 1, 2], [2], [1, 0]]):
-            for row in range(5):
-                members = predicted[:, row, dims]
-                expected = ((members - members.mean(0)) ** 2).mean()
-                torch.testing.assert_close(found[replica, row, entity], expected)
+        for row in range(5):
+            members = predicted[:, row]
+            expected = ((members - members.mean(0)) ** 2).mean()
+            torch.testing.assert_close(found[replica, row], expected)
 
 
 def test_equal_members_agree() -> None:
@@ -86,20 +82,20 @@ def test_equal_members_agree() -> None:
     state = {name: value.unflatten(0, (2, 4))[:, :1].expand(-1, 4, *value.shape[1:]).flatten(0, 1)
              for name, value in model.state_dict().items()}  # fmt: skip
     model.load_state_dict(state)
-    assert not model.disagreement(normal(1, 2, 5, 6), [[0, 1, 2]]).any()
+    assert not model.disagreement(normal(1, 2, 5, 6)).any()
     with torch.no_grad():
         model.head.bias[5] += 1  # the second member of the second replica
-    found = model.disagreement(normal(1, 2, 5, 6), [[0, 1, 2]])[..., 0]
+    found = model.disagreement(normal(1, 2, 5, 6))
     assert not found[0].any()
     torch.testing.assert_close(found[1], torch.full((5,), 3 / 16))  # the variance of 0, 1, 0, 0
 
 
 def test_parts_of_the_rows_at_a_time_give_the_same(monkeypatch: pytest.MonkeyPatch) -> None:
     model, inputs = ensemble([0, 1]), normal(1, 2, 11, 6)
-    expected = model.disagreement(inputs, [[0, 1]])
+    expected = model.disagreement(inputs)
     for rows in (0, 3):
         monkeypatch.setitem(butfor.training.signals.disagreement.AT_ONCE, "cpu", rows * 6 * SMALL.width)
-        torch.testing.assert_close(model.disagreement(inputs, [[0, 1]]), expected)
+        torch.testing.assert_close(model.disagreement(inputs), expected)
 
 
 def test_scoring_uses_the_running_statistics_and_changes_nothing() -> None:
@@ -109,117 +105,25 @@ def test_scoring_uses_the_running_statistics_and_changes_nothing() -> None:
     model.eval()
     before = copy.deepcopy(model.state_dict())
     inputs = normal(1, 1, 20, 6)
-    together = model.disagreement(inputs, [[0, 1, 2]])
-    torch.testing.assert_close(model.disagreement(inputs[:, :1], [[0, 1, 2]]), together[:, :1])
+    together = model.disagreement(inputs)
+    torch.testing.assert_close(model.disagreement(inputs[:, :1]), together[:, :1])
     for name, value in model.state_dict().items():
         assert torch.equal(value, before[name]), name
 
 
-# --- anyone's arrays ------------------------------------------------------------------------------
-
-ENTITIES = {"ball": [1], "cube": [0]}
-BOX = Box(-1, 1, (2,))
-CONFIG = EnsembleConfig(members=4, layers=2, width=32, batch_size=50, learning_rate=3e-3)
-QUICK: dict[str, Any] = {"action_space": BOX, "config": CONFIG, "epochs": 20}
-
-
-@pytest.fixture(scope="module")
-def fitted() -> Disagreement:
-    """Has seen data only where the last column is negative."""
-    obs, action, next_obs = make_transitions(1200, 0)
-    obs[:, 3] -= 1 + obs[:, 3].max()
-    next_obs[:, 1] += 0.5 * obs[:, 3] * action[:, 1]  # the ball's push depends on it
-    return Disagreement.fit(obs, action, next_obs, ENTITIES, **QUICK)
-
-
-def test_disagreement_is_large_where_nothing_was_seen(fitted: Disagreement) -> None:
-    obs, action, _ = make_transitions(200, 5)
-    lowest, span = fitted.units.obs_center[3], fitted.units.obs_spread[3]
-    obs[:100, 3], obs[100:, 3] = lowest, lowest + 8 * span
-    score = fitted.score(obs, action)["ball"]
-    assert score.shape == (200,)
-    assert np.median(score[100:]) > 4 * np.median(score[:100])
-
-
-def test_disagreement_shrinks_with_data() -> None:
-    obs, action, _ = make_transitions(200, 5)
-    means = []
-    for rows in (120, 1200):
-        scores = Disagreement.fit(*make_transitions(rows, 0), ENTITIES, **QUICK).score(obs, action)
-        means.append({name: scores[name].mean() for name in ENTITIES})
-    for name in ENTITIES:
-        assert means[1][name] < 0.5 * means[0][name]
-
-
-def test_untrained_members_disagree_more_than_trained_ones(fitted: Disagreement) -> None:
-    untrained = copy.deepcopy(fitted)
-    first = Ensemble((4, 2, 2), CONFIG, make_generators([9]))
-    untrained.model = first.eval()
-    obs, action, _ = make_transitions(100, 5)
-    obs[:, 3] += fitted.units.obs_center[3]
-    for name in ENTITIES:
-        assert fitted.score(obs, action)[name].mean() < 0.2 * untrained.score(obs, action)[name].mean()
-
-
-def test_each_entity_has_the_score_of_its_own_columns(fitted: Disagreement) -> None:
-    """The predicted columns are in rising order, however the entities are named."""
-    assert fitted.units.dims == [[1], [0]]
-    obs, action, next_obs = make_transitions(10, 5)
-    inputs, _ = fitted.units.table(tuple(map(torch.from_numpy, (obs, action, next_obs))), "cpu")  # type: ignore
-    expected = fitted.model.disagreement(inputs[None], [[1], [0]])[0]
-    for index, name in enumerate(ENTITIES):
-        np.testing.assert_array_equal(fitted.score(obs, action, next_obs)[name], expected[:, index].numpy())
-
-
-def test_what_came_next_does_not_matter(fitted: Disagreement) -> None:
-    obs, action, next_obs = make_transitions(10, 5)
-    assert np.array_equal(fitted.score(obs, action)["cube"], fitted.score(obs, action, next_obs + 5)["cube"])
-    assert fitted.score(obs[:0], action[:0])["cube"].shape == (0,)
-    torches = fitted.score(torch.from_numpy(obs), torch.from_numpy(action))["cube"]
-    assert isinstance(torches, torch.Tensor)
-
-
-def test_progress_seeds_and_discrete_actions() -> None:
-    told: list[int] = []
-
-    def tell(fitting: Fitting) -> None:
-        told.append(fitting.epoch)
-
-    obs, _, next_obs = make_transitions(200, 0)
-    action = np.random.default_rng(0).integers(0, 3, 200)
-    brief: dict[str, Any] = {"config": SMALL, "epochs": 6}
-    models = [
-        Disagreement.fit(obs, action, next_obs, ENTITIES, seed=seed, progress=tell, **brief).model for seed in (0, 0, 1)
-    ]
-    assert told == [1, 5, 6] * 3
-    assert torch.equal(models[0].head.weight, models[1].head.weight)
-    assert not torch.equal(models[0].head.weight, models[2].head.weight)
-    assert len({tuple(weight.flatten().tolist()) for weight in models[0].head.weight}) == 3
-
-
-def test_a_saved_one_scores_the_same(fitted: Disagreement, tmp_path: Path) -> None:
-    fitted.save(tmp_path / "ensemble.safetensors")
-    loaded = Disagreement.load(tmp_path / "ensemble.safetensors")
-    assert loaded.model.config == CONFIG
-    obs, action, _ = make_transitions(30, 5)
-    for name, score in fitted.score(obs, action).items():
-        assert np.array_equal(loaded.score(obs, action)[name], score)
-
-
-def test_mistakes_are_named(fitted: Disagreement) -> None:
-    data = make_transitions(200, 0)
-    with pytest.raises(ValueError, match=r"epochs.*0"):
-        Disagreement.fit(*data, ENTITIES, epochs=0)
-    with pytest.raises(ValueError, match=r"validation.*1\.5"):
-        Disagreement.fit(*data, ENTITIES, validation=1.5)
-    with pytest.raises(ValueError, match="50 transitions"):
-        Disagreement.fit(data[0][:50], data[1][:50], data[2][:50], ENTITIES)
-    with pytest.raises(ValueError, match=r"obs.*\[200, 3\].*4"):
-        fitted.score(data[0][:, :3], data[1])
-    with pytest.raises(ValueError, match="200, 199"):
-        fitted.score(data[0], data[1][1:])
-    with pytest.raises(ValueError, match=r"action.*\[200, 1\].*2"):
-        fitted.score(data[0], data[1][:, :1])
+def test_disagreement_shrinks_with_training_and_stays_where_nothing_was_seen() -> None:
+    model = ensemble([0, 1], with_settings(width=32)).train()
+    optimizer = torch.optim.Adam(model.parameters(), lr=3e-3)
+    seen, unseen = normal(1, 2, 200, 6), normal(1, 2, 200, 6) + 8
+    first = model.eval().disagreement(seen).mean(1)
+    for batch in range(300):
+        inputs = normal(10 + batch, 6, 50, 6)
+        optimizer.zero_grad()
+        model.train().loss(inputs, inputs[..., :3].sin()).sum().backward()
+        optimizer.step()
+    last = model.eval().disagreement(seen).mean(1)
+    assert (last < 0.5 * first).all()
+    assert (model.disagreement(unseen).mean(1) > 4 * last).all()
 
 
 # --- a replay buffer ----------------------------------------------------------------------------
@@ -319,7 +223,7 @@ def test_each_step_holds_the_disagreement_at_its_state_and_action() -> None:
     for replica in range(2):
         for slot in slots.tolist():
             inputs = torch.cat([replay.observation[:, slot, :STEPS], LAW.encode(replay.action[:, slot])], -1)
-            expected = model.model.disagreement(inputs, [[0, 1]])[replica, :, 0]
+            expected = model.model.disagreement(inputs)[replica]
             length = int(replay.length[replica, slot])
             torch.testing.assert_close(replay.score[replica, slot, :length], expected[:length])
             assert (expected > 0).all()
@@ -378,19 +282,17 @@ def test_which_episodes_are_scored_after_a_round() -> None:
         assert model.stale().tolist() == expected[1]
 
 
-def test_the_saved_networks_are_a_public_disagreement(tmp_path: Path) -> None:
-    replay = make_replay([0, 1], 9)
-    model = make(replay, [5, 6])
-    model.weights.fill(model.weigh_data())
-    model.fit(30, make_generators([8, 9]))
-    model.save(tmp_path, 3)
-    obs, action = replay.observation[0, 0, :STEPS], replay.action[0, 0]
-    inputs = torch.cat([obs, LAW.encode(action)], -1)
-    expected = model.model.disagreement(inputs.expand(2, -1, -1), [[0, 1]])[..., 0]
-    for replica in (None, 0, 1):
-        public = Disagreement.load(tmp_path / "disagreement.safetensors", replica=replica)
-        found = public.score(obs, action)["object"]
-        torch.testing.assert_close(found, expected.mean(0) if replica is None else expected[replica])
+def test_the_saved_networks_come_back(tmp_path: Path) -> None:
+    signal = make(make_replay([0, 1], 9), [5, 6])
+    signal.fit(30, make_generators([8, 9]))
+    signal.save(tmp_path, 3)
+    path = tmp_path / "disagreement.safetensors"
+    for replica, part in ((None, slice(None)), (0, slice(3)), (1, slice(3, 6))):  # three members each
+        model, units, _ = load_model(path, "disagreement", Ensemble, EnsembleConfig, replica=replica)
+        assert model.config == SMALL
+        assert units.entities == {"object": sorted(ENTITY)}
+        for name, value in signal.model.state_dict().items():
+            assert torch.equal(value[part], model.state_dict()[name]), name
 
 
 # --- settings -------------------------------------------------------------------------------------

@@ -13,8 +13,7 @@ from butfor.models.bayesian import BayesianNetwork, VimeConfig
 from butfor.models.networks import make_generators
 from butfor.models.tables import Units
 from butfor.spaces.actions import ActionLaw
-from butfor.training.signals.transitions import TransitionTable
-from butfor.training.signals.vime import Vime
+from butfor.training.signals.transitions import TransitionTable, load_model, save_model
 
 DATA = make_transitions(300, 0)
 TENSORS: Any = tuple(map(torch.from_numpy, DATA))
@@ -51,7 +50,7 @@ def test_a_memory_as_a_table() -> None:
 def saved(tmp_path: Path) -> Path:
     units = Units.measure(TENSORS, {"ball": [1], "cube": [0]}, ActionLaw.from_data(TENSORS[1]))
     model = BayesianNetwork((4, 2, 2), VimeConfig(layers=2, width=8), make_generators([0, 1]))
-    Vime(model, units, seed=5).save(tmp_path / "model.safetensors")
+    save_model(tmp_path / "model.safetensors", "vime", model, units, replicas=2, seed=5)
     return tmp_path / "model.safetensors"
 
 
@@ -66,13 +65,12 @@ def rewrite(path: Path, drop: str | None = None, **changes: Any) -> None:
 
 
 def test_what_was_saved_comes_back(saved: Path) -> None:
-    loaded = Vime.load(saved)
-    assert loaded.seed == 5
-    assert loaded.model.replicas == 2
-    assert loaded.units == Units.measure(TENSORS, {"ball": [1], "cube": [0]}, ActionLaw.from_data(TENSORS[1]))
-    second = Vime.load(saved, replica=1)
-    assert torch.equal(second.model.mean[0], loaded.model.mean[1])
-    assert second.model.norm is not None
+    model, units, seed = load_model(saved, "vime", BayesianNetwork, VimeConfig)
+    assert (model.replicas, seed) == (2, 5)
+    assert units == Units.measure(TENSORS, {"ball": [1], "cube": [0]}, ActionLaw.from_data(TENSORS[1]))
+    second, _, _ = load_model(saved, "vime", BayesianNetwork, VimeConfig, replica=1)
+    assert torch.equal(second.mean[0], model.mean[1])
+    assert second.norm is not None
 
 
 @pytest.mark.parametrize(
@@ -89,9 +87,9 @@ def test_what_was_saved_comes_back(saved: Path) -> None:
 def test_other_files_are_refused(saved: Path, changes: dict[str, Any], message: str) -> None:
     rewrite(saved, **changes)
     with pytest.raises(ValueError, match=message):
-        Vime.load(saved)
+        load_model(saved, "vime", BayesianNetwork, VimeConfig)
 
 
 def test_a_replica_that_is_not_there_is_refused(saved: Path) -> None:
     with pytest.raises(ValueError, match=r"replica 2; .* 2,"):
-        Vime.load(saved, replica=2)
+        load_model(saved, "vime", BayesianNetwork, VimeConfig, replica=2)

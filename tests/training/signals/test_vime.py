@@ -1,24 +1,22 @@
-"""VIME on anyone's arrays and on a replay buffer: what it scores, that scoring changes nothing, and plain loops."""
+"""VIME on a replay buffer: what it scores, that scoring changes nothing, and plain loops."""
 
 import copy
 import dataclasses
-import warnings
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pytest
 import torch
-from gymnasium.spaces import Box
-from support.replay_buffers import ENTITY, LAW, OBS, SCALE, STEPS, make_replay, make_transitions
+from support.replay_buffers import ENTITY, LAW, OBS, SCALE, STEPS, make_replay
 from torch.distributions import Normal, kl_divergence
 
 from butfor.models.bayesian import BayesianNetwork, VimeConfig, draw_noise, gain_of_steps
 from butfor.models.networks import make_generators
 from butfor.training.replay import ReplayBuffer
 from butfor.training.signals.learned import BLOCK
-from butfor.training.signals.transitions import TransitionTable
-from butfor.training.signals.vime import RunningMedian, Vime, VimeSignal
+from butfor.training.signals.transitions import TransitionTable, load_model
+from butfor.training.signals.vime import RunningMedian, VimeSignal
 
 SMALL = VimeConfig(layers=2, width=8, samples=3, batch_size=16, group=3, steps=2, kl_weight=1e-3)
 
@@ -67,158 +65,6 @@ def test_a_restored_running_median_goes_on() -> None:
     other.load_state_dict(copy.deepcopy(median.state_dict()))
     new = torch.tensor([[5.0, 6.0, 7.0]])
     assert torch.equal(median.update(new, real), other.update(new, real))
-
-
-# --- anyone's arrays ------------------------------------------------------------------------------
-
-
-ENTITIES = {"ball": [1], "cube": [0]}
-BOX = Box(-1, 1, (2,))
-QUICK: dict[str, Any] = {"action_space": BOX, "batches": 600}
-CONFIG = VimeConfig(width=16, learning_rate=0.01, kl_weight=1e-3, method="second_order")
-
-
-@pytest.fixture(scope="module")
-def fitted() -> Vime:
-    return Vime.fit(*make_transitions(2000, 0), ENTITIES, config=CONFIG, **QUICK)
-
-
-def brief_fit(**changes: Any) -> Vime:
-    names = ("obs", "action", "next_obs")
-    given: dict[str, Any] = dict(zip(names, make_transitions(200, 0), strict=True)) | {"entities": ENTITIES}
-    given |= {"config": SMALL, "batches": 3} | changes
-    with warnings.catch_warnings():
-        warnings.filterwarnings("ignore", "The network predicts no better")
-        return Vime.fit(**given)
-
-
-@pytest.mark.parametrize("method", ["iterated", "second_order"])
-def test_an_entity_that_surprises_teaches_more(fitted: Vime, method: Any) -> None:
-    """In its own score; the other's stays as it is."""
-    vime = copy.deepcopy(fitted)
-    vime.model.config = dataclasses.replace(CONFIG, method=method)
-    obs, action, next_obs = make_transitions(100, 5)
-    familiar = vime.score(obs, action, next_obs)
-    next_obs[50:, 0] += 0.2  # several times as far as the cube ever moved
-    surprising = vime.score(obs, action, next_obs)
-    assert surprising["cube"].shape == (100,)
-    assert np.array_equal(familiar["ball"], surprising["ball"])
-    assert np.array_equal(familiar["cube"][:50], surprising["cube"][:50])
-    assert (surprising["cube"][50:] > 2 * familiar["cube"][50:]).all()
-
-
-def test_each_group_of_rows_has_one_value(fitted: Vime) -> None:
-    score = fitted.score(*make_transitions(37, 5))["cube"]
-    assert len({*score.tolist()}) == 4
-    for start in range(0, 37, 10):
-        assert len({*score[start : start + 10].tolist()}) == 1
-    obs, action, next_obs = (part[30:] for part in make_transitions(37, 5))
-    alone = fitted.score(obs, action, next_obs)["cube"]  # the last group is shorter
-    np.testing.assert_allclose(alone, score[30:], rtol=1e-4)
-
-
-def test_scoring_is_repeatable_and_changes_nothing_to_the_bit(fitted: Vime) -> None:
-    before = copy.deepcopy(fitted.model.state_dict())
-    data = make_transitions(30, 5)
-    first, second = fitted.score(*data), fitted.score(*data)
-    assert all(np.array_equal(first[name], second[name]) for name in ENTITIES)
-    other = fitted.score(*data, generator=make_generators([77])[0])
-    assert not np.array_equal(first["cube"], other["cube"])
-    for name, value in fitted.model.state_dict().items():
-        assert torch.equal(value, before[name]), name
-
-
-def test_neither_units_nor_a_drift_matter(fitted: Vime) -> None:
-    factor, shift, drift = np.array([1e3, 1e-3, 1.0, 10.0]), np.array([1e4, 0.0, -5.0, 2.0]), np.array([50.0, 1, 1, 1])
-    obs, action, next_obs = make_transitions(2000, 0)
-    other = Vime.fit(obs * factor + shift, action, next_obs * factor + shift + drift, ENTITIES, config=CONFIG, **QUICK)
-    obs, action, next_obs = make_transitions(50, 5)
-    next_obs[20:30, 0] += 0.2
-    expected = fitted.score(obs, action, next_obs)
-    found = other.score(obs * factor + shift, action, next_obs * factor + shift + drift)
-    for name in ENTITIES:
-        np.testing.assert_allclose(found[name], expected[name], rtol=0.1)
-
-
-def test_without_settings_the_prior_weighs_as_one_data_set() -> None:
-    vime = brief_fit(config=None)
-    assert vime.model.config == VimeConfig(kl_weight=1 / 200, method="second_order")
-
-
-def test_a_prior_that_outweighs_the_data_is_told() -> None:
-    with pytest.warns(UserWarning, match="predicts no better than the mean change.*lower kl_weight, now 5"):
-        Vime.fit(*make_transitions(500, 0), ENTITIES, config=dataclasses.replace(CONFIG, kl_weight=5.0), **QUICK)
-
-
-def test_a_network_that_has_learned_draws_no_warning(fitted: Vime) -> None:
-    with warnings.catch_warnings():
-        warnings.simplefilter("error")
-        again = Vime.fit(*make_transitions(2000, 0), ENTITIES, config=CONFIG, **QUICK)
-    for name, value in again.model.state_dict().items():
-        assert torch.equal(value, fitted.model.state_dict()[name]), name  # the same seed, the same bits
-
-
-def test_another_seed_is_another_network() -> None:
-    assert not torch.equal(brief_fit().model.mean, brief_fit(seed=1).model.mean)
-
-
-def test_discrete_actions_torch_arrays_and_no_rows() -> None:
-    obs, _, next_obs = (torch.from_numpy(part) for part in make_transitions(200, 0))
-    action = torch.from_numpy(np.random.default_rng(0).integers(0, 3, 200))
-    vime = brief_fit(obs=obs, action=action, next_obs=next_obs)
-    scores = vime.score(obs[:10], action[:10], next_obs[:10])
-    assert isinstance(scores["cube"], torch.Tensor)
-    assert (scores["cube"] > 0).all()
-    assert vime.score(obs[:0], action[:0], next_obs[:0])["cube"].shape == (0,)
-
-
-def test_progress_is_told(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("butfor.training.signals.vime.REPORT", 40)
-    told: list[tuple[int, float]] = []
-    brief_fit(batches=90, progress=lambda done, loss: told.append((done, loss)))
-    assert [done for done, _ in told] == [40, 80, 90]
-    assert told[0][1] > told[2][1]
-
-
-@pytest.mark.parametrize(
-    ("changes", "message"),
-    [
-        ({"batches": 0}, "batches must be at least 1; got 0"),
-        ({"entities": {"cube": [4]}}, "'cube'.* 4;.*0 to 3"),
-        ({"action": np.zeros((199, 2))}, "obs, action and next_obs have 200, 199 and 200 rows"),
-        ({"action": np.zeros((200, 3)), "action_space": BOX}, "the action space has 2 dimension"),
-    ],
-)
-@pytest.mark.filterwarnings("ignore:Action column")
-def test_mistakes_in_fitting_are_named(changes: dict[str, Any], message: str) -> None:
-    with pytest.raises(ValueError, match=message):
-        brief_fit(**changes)
-
-
-def test_a_loss_that_is_no_number_stops_the_fit() -> None:
-    with pytest.raises(FloatingPointError, match="loss of replica 0 became NaN or infinite"):
-        brief_fit(config=dataclasses.replace(SMALL, learning_rate=1e30), batches=40)
-
-
-def test_mistakes_in_scoring_are_named(fitted: Vime) -> None:
-    obs, action, next_obs = make_transitions(20, 0)
-    with pytest.raises(ValueError, match=r"obs has shape \[20, 3\]; expected \[N, 4\]"):
-        fitted.score(obs[:, :3], action, next_obs)
-    with pytest.raises(ValueError, match=r"next_obs .*1 row"):
-        fitted.score(obs, action, np.where(np.arange(20)[:, None] == 3, np.nan, next_obs))
-    with pytest.raises(ValueError, match="20, 19 and 20 rows"):
-        fitted.score(obs, action[1:], next_obs)
-    with pytest.raises(TypeError, match=r"generator is 3; expected a torch.Generator on cpu"):
-        fitted.score(obs, action, next_obs, generator=3)  # type: ignore[arg-type]
-
-
-def test_a_saved_one_scores_the_same(fitted: Vime, tmp_path: Path) -> None:
-    fitted.save(tmp_path / "vime.safetensors")
-    loaded = Vime.load(tmp_path / "vime.safetensors")
-    assert loaded.model.config == CONFIG
-    data = make_transitions(30, 5)
-    for name, score in fitted.score(*data).items():
-        assert np.array_equal(loaded.score(*data)[name], score)
 
 
 # --- a replay buffer ----------------------------------------------------------------------------
@@ -395,26 +241,16 @@ def test_all_steps_are_drawn_alike() -> None:
     assert torch.equal(vime.weights.step, replay.valid().float())
 
 
-def test_the_saved_networks_are_a_public_vime(tmp_path: Path) -> None:
-    """Its gain in the environment's units is that of the replay buffer before it is divided; replicas are averaged."""
-    replay = make_replay([0, 1], 9)
-    vime = make(replay, [5, 6])
-    vime.weights.fill(vime.weigh_data())
+def test_the_saved_networks_come_back(tmp_path: Path) -> None:
+    vime = make(make_replay([0, 1], 9), [5, 6])
     vime.fit(30, make_generators([8, 9]))
     vime.save(tmp_path, 3)
-    now, then, action = replay.observation[0, 0, :STEPS], replay.observation[0, 0, 1:], replay.action[0, 0]
-    target = (then - now)[:, list(ENTITY)] * torch.tensor(SCALE)
-    inputs = torch.cat([now, LAW.encode(action)], -1)
-    valid = torch.ones(2, 1, STEPS, dtype=torch.bool)
-    inputs, target = (table.expand(2, 1, -1, -1) for table in (inputs, target))
-    gain = gain_of_steps(vime.model, inputs, target, valid, make_generators([3]), range(2))[:, 0]
-    for replica in (None, 0, 1):
-        public = Vime.load(tmp_path / "vime.safetensors", replica=replica)
-        assert public.units.entities == {"object": sorted(ENTITY)}
-        assert public.units.scale == list(SCALE)
-        found = public.score(now, action, then)["object"]
-        torch.testing.assert_close(found, gain.mean(0) if replica is None else gain[replica], rtol=1e-3, atol=1e-5)
-    assert public.model.obs_size == OBS
+    model, units, seed = load_model(tmp_path / "vime.safetensors", "vime", BayesianNetwork, VimeConfig)
+    assert (model.config, model.obs_size, seed) == (SMALL, OBS, 3)
+    assert units.entities == {"object": sorted(ENTITY)}
+    assert units.scale == list(SCALE)
+    for name, value in vime.model.state_dict().items():
+        assert torch.equal(value, model.state_dict()[name]), name
 
 
 def test_noise_of_each_replica_is_its_own() -> None:

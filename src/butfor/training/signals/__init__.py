@@ -13,20 +13,20 @@ from torch import Tensor
 from butfor.models.dynamics import GaussianDynamics
 from butfor.models.networks import Generators
 from butfor.training.signals.cai import CaiConfig, CaiSignal
-from butfor.training.signals.disagreement import Disagreement, DisagreementSignal, EnsembleConfig
+from butfor.training.signals.disagreement import DisagreementSignal, EnsembleConfig
 from butfor.training.signals.moved import MovedConfig, MovedSignal
 from butfor.training.signals.nearness import NearnessConfig, NearnessSignal
 from butfor.training.signals.oracle import OracleSignal
 from butfor.training.signals.transitions import TransitionTable
-from butfor.training.signals.vime import Vime, VimeSignal
+from butfor.training.signals.vime import VimeSignal
 
 if TYPE_CHECKING:
     from butfor.training.goal_env import GoalEnv
     from butfor.training.settings import Config
 
 __all__ = [
-    "LABELS", "SIGNALS", "CaiConfig", "CaiSignal", "Disagreement", "DisagreementSignal", "EnsembleConfig",
-    "MovedConfig", "MovedSignal", "NearnessConfig", "NearnessSignal", "OracleSignal", "Signal", "Vime", "VimeSignal",
+    "LABELS", "SIGNALS", "CaiConfig", "CaiSignal", "DisagreementSignal", "EnsembleConfig", "MovedConfig", "MovedSignal",
+    "NearnessConfig", "NearnessSignal", "OracleSignal", "Signal", "VimeSignal",
 ]  # fmt: skip
 
 

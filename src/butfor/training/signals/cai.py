@@ -12,7 +12,7 @@ from butfor.influence.gaussian import kl_to_mixture
 from butfor.influence.influence import Influence
 from butfor.influence.scoring import ScoreConfig, combine_scores, score_states
 from butfor.models.dynamics import GaussianDynamics, ModelConfig
-from butfor.models.fitting import FitConfig, make_optimizer, train_step
+from butfor.models.fitting import FitConfig, train_step
 from butfor.models.networks import Generators, draw_uniform
 from butfor.runs.config import check_between, check_choices, check_least, check_positive
 from butfor.training.signals.learned import LearnedSignal
@@ -62,7 +62,7 @@ class CaiSignal(LearnedSignal):
         """Draw the first weights; `combine` as in `Config`, `every` is the number of episodes between rounds."""
         model = GaussianDynamics(*table.sizes, config.network, generators).to(table.device)
         fitting = FitConfig(learning_rate=config.learning_rate, betas=config.betas)
-        super().__init__(model, make_optimizer(model, fitting), table, even=not config.only_sampled)
+        super().__init__(model, fitting, table, even=not config.only_sampled)
         self.config = config
         self.combine = combine
         self.every = every

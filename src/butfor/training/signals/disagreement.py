@@ -1,23 +1,18 @@
-"""Ensemble disagreement (Pathak et al., 2019): the spread of predictions, of arrays and as a signal while training."""
+"""Ensemble disagreement (Pathak et al., 2019): the spread of predictions."""
 
-from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from itertools import pairwise
 from pathlib import Path
 from typing import Any, Literal
 
-import gymnasium
 import torch
 from torch import Tensor, nn
 
-from butfor.models.fitting import FitConfig, Fittable, Fitting, make_optimizer, train_step
-from butfor.models.networks import ACTIVATIONS, Activation, Generators, InputNorm, Linear, draw_uniform, make_generators
-from butfor.models.tables import Units, measure_transitions, split_table
+from butfor.models.fitting import FitConfig, train_step
+from butfor.models.networks import ACTIVATIONS, Activation, Generators, InputNorm, Linear, draw_uniform
 from butfor.runs.config import check_between, check_choices, check_least, check_positive
-from butfor.spaces.arrays import Array, like
-from butfor.spaces.entities import Entities
 from butfor.training.signals.learned import LearnedSignal
-from butfor.training.signals.transitions import TransitionTable, load_model, save_model
+from butfor.training.signals.transitions import TransitionTable, save_model
 
 AT_ONCE = {"cpu": 2**20, "cuda": 2**28}  # activations: what stays in a processor's cache, or in 4 GiB of a GPU
 
@@ -58,7 +53,7 @@ class EnsembleConfig:
         check_between(self, 0, 1, "newest_share", open_end=True)
 
 
-class Ensemble(Fittable):
+class Ensemble(nn.Module):
     """M networks of each of R replicas as R x M replicas; they predict the scaled change of an entity."""
 
     def __init__(self, sizes: tuple[int, int, int], config: EnsembleConfig, generators: Generators) -> None:
@@ -85,102 +80,21 @@ class Ensemble(Fittable):
 
     def loss(self, inputs: Tensor, target: Tensor) -> Tensor:
         """Squared error, mean over dimensions and batch: [R x M]."""
-        return (self.predict_mean(inputs) - target).square().mean((1, 2))
-
-    predict_mean = forward
+        return (self(inputs) - target).square().mean((1, 2))
 
     @torch.no_grad()
-    def disagreement(self, inputs: Tensor, entities: Sequence[Sequence[int]]) -> Tensor:
-        """Squared deviation from the ensemble's mean, mean over members and dimensions: [R, N, D + A] -> [R, N, J].
+    def disagreement(self, inputs: Tensor) -> Tensor:
+        """Squared deviation from the ensemble's mean, mean over members and dimensions: [R, N, D + A] -> [R, N].
 
-        Each of the J entities is a list of the target's dimensions. Inputs are normalised by the running statistics.
+        Inputs are normalised by the running statistics.
         """
         members = self.config.members
-        result = inputs.new_zeros(*inputs.shape[:2], len(entities))
         size = max(1, AT_ONCE["cuda" if inputs.is_cuda else "cpu"] // (self.replicas * self.config.width))
-        for start in range(0, inputs.shape[1], size):
-            part = inputs[:, start : start + size]
+        result = []
+        for part in inputs.split(size, 1):
             predicted = self(part.repeat_interleave(members, 0)).unflatten(0, (-1, members))  # [R, M, n, d]
-            spread = predicted.var(1, correction=0)
-            for entity, dims in enumerate(entities):
-                result[:, start : start + size, entity] = spread[..., list(dims)].mean(-1)
-        return result
-
-
-class Disagreement:
-    """Disagreement: fit an ensemble on transitions, then score where its members differ.
-
-    >>> Disagreement.fit(obs, action, next_obs, entities={"cube": [3, 4, 5]}).score(obs, action)["cube"]  # [N]
-    """
-
-    def __init__(self, model: Ensemble, units: Units) -> None:
-        self.model = model.eval()
-        self.units = units
-
-    @classmethod
-    def fit(
-        cls,
-        obs: Array,
-        action: Array,
-        next_obs: Array,
-        entities: Entities,
-        *,
-        action_space: gymnasium.Space[Any] | None = None,
-        validation: float = 0.1,
-        config: EnsembleConfig | None = None,
-        epochs: int = 300,
-        seed: int = 0,
-        device: torch.device | str = "cpu",
-        progress: Callable[[Fitting], None] | None = None,
-    ) -> "Disagreement":
-        """Fit an ensemble to transitions.
-
-        Args:
-            obs: [N, D]
-            action: [N, A], or integers [N]
-            next_obs: [N, D]
-            entities: columns by name, such as {"cube": [3, 4, 5]} or "cube=3:6"
-            action_space: bounds of the actions; default: the smallest box around the data
-            validation: share of the transitions that is held out; each member keeps its best weights on it
-            config: members and network
-            epochs: passes over the data, at most
-            seed: of the split, the first weights and the batches
-            device: where to compute
-            progress: called after every validation, each 5 epochs
-        """
-        config = config or EnsembleConfig()
-        fitting = FitConfig(config.batch_size, config.learning_rate, config.betas, epochs, validate_every=5)
-        transitions, units = measure_transitions((obs, action, next_obs), entities, action_space)
-        train, held_out = split_table(units.table(transitions, device), validation, seed)
-        sizes = (transitions[0].shape[1], units.law.size, train[1].shape[1])
-        ensemble = Ensemble(sizes, config, make_generators([seed * 1000])).to(device)
-        with torch.no_grad():  # a steady drift need not be learned
-            ensemble.head.bias.copy_(train[1].mean(0))
-        streams = make_generators([seed * 1000 + 1 + member for member in range(config.members)])
-        for fitted in Fitting(ensemble, train, held_out, fitting, streams).run():
-            if progress is not None:
-                progress(fitted)
-        return cls(ensemble, units)
-
-    def score(self, obs: Array, action: Array, next_obs: Array | None = None) -> dict[str, Any]:
-        """Disagreement at each state and action, an array [N] per entity, in units of the changes' variance.
-
-        `next_obs` is not used; it is accepted so that all scores have the same signature.
-        """
-        given = (obs, action, obs if next_obs is None else next_obs)
-        inputs, _ = self.units.checked_table("score needs", given, self.model.head.bias.device, fewest=0)
-        copies = inputs.expand(self.model.replicas // self.model.config.members, -1, -1)
-        scores = self.model.disagreement(copies, self.units.dims).mean(0)  # [R, N, J] -> [N, J]
-        return {name: like(scores[:, j], obs) for j, name in enumerate(self.units.entities)}
-
-    def save(self, path: Path | str) -> None:
-        """Write one safetensors file."""
-        save_model(path, "disagreement", self.model, self.units, self.model.replicas // self.model.config.members)
-
-    @classmethod
-    def load(cls, path: Path | str, device: torch.device | str = "cpu", replica: int | None = None) -> "Disagreement":
-        """Load what `save` wrote: all replicas, whose scores are averaged, or one of them."""
-        return cls(*load_model(path, "disagreement", Ensemble, EnsembleConfig, device, replica)[:2])
+            result.append(predicted.var(1, correction=0).mean(-1))
+        return torch.cat(result, 1)
 
 
 class DisagreementSignal(LearnedSignal):
@@ -190,7 +104,7 @@ class DisagreementSignal(LearnedSignal):
         """Draw the first weights, one generator per replica."""
         model = Ensemble(table.sizes, config, generators).to(table.device)
         fitting = FitConfig(learning_rate=config.learning_rate, betas=config.betas)
-        super().__init__(model, make_optimizer(model, fitting), table)
+        super().__init__(model, fitting, table)
         self.config = config
         self.scored = 0  # episodes stored at the last scoring
 
@@ -220,10 +134,9 @@ class DisagreementSignal(LearnedSignal):
     def score(self, slots: Tensor, generators: Generators = ()) -> None:
         """Score every transition of the episodes in these slots: the disagreement at (s_t, a_t); nothing is random."""
         replay = self.replay
-        dims = range(self.model.target_size)
-        for part in slots.split(1000):
+        for part in slots.split(1000) if len(slots) else ():
             inputs, _, valid = self.table.episodes(part)
-            score = self.model.disagreement(inputs.flatten(1, 2), [dims])
+            score = self.model.disagreement(inputs.flatten(1, 2))
             replay.score[:, part] = score.view(valid.shape) * valid
         self.scored = replay.stored
 
@@ -233,8 +146,10 @@ class DisagreementSignal(LearnedSignal):
         return self.replay.slots(self.replay.size if everything else self.replay.stored - self.scored)
 
     def save(self, folder: Path, seed: int) -> None:
-        """Write the ensembles as one public `Disagreement`, disagreement.safetensors; it needs no seed."""
-        Disagreement(self.model, self.table.units).save(folder / "disagreement.safetensors")
+        """Write the ensembles to disagreement.safetensors; they need no seed."""
+        save_model(
+            folder / "disagreement.safetensors", "disagreement", self.model, self.table.units, self.replay.replicas
+        )
 
     def state(self) -> dict[str, Any]:
         """Weights, optimiser, and how far the episodes are scored."""

@@ -1,4 +1,4 @@
-"""Transitions as models learn from them, from arrays or from the replay buffer, and the files of fitted models."""
+"""Transitions of the replay buffer as models learn from them, and the files of the rivals' models."""
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict
@@ -61,8 +61,8 @@ def load_model(
     kind: str,
     model_type: Callable[[tuple[int, int, int], Settings, Generators], Module],
     settings_type: type[Settings],
-    device: torch.device | str,
-    replica: int | None,
+    device: torch.device | str = "cpu",
+    replica: int | None = None,
 ) -> tuple[Module, Units, int]:
     """Load what `save_model` wrote, all replicas or one: the model, its units and its seed.
 
