@@ -18,8 +18,7 @@ if TYPE_CHECKING:
     from butfor.models.fitting import FitConfig
     from butfor.rollouts.episodes import Episodes
     from butfor.training.agents.policy import load_policy
-    from butfor.training.evaluation import evaluate_run
-    from butfor.training.run import resume, train
+    from butfor.training.run import evaluate_run, resume, train
     from butfor.training.settings import Config, preset
 
 __version__ = "0.1.0"
@@ -40,8 +39,7 @@ _MODULES = {
     "models.fitting": ("FitConfig",),
     "rollouts.episodes": ("Episodes",),
     "training.agents.policy": ("load_policy",),
-    "training.evaluation": ("evaluate_run",),
-    "training.run": ("resume", "train"),
+    "training.run": ("evaluate_run", "resume", "train"),
     "training.settings": ("Config", "preset"),
 }
 

@@ -5,7 +5,7 @@ from pathlib import Path
 import pytest
 from support.command_line import Butfor
 
-from butfor.training.evaluation import evaluate_run
+from butfor.training.run import evaluate_run
 
 
 def test_evaluate_prints_every_seed_and_the_mean(tiny_run: Path, butfor_command: Butfor) -> None:

@@ -247,5 +247,5 @@ def test_the_advice_when_gpu_memory_runs_out(
     monkeypatch.setattr(train_library, "train", fail)
     monkeypatch.setattr(detection, "run_detection", fail)
     monkeypatch.setattr("butfor.datasets.score.score_file", fail)
-    monkeypatch.setattr("butfor.training.evaluation.evaluate_run", fail)
+    monkeypatch.setattr("butfor.training.run.evaluate_run", fail)
     assert_error(butfor_command(*command.split(), "--device", "cpu"), "3 TiB", advice)

@@ -199,10 +199,10 @@ class Nested(gymnasium.Env[Any, Any]):
 def test_parts_stand_side_by_side_in_the_order_given() -> None:
     parts = ["cube", "robot/base", "robot/arm"]
     env = InfluenceWrapper(Nested(), entities=["hand=robot/arm:1", "cube=cube:0:3"], parts=parts)
-    assert env.steps.learner is not None
-    assert env.steps.learner.entities == {"hand": [5], "cube": [0, 1, 2]}
+    assert env.learner is not None
+    assert env.learner.entities == {"hand": [5], "cube": [0, 1, 2]}
     obs, _ = env.reset()
-    np.testing.assert_array_equal(flatten_parts(obs, env.steps.sizes, 1), [[4, 5, 6, 3, 1, 2]])
+    np.testing.assert_array_equal(flatten_parts(obs, env.sizes, 1), [[4, 5, 6, 3, 1, 2]])
 
 
 @pytest.mark.parametrize("mode", list(AutoresetMode))
@@ -235,9 +235,9 @@ def test_every_mode_of_resetting_scores_and_learns_from_real_steps_alone(mode: A
         steps += taken.sum()
         kinds.append(bool(taken.all()))
     assert all(kinds) == (mode != AutoresetMode.NEXT_STEP)
-    assert learning.steps.learner is not None
-    assert learning.steps.learner.stored == steps
-    before, action, after = (part.numpy() for part in learning.steps.learner.transitions())
+    assert learning.learner is not None
+    assert learning.learner.stored == steps
+    before, action, after = (part.numpy() for part in learning.learner.transitions())
     np.testing.assert_array_equal(after[:, :2], before[:, :2])  # of one environment and one episode
     np.testing.assert_array_equal(after[:, 2], before[:, 2] + 1)
     assert len(np.unique(before, axis=0)) == steps
@@ -250,8 +250,8 @@ def test_an_environment_that_resets_itself_is_no_different() -> None:
     env.reset()
     infos = [env.step(np.zeros(1, dtype=np.float32))[-1] for _ in range(9)]
     assert ["cai" in info for info in infos] == [True, True, True, False, True, True, True, False, True]
-    assert env.steps.learner is not None
-    before, _, after = (part.numpy() for part in env.steps.learner.transitions())
+    assert env.learner is not None
+    before, _, after = (part.numpy() for part in env.learner.transitions())
     assert before[:, 1:].tolist() == [[0, 0], [0, 1], [0, 2], [1, 0], [1, 1], [1, 2], [2, 0]]
     np.testing.assert_array_equal(after, before + np.array([0, 0, 1]))
 
@@ -349,9 +349,9 @@ def test_an_environment_that_is_itself_a_vector(mode: AutoresetMode) -> None:
     if mode == AutoresetMode.DISABLED:
         env.reset(options={"reset_mask": np.array([True, False])})
         assert env.episode_lengths.tolist() == [0, 4]  # the mask reaches the wrappers around
-    assert wrapped.steps.learner is not None
-    assert wrapped.steps.learner.stored == 8
-    assert wrapped.steps.learner.obs_size == 4
+    assert wrapped.learner is not None
+    assert wrapped.learner.stored == 8
+    assert wrapped.learner.obs_size == 4
 
 
 def test_make_vec_takes_the_wrapper() -> None:
@@ -443,7 +443,7 @@ def test_the_same_seed_gives_the_same_numbers() -> None:
 def test_rounds_come_when_they_are_due(monkeypatch: pytest.MonkeyPatch) -> None:
     """Every 40 steps, but not before there are 100 transitions."""
     env = InfluenceWrapper(TimeLimit(Touch(), 10), entities=["cube=1"], learn_every=40, batches=7)
-    learner, rounds = env.steps.learner, []
+    learner, rounds = env.learner, []
     assert learner is not None
     monkeypatch.setattr(learner, "fit", lambda batches: rounds.append((learner.added, batches)))
     play(env, 210)
@@ -452,7 +452,7 @@ def test_rounds_come_when_they_are_due(monkeypatch: pytest.MonkeyPatch) -> None:
 
 def test_no_bonus_may_be_given_as_none() -> None:
     settings: Any = {"entities": {"cube": [1]}, "bonus": None}
-    assert InfluenceWrapper(Touch(), **settings).steps.bonus is None
+    assert InfluenceWrapper(Touch(), **settings).bonus is None
 
 
 def test_one_environment_learns_with_discrete_actions() -> None:

@@ -36,10 +36,9 @@ from butfor.runs.folder import open_run
 from butfor.training import loop as trainer_library
 from butfor.training import run as train_library
 from butfor.training.agents.policy import load_policy
-from butfor.training.evaluation import evaluate_run
 from butfor.training.goal_env import GoalEnv, open_goal_env
 from butfor.training.loop import Trainer
-from butfor.training.run import resume, train
+from butfor.training.run import evaluate_run, resume, train
 from butfor.training.settings import Config
 from butfor.training.signals.cai import CaiSignal
 

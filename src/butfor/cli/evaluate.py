@@ -11,7 +11,7 @@ def evaluate(run: Run, /, episodes: int = 100, device: Device = "auto") -> None:
     Args:
         episodes: episodes of each seed
     """
-    from butfor.training.evaluation import evaluate_run
+    from butfor.training.run import evaluate_run
 
     folder = find_run(run)
     with live_progress() as progress:

@@ -69,13 +69,16 @@ class Settings(TypedDict, total=False):
 class StepInfluence:
     """What the wrappers share: the columns that the model sees, their CAI, online training, and the bonus."""
 
-    def __init__(
+    _obs: Table | None = None  # [N, D], the current states; N = 1 in one environment
+
+    def _prepare(
         self,
         observation_space: spaces.Space[Any],
         action_space: spaces.Space[Any],
         influence: Influence | Path | str | None,
         settings: Settings,
     ) -> None:
+        """Check the arguments of a wrapper; load the model, or make a learner."""
         if os.getpid() != _IMPORTED_BY:  # forked, as in AsyncVectorEnv: torch would wait for the parent's threads
             torch.set_num_threads(1)
         entities = settings.get("entities")
@@ -127,8 +130,15 @@ class StepInfluence:
         """The `Influence` in use; None before the first training round."""
         return self.learner.influence if self.learner is not None else self._saved
 
-    def trained(self) -> Influence:
-        """Return the `Influence` in use, or raise if there is none yet."""
+    def save_influence(self, path: Path | str) -> None:
+        """Save the trained model, for `Influence.load` or another wrapper."""
+        self._trained().save(path)
+
+    def best_action(self, entity: str | None = None) -> tuple[Any, Any]:
+        """Return the most influential of K random actions in each current state, and their scores: [N, A], [N]."""
+        return self._trained().best_action(self._current(), entity)
+
+    def _trained(self) -> Influence:
         if self.influence is None:
             raise ValueError(
                 f"There is no influence model yet: the first round comes after learn_every={self.learn_every} steps "
@@ -136,13 +146,18 @@ class StepInfluence:
             )
         return self.influence
 
-    def score(self, obs: Table) -> dict[str, NDArray[np.float64]]:
+    def _current(self) -> Table:
+        if self._obs is None:
+            raise ResetNeeded("There is no current state; call reset() first.")
+        return self._obs
+
+    def _score(self, obs: Table) -> dict[str, NDArray[np.float64]]:
         """Return the CAI of each state by entity, [N]; 0 before the first training round."""
         if self.influence is None:
             return {name: np.zeros(len(obs)) for name in self.names}
         return {name: np.asarray(score, dtype=np.float64) for name, score in self.influence.score(obs).items()}
 
-    def learn(self, obs: Table, action: Any, next_obs: Table) -> None:
+    def _learn(self, obs: Table, action: Any, next_obs: Table) -> None:
         """Store transitions, and train if a round is due."""
         if self.learner is None or not len(obs):
             return
@@ -152,7 +167,7 @@ class StepInfluence:
             self.learner.fit(self.batches)
             self._since = 0
 
-    def rewarded(self, reward: Any, scores: Mapping[str, NDArray[np.float64]]) -> NDArray[np.float64]:
+    def _rewarded(self, reward: Any, scores: Mapping[str, NDArray[np.float64]]) -> NDArray[np.float64]:
         """Return r + lambda min(CAI, cap), at most the ceiling: [N]."""
         assert self.bonus is not None
         if self.bonus_from in scores:
@@ -164,32 +179,7 @@ class StepInfluence:
         return np.asarray(add_bonus(given, torch.from_numpy(score), self.bonus.weight, self.bonus))
 
 
-class _WithInfluence:
-    """Methods that both wrappers have."""
-
-    steps: StepInfluence
-    _obs: Table | None = None  # [N, D], the current states; N = 1 in one environment
-
-    @property
-    def influence(self) -> Influence | None:
-        """The `Influence` in use; None before the first training round."""
-        return self.steps.influence
-
-    def save_influence(self, path: Path | str) -> None:
-        """Save the trained model, for `Influence.load` or another wrapper."""
-        self.steps.trained().save(path)
-
-    def best_action(self, entity: str | None = None) -> tuple[Any, Any]:
-        """Return the most influential of K random actions in each current state, and their scores: [N, A], [N]."""
-        return self.steps.trained().best_action(self._current(), entity)
-
-    def _current(self) -> Table:
-        if self._obs is None:
-            raise ResetNeeded("There is no current state; call reset() first.")
-        return self._obs
-
-
-class InfluenceWrapper(_WithInfluence, gymnasium.Wrapper[Any, Any, Any, Any], RecordConstructorArgs):
+class InfluenceWrapper(StepInfluence, gymnasium.Wrapper[Any, Any, Any, Any], RecordConstructorArgs):
     """Adds the influence of each step to `info`, and to the reward if a bonus is given.
 
     >>> env = InfluenceWrapper(env, "cai.safetensors", bonus=0.2)
@@ -214,7 +204,7 @@ class InfluenceWrapper(_WithInfluence, gymnasium.Wrapper[Any, Any, Any, Any], Re
             **settings: see `Settings`
         """
         # First, since it limits torch's threads and the recording copies tensors.
-        self.steps = StepInfluence(env.observation_space, env.action_space, influence, settings)
+        self._prepare(env.observation_space, env.action_space, influence, settings)
         RecordConstructorArgs.__init__(self, influence=influence, **settings)
         gymnasium.Wrapper.__init__(self, env)
         self._finished = False
@@ -227,7 +217,7 @@ class InfluenceWrapper(_WithInfluence, gymnasium.Wrapper[Any, Any, Any, Any], Re
     def reset(self, *, seed: int | None = None, options: dict[str, Any] | None = None) -> tuple[Any, dict[str, Any]]:
         """Begin an episode."""
         obs, info = self.env.reset(seed=seed, options=options)
-        self._obs = flatten_parts(obs, self.steps.sizes, 1)
+        self._obs = flatten_parts(obs, self.sizes, 1)
         self._finished = False
         return obs, info
 
@@ -236,21 +226,21 @@ class InfluenceWrapper(_WithInfluence, gymnasium.Wrapper[Any, Any, Any, Any], Re
         before = self._current()
         resets = self._finished  # Gymnasium's Autoreset takes this step for a reset
         obs, reward, terminated, truncated, info = self.env.step(action)
-        self._obs = flatten_parts(obs, self.steps.sizes, 1)
+        self._obs = flatten_parts(obs, self.sizes, 1)
         self._finished = bool(terminated or truncated)
         if resets:
             return obs, reward, terminated, truncated, info
-        scores = self.steps.score(before)
-        self.steps.learn(before, np.asarray(action)[None], self._obs)
+        scores = self._score(before)
+        self._learn(before, np.asarray(action)[None], self._obs)
         numbers = {name: float(score[0]) for name, score in scores.items()}
-        info = {**info, "cai": numbers if len(numbers) > 1 else numbers[self.steps.names[0]]}
-        if self.steps.bonus is not None:
+        info = {**info, "cai": numbers if len(numbers) > 1 else numbers[self.names[0]]}
+        if self.bonus is not None:
             info["original_reward"] = float(reward)
-            reward = float(self.steps.rewarded([float(reward)], scores)[0])
+            reward = float(self._rewarded([float(reward)], scores)[0])
         return obs, reward, terminated, truncated, info
 
 
-class VectorInfluenceWrapper(_WithInfluence, VectorWrapper):
+class VectorInfluenceWrapper(StepInfluence, VectorWrapper):
     """The same for a vector of environments, which share one `Influence` and one buffer of transitions.
 
     >>> envs = VectorInfluenceWrapper(envs, entities="cube=observation:3:6", bonus=0.2)
@@ -269,7 +259,7 @@ class VectorInfluenceWrapper(_WithInfluence, VectorWrapper):
     ) -> None:
         """Wrap a vector of environments; arguments as for `InfluenceWrapper`."""
         super().__init__(env)
-        self.steps = StepInfluence(env.single_observation_space, env.single_action_space, influence, settings)
+        self._prepare(env.single_observation_space, env.single_action_space, influence, settings)
         self.autoreset = AutoresetMode((env.metadata or {}).get("autoreset_mode", AutoresetMode.NEXT_STEP))
         self._finished = np.zeros(env.num_envs, dtype=np.bool_)  # which environments wait for their reset
 
@@ -280,7 +270,7 @@ class VectorInfluenceWrapper(_WithInfluence, VectorWrapper):
         chosen = np.array((options or {}).get("reset_mask", np.ones(self.num_envs, dtype=np.bool_)))
         given = None if options is None else dict(options)  # Gymnasium removes the mask from what it is given
         obs, info = self.env.reset(seed=seed, options=given)  # type: ignore[arg-type]
-        self._obs = flatten_parts(obs, self.steps.sizes, self.num_envs)
+        self._obs = flatten_parts(obs, self.sizes, self.num_envs)
         self._finished = self._finished & ~chosen
         return obs, info
 
@@ -289,20 +279,20 @@ class VectorInfluenceWrapper(_WithInfluence, VectorWrapper):
         before = self._current()
         taken = ~self._finished
         obs, reward, terminated, truncated, info = self.env.step(actions)
-        scores = {name: np.where(taken, score, 0.0) for name, score in self.steps.score(before).items()}
-        self._obs = flatten_parts(obs, self.steps.sizes, self.num_envs)
+        scores = {name: np.where(taken, score, 0.0) for name, score in self._score(before).items()}
+        self._obs = flatten_parts(obs, self.sizes, self.num_envs)
         finished = np.asarray(terminated | truncated, dtype=np.bool_)
         after, known = self._obs, taken
         if self.autoreset is AutoresetMode.SAME_STEP:
             after, known = self._with_final(info, finished)
         else:
             self._finished = finished
-        self.steps.learn(before[known], np.asarray(actions)[known], after[known])
+        self._learn(before[known], np.asarray(actions)[known], after[known])
         info = {**info, "cai": _masked(scores, taken), "_cai": taken.copy()}
-        if self.steps.bonus is not None:
+        if self.bonus is not None:
             info |= {"original_reward": np.where(taken, reward, 0.0), "_original_reward": taken.copy()}
             kind = reward.dtype if np.issubdtype(reward.dtype, np.floating) else np.float64
-            reward = np.where(taken, self.steps.rewarded(reward, scores), reward).astype(kind)
+            reward = np.where(taken, self._rewarded(reward, scores), reward).astype(kind)
         return obs, reward, terminated, truncated, info
 
     def _with_final(self, info: Mapping[str, Any], finished: Flags) -> tuple[Table, Flags]:
@@ -312,7 +302,7 @@ class VectorInfluenceWrapper(_WithInfluence, VectorWrapper):
         final = info.get("final_obs", np.full(self.num_envs, None))
         for index in np.flatnonzero(finished):
             if final[index] is not None:
-                after[index] = flatten_parts(final[index], self.steps.sizes, 1)[0]
+                after[index] = flatten_parts(final[index], self.sizes, 1)[0]
                 known[index] = True
         return after, known
 

@@ -7,10 +7,9 @@ of the environment.
 """
 
 from butfor.training.agents import Agent, AgentConfig, TrainedPolicy, load_policy
-from butfor.training.evaluation import evaluate_run
 from butfor.training.goal_env import GoalEnv, open_goal_env
 from butfor.training.loop import Trainer
-from butfor.training.run import resume, train
+from butfor.training.run import evaluate_run, resume, train
 from butfor.training.settings import Config, preset
 from butfor.training.signals import Signal
 

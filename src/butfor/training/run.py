@@ -1,4 +1,4 @@
-"""Training runs: a folder that is filled by the training loop, evaluated, saved, and resumed."""
+"""Training runs: a folder that is filled by the training loop, saved, resumed, and evaluated."""
 
 import os
 import time
@@ -14,7 +14,7 @@ import torch
 from butfor.envs import facts_of
 from butfor.models.gpu import deterministic
 from butfor.rollouts.episodes import EpisodeStream, check_episode_file
-from butfor.rollouts.play import Played, Progress
+from butfor.rollouts.play import Played, Progress, Stream, episode_seed, play
 from butfor.runs.checkpoints import latest_checkpoint, save_checkpoint_in
 from butfor.runs.config import config_from, plain
 from butfor.runs.files import check_writable, read_json, write_json
@@ -31,7 +31,7 @@ from butfor.runs.folder import (
 from butfor.runs.locks import locked
 from butfor.runs.reading import read_metrics, read_run
 from butfor.runs.stopping import check_time_limit, stopping
-from butfor.training.agents import save_agent
+from butfor.training.agents import load_policy, save_agent
 from butfor.training.goal_env import GoalEnv, MakeEnv, open_goal_env, reward_remarks
 from butfor.training.loop import Trainer, learn
 from butfor.training.settings import Config
@@ -132,6 +132,49 @@ def resume(
             write_json(folder / "config.json", record | changed)
         with deterministic(config.deterministic and torch.device(device).type == "cuda"):
             return _Run(config, goal_env, folder, torch.device(device), state, keep_episodes, progress).go(time_limit)
+
+
+def evaluate_run(
+    run: Path | str,
+    episodes: int = 100,
+    device: torch.device | str = "cpu",
+    progress: Progress = lambda stage, done, total, text: None,
+    *,
+    make_env: MakeEnv | None = None,
+) -> dict[int, float]:
+    """Play fresh deterministic episodes with every seed of a training run.
+
+    Args:
+        run: the run folder
+        episodes: how many, per seed
+        device: where to compute
+        progress: called with stage, done, total and a text
+        make_env: makes one environment, as it did in training
+
+    Returns:
+        The share of episodes that end in success, by seed.
+    """
+    if episodes < 1:
+        raise ValueError(f"episodes must be at least 1; got {episodes}.")
+    first = load_policy(run)
+    goal_env = open_goal_env(first.env, ["any=0"], 1.0, make_env)  # entities do not matter here
+    goal_env.check_sizes(run, first.sizes)
+    count = min(episodes, goal_env.evaluation_envs)
+    env = goal_env.make(count)
+    sampled = np.zeros(count, dtype=bool)
+    success: dict[int, float] = {}
+    for seed in first.seeds:
+        policy = load_policy(run, seed, device)
+        wins = 0
+        for played in range(0, episodes, count):
+            resets = [episode_seed(seed, Stream.EVALUATE_RUN, played + index) for index in range(count)]
+            result = play([env], lambda group, time, obs, policy=policy: (policy(obs), sampled), resets)  # type: ignore[misc]
+            wins += int(goal_env.succeeded(result)[: episodes - played].sum())
+            done = len(success) * episodes + min(played + count, episodes)
+            progress("episodes", done, len(first.seeds) * episodes, f"seed {seed}")
+        success[seed] = wins / episodes
+    env.close()
+    return success
 
 
 def _refuse_begun(folder: Path, overwrite: bool) -> None:
