@@ -629,7 +629,7 @@ def test_what_is_newer_than_the_agent_is_kept(root: Path, monkeypatch: pytest.Mo
     assert made == ["strip.png", "strip.png", "watch.mp4"]
 
 
-@pytest.mark.parametrize("moment", ["open_recorder", "write_video", "draw_strip"])
+@pytest.mark.parametrize("moment", ["Recorder", "write_video", "draw_strip"])
 def test_stopped_at_any_moment_it_leaves_nothing_half_done(
     root: Path, moment: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -16,8 +16,7 @@ from butfor.rollouts.play import episode_seed
 from butfor.spaces.actions import ActionLaw
 from butfor.training.agents.ddpg import DDPG
 from butfor.training.agents.policy import AgentConfig, load_policy, save_agent
-from butfor.training.run import evaluate_run
-from butfor.training.run import train
+from butfor.training.run import evaluate_run, train
 
 SEEDS = (3, 4)
 

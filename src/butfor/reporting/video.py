@@ -6,7 +6,7 @@
 
 import warnings
 from collections.abc import Iterable, Iterator, Sequence
-from contextlib import closing, contextmanager
+from contextlib import closing
 from dataclasses import dataclass
 from importlib.util import find_spec
 from io import BytesIO
@@ -17,7 +17,6 @@ from typing import Any
 import gymnasium
 import numpy as np
 import torch
-from gymnasium.vector import VectorEnv
 from numpy.typing import NDArray
 
 from butfor.analysis.arms import ReadArm, read_study
@@ -29,8 +28,8 @@ from butfor.runs.config import config_from
 from butfor.runs.files import atomic_write, check_writable
 from butfor.runs.locks import locked
 from butfor.runs.reading import read_run
-from butfor.training.agents.policy import TrainedPolicy, load_policy
-from butfor.training.goal_env import GoalEnv, MakeEnv, open_goal_env
+from butfor.training.agents.policy import load_policy
+from butfor.training.goal_env import MakeEnv, open_goal_env
 from butfor.training.settings import Config
 
 INSTALL = "install it with: pip install 'butfor[video]'"
@@ -110,17 +109,43 @@ class RecordedEpisode:
         return f"{text} The influence of its actions is largest at step {top}: {self.texts(top)[1]}."
 
 
-@dataclass(frozen=True)
 class Recorder:
-    """Plays and renders evaluation episodes of one seed of a run."""
+    """Plays and renders evaluation episodes of one seed of a run; close it at the end."""
 
-    env: VectorEnv[Any, Any, Any]
-    goal_env: GoalEnv
-    policy: TrainedPolicy
-    influence: Influence | None
-    combine: str  # how CAI of several entities is combined: their sum or maximum, or one of them by name
-    width: int  # pixels of an image
-    crop: bool  # to the table of a robot
+    def __init__(
+        self, run: Path | str, seed: int | None = None, width: int = 480, make_env: MakeEnv | None = None
+    ) -> None:
+        """Open the environment, the trained policy and the influence model; images are `width` pixels wide."""
+        self.width = width
+        self.policy = policy = load_policy(run, seed)
+        folder = _run_folder(run)
+        weights = folder / "influence.safetensors"
+        self.influence = Influence.load(weights, replica=policy.seeds.index(policy.seed)) if weights.is_file() else None
+        several = self.influence is not None and len(self.influence.entities) > 1
+        # how CAI of several entities is combined: their sum or maximum, or one of them by name
+        self.combine = config_from(Config, read_run(folder)["config"]).combine if several else "sum"
+        # the entity and its scale, which open_goal_env finds by playing otherwise, are not used here
+        self.goal_env = open_goal_env(policy.env, entities=["any=0"], target_scale=1.0, make_env=make_env)
+        self.goal_env.check_sizes(run, policy.sizes)
+        self.crop = self.goal_env.facts is not None and self.goal_env.facts.drawing == "robot"  # to its table
+        options: dict[str, Any] = {"width": width * 3 // 2, "height": width * 3 // 2} if self.crop else {}
+        lack = f"{policy.env} cannot be rendered with render_mode='rgb_array'"
+        try:
+            if make_env is None:
+                self.env = make_vector_env(policy.env, 1, render_mode="rgb_array", **options)
+            else:
+                self.env = self.goal_env.make(1)
+        except (TypeError, gymnasium.error.Error) as error:
+            raise ValueError(f"{lack} ({error}).") from error
+        modes = list(self.env.metadata.get("render_modes") or [])
+        if self.env.render_mode != "rgb_array" or "rgb_array" not in modes:
+            self.close()
+            mode = self.env.render_mode
+            raise ValueError(f"{lack}: it was made with render_mode={mode!r} and has the modes {modes}.")
+
+    def close(self) -> None:
+        """Close the environment."""
+        self.env.close()
 
     def record(self, number: int, render: bool = True) -> RecordedEpisode:
         """Play the episode with this number as in the run's evaluation."""
@@ -200,37 +225,9 @@ def watch(
     if size < MIN_WIDTH or size % 2:
         raise ValueError(f"size must be an even number of pixels, at least {MIN_WIDTH}; got {size}.")
     path = _video_path(_run_folder(run), out)
-    with open_recorder(run, seed, size, make_env) as recorder:
+    with closing(Recorder(run, seed, size, make_env)) as recorder:
         write_video(path, (recorder.record(number) for number in range(first, first + episodes)), recorder)
     return path
-
-
-@contextmanager
-def open_recorder(
-    run: Path | str, seed: int | None = None, width: int = 480, make_env: MakeEnv | None = None
-) -> Iterator[Recorder]:
-    """Open a run's environment with the trained policy and the influence model of one of its seeds."""
-    policy = load_policy(run, seed)
-    folder = _run_folder(run)
-    weights = folder / "influence.safetensors"
-    influence = Influence.load(weights, replica=policy.seeds.index(policy.seed)) if weights.is_file() else None
-    several = influence is not None and len(influence.entities) > 1
-    combine = config_from(Config, read_run(folder)["config"]).combine if several else "sum"
-    # the entity and its scale, which open_goal_env finds by playing otherwise, are not used here
-    goal_env = open_goal_env(policy.env, entities=["any=0"], target_scale=1.0, make_env=make_env)
-    goal_env.check_sizes(run, policy.sizes)
-    crop = goal_env.facts is not None and goal_env.facts.drawing == "robot"
-    options: dict[str, Any] = {"width": width * 3 // 2, "height": width * 3 // 2} if crop else {}
-    lack = f"{policy.env} cannot be rendered with render_mode='rgb_array'"
-    try:
-        env = goal_env.make(1) if make_env else make_vector_env(policy.env, 1, render_mode="rgb_array", **options)
-    except (TypeError, gymnasium.error.Error) as error:
-        raise ValueError(f"{lack} ({error}).") from error
-    with closing(env):
-        modes = list(env.metadata.get("render_modes") or [])
-        if env.render_mode != "rgb_array" or "rgb_array" not in modes:
-            raise ValueError(f"{lack}: it was made with render_mode={env.render_mode!r} and has the modes {modes}.")
-        yield Recorder(env, goal_env, policy, influence, combine, width, crop)
 
 
 def write_video(path: Path, recorded: Iterable[RecordedEpisode], recorder: Recorder) -> None:
@@ -395,7 +392,7 @@ def film_arm(arm: ReadArm) -> Film:
     due = [path for path in files if not path.is_file() or path.stat().st_mtime_ns < agent.stat().st_mtime_ns]
     if not due:
         return Film(arm.label, files, f"kept: newer than the agent{missing}")
-    with locked(arm.folder), open_recorder(arm.folder, best_seed(arm)) as recorder:
+    with locked(arm.folder), closing(Recorder(arm.folder, best_seed(arm))) as recorder:
         episode = recorder.record(choose_episode(recorder))
         for path in due:
             if path.name == STRIP_FILE:

@@ -18,19 +18,8 @@ from butfor.rollouts.play import Progress
 from butfor.runs.config import plain
 from butfor.runs.folder import invoked_as, invoked_command
 from butfor.runs.locks import BusyError
-from butfor.studies.units import (
-    AnyConfig,
-    Ended,
-    kind_of,
-    raise_failed,
-    read_config,
-    run_in_pool,
-    run_unit,
-    unique,
-    unit_name,
-    unit_state,
-    words_of,
-)
+from butfor.studies import units
+from butfor.studies.units import AnyConfig, Ended
 
 OBJECT_STORE = 80 * 2**20  # bytes, about the least that Ray allows: results travel through files
 PATIENCE = 120.0  # seconds that units have for their checkpoints after Ctrl-C
@@ -67,7 +56,7 @@ def run_on_ray(
     """
     if cpus < 0 or gpus < 0 or retries < 0:
         raise ValueError(f"cpus, gpus and retries must be at least 0; got {cpus}, {gpus} and {retries}.")
-    configs = unique(configs)
+    configs = units.unique(configs)
     ray = _import_ray()
     shared = Path(root).resolve()
     shared.mkdir(parents=True, exist_ok=True)
@@ -77,9 +66,9 @@ def run_on_ray(
         task = ray.remote(num_cpus=cpus, num_gpus=gpus, max_retries=retries, max_calls=1)(_work)
         device = "cuda" if gpus else "cpu"
         pool = RayPool(ray, task, mark.name, device, time_limit, invoked_command(), __version__, max(1, int(cpus)))
-        problems = run_in_pool(configs, root, pool, retries, progress)
-    raise_failed(problems)
-    return [unit_state(config, root).folder for config in configs]
+        problems = units.run_in_pool(configs, root, pool, retries, progress)
+    units.raise_failed(problems)
+    return [units.unit_state(config, root).folder for config in configs]
 
 
 class RayPool:
@@ -93,8 +82,8 @@ class RayPool:
 
     def start(self, config: AnyConfig) -> bool:
         """Submit a unit as a task, which processes and Ray's own tools show under the unit's name."""
-        task = self.task.options(name=unit_name(config))
-        self.running[task.remote(kind_of(config), plain(config), *self.given)] = config
+        task = self.task.options(name=units.unit_name(config))
+        self.running[task.remote(units.kind_of(config), plain(config), *self.given)] = config
         return True
 
     def wait(self) -> list[Ended]:
@@ -110,7 +99,7 @@ class RayPool:
             if isinstance(error, self.ray.exceptions.TaskCancelledError):  # Ray takes SIGTERM for cancelling
                 return config, "lost", f"its worker was lost ({lines[0]})"
             if (cause := getattr(error, "cause", None)) is not None:
-                return config, "busy" if isinstance(cause, BusyError) else "failed", words_of(cause)
+                return config, "busy" if isinstance(cause, BusyError) else "failed", units.words_of(cause)
             return config, "failed", f"its worker was lost ({lines[0]})"
         return config, "done", ""
 
@@ -143,7 +132,7 @@ def _work(
             )
         time.sleep(1.0)
     with invoked_as(command):
-        return str(run_unit(read_config(kind, data), root, device, limit, patience=LEASE))
+        return str(units.run_unit(units.read_config(kind, data), root, device, limit, patience=LEASE))
 
 
 def _import_ray() -> Any:

@@ -17,16 +17,7 @@ from butfor.envs import EnvFacts, env_id, facts_of, make_vector_env
 from butfor.models.tables import target_columns
 from butfor.models.tables import target_scale as scale_of
 from butfor.rollouts.episodes import STATES
-from butfor.rollouts.play import (
-    EnvError,
-    Observation,
-    Played,
-    Stream,
-    episode_seed,
-    episode_steps,
-    play,
-    random_policy,
-)
+from butfor.rollouts.play import EnvError, Observation, Played, Stream, episode_seed, episode_steps, play, random_policy
 from butfor.spaces.actions import ActionLaw
 from butfor.spaces.entities import entity_columns
 from butfor.training.replay import Reward

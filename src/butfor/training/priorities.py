@@ -94,11 +94,8 @@ def importance_weights(weight: Tensor, drawn: Tensor, exponent: Tensor | float) 
     """(N P)^-exponent over its maximum in the replay buffer, of drawn steps: [R, B] -> [R, B].
 
     With P a step's share of the weights [R, E, T] this is (smallest positive weight / drawn weight)^exponent.
-    The exponent is a number, or a tensor with one for all replicas or one for each.
     """
     smallest = weight.masked_fill(weight <= 0, torch.inf).amin((1, 2))  # [R]
-    if isinstance(exponent, Tensor):
-        exponent = exponent.reshape(-1, 1)
     # Nothing stored weighs less than the smallest; the clamp bounds a step that rounding drew at weight 0.
     return ((smallest.unsqueeze(-1) / drawn).clamp_max(1) ** exponent).float()
 

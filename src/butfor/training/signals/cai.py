@@ -114,8 +114,6 @@ class CaiSignal(LearnedSignal):
     def compare(self, mean: Tensor, variance: Tensor) -> Tensor:
         """Score each of K actions by what the model predicts for them: [..., K, d] -> [..., K]."""
         form = self.config.scoring.form
-        if self.watched == [list(range(mean.shape[-1]))]:  # one entity, and all that is predicted
-            return kl_to_mixture(mean, variance, form=form)
         parts = [(mean.index_select(-1, dims), variance.index_select(-1, dims)) for dims in self._dims]
         return combine_scores(torch.stack([kl_to_mixture(*part, form=form) for part in parts], -1), self.combine)
 
