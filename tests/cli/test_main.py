@@ -115,7 +115,7 @@ def test_another_broken_pipe_is_an_error(butfor_command: Butfor, monkeypatch: py
     def fail(*values: Any) -> None:
         raise BrokenPipeError("the worker has gone")
 
-    monkeypatch.setattr("butfor.reporting.report.write_report", fail)
+    monkeypatch.setattr("butfor.reporting.study_page.write_report", fail)
     assert_error(butfor_command("report", "."), "the worker has gone")
 
 

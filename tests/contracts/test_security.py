@@ -38,8 +38,7 @@ from support.study_runs import write_root
 from butfor import Influence, load_policy
 from butfor.datasets.files import read_data, read_npz, write_minari
 from butfor.detection.collect import CollectConfig, collect_file
-from butfor.reporting.report import write_report
-from butfor.reporting.study_page import write_study_index, write_study_report
+from butfor.reporting.study_page import write_report, write_study_index, write_study_report
 from butfor.rollouts.episodes import Episodes, EpisodeStream
 from butfor.runs.checkpoints import latest_checkpoint
 from butfor.runs.config import config_from, plain

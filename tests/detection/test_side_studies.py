@@ -557,7 +557,7 @@ CONFIG = DetectionConfig(
 def run(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """Pick-and-place with every study, and its report."""
     pytest.importorskip("mujoco")
-    from butfor.reporting.report import write_report
+    from butfor.reporting.study_page import write_report
 
     folder = run_detection(CONFIG, tmp_path_factory.mktemp("runs") / "pick-and-place")
     write_report(folder)

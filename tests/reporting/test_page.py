@@ -6,7 +6,7 @@ import pytest
 from support.detection_runs import write_run
 
 from butfor.reporting.page import flatten
-from butfor.reporting.report import write_report
+from butfor.reporting.study_page import write_report
 
 
 def test_nested_settings_become_dotted_rows() -> None:

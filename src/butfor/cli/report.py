@@ -13,7 +13,7 @@ def report(run: Run, /, figures: Flag = False, out: File = None) -> None:
         figures: also write figures for papers, as SVG and PNG
         out: report file, .html (default: report.html in the run folder); figures go to NAME-figures beside it
     """
-    from butfor.reporting.report import write_report
+    from butfor.reporting.study_page import write_report
 
     folder = find_run(run)
     check_writable(out or folder / "report.html")

@@ -2,11 +2,10 @@
 
 Read `charts.py` first: every chart is described there as data. `plotly_renderer.py` draws it on a page and
 `matplotlib_renderer.py` in a figure for a paper. The pages are in `detection_page.py`, `study_page.py` and
-`file_pages.py`, their templates in `templates/`. `report.py` picks the page of a run folder.
+`file_pages.py`, their templates in `templates/`. `write_report` picks the page of a run folder.
 Pages and figures need no torch; videos, pictures and heat maps play episodes again and do.
 """
 
-from butfor.reporting.report import write_report
-from butfor.reporting.study_page import write_rliable, write_study_index, write_study_report
+from butfor.reporting.study_page import write_report, write_rliable, write_study_index, write_study_report
 
 __all__ = ["write_report", "write_rliable", "write_study_index", "write_study_report"]

@@ -58,7 +58,7 @@ def illustrate(
         except (ImportError, ValueError, RuntimeError, OSError) as error:
             skipped.append(f"No pictures were drawn: {error}")
     try:
-        from butfor.reporting.report import write_report
+        from butfor.reporting.study_page import write_report
 
         return write_report(run), skipped
     except ImportError as error:

@@ -1,4 +1,4 @@
-"""The pages of studies, of their index and of single training runs, which are studies with one arm."""
+"""The pages of runs, of studies and of their index; a training run is shown as a study with one arm."""
 
 import os
 import re
@@ -14,14 +14,15 @@ import numpy as np
 
 from butfor.analysis import ReadArm, ReadStudy, read_study, rows, study_names
 from butfor.analysis import detection_runs as detection
-from butfor.analysis.arms import BEHAVIOUR, SMALL, changes, count_words, read_heat_map
+from butfor.analysis.arms import BEHAVIOUR, SMALL, changes, count_words, read_heat_map, read_run_folder
 from butfor.analysis.claims import ENOUGH
 from butfor.analysis.statistics import episodes_to_reach, export_rliable
+from butfor.reporting import detection_page
 from butfor.reporting.charts import Row, arm_look, heat_chart, learning_chart
 from butfor.reporting.detection_page import Figures, draw_curves, embed_images, film_figures, list_tables, show_studies
 from butfor.reporting.page import data_address, render_page, write_page
 from butfor.reporting.plotly_renderer import draw
-from butfor.runs.reading import expected_form, finite_array, read_arrays, read_metrics, read_optional
+from butfor.runs.reading import expected_form, finite_array, read_arrays, read_metrics, read_optional, read_run
 
 MOST_BYTES = 3 * 2**20  # bytes: a larger film is linked, not embedded
 STRIP_FRAMES = 10  # images above the score of an episode
@@ -50,6 +51,28 @@ SHOWN = {
     "random-training-data": Shown(studies=("helps",)),
     "trajectories": Shown(episodes=True),
 }
+
+
+def write_report(run: Path, out: Path | None = None) -> Path:
+    """Write the report of a detection or training run as one self-contained HTML page.
+
+    Args:
+        run: the run folder
+        out: the page, a name that ends in .html (default: report.html in the run folder)
+
+    Returns:
+        the path of the page
+
+    Raises:
+        FileNotFoundError: `run` is not a run folder, or a file is missing in it
+        ValueError: a file of the run cannot be read, or `out` does not end in .html
+    """
+    target = Path(out or Path(run) / "report.html")
+    if target.suffix != ".html":
+        raise ValueError(f"The report {target} ends in {target.suffix!r}; expected a name that ends in .html.")
+    if read_run(run)["kind"] == "training":
+        return write_page(target, render_arms([read_run_folder(Path(run))], target.parent, None))
+    return write_page(target, detection_page.render_detection(detection_page.read_detection_run(Path(run))))
 
 
 def write_study_report(root: Path, name: str) -> Path:
