@@ -80,7 +80,7 @@ class Ensemble(nn.Module):
 
     def loss(self, inputs: Tensor, target: Tensor) -> Tensor:
         """Squared error, mean over dimensions and batch: [R x M]."""
-        return (self(inputs) - target).square().mean((1, 2))
+        return (self.forward(inputs) - target).square().mean((1, 2))
 
     @torch.no_grad()
     def disagreement(self, inputs: Tensor) -> Tensor:
