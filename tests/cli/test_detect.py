@@ -185,7 +185,7 @@ def test_pictures_are_drawn_of_fetch_runs_unless_declined(
     monkeypatch: pytest.MonkeyPatch, butfor_command: Butfor, env: str, arguments: list[str], drawn: bool
 ) -> None:
     """In the order: run, table, pictures, report; a report shows the pictures that are there."""
-    from butfor.reporting import pictures, report
+    from butfor.reporting import pictures, study_page
 
     done: list[tuple[str, Path]] = []
     monkeypatch.setattr(
@@ -195,7 +195,7 @@ def test_pictures_are_drawn_of_fetch_runs_unless_declined(
     )
     monkeypatch.setattr(pictures, "write_pictures", lambda folder, progress: done.append(("pictures", folder)))
     monkeypatch.setattr(detect, "print_detection", lambda folder: done.append(("table", folder)))
-    monkeypatch.setattr(report, "write_report", lambda folder: done.append(("report", folder)))
+    monkeypatch.setattr(study_page, "write_report", lambda folder: done.append(("report", folder)))
     assert butfor_command("detect", env, "--run", "here", *arguments)[0] == 0
     names = ["run", "table", *(["pictures"] if drawn else []), "report"]
     assert done == [(name, Path("here")) for name in names]
@@ -204,7 +204,7 @@ def test_pictures_are_drawn_of_fetch_runs_unless_declined(
 def test_where_nothing_can_be_drawn_the_table_and_the_report_are_there_all_the_same(
     monkeypatch: pytest.MonkeyPatch, butfor_command: Butfor
 ) -> None:
-    from butfor.reporting import pictures, report
+    from butfor.reporting import pictures, study_page
 
     def fail(folder: Path, progress: Any) -> None:
         raise RuntimeError("no screen, and no EGL either")
@@ -213,7 +213,7 @@ def test_where_nothing_can_be_drawn_the_table_and_the_report_are_there_all_the_s
     monkeypatch.setattr(detection, "run_detection", lambda config, folder, *rest: open_run(folder, "detection", config))
     monkeypatch.setattr(pictures, "write_pictures", fail)
     monkeypatch.setattr(detect, "print_detection", lambda folder: done.append("table"))
-    monkeypatch.setattr(report, "write_report", lambda folder: done.append("report"))
+    monkeypatch.setattr(study_page, "write_report", lambda folder: done.append("report"))
     code, _, errors = butfor_command("detect", "pick-and-place", "--run", "here")
     assert (code, done) == (0, ["table", "report"])
     assert "no screen" in errors

@@ -23,7 +23,7 @@ from support.study_runs import ARM, add_behaviour, change_study, write_detection
 from butfor import cli
 from butfor.analysis import detection_runs as report_reading
 from butfor.analysis.arms import read_heat_map, read_study
-from butfor.reporting import figures, report
+from butfor.reporting import figures, study_page
 from butfor.reporting.charts import detector_chart, heat_chart
 from butfor.reporting.figures import file_name, write_study_figures
 from butfor.reporting.matplotlib_renderer import COLUMN, draw
@@ -302,7 +302,7 @@ def test_the_command_writes_figures_only_when_asked(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     folder = write_run(tmp_path / "run", episodes=6)
-    monkeypatch.setattr(report, "write_report", lambda run, out: run / "report.html")
+    monkeypatch.setattr(study_page, "write_report", lambda run, out: run / "report.html")
     monkeypatch.setattr(sys, "argv", ["butfor", "report", str(folder)])
     cli.main()
     assert f"Report: {folder / 'report.html'}\n" in capsys.readouterr().out
@@ -316,7 +316,7 @@ def test_the_command_writes_figures_only_when_asked(
 def test_without_matplotlib_the_command_says_what_to_install(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    monkeypatch.setattr(report, "write_report", lambda run, out: run / "report.html")
+    monkeypatch.setattr(study_page, "write_report", lambda run, out: run / "report.html")
     monkeypatch.delitem(sys.modules, "butfor.reporting.figures")
     monkeypatch.delitem(sys.modules, "butfor.reporting.matplotlib_renderer")
     monkeypatch.setitem(sys.modules, "matplotlib.style", None)

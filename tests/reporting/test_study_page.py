@@ -29,7 +29,7 @@ from support.study_runs import (
 
 from butfor import cli
 from butfor.analysis import arms as report_arms
-from butfor.reporting import report
+from butfor.reporting import study_page
 from butfor.reporting import study_page as report_study
 from butfor.reporting.charts import arm_look
 from butfor.reporting.study_page import STRIP_FRAMES, study_tables, write_study_index, write_study_report
@@ -247,7 +247,7 @@ def test_names_of_studies(root: Path) -> None:
 
 def test_a_training_run_has_a_page(root: Path, tmp_path: Path) -> None:
     cut = Path(shutil.copytree(root / "cut", tmp_path / "cut"))
-    page = report.write_report(cut).read_text(encoding="utf-8")
+    page = study_page.write_report(cut).read_text(encoding="utf-8")
     assert (cut / "report.html").is_file()
     assert "Learning push" in words(page)
     assert "330 of 500" in words(page)
@@ -256,11 +256,11 @@ def test_a_training_run_has_a_page(root: Path, tmp_path: Path) -> None:
     assert "agent.learning_rate" not in words(section(page, "numbers"))
     assert "Better than" not in page
     begun = Path(shutil.copytree(root / "begun", tmp_path / "begun"))
-    page = report.write_report(begun).read_text(encoding="utf-8")
+    page = study_page.write_report(begun).read_text(encoding="utf-8")
     assert "The run has begun and has no evaluation yet (0 of 500 episodes)." in words(page)
     assert "plotly.js v" not in page
     one = write_training(tmp_path / "one", [RAMP])
-    page = report.write_report(one).read_text(encoding="utf-8")
+    page = study_page.write_report(one).read_text(encoding="utf-8")
     assert "There is only 1 seed: no intervals." in words(page)
     assert row_of(page, "priority").startswith("priority 1 seed 1.00 one seed at 500 200 one seed")
 
@@ -271,7 +271,7 @@ def test_films_and_heat_maps(root: Path, tmp_path: Path) -> None:
     (run / "watch.mp4").write_bytes(bytes(report_study.MOST_BYTES + 1))  # too large: a link
     score = np.arange(15.0).reshape(5, 3)
     np.savez(run / "heatmap.npz", episodes=[100, 200, 300], score=score, label=score > 7)
-    page = report.write_report(run).read_text(encoding="utf-8")
+    page = study_page.write_report(run).read_text(encoding="utf-8")
     images = [str(tag["src"]) for tag in Tags(page).named("img")]
     assert sum(image.startswith("data:image/gif") for image in images) == 1
     assert 'href="watch.mp4"' in page
@@ -283,12 +283,12 @@ def test_films_and_heat_maps(root: Path, tmp_path: Path) -> None:
     assert "from a few replayed episodes of each group" in earlier  # the file does not say how many
     said: dict[str, Any] = {"seed": 3, "counts": [102, 101, 101], "labelled": [4, 4, 4]}
     np.savez(run / "heatmap.npz", episodes=[100, 200, 300], score=score, label=score > 7, **said)
-    told = words(section(report.write_report(run).read_text(encoding="utf-8"), "heat"))
+    told = words(section(study_page.write_report(run).read_text(encoding="utf-8"), "heat"))
     assert "Of seed 3, the run’s first. A column is a group of 101 to 102 episodes." in told
     assert "from 4 replayed episodes of each group" in told
     (run / "watch.gif").write_bytes(b"<svg onload=alert(1)>")
     (run / "heatmap.npz").write_bytes(b"PK")
-    page = report.write_report(run).read_text(encoding="utf-8")  # the numbers are shown all the same
+    page = study_page.write_report(run).read_text(encoding="utf-8")  # the numbers are shown all the same
     assert "data:image/gif" not in page
     assert 'aria-labelledby="heat"' not in page
     assert "heatmap.npz cannot be read" in words(page[: page.index("<main>")])
@@ -299,7 +299,7 @@ def test_a_run_that_was_resumed_by_other_versions_says_so(root: Path, tmp_path: 
     versions = json.loads((run / "versions.json").read_text())
     resumed = [{"command": "butfor train --resume few", "commit": "def456", "device": "NVIDIA"}, {"started": "later"}]
     (run / "versions.json").write_text(json.dumps(versions | {"resumed": resumed}))
-    told = words(section(report.write_report(run).read_text(encoding="utf-8"), "run"))
+    told = words(section(study_page.write_report(run).read_text(encoding="utf-8"), "run"))
     assert "command butfor train started" in told  # that which began it
     assert "resumed.0.command butfor train --resume few resumed.0.commit def456" in told
     assert "resumed.1.started later" in told
@@ -316,7 +316,7 @@ def test_what_the_agent_does_is_drawn_where_it_was_measured(root: Path, tmp_path
     for row in rows:
         row |= {"moved": row["seed"] / 10, "held": 0.0}
     (run / "metrics.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows))
-    page = report.write_report(run).read_text(encoding="utf-8")
+    page = study_page.write_report(run).read_text(encoding="utf-8")
     figures = page_data(page)["figures"]
     assert set(figures) == {"curves", "curves-moved", "curves-held"}
     shade, line = figures["curves-moved"]["data"]

@@ -65,13 +65,9 @@ class Selection:
 
         if not self.names:
             raise ValueError(f"No study was given. The studies are {', '.join(STUDIES)}.")
-        studies = [
-            make_study(
-                name, self.size, seeds=self.seeds, episodes=self.episodes, num_envs=self.num_envs,
-                evaluate_every=self.evaluate_every, overlap=self.overlap or None,
-            )
-            for name in self.names
-        ]  # fmt: skip
+        settings = ("seeds", "episodes", "num_envs", "evaluate_every", "overlap")
+        changes = {name: value for name in settings if (value := getattr(self, name)) not in (None, ())}
+        studies = [make_study(name, self.size, **changes) for name in self.names]
         labels = [label for one in studies for label in one.arms]
         if unknown := [label for label in self.arms if label not in labels]:
             known = ", ".join(repr(label) for label in dict.fromkeys(labels))

@@ -4,7 +4,7 @@ A number that is not from the paper is marked as ours in the claim or the descri
 """
 
 import dataclasses
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field, replace
 from itertools import combinations
 from pathlib import Path
@@ -15,7 +15,7 @@ from butfor.detection.settings import detection_preset
 from butfor.runs.files import write_json
 from butfor.runs.folder import invoked_command
 from butfor.studies.units import AnyConfig, UnitState, kind_of, unit_name, unit_state
-from butfor.training.settings import Config, Overlap, Use, preset
+from butfor.training.settings import Config, Use, preset
 
 Size = Literal["paper", "small"]
 PICK = "pick-and-place"
@@ -256,36 +256,25 @@ _studies = [
 STUDIES = {study.name: study for study in _studies}
 
 
-def make_study(
-    name: str,
-    size: Size = "paper",
-    *,
-    seeds: int | None = None,
-    episodes: int | None = None,
-    num_envs: int | None = None,
-    overlap: Sequence[Overlap] | None = None,
-    evaluate_every: int | None = None,
-) -> Study:
+def make_study(name: str, size: Size = "paper", **changes: Any) -> Study:
     """Return a study by name.
 
     Args:
         name: a key of `STUDIES`.
         size: "paper", or "small" for runs of minutes that only show that everything works.
-        seeds, episodes, num_envs, overlap, evaluate_every: replace these settings in every arm that has them.
+        **changes: settings to replace in all training runs, such as `episodes` and `num_envs`; `seeds` in all runs.
     """
     if name not in STUDIES:
         raise ValueError(f"There is no study {name!r}; the studies are {', '.join(STUDIES)}.")
     if size not in ("paper", "small"):
         raise ValueError(f"size is {size!r}; expected 'paper' or 'small'.")
     study = STUDIES[name]
-    training: dict[str, Any] = {"episodes": episodes, "num_envs": num_envs, "evaluate_every": evaluate_every}
-    training["overlap"] = None if overlap is None else tuple(overlap)
     arms: dict[str, AnyConfig] = {}
     for label, config in study.arms.items():
         if size == "small":
             config = _small(config, name)
-        wanted = {"seeds": seeds} | (training if isinstance(config, Config) else {})
-        config = replace(config, **{key: value for key, value in wanted.items() if value is not None})
+        wanted = {key: value for key, value in changes.items() if isinstance(config, Config) or key == "seeds"}
+        config = replace(config, **wanted)
         if isinstance(config, Config) and config.bonus.anneal_episodes is not None:  # over the whole run, however long
             config = _with(config, "bonus", anneal_episodes=config.episodes)
         arms[label] = config

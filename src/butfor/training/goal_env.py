@@ -79,16 +79,13 @@ class GoalEnv:
     def check_unchanged(self, run: Path | str, stored: Mapping[str, Any], law: Mapping[str, Any] | None) -> None:
         """Refuse to resume in another environment than the one that a run's replay buffer comes from."""
         self.check_sizes(run, [stored[part].shape[-1] for part in ("observation", "action", "achieved_goal")])
-        now = {"max_episode_steps": self.steps, "action bounds": (self.law.low, self.law.high)}
-        before = {"max_episode_steps": stored["action"].shape[2]}
-        if law is not None:
-            before["action bounds"] = (tuple(law["low"]), tuple(law["high"]))
-        for what, value in before.items():
-            if value != now[what]:
-                raise ValueError(
-                    f"{run} was trained with {what} {value}; {self.name} now has {now[what]}. Use the environment as "
-                    "it was, or train a new agent."
-                )
+        bounds = (self.law.low, self.law.high)
+        before = (stored["action"].shape[2], bounds if law is None else (tuple(law["low"]), tuple(law["high"])))
+        if before != (self.steps, bounds):
+            raise ValueError(
+                f"{run} was trained with max_episode_steps and action bounds {before}; {self.name} now has "
+                f"{(self.steps, bounds)}. Use the environment as it was, or train a new agent."
+            )
 
     def unmoved(self) -> list[str]:
         """The entities that random actions did not move, so that the size of their moves is not known."""
