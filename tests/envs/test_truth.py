@@ -395,8 +395,6 @@ def test_forkers_of_environments_and_names() -> None:
     assert Forker(FetchEnv(task="push"), 1).physics.model.task is Forker("push", 1).physics.model.task
     with pytest.raises(ValueError, match="'slide'"):
         Forker("slide")
-    with pytest.raises(ValueError, match="slots is 0"):
-        Forker("push", 0)
 
 
 def test_wrong_states_and_actions_are_refused() -> None:

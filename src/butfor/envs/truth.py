@@ -38,8 +38,6 @@ class Forker:
 
     def __init__(self, env: str | FetchVectorEnv | FetchEnv, slots: int = 256, threads: int = 0) -> None:
         """Allocate `slots` environments of a task (by name, or as in an environment); `threads` 0 is the default."""
-        if slots < 1:
-            raise ValueError(f"slots is {slots}; expected at least 1.")
         self.slots = slots
         if isinstance(env, str):
             self.physics = make_physics(env, slots, threads=threads)

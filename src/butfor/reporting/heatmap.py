@@ -27,10 +27,7 @@ def write_heatmap(run: Path | str, progress: Progress = lambda stage, done, tota
     """
     run = Path(run)
     target = run / "heatmap.npz"
-    record = read_run(run)
-    if record["kind"] != "training":
-        raise ValueError(f"{run} contains a {record['kind']} run; a heat map needs a training run.")
-    config = config_from(Config, record["config"])
+    config = config_from(Config, read_run(run)["config"])
     if not config.use or config.signal != "cai":
         raise ValueError(f"{run} was trained without influence, so it has no scores to draw.")
     state = latest_checkpoint(run)

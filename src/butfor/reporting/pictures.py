@@ -318,8 +318,6 @@ def _read(run: Path) -> tuple[EnvFacts, Episodes, Floats]:
         raise ValueError(
             f"Pictures need a detection run on {' or '.join(named(drawing='robot'))}; {run} is another one."
         )
-    if not (run / "scores.npz").is_file():
-        raise FileNotFoundError(f"{run} is not finished: it has no scores.npz. Run the same command again first.")
     episodes = Episodes.load(run / "data" / "test.npz")
     with np.load(run / "scores.npz", allow_pickle=False) as file:
         score = np.atleast_2d(file["cai"])

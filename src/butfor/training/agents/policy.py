@@ -162,8 +162,6 @@ def load_policy(run: Path | str, seed: int | None = None, device: torch.device |
         device: where to compute
     """
     path = Path(run) / "model.safetensors" if Path(run).is_dir() else Path(run)
-    if not path.is_file():
-        raise FileNotFoundError(f"{run} does not contain a trained agent: there is no file {path}.")
     with reading_weights(path, "agent", FORMAT_VERSION) as (tensors, header):
         seeds = header["seeds"]
         sizes = header["sizes"]
