@@ -213,6 +213,8 @@ class SingleGoalEnv(gymnasium.Env[Observation, Any]):
 
     def step(self, action: npt.ArrayLike) -> tuple[Observation, float, bool, bool, Info]:
         """Make one step; it is truncated only where the physics failed."""
+        if np.shape(action) != self.action_space.shape:
+            raise ValueError(f"The action has shape {np.shape(action)}; expected {self.action_space.shape}.")
         obs, rewards, _, truncated, infos = self.vector.step(np.asarray(action)[None])
         info = {name: value[0].item() for name, value in infos.items() if not name.startswith("_")}
         return {name: value[0] for name, value in obs.items()}, float(rewards[0]), False, bool(truncated[0]), info
