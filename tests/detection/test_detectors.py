@@ -1,11 +1,12 @@
 """The detectors that need no model."""
 
+from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
 import pytest
 
-from butfor.detection.detectors import contact, moved
+from butfor.detection.detectors import contact, distance, moved
 from butfor.rollouts.episodes import Episodes
 
 NO_MODELS: Any = None
@@ -29,6 +30,17 @@ def test_moved_is_the_distance_of_each_real_step() -> None:
     score = moved(NO_MODELS, episodes())
     assert score.dtype == np.float32
     assert score.tolist() == [[5, 0, 1, 1]]  # (3, 4), nothing, 1 up; 1 down
+
+
+def test_distance_is_minus_that_of_hand_and_object_before_each_real_step() -> None:
+    given = episodes()
+    given.observation = np.zeros((2, 4, 25), np.float32)
+    given.observation[..., 3:6] = [1, 0, 0]  # the object
+    given.observation[0, :3, :3] = [[1, 0, 0], [1, 3, 4], [2, 2, 2]]  # the gripper
+    models: Any = SimpleNamespace(env="pick-and-place")
+    score = distance(models, given)
+    assert score.dtype == np.float32
+    assert score.tolist() == [[0, -5, -3, -1]]  # at the object, (3, 4), (1, 2, 2); the second episode's only step: 1
 
 
 def test_contact_is_the_environments_flag_of_each_real_step() -> None:

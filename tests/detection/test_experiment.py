@@ -37,7 +37,7 @@ torch.set_num_threads(1)  # the promise of equal bits is for an equal number of 
 
 STATES = 10 * 30  # no slide episode ends early
 STAGES = ["test data", "train data", "validation data", "fit CAI", "fit Attention", "scoring"]
-LEARNED, RULES = ["cai", "entropy", "attention"], ["contact", "moved"]
+LEARNED, RULES = ["cai", "entropy", "attention"], ["contact", "moved", "distance"]
 FORMS = [f"cai_{form}" for form in KL_FORMS]
 FILES = {
     "config.json", "versions.json", "metrics.jsonl", "summary.json", "scores.npz", "model.safetensors",
@@ -183,6 +183,7 @@ def test_scores_have_the_states_of_the_episode_file_in_its_order(finished: Path)
     next_states, contact = slide.step(states, test.action[scores["episode"], scores["time"]])
     np.testing.assert_array_equal(scores["contact"][0], contact)
     np.testing.assert_array_equal(scores["moved"][0], np.abs(next_states[:, 2] - states[:, 2]))
+    np.testing.assert_array_equal(scores["distance"][0], -np.abs(states[:, 2] - states[:, 0]))
 
 
 def test_the_learned_scores_belong_to_their_states_and_differ_between_seeds(finished: Path) -> None:
@@ -228,7 +229,7 @@ def test_the_summary_is_that_of_the_metrics(finished: Path) -> None:
     assert summary["positive_share"] == pytest.approx(label.sum() / STATES)
     assert [row["name"] for row in summary["detectors"]] == LEARNED + RULES
     assert [row["name"] for row in summary["forms"]] == FORMS
-    titles = ["CAI", "Entropy", "Attention", "Contact", "The object moved"]
+    titles = ["CAI", "Entropy", "Attention", "Contact", "The object moved", "Distance"]
     assert [row["title"] for row in summary["detectors"]] == titles
     assert all(isinstance(note, str) for note in summary["notes"])
     for row in summary["detectors"] + summary["forms"]:
@@ -239,7 +240,7 @@ def test_the_summary_is_that_of_the_metrics(finished: Path) -> None:
             assert row[metric]["std"] == pytest.approx(np.std(values))
     paper = {row["name"]: row["paper"] for row in summary["detectors"]}
     assert paper["cai"] == {"auc": [1.00, 0.00], "ap": [0.98, 0.00], "f1": [0.95, 0.01]}  # table 1
-    assert paper["moved"] is None
+    assert paper["moved"] is paper["distance"] is None
 
 
 def test_a_seed_does_not_depend_on_the_others(finished: Path, tmp_path: Path) -> None:

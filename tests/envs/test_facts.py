@@ -44,6 +44,7 @@ def test_columns_are_those_of_the_observation(facts: EnvFacts) -> None:
     np.testing.assert_array_equal(thing, obs["achieved_goal"])
     if facts.object_offset:
         np.testing.assert_allclose(seen[:, facts.object_offset], thing - agent)
+    np.testing.assert_allclose(facts.distance(seen), np.linalg.norm(thing - agent, axis=1))
     if facts.relative_velocity:
         velocity = seen[:, facts.object_velocity] + seen[:, facts.agent_velocity]
         np.testing.assert_allclose(velocity, thing - before, atol=1e-3)  # per step; only a table moves the object yet

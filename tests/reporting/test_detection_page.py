@@ -101,7 +101,8 @@ def test_curves_are_thin_and_binary_detectors_are_markers(run: Path, page: str) 
     for name in ("roc", "pr"):
         traces = data["figures"][name]["data"]
         lines = [trace for trace in traces if trace["mode"] == "lines" and "fill" not in trace]
-        assert {trace["legendgroup"] for trace in lines if "legendgroup" in trace} == {"cai", "entropy", "attention"}
+        names = {trace["legendgroup"] for trace in lines if "legendgroup" in trace}
+        assert names == {"cai", "entropy", "attention", "distance"}
         assert {trace["legendgroup"] for trace in traces if trace["mode"] == "markers"} == {"contact", "moved"}
         assert all(len(trace["x"]) == len(trace["y"]) <= 400 for trace in lines)
         assert len([trace for trace in traces if "fill" in trace]) == 3
@@ -112,6 +113,21 @@ def test_curves_are_thin_and_binary_detectors_are_markers(run: Path, page: str) 
     marker = next(trace for trace in data["figures"]["pr"]["data"] if trace.get("legendgroup") == "contact")
     recall = scores["contact"][0][scores["label"]].mean()
     assert (marker["x"][0], marker["y"][0]) == (pytest.approx(recall, abs=1e-5), 1.0)
+
+
+def test_a_run_of_before_the_distance_is_shown_without_it(tmp_path: Path) -> None:
+    run = write_run(tmp_path / "run", episodes=20)
+    metrics = run / "metrics.jsonl"
+    kept = [line for line in metrics.read_text().splitlines(keepends=True) if '"distance"' not in line]
+    metrics.write_text("".join(kept))
+    rows = json.loads((run / "summary.json").read_text())["detectors"]
+    change_json("summary.json", detectors=[row for row in rows if row["name"] != "distance"])(run)
+    arrays = dict(np.load(run / "scores.npz"))
+    del arrays["distance"]
+    np.savez(run / "scores.npz", **arrays)
+    page = write_report(run).read_text(encoding="utf-8")
+    assert "Attention" in page
+    assert "Distance" not in re.sub(r"<script.*?</script>", "", page, flags=re.DOTALL)
 
 
 def test_episodes_are_chosen_to_tell_something() -> None:

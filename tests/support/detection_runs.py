@@ -21,6 +21,7 @@ TITLES = {
     "attention": "Attention",
     "contact": "Contact",
     "moved": "The object moved",
+    "distance": "Distance",
 }
 
 
@@ -76,6 +77,7 @@ def write_run(run: Path, episodes: int = 60, hostile: str = "", env: str = "slid
         "attention": generator.uniform(0, 1, shape) ** (1 + np.arange(5))[:, None],
         "contact": data["contact"].reshape(1, -1),
         "moved": moved.reshape(1, -1),
+        "distance": (data["observation"][:, :-1, 0] - data["observation"][:, :-1, 2]).reshape(1, -1),
     }
     detectors, rows = [], []
     for name, values in scores.items():

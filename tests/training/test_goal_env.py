@@ -528,9 +528,9 @@ def test_an_environment_that_a_function_makes_is_not_built_in_despite_its_name()
 
 
 def test_positions_of_hand_and_object_are_known_for_built_in_environments_only() -> None:
-    assert open_goal_env("slide", target_scale=1.0).positions == ((0,), (2,))
+    assert open_goal_env("slide", target_scale=1.0).built_in.positions == (0, 2)
     with pytest.raises(ValueError, match="tests/Point-v0"):
-        _ = open_goal_env("tests/Point-v0").positions
+        _ = open_goal_env("tests/Point-v0").built_in
 
 
 def test_labels_that_an_environment_does_not_report_are_refused() -> None:

@@ -73,6 +73,13 @@ def moved(models: Models, episodes: Episodes) -> Scores:
     return scores
 
 
+def distance(models: Models, episodes: Episodes) -> Scores:
+    """Minus the distance between hand and object before the step; it needs to know which columns are which."""
+    obs = episodes.transitions()[0]
+    scores: Scores = -BUILT_IN[models.env].distance(obs).astype(np.float32)[None]
+    return scores
+
+
 Detector = Callable[[Models, Episodes], Scores]
 DETECTORS: dict[str, tuple[str, Detector]] = {  # name -> title and function
     "cai": ("CAI", cai),
@@ -80,6 +87,7 @@ DETECTORS: dict[str, tuple[str, Detector]] = {  # name -> title and function
     "attention": ("Attention", attention),
     "contact": ("Contact", contact),
     "moved": ("The object moved", moved),
+    "distance": ("Distance", distance),
 }
 
 

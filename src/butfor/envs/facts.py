@@ -61,6 +61,11 @@ class EnvFacts:
         """Columns of the positions of agent and object."""
         return self.agent_position + self.object_position
 
+    def distance(self, obs: Any) -> Any:
+        """Compute the distance between agent and object [...] in observations [..., D], an array or a tensor."""
+        between = obs[..., list(self.object_position)] - obs[..., list(self.agent_position)]
+        return (between**2).sum(-1) ** 0.5
+
     def behaviour(self, episodes: Any) -> dict[str, npt.NDArray[np.float64]]:
         """Compute the shares of the steps of each episode [E] in which the object was moved, lifted and held.
 

@@ -23,13 +23,14 @@ Row = dict[str, Any]
 POINTS = 400  # of a curve: more are not visible and make the page larger
 # The palette of Okabe and Ito, which colour-blind readers can tell apart.
 INK, GREY, WHITE = "#222222", "#808080", "#FFFFFF"
-BLUE, VERMILLION, GREEN, PURPLE, ORANGE = "#0072B2", "#D55E00", "#009E73", "#CC79A7", "#E69F00"
+BLUE, VERMILLION, GREEN, PURPLE, ORANGE, SKY = "#0072B2", "#D55E00", "#009E73", "#CC79A7", "#E69F00", "#56B4E9"
 STYLES: dict[str, Row] = {  # of detectors: a line and its marker
     "cai": {"colour": BLUE, "dash": "solid", "symbol": "circle"},
     "entropy": {"colour": VERMILLION, "dash": "dash", "symbol": "square"},
     "attention": {"colour": GREEN, "dash": "dashdot", "symbol": "triangle-up"},
     "contact": {"colour": PURPLE, "dash": "dot", "symbol": "diamond"},
     "moved": {"colour": ORANGE, "dash": "dot", "symbol": "star"},
+    "distance": {"colour": SKY, "dash": "longdash", "symbol": "triangle-right"},
 }
 OTHER_STYLE: Row = {"colour": GREY, "dash": "longdash", "symbol": "cross"}  # of a detector that STYLES does not name
 LINE_STYLES = [*STYLES.values(), OTHER_STYLE]

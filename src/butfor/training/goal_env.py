@@ -48,11 +48,11 @@ class GoalEnv:
     labels: tuple[str, ...] = ()  # influence labels that the environments report
 
     @property
-    def positions(self) -> tuple[tuple[int, ...], tuple[int, ...]]:
-        """Columns of the agent's position and of the object's."""
+    def built_in(self) -> EnvFacts:
+        """The facts, for a signal that needs to know which columns are the agent's and the object's."""
         if self.facts is None:
             raise ValueError(f"The signal 'nearness' needs a built-in environment; use another signal for {self.name}.")
-        return self.facts.agent_position, self.facts.object_position
+        return self.facts
 
     def make_evaluation_env(self, count: int) -> VectorEnv[Any, Any, Any]:
         """Make environments that also report contacts, where they can, to show what agents do to the object."""

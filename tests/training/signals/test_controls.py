@@ -1,11 +1,13 @@
 """Signals without a model: moved, nearness and the oracle, by plain loops."""
 
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
 import torch
 from support.replay_buffers import ENTITY, LAW, SCALE, STEPS, make_replay
 
+from butfor.envs.facts import BUILT_IN
 from butfor.training.signals.moved import MovedConfig, MovedSignal
 from butfor.training.signals.nearness import NearnessConfig, NearnessSignal
 from butfor.training.signals.oracle import OracleSignal
@@ -34,7 +36,8 @@ def test_moved_is_one_where_a_column_of_the_entity_changes_by_more_than_the_thre
 def test_nearness_falls_with_the_distance() -> None:
     transitions = table([0, 1])
     replay = transitions.replay
-    NearnessSignal(NearnessConfig(length=0.5), transitions, (0, 1), (2, 3)).score(torch.arange(6))
+    facts = replace(BUILT_IN["slide"], agent_position=(0, 1), object_position=(2, 3))
+    NearnessSignal(NearnessConfig(length=0.5), transitions, facts).score(torch.arange(6))
     for r in range(2):
         for e in range(6):
             for t in range(STEPS):

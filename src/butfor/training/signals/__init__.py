@@ -76,7 +76,7 @@ SIGNALS: dict[str, Make] = {
     "vime": lambda config, table, env, streams: VimeSignal(config.vime, table, streams),
     "disagreement": lambda config, table, env, streams: DisagreementSignal(config.disagreement, table, streams),
     "moved": lambda config, table, env, streams: MovedSignal(config.moved, table),
-    "nearness": lambda config, table, env, streams: NearnessSignal(config.nearness, table, *env.positions),
+    "nearness": lambda config, table, env, streams: NearnessSignal(config.nearness, table, env.built_in),
     "oracle": lambda config, table, env, streams: OracleSignal(table),
 }
 LABELS = {"oracle": ("exact",)}  # what a signal needs the environment to report

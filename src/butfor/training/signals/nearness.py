@@ -1,10 +1,10 @@
 """A control: nearness of hand and object, without a model."""
 
-from collections.abc import Sequence
 from dataclasses import dataclass
 
 from torch import Tensor
 
+from butfor.envs.facts import EnvFacts
 from butfor.models.networks import Generators
 from butfor.runs.config import check_positive
 from butfor.training.signals.fixed import FixedSignal
@@ -25,17 +25,14 @@ class NearnessConfig:
 class NearnessSignal(FixedSignal):
     """exp(-distance / length) between the agent's position and the object's in each state."""
 
-    def __init__(
-        self, config: NearnessConfig, table: TransitionTable, agent: Sequence[int], thing: Sequence[int]
-    ) -> None:
-        """`agent` and `thing` are the columns of the positions in an observation, in the same order."""
+    def __init__(self, config: NearnessConfig, table: TransitionTable, facts: EnvFacts) -> None:
+        """`facts` of the environment tell the columns of both positions."""
         super().__init__(table)
         self.config = config
-        self.agent = list(agent)
-        self.thing = list(thing)
+        self.facts = facts
 
     def score(self, slots: Tensor, generators: Generators = ()) -> None:
         """Score every state of the episodes in these slots."""
         obs = self.replay.observation[:, slots, :-1]  # [R, n, T, D]
-        distance = (obs[..., self.agent] - obs[..., self.thing]).norm(dim=-1)
-        self.replay.score[:, slots] = (-distance / self.config.length).exp() * self.replay.valid()[:, slots]
+        nearness = (-self.facts.distance(obs) / self.config.length).exp()
+        self.replay.score[:, slots] = nearness * self.replay.valid()[:, slots]
