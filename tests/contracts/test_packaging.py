@@ -23,6 +23,7 @@ PROJECT = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))["
 CORE = [Requirement(text) for text in PROJECT["dependencies"]]
 EXTRAS = {extra: list(map(Requirement, texts)) for extra, texts in PROJECT["optional-dependencies"].items()}
 EXTRAS_OF_PACKAGE = {  # only these packages may import what an extra installs
+    "benchmarks": ("benchmark",),
     "datasets": ("minari",),
     "detection": ("fetch",),
     "envs": ("fetch",),
