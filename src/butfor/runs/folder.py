@@ -142,7 +142,7 @@ def versions(device: "torch.device | str") -> dict[str, Any]:
 
 
 def versions_resumed(folder: Path, device: "torch.device | str") -> dict[str, Any]:
-    """Return versions.json of a resumed run: that of its start and, as `resumed`, what differed in later processes."""
+    """Return versions.json of a run: of its start and, as `resumed`, what differed in the processes that resumed it."""
     now = versions(device)
     try:
         begun: dict[str, Any] = read_json(folder / "versions.json")

@@ -3,7 +3,7 @@
 from dataclasses import dataclass
 from itertools import pairwise
 from pathlib import Path
-from typing import Any, Literal
+from typing import Literal
 
 import torch
 from torch import Tensor, nn
@@ -106,7 +106,6 @@ class DisagreementSignal(LearnedSignal):
         fitting = FitConfig(learning_rate=config.learning_rate, betas=config.betas)
         super().__init__(model, fitting, table)
         self.config = config
-        self.scored = 0  # episodes stored at the last scoring
 
     def weigh_data(self) -> Tensor:
         """All steps, with a share of the newest once that is due."""
@@ -150,12 +149,3 @@ class DisagreementSignal(LearnedSignal):
         save_model(
             folder / "disagreement.safetensors", "disagreement", self.model, self.table.units, self.replay.replicas
         )
-
-    def state(self) -> dict[str, Any]:
-        """Weights, optimiser, and how far the episodes are scored."""
-        return super().state() | {"scored": self.scored}
-
-    def restore(self, state: dict[str, Any]) -> None:
-        """Put back what `state` returned, before anything is recorded."""
-        super().restore(state)
-        self.scored = state["scored"]

@@ -23,6 +23,7 @@ class LearnedSignal:
     """
 
     learns = True
+    scored = 0  # episodes stored at the last scoring, of signals that score each episode once
 
     def __init__(self, model: Any, fitting: FitConfig, table: TransitionTable, even: bool = True) -> None:
         """`even`: all steps of an episode have the same weight."""
@@ -75,8 +76,9 @@ class LearnedSignal:
         return None  # this signal does not compare actions before they are taken
 
     def state(self) -> dict[str, Any]:
-        return {"model": self.model.state_dict(), "optimizer": self.optimizer.state_dict()}
+        return {"model": self.model.state_dict(), "optimizer": self.optimizer.state_dict(), "scored": self.scored}
 
     def restore(self, state: dict[str, Any]) -> None:
         self.model.load_state_dict(state["model"])
         self.optimizer.load_state_dict(state["optimizer"])
+        self.scored = state.get("scored", 0)

@@ -46,7 +46,6 @@ class VimeSignal(LearnedSignal):
         super().__init__(model, FitConfig(learning_rate=config.learning_rate), table)
         self.config = config
         self.median = RunningMedian(self.replay.replicas, self.replay.steps).to(table.device)
-        self.scored = 0  # episodes stored at the last scoring
 
     def draw(self, batches: int, generators: Generators) -> list[Tensor]:
         """Where the transitions of a block come from, and the noise of the drawn weights."""
@@ -81,10 +80,9 @@ class VimeSignal(LearnedSignal):
 
     def state(self) -> dict[str, Any]:
         """Weights, optimiser, and what normalises the scores."""
-        return super().state() | {"median": self.median.state_dict(), "scored": self.scored}
+        return super().state() | {"median": self.median.state_dict()}
 
     def restore(self, state: dict[str, Any]) -> None:
         """Put back what `state` returned, before anything is recorded."""
         super().restore(state)
         self.median.load_state_dict(state["median"])
-        self.scored = state["scored"]
