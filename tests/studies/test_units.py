@@ -21,7 +21,7 @@ from support.small_detection import CONFIG
 from support.small_training import models, results, small
 
 from butfor.detection.settings import DetectionConfig, detection_preset
-from butfor.reporting import pictures, report
+from butfor.reporting import pictures, study_page
 from butfor.runs import locks
 from butfor.runs.config import plain
 from butfor.runs.files import read_json, write_json
@@ -116,11 +116,11 @@ def test_a_unit_of_detection_is_drawn_as_far_as_the_machine_can(
 
     monkeypatch.setattr(units, "run_detection", run)
     monkeypatch.setattr(pictures, "write_pictures", lambda folder, progress: done.append("pictures"))
-    monkeypatch.setattr(report, "write_report", lambda folder: done.append("report"))
+    monkeypatch.setattr(study_page, "write_report", lambda folder: done.append("report"))
     run_unit(config, tmp_path, progress=show)
     assert done == ["run", "pictures", "report"]
     monkeypatch.setattr(pictures, "write_pictures", fail(RuntimeError("no screen")))
-    monkeypatch.setattr(report, "write_report", fail(ImportError("No module named 'plotly'")))
+    monkeypatch.setattr(study_page, "write_report", fail(ImportError("No module named 'plotly'")))
     run_unit(config, tmp_path, progress=show)
     assert shown[0] == "done"
     assert all(reason in shown[1] for reason in ("no screen", "'plotly'"))
