@@ -36,6 +36,7 @@ FENCE = re.compile(r"^```(\w+)\n(.*?)^```$", re.MULTILINE | re.DOTALL)
 MARKER = re.compile(r"<!-- (long|not run): [^\n]*\S -->\s*")
 NUMBER = re.compile(r"-?\d+\.\d+|-?\d+")
 WORK = (  # what the commands call
+    "butfor.benchmarks.run.choose_tasks",
     "butfor.datasets.score.score_file",
     "butfor.detection.collect.collect_file",
     "butfor.detection.experiment.run_detection",

@@ -2,7 +2,8 @@
 
 `environments.py` lists the tasks and says what a simulation must be able to do; read it first. `data.py` collects
 training transitions and labels test states by forking the simulator. The simulations are in `panda.py` (PyBullet),
-`mujoco_tasks.py`, `grid.py` (MiniGrid) and `built_in.py`; `scripts.py` has the scripts that move their hands.
+`mujoco_tasks.py`, `grid.py` (MiniGrid) and `built_in.py`; `scripts.py` has the scripts that move their hands. `run.py`
+is the loop of `butfor benchmark defaults`, `measure.py` one unit of it.
 
 Half of the tasks are held out: the default settings are developed on the others, and these are looked at once. Install
 the packages with `pip install 'butfor[benchmark]'`. Not among the tasks, because they cannot be installed beside

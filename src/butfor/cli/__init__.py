@@ -15,7 +15,7 @@ from typing import Any
 import tyro
 
 from butfor import __version__
-from butfor.cli import collect, detect, evaluate, labels, report, score, study, train
+from butfor.cli import benchmark, collect, detect, evaluate, labels, report, score, study, train
 from butfor.cli.options import refuse_repeated
 from butfor.runs.folder import invoked_as
 
@@ -30,6 +30,7 @@ COMMANDS: dict[str, Callable[..., None]] = {
     "collect": collect.collect,
     "labels": labels.labels,
     "study": study.study,
+    "benchmark": benchmark.benchmark,
     "report": report.report,
 }
 DESCRIPTION = """Would it have happened but for the action?

@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any
 from butfor.runs.reading import read_object
 
 if TYPE_CHECKING:
+    from butfor.analysis.benchmark import Benchmark
     from butfor.rollouts.play import Progress
 
 
@@ -107,6 +108,32 @@ def print_training(folder: Path) -> bool:
     spent = ", ".join(f"{name} {value:.1f}" for name, value in seconds.items() if value >= 0.05)
     print(f"{learning:.1f} s without evaluation and start-up; seconds by kind: {spent}")
     return bool(summary["finished"])
+
+
+def print_benchmark(benchmark: "Benchmark") -> None:
+    """Print a row for each task and amount of data, and which goals are met."""
+    rows: list[list[str]] = []
+    for row in benchmark.rows:
+        if [row["task"]] not in rows:
+            rows.append([row["task"]])
+        cells = [f"  {row['size']:,}"]
+        for metric in ("auc", "ap"):
+            compared = [row["detectors"].get(name) for name in ("cai", "distance")]
+            cells.append(
+                "\N{NO-BREAK SPACE}".join(f"{one[metric]['mean']:.3f}" if one else "    –" for one in compared)
+            )
+        cells += ["–" if row[name] is None else f"{row[name]:.0%}" for name in ("disagreement", "cai_right")]
+        rows.append([*cells, f"{row['fit_seconds']['mean']:.0f}", f"{row['right']}/{row['seeds']}"])
+    columns = ["", "AUC distance", "AP distance", "differ", "right", "fit s", "diag."]
+    _print_table("Influence.fit with its default settings, means over seeds", columns, rows)
+    print("By task and transitions to fit on: AUC and AP of CAI, then of minus the distance between hand and object;")
+    print("differ: states where the two decide differently; right: in how many of these CAI is right; fit s: seconds")
+    print("of a fit; diag.: fits that `diagnose` judges correctly.")
+    for goal in benchmark.goals:
+        verdict = "not measured" if goal.met is None else "met" if goal.met else "not met"
+        print(f"Goal {verdict}: {goal.words}")
+        for missed in goal.missed:
+            print(f"  - {missed}")
 
 
 def print_scores(summary: dict[str, Any]) -> None:

@@ -1,8 +1,8 @@
 """Show what run folders contain: pages, figures for papers, videos and pictures.
 
 Read `charts.py` first: every chart is described there as data. `plotly_renderer.py` draws it on a page and
-`matplotlib_renderer.py` in a figure for a paper. The pages are in `detection_page.py`, `study_page.py` and
-`file_pages.py`, their templates in `templates/`. `write_report` picks the page of a run folder.
+`matplotlib_renderer.py` in a figure for a paper. The pages are in `detection_page.py`, `study_page.py`,
+`benchmark_page.py` and `file_pages.py`, their templates in `templates/`. `write_report` picks the page of a run folder.
 Pages and figures need no torch; videos, pictures and heat maps play episodes again and do.
 """
 

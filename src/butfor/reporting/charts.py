@@ -282,6 +282,30 @@ def spread_chart(scores: Array, threshold: float) -> Chart:
     return Chart([bars], Axis("CAI (nats)"), Axis("% of the states", log=True), rules=[rule])
 
 
+def amount_charts(rows: Sequence[Row], lowest: Mapping[str, float], goals: Mapping[str, float]) -> list[Chart]:
+    """AUC and, in a chart below, average precision over the transitions that a model is fitted on.
+
+    Each of `rows` has a `size` and, of the `detectors` cai and distance, mean, low and high over seeds. The axes begin
+    at `lowest` of each metric; dotted lines are at its goal.
+    """
+    sizes = [row["size"] for row in rows]
+    ticks = {size: f"{size:,}" for size in sizes}
+    hover = "<b>%{fullData.name}</b>, %{x:,} transitions: %{y:.3f}<extra></extra>"
+    found = []
+    for metric, bottom in lowest.items():
+        series = []
+        for name, title in (("cai", "CAI"), ("distance", "distance")):
+            values = [row["detectors"][name][metric] for row in rows if name in row["detectors"]]
+            if values:
+                mean, low, high = (np.array([value[key] for value in values]) for key in ("mean", "low", "high"))
+                band = np.stack([low, high]) if (low < high).any() else None
+                series.append(Series(sizes, mean, title, band=band, hover=hover, **detector_look(name)))
+        y = Axis(METRIC_NAMES[metric], (bottom, 1 + 0.03 * (1 - bottom)))
+        rule = Rule(goals[metric], "y", GREY, "dot", width=1)
+        found.append(Chart(series, Axis(ticks=ticks, log=True), y, rules=[rule]))
+    return [*found[:-1], replace(found[-1], x=replace(found[-1].x, title="transitions"))]
+
+
 # Studies of a detection run
 
 
