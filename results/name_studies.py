@@ -1,4 +1,4 @@
-"""Record which run of results/training belongs to which arm of a study, and write docs/results.md from them:
+"""Record which run of results/training belongs to which arm of a study, and write docs/results*.md from them:
 
 python results/name_studies.py
 """
@@ -12,6 +12,10 @@ from butfor.studies.paper import HER, STUDIES, make_study, write_study
 
 RESULTS = Path(__file__).parent
 PICK = "training/pick-and-place"
+VIME = {"VIME object + agent": f"{PICK}-vime", "VIME object": f"{PICK}-vime-object"}
+DISAGREEMENT = {"object, 50": f"{PICK}-disagreement", "object, 10": f"{PICK}-object10",
+                "object, 100": f"{PICK}-object100", "full state, 0.25": f"{PICK}-disagreement-full",
+                "full state, 0.1": f"{PICK}-full0.1", "full state, 1": f"{PICK}-full1"}  # fmt: skip
 RUNS: dict[str, dict[str, str]] = {
     "combined": {HER: f"{PICK}-her", "P + bonus + active": f"{PICK}-all-three", "bonus": f"{PICK}-bonus",
                  "active": f"{PICK}-active", "P": f"{PICK}-priority", "P + bonus": f"{PICK}-priority-bonus",
@@ -21,8 +25,8 @@ RUNS: dict[str, dict[str, str]] = {
     "active-sweep": {HER: f"{PICK}-her", "active 25%": f"{PICK}-active-0.25", "active 50%": f"{PICK}-active-0.5",
                      "active 75%": f"{PICK}-active-0.75", "active 100%": f"{PICK}-active"},
     "exploration": {HER: f"{PICK}-her", "CAI bonus": f"{PICK}-bonus", "CAI active": f"{PICK}-active",
-                    "CAI bonus + active": f"{PICK}-bonus-active",
-                    "VIME": f"{PICK}-vime", "Disagreement": f"{PICK}-disagreement"},
+                    "CAI bonus + active": f"{PICK}-bonus-active", **VIME,
+                    **{f"Disagreement {label}": folder for label, folder in DISAGREEMENT.items()}},
     "replay-push": {HER: "training/push-her", "CAI-P": "training/push-cai-p", "PER": "training/push-per",
                     "EBP": "training/push-ebp"},
     "replay-pick-and-place": {HER: f"{PICK}-her", "CAI-P": f"{PICK}-priority", "PER": f"{PICK}-per",
@@ -30,11 +34,9 @@ RUNS: dict[str, dict[str, str]] = {
     "replay-rot-table": {HER: "training/rot-table-her", "CAI-P": "training/rot-table-cai-p",
                          "PER": "training/rot-table-per", "EBP": "training/rot-table-ebp"},
     "intrinsic": {"CAI alone": f"{PICK}-intrinsic"},
-    "heatmaps": {"CAI alone": f"{PICK}-intrinsic"},  # of its first seed
-    "disagreement-variants": {"object, 50": f"{PICK}-disagreement", "object, 10": f"{PICK}-object10",
-                              "object, 100": f"{PICK}-object100", "full state, 0.25": f"{PICK}-disagreement-full",
-                              "full state, 0.1": f"{PICK}-full0.1", "full state, 1": f"{PICK}-full1"},
-    "vime-variants": {"VIME object + agent": f"{PICK}-vime", "VIME object": f"{PICK}-vime-object"},
+    "heatmaps": {"CAI alone": f"{PICK}-intrinsic"},  # the heat map is of its first seed
+    "disagreement-variants": DISAGREEMENT,
+    "vime-variants": VIME,
     "negative-results": {"P": f"{PICK}-priority", "bonus": f"{PICK}-bonus", "active": f"{PICK}-active"},
     "partial-rescoring": {"all": f"{PICK}-priority", "newest": f"{PICK}-newest"},
     "detection-curves": {"slide": "detection-slide", "pick-and-place": "detection-pick-and-place-noise"},
@@ -46,7 +48,7 @@ RUNS: dict[str, dict[str, str]] = {
 
 
 def main() -> None:
-    """Write results/studies/*.json and the page."""
+    """Write results/studies/*.json and the pages."""
     for name in STUDIES:
         path = write_study(make_study(name), RESULTS, "paper")
         record = read_json(path) | {"command": ""}  # each run has its own

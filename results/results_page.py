@@ -1,211 +1,222 @@
-"""Write docs/results.md from result files: which claims of the paper hold, which do not, and what has not been run."""
+"""Write docs/results.md from result files: which claims of the paper hold, and which do not.
 
-import os
+The pages beside it have the long tables (results-learning.md, results-detection.md), how verdicts are decided and how
+often the rules are wrong (results-rules.md), and what has not been run (results-missing.md).
+"""
+
 import shlex
 from collections import Counter
+from dataclasses import replace
 from pathlib import Path
-from typing import Any
-from urllib.parse import quote
 
 import numpy as np
+from results_tables import anchor, clean, relative, section, table
+from verdict_rates import COVERAGE, RATES
 
-from butfor.analysis.arms import SMALL, ReadArm, ReadStudy, count_words, read_study, study_names
-from butfor.analysis.claims import ENOUGH, Claim
-from butfor.analysis.detection_runs import METRICS, side_rows
-from butfor.analysis.rows import (
-    COMPARED,
-    LEVELS,
-    arm_row,
-    cell,
-    duration,
-    noted,
-    seconds_of,
-    shared_range,
-    shown_curves,
-)
-from butfor.reporting.charts import Row
+from butfor.analysis.arms import ReadArm, ReadStudy, count_words, read_study, study_names
+from butfor.analysis.claims import ENOUGH, MARGIN, RATIO, SIZE, Claim, Finding, Verdict, decide_together
+from butfor.analysis.rows import COMPARED, duration, seconds_of
+from butfor.analysis.table_claims import RULES
 from butfor.reporting.page import write_page
-from butfor.reporting.study_page import shown_by, study_tables
-from butfor.runs.reading import read_optional
 
-SIDES = {  # side questions of a detection run, by title
-    "helps": "What helps",
-    "noise": "Noise",
-    "actions": "Number of actions K",
-    "episodes": "CAI by kind of episode",
-}
+__all__ = ["anchor", "write_results_page"]
+
 SHORT = 3000  # episodes, for those who have less time
 KINDS = {  # of claims
     "reaches": "reaches a level",
+    "grows": "does something more and more",
     "faster": "is faster than another",
     "better": "is better than another",
-    "on par": "is on par with another",
+    "on par": "is on par with another, or better",
+    "similar": "is similar to another",
     "detects": "detects as well as in the paper",
     "alone": "has the only detector that is reliable",
     "times": "has a number that is a multiple of another",
     "follows": "has scores that correlate with something over training",
     "uneven": "has scores that vary more than the label",
 }
+PICTURES = {  # by study: files of the results, and what they show
+    "combined": ("training/pick-and-place-combined.svg", "FetchPickAndPlace: the three uses, alone and together"),
+    "exploration": ("training/pick-and-place-exploration.svg", "FetchPickAndPlace: one way to explore at a time"),
+    "replay-pick-and-place": ("training/pick-and-place-replay.svg", "FetchPickAndPlace: what is replayed"),
+    "replay-push": ("training/push.svg", "FetchPush: what is replayed"),
+    "bonus-sweep": ("training/pick-and-place-bonus-sweep.svg", "FetchPickAndPlace: the weight of the bonus"),
+    "active-sweep": ("training/pick-and-place-active-sweep.svg", "FetchPickAndPlace: the share of active exploration"),
+    "disagreement-variants": (
+        "training/pick-and-place-disagreement-weights.svg",
+        "FetchPickAndPlace: the weight of the disagreement bonus",
+    ),
+}
+TRIED = {  # by study with a claim that is not reproduced: what was tried, and what was not
+    "exploration": "Five weights of CAI's bonus (the paper's 0.2 is the best at 3,000 episodes) and four shares of "
+    "active exploration (100 % is the best) were tried; an earlier run of each agrees. Alone, neither is ahead of the "
+    "best variant of VIME or of disagreement at the episodes that all have (1,750 and 2,000). These two variants were "
+    "not run for longer, VIME on the full state and disagreement on object and agent not at all.",
+    "vime-variants": "Three runs of VIME on agent and object agree with each other. VIME on the object was run once, "
+    "to 1,750 episodes. Our VIME differs from the authors' release in four points, see deviation 29.",
+    "random-training-data": "On 1DSlide random training data are worse, too (average precision 0.88 instead of 0.99). "
+    "More random episodes, or more epochs on them, were not tried.",
+}
 INTRODUCTION = """# What reproduces and what does not
 
 Written from the files in `{results}` by `results_page.write_results_page`; change those, not this page.
 
-| on this page | means |
+A verdict follows from a [rule]({stem}-rules.md), a test over seeds with a known rate of errors. *Undecided*: the runs
+so far show neither that the claim holds nor that it fails. *Partly*: a part of the claim is shown, such as "faster"
+without the claimed factor, or one comparison of several.
+
+The numbers behind each row: [learning]({stem}-learning.md), [detection]({stem}-detection.md). Not run yet:
+[missing runs]({stem}-missing.md).
+"""
+WORDS = """| on this page | means |
 |---|---|
-| verdict | follows from [rules](#how-verdicts-are-decided); *undecided*: the runs so far cannot decide it |
-| [a, b] | 95 % bootstrap interval over seeds |
-| a to b | range over seeds, where there are fewer than {enough} |
+| [a, b] | 95 % interval over seeds |
+| a to b | range over seeds, where there are fewer than {enough} (episodes to a level: {enough} or fewer) |
 | success | mean over seeds at the last evaluation ± standard deviation; IQM: interquartile mean |
 | episodes to a level | those of the median seed |
-| times fewer | ratio of these episodes at {compared:.0%}; a lower bound (>) where the slower arm never reaches it |
+| times fewer | ratio of these episodes at {compared:.0%}, median over pairs of seeds; >: a lower bound |
+| better than | probability that a seed has a larger area under its curve |
+| p | two-sided p-value of the finding; the smallest of all where nothing is decided |
 """
 
 
 def write_results_page(results: Path, page: Path) -> Path:
-    """Write a page of all studies in RESULTS/studies: claims with verdicts, tables, and what has not been run."""
+    """Write PAGE, a short table of all claims of RESULTS/studies, and the pages beside it; return its path."""
     results, page = Path(results), Path(page)
-    studies = [read_study(results, name) for name in study_names(results)]
+    studies, size = decide_all([read_study(results, name) for name in study_names(results)])
     shown = [study for study in studies if any(arm.state in ("finished", "unfinished") for arm in study.arms)]
-    parts = [INTRODUCTION.format(results=relative(results, page.parent), enough=ENOUGH, compared=COMPARED)]
-    claims = [(study, *found) for study in studies for found in study.verdicts]
-    if claims:
-        measured = [found for found in claims if found[2].measured]
-        rows = [(f"[{clean(s.title)}](#{anchor(s.title)})", clean(claim.words) + compared(claim),
-                 f"**{verdict.verdict}**") for s, claim, verdict, _ in measured]  # fmt: skip
-        waiting = len(claims) - len(measured)
-        parts.append("## In short\n\n" + table(("study", "the paper's claim", "here"), rows))
-        parts += [f"{waiting} further claims need runs that have not been made.\n"] if waiting else []
-    parts += [section(study, page.parent) for study in shown]
-    parts.append(missing(studies))
-    if rules := {claim.kind: claim.rule for _, claim, *_ in claims}:
-        lines = [f"- A claim that an arm {KINDS.get(kind, kind)}. {clean(rules[kind])}" for kind in sorted(rules)]
-        parts.append("\n".join(["## How verdicts are decided\n", *lines, ""]))
+    parts = [INTRODUCTION.format(results=relative(results, page.parent), stem=page.stem)]
+    parts += [*short_table(studies, page.stem, size), *pictures(shown, results, page.parent), *not_reproduced(studies)]
+    words = WORDS.format(enough=ENOUGH, compared=COMPARED)
+    for name, title in (("learning", "Results of learning"), ("detection", "Results of detection")):
+        sections = [section(study, page.parent) for study in shown if part_of(study) == name]
+        text = "\n".join([f"# {title}\n", f"The numbers behind the [verdicts]({page.name}).\n", words, *sections])
+        write_page(page.with_name(f"{page.stem}-{name}.md"), text)
+    write_page(page.with_name(f"{page.stem}-missing.md"), missing(studies))
+    write_page(page.with_name(f"{page.stem}-rules.md"), rules_page(page.name))
     return write_page(page, "\n".join(parts))
 
 
-def compared(claim: Claim) -> str:
-    """Return the arms of a claim, in brackets."""
-    return f" ({clean(claim.arm)}{f' against {clean(claim.than)}' if claim.than else ''})"
+def decide_all(studies: list[ReadStudy]) -> tuple[list[ReadStudy], float]:
+    """Return the studies with their claims decided together, and the largest p-value that decides."""
+    decided, size = decide_together([verdict for study in studies for _, verdict, _ in study.verdicts])
+    left = iter(decided)
+    return [
+        replace(study, verdicts=[(claim, next(left), weak) for claim, _, weak in study.verdicts]) for study in studies
+    ], size
 
 
-def section(study: ReadStudy, folder: Path) -> str:
-    """Return the section of a study: what it is about, verdicts, and the numbers of its arms."""
-    parts = [f"## {clean(study.title)}\n"]
-    parts += [f"{clean(study.about)}\n"] if study.about else []
-    parts += [f"**{SMALL}**\n"] if study.size == "small" else []
-    for claim, verdict, weak in study.verdicts:
-        note = f" Note: {clean('; '.join(weak))}." if weak else ""
-        parts.append(
-            f"- **{verdict.verdict[0].upper()}{verdict.verdict[1:]}**: {clean(claim.words)}{compared(claim)}\n"
-            f"  {clean(verdict.words)}{note}"
-        )
-    parts += [""] if study.verdicts else []
-    measured, ends = [arm for arm in study.arms if arm.curve], shared_range(study.arms)
-    behaving = {claim.arm for claim, _, _ in study.verdicts if claim.measure != "success"}
-    parts += [behaviour_table(arm, folder) for arm in measured if arm.label in behaving and arm.behaviour]
-    if measured:
-        parts.append(curve_table(measured, study.arms[0] if len(study.arms) > 1 else None, ends, folder))
-        if ends:
-            parts.append(f"Area: under the success curve from {ends[0]:,} to {ends[1]:,} episodes, 0 to 1.\n")
-    for arm in study.arms:
-        if arm.kind == "detection" and arm.summary:
-            parts += detection_tables(study.name, arm, folder)
-    if study.command:
-        parts.append(f"```sh\n{' '.join(study.command.replace('`', '').split())}\n```\n")
+def part_of(study: ReadStudy) -> str:
+    """Return which page has the numbers of a study."""
+    return "detection" if all(arm.kind == "detection" for arm in study.arms) else "learning"
+
+
+def short_table(studies: list[ReadStudy], stem: str, size: float) -> list[str]:
+    """Return a row for each claim of the paper, and how many of the decisions may be false."""
+    rows, waiting = [], 0
+    for study in studies:
+        link = f"[{clean(study.title)}]({stem}-{part_of(study)}.md#{anchor(study.title)})"
+        for words in dict.fromkeys(claim.words for claim, _, _ in study.verdicts):
+            found = [(claim, verdict) for claim, verdict, _ in study.verdicts if claim.words == words]
+            if any(verdict.measured for _, verdict in found):
+                together = finding_of([verdict for _, verdict in found])
+                rows.append((link, clean(words), f"**{together}**", "<br>".join(effects(found))))
+            else:
+                waiting += 1
+    if not rows:
+        return []
+    tested = [one for study in studies for _, one, _ in study.verdicts if one.found and one.found.evidence]
+    decided = sum(one.verdict != "undecided" for one in tested)
+    return [
+        "## In short\n",
+        table(("study", "the paper's claim", "here", "effect and 95 % interval"), rows),
+        f"{count_words(len(tested), 'comparison')} of the table could be tested, and {decided} of them are decided. "
+        f"They are decided together, so that at most {100 * SIZE:g} % of the decisions, {SIZE * decided:.1f} of "
+        f"{decided}, are expected to be false (Benjamini and Hochberg). A decision needs p ≤ {size:.3f}.\n",
+        f"{count_words(waiting, 'further claim')} cannot be judged without runs that have not been made.\n"
+        if waiting
+        else "",
+    ]
+
+
+def finding_of(verdicts: list[Verdict]) -> Finding:
+    """Return the verdict on a claim of several comparisons."""
+    found = {verdict.verdict for verdict in verdicts}
+    if len(found) == 1:
+        return verdicts[0].verdict
+    if found & {"reproduced", "partly"}:
+        return "partly"
+    return "not reproduced" if "not reproduced" in found else "undecided"
+
+
+def effects(found: list[tuple[Claim, Verdict]]) -> list[str]:
+    """Return the effect of each comparison of a claim; with its verdict where they differ."""
+    unlike = len({verdict.verdict for _, verdict in found}) > 1
+    lines = []
+    for claim, verdict in found:
+        effect = verdict.found.effect if verdict.found else ""
+        effect = effect or verdict.words.removeprefix(f"{claim.arm}: ")
+        arms = f"{claim.arm} against {claim.than}" if claim.than and not claim.than_variants else claim.arm
+        lines.append(f"{clean(arms)}{f', *{verdict.verdict}*' if unlike else ''}: {clean(effect.rstrip('.'))}")
+    return lines
+
+
+def pictures(studies: list[ReadStudy], results: Path, folder: Path) -> list[str]:
+    """Return the curves of the studies as pictures."""
+    drawn = [PICTURES[study.name] for study in studies if study.name in PICTURES]
+    lines = [f"![{words}]({relative(results / file, folder)})" for file, words in drawn if (results / file).is_file()]
+    about = "Lines are means over seeds. Bands are one standard deviation to each side, or what the title says.\n"
+    return ["## Curves\n", about, *lines, ""] if lines else []
+
+
+def not_reproduced(studies: list[ReadStudy]) -> list[str]:
+    """Return what was tried about each claim that is not reproduced."""
+    lines = []
+    for study in studies:
+        failed = dict.fromkeys(claim.words for claim, one, _ in study.verdicts if one.verdict == "not reproduced")
+        if failed:
+            tried = TRIED.get(study.name, "Nothing else was tried.")
+            lines.append(f"- {clean(study.title)}: {' '.join(f'*{clean(words)}*' for words in failed)} {clean(tried)}")
+    return ["## What does not reproduce, and what was tried\n", *lines, ""] if lines else []
+
+
+def rules_page(name: str) -> str:
+    """Return the page of rules: how each kind of claim is decided, and how often that goes wrong."""
+    head = ("what is true", "ten seeds: reproduced", "partly", "not reproduced", "five seeds: reproduced", "partly",
+            "not reproduced")  # fmt: skip
+    parts = [
+        "# How verdicts are decided\n",
+        f"The [verdicts]({name}) rest on tests over seeds. Nothing in them is drawn at random, so another computation "
+        f"gives the same verdicts. A finding needs a two-sided p-value of {SIZE:g} or less, or less than that where "
+        f"many claims are decided together, so that a false finding on one side has a probability of at most "
+        f"{100 * SIZE / 2:g} %. The margins are ours: {MARGIN:g} of success in the mean over training for "
+        f'"similar" and "on par", and a factor of {RATIO:g} to either side for "roughly".\n',
+        "The tables say how often each verdict was given in 1,000 simulated experiments, in percent; the rest is "
+        "undecided. Simulated seeds learn at times that differ by a factor of about 1.3, and one in ten never learns. "
+        "Two groups of ten seeds of which one varies ten times as much as the other are called different too often, in "
+        "up to 5 % on either side.\n",
+    ]
+    for kind, words in KINDS.items():
+        rule = rule_of_kind(kind)
+        rows = [(one.words, *(f"{share}" for share in (*one.ten, *one.five))) for one in RATES if one.kind == kind]
+        parts += [f"## A claim that an arm {words}\n", f"{clean(rule)}\n", *([table(head, rows)] if rows else [])]
+    rows = [(name, *(f"{share}" for shares in both for share in shares)) for name, both in COVERAGE.items()]
+    head = ("the success of a seed is", "mean: 5 seeds", "10", "20", "interquartile mean: 5 seeds", "10", "20")
+    parts += [
+        "## How often intervals cover the truth\n",
+        "Intervals of means follow Student's t on the scale of log odds. In percent of 4,000 simulated samples, they "
+        "cover the truth so often where 95 is meant:\n",
+        table(head, rows),
+        "Where a few seeds fail and the sample has none of them, no interval over so few seeds can know. Intervals of "
+        "a median, a difference, a ratio of episodes and a probability are exact or conservative (95 to 98 %); with "
+        "five seeds that of a median is their range (94 %).\n",
+    ]
     return "\n".join(parts)
 
 
-def curve_table(measured: list[ReadArm], baseline: ReadArm | None, ends: tuple[int, int] | None, folder: Path) -> str:
-    """Return the numbers of the training arms of a study."""
-    head = ["arm", "seeds", "success", *(f"episodes to {100 * level:g} %" for level in LEVELS), "area"]
-    if baseline:
-        head += [f"times fewer than {clean(baseline.label)}", f"better than {clean(baseline.label)}"]
-    rows = []
-    for arm in measured:
-        row = arm_row(arm, baseline, ends)
-        cells = [row["end"], *row["reach"], row["area"]]
-        cells += [row["times"], row["improvement"]] if baseline else []
-        state = "" if arm.state == "finished" else f", {arm.state}"
-        rows.append([f"{linked(arm, folder)}{state}", f"{row['seeds']}", *map(cell_text, cells)])
-    machines, commits = (sorted({one for arm in measured for one in noted(arm, key)}) for key in ("device", "commit"))
-    times = ", ".join(f"{clean(arm.label)} {duration(seconds_of(arm))}" for arm in measured)
-    where, commit = clean(", ".join(machines) or "unknown hardware"), clean(", ".join(commits) or "unknown")
-    return f"{table(head, rows)}\nRun on {where}, commit {commit}. {played_words(measured)}Time: {times}.\n"
-
-
-def played_words(arms: list[ReadArm]) -> str:
-    """Return where the runs differ from the paper's: environments in parallel, overlap, episodes of an evaluation."""
-    settings = [arm.config["config"] for arm in arms]
-    overlaps = {" and ".join(map(str, one.get("overlap") or ())) or "nothing" for one in settings}
-    counts, judged = (
-        " or ".join(map(str, sorted({int(one.get(key) or 0) for one in settings} - {0})))
-        for key in ("num_envs", "evaluation_episodes")
-    )
-    if not counts or not judged:
-        return ""
-    return (
-        f"Each seed plays {counts} episodes at once (the paper: one); overlapped: {' or '.join(sorted(overlaps))} (the "
-        f"paper: nothing); an evaluation is {judged} episodes per seed. "
-    )
-
-
-def behaviour_table(arm: ReadArm, folder: Path) -> str:
-    """Return how often the object was moved, lifted and held at each evaluation, as mean shares of the steps."""
-    episodes, columns = next(iter(arm.behaviour.values())).episodes, []
-    for shown in map(shown_curves, arm.behaviour.values()):
-        numbers = zip(shown["mean"], shown["mean_low"], shown["mean_high"], strict=True)
-        columns.append([cell_text(cell(*three, len(arm.seeds))) for three in numbers])
-    rows = [[f"{episode:,}", *cells] for episode, *cells in zip(episodes, *columns, strict=True)]
-    words = f"{linked(arm, folder)}: shares of an episode's steps, mean over {count_words(len(arm.seeds), 'seed')}."
-    return f"{words}\n\n{table(['episodes', *arm.behaviour], rows)}"
-
-
-def cell_text(cell: Row) -> str:
-    """Return a cell in one line: 0.97 [0.96, 0.98] (at 3,000)."""
-    spread = str(cell["spread"])
-    parts = [cell["value"], f"({spread})" if " to " in spread else spread, f"({cell['at']})" if cell.get("at") else ""]
-    return clean(" ".join(part for part in parts if part))
-
-
-def detection_tables(study: str, arm: ReadArm, folder: Path) -> list[str]:
-    """Return what a study shows of a detection run: the tables that belong to it, and side questions."""
-    parts = []
-    for one in study_tables(study, arm.summary):
-        share = (
-            f"; {one['positive_share']:.1%} of {one['states']:,} states are influenced"
-            if "positive_share" in one
-            else ""
-        )
-        paper = f" (paper: {one['paper_share']:.1%})" if one.get("paper_share") else ""
-        parts.append(f"{linked(arm, folder)}. {clean(one['title'])}{share}{paper}:\n")
-        parts.append(detector_table(one["detectors"]))
-    sides = side_rows(arm.summary, read_optional(arm.folder / "studies.json") or {})
-    shown_here = shown_by(study)
-    for name in (*shown_here.studies, *(["episodes"] if shown_here.episodes else [])):
-        if rows := sides.get(name):
-            where = f", on the {clean(rows[0]['set'])} set" if rows[0].get("set") else ""
-            parts.append(f"{SIDES[name]}, exact label{where}:\n")
-            shown = {"cai": "CAI"} if "cai" in rows[0] else {"auc": "AUC", "ap": "average precision", "f1": "best F1"}
-            cells = [
-                [clean(row["title"]), *(f"{row[key]['mean']:.3f} ± {row[key]['std']:.3f}" for key in shown)]
-                for row in rows
-            ]
-            parts.append(table(["", *shown.values()], cells))
-    return parts
-
-
-def detector_table(detectors: list[dict[str, Any]]) -> str:
-    """Return the detectors of a detection run beside the paper's numbers."""
-    head = ["detector", *(name for metric in ("AUC", "average precision", "best F1") for name in (metric, "paper"))]
-    rows = []
-    for row in detectors:
-        cells = [clean(row["title"])]
-        for metric in METRICS:
-            spread = f" ± {row[metric]['std']:.3f}" if row["seeds"] > 1 else ""
-            paper = (row.get("paper") or {}).get(metric) or []
-            cells += [f"{row[metric]['mean']:.3f}{spread}", " ± ".join(f"{number:.2f}" for number in paper)]
-        rows.append(cells)
-    return table(head, rows)
+def rule_of_kind(kind: str) -> str:
+    """Return how claims of a kind are decided, in words."""
+    return " ".join((RULES[kind].__doc__ or "").split())
 
 
 def missing(studies: list[ReadStudy]) -> str:
@@ -228,15 +239,15 @@ def missing(studies: list[ReadStudy]) -> str:
             words = price(study, [arm for arm, _ in short], cost, options)
             lines.append(f"- {clean(study.title)}: {longer}. {words}")
     if cost and lines:
-        seconds = f"{cost:.2f} s per episode of ten seeds, the median of the runs on this page"
+        seconds = f"{cost:.2f} s per episode of ten seeds, the median of the runs so far"
         lines.append(f"\nTimes are for one run after another at {seconds}, most of which ran beside others.")
-    return "\n".join(["## Missing and unfinished runs\n", *(lines or ["Nothing is missing."]), ""])
+    return "\n".join(["# Missing and unfinished runs\n", *(lines or ["Nothing is missing."]), ""])
 
 
 def too_short(study: ReadStudy) -> list[tuple[ReadArm, int]]:
     """Return the measured arms of undecided claims that are shorter than the paper's, and their last episode."""
     undecided = [claim for claim, found, _ in study.verdicts if found.verdict == "undecided" and found.measured]
-    asked = {label for claim in undecided for label in (claim.arm, claim.than)}
+    asked = {label for claim in undecided for label in (*claim.own, *claim.others)}
     lasts = [(arm, int(arm.curve.episodes[-1])) for arm in study.arms if arm.label in asked and arm.curve]
     return [(arm, last) for arm, last in lasts if last < arm.asked[1]]
 
@@ -276,32 +287,3 @@ def episode_cost(studies: list[ReadStudy]) -> float | None:
         if isinstance(seconds, int | float) and isinstance(played, int) and played >= 1000 and len(arm.seeds) == 10:
             costs[arm.folder] = seconds / played
     return float(np.median(list(costs.values()))) if costs else None
-
-
-def table(head: Any, rows: Any) -> str:
-    """Return a Markdown table."""
-    lines = [f"| {' | '.join(row)} |" for row in [head, *rows]]
-    return "\n".join([lines[0], "|---" * len(head) + "|", *lines[1:], ""])
-
-
-def linked(arm: ReadArm, folder: Path) -> str:
-    """Return an arm's name with a link to its files."""
-    return f"{clean(arm.label)} ([files]({quote(relative(arm.folder, folder))}))"
-
-
-def relative(path: Path, folder: Path) -> str:
-    """Return a path relative to a folder."""
-    return Path(os.path.relpath(path, folder)).as_posix()
-
-
-def anchor(title: str) -> str:
-    """Return the name of a heading's anchor, as GitHub makes it."""
-    return "".join(sign for sign in title.lower().replace(" ", "-") if sign.isalnum() or sign in "-_")
-
-
-def clean(text: Any) -> str:
-    """Return text that Markdown shows unchanged, on one line."""
-    words = " ".join(str(text).split())
-    for sign in ("\\", "|", "*", "_", "`"):
-        words = words.replace(sign, f"\\{sign}")
-    return words.replace("<", "&lt;").replace("](", "]\\(")

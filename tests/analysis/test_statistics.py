@@ -1,67 +1,46 @@
-"""Statistics of curves against closed forms, and against every possible resample where these can be listed."""
+"""Statistics of curves against closed forms and values by hand."""
 
-import itertools
 import math
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pytest
-from numpy.typing import ArrayLike
-from scipy.stats import binom, mannwhitneyu
+from scipy.stats import mannwhitneyu
 
 from butfor.analysis.statistics import (
     Reach,
     area_under_curve,
     curve_summary,
+    difference,
     episodes_to_reach,
     export_rliable,
+    mean_interval,
     probability_of_improvement,
     reach_summary,
     speedup,
 )
 
-
-def exact_bounds(sample: Sequence[float], statistic: Callable[[Any], Any], level: float = 0.95) -> tuple[float, float]:
-    """The percentiles of a statistic over all n ** n equally probable resamples."""
-    drawn = [float(statistic(np.array(one))) for one in itertools.product(sample, repeat=len(sample))]
-    values, tail = np.sort(np.round(drawn, 9)), (1 - level) / 2
-    steps = np.searchsorted(values, np.unique(values)) / len(values)  # P(statistic < v) for each value v
-    near = 3 * math.sqrt(tail * (1 - tail) / 2000)
-    assert np.abs(steps - tail).min() > near, "a step so near makes 2000 resamples a matter of luck"
-    assert np.abs(steps - (1 - tail)).min() > near, "a step so near makes 2000 resamples a matter of luck"
-    outside = int(len(values) * tail)
-    return float(values[outside]), float(values[-1 - outside])
-
-
 # --- means and intervals --------------------------------------------------------------------------
 
 
-def mean_interval(sample: ArrayLike) -> tuple[float, float]:
-    """The interval of the mean of a sample of shares."""
-    summary = curve_summary([0], np.asarray(sample, float)[:, None])
-    return summary["mean_low"][0], summary["mean_high"][0]
+def test_the_interval_of_the_mean_is_students_on_the_scale_of_log_odds() -> None:
+    """0.4, 0.6, 0.8 and 1 have the mean 0.7 and the standard error 0.258 / 2; log odds change by 1 / (0.7 x 0.3)."""
+    low, high = mean_interval(np.array([0.4, 0.6, 0.8, 1.0]))
+    reach = 3.1824 * math.sqrt(0.2 / 3 / 4) / 0.21  # t of three degrees of freedom
+    odds = math.log(0.7 / 0.3)
+    assert (low, high) == pytest.approx((1 / (1 + math.exp(reach - odds)), 1 / (1 + math.exp(-reach - odds))), abs=1e-4)
+    mirrored = mean_interval(np.array([0.6, 0.4, 0.2, 0.0]))
+    assert mirrored == pytest.approx((1 - high, 1 - low))
 
 
-def test_the_interval_of_zeros_and_ones_is_that_of_the_binomial_law() -> None:
-    assert mean_interval([0, 1]) == (0, 1)  # means 0, 1/2, 1 with probabilities 1/4, 1/2, 1/4
-    expected = (binom.ppf(0.025, 10, 0.5) / 10, binom.ppf(0.975, 10, 0.5) / 10)
-    assert mean_interval([0] * 5 + [1] * 5) == expected == (0.2, 0.8)
-
-
-@pytest.mark.parametrize("sample", [[0, 0.1, 1], [0, 0, 0.1, 1, 1]])
-def test_the_interval_is_that_of_all_resamples(sample: list[float]) -> None:
-    assert mean_interval(sample) == pytest.approx(exact_bounds(sample, np.mean))
-
-
-def test_the_interval_covers_the_mean_about_as_often_as_it_says() -> None:
-    # for n = 10 the percentile interval is about that of t with 1.96 sqrt(0.9), which covers 0.90
-    samples = np.random.default_rng(0).normal(0.5, 0.1, size=(10, 600))
-    summary = curve_summary(range(600), samples)
-    covered = np.mean((np.array(summary["mean_low"]) <= 0.5) & (np.array(summary["mean_high"]) >= 0.5))
-    assert 0.88 < covered < 0.98
+@pytest.mark.parametrize("share", [0.0, 0.3, 1.0])
+def test_seeds_that_agree_and_a_single_seed_have_an_interval_without_width(share: float) -> None:
+    for seeds in (1, 5):
+        summary = curve_summary([0], np.full((seeds, 1), share))
+        assert [summary[name][0] for name in ("mean_low", "mean_high", "iqm_low", "iqm_high")] == [share] * 4
 
 
 def test_the_intervals_of_ten_seeds_take_a_moment() -> None:
@@ -79,11 +58,13 @@ def test_the_summary_of_curves() -> None:
     assert summary["mean"] == pytest.approx([2.3 / 5, 0.5])
     assert summary["std"] == pytest.approx([math.sqrt(2.09 / 5 - 0.46**2), 0])
     assert summary["iqm"] == pytest.approx([1.3 / 3, 0.5])
-    statistics: dict[str, Callable[[Any], Any]] = {"mean": np.mean, "iqm": lambda drawn: np.sort(drawn)[1:4].mean()}
-    for name, statistic in statistics.items():
-        low, high = exact_bounds(seeds, statistic)
-        assert summary[f"{name}_low"] == pytest.approx([low, 0.5])
-        assert summary[f"{name}_high"] == pytest.approx([high, 0.5])
+    # winsorised the seeds are 0, 0, 0.3, 1, 1: t of two degrees of freedom, three of five seeds are kept
+    reach = (
+        4.3027 * math.sqrt(2.09 / 4 - 2.3**2 / 20) * math.sqrt(5) / 3 / (summary["iqm"][0] * (1 - summary["iqm"][0]))
+    )
+    odds = math.log(1.3 / 1.7)
+    assert summary["iqm_low"] == pytest.approx([1 / (1 + math.exp(reach - odds)), 0.5], abs=1e-5)
+    assert summary["iqm_high"] == pytest.approx([1 / (1 + math.exp(-reach - odds)), 0.5], abs=1e-5)
 
 
 def test_the_area_under_a_curve() -> None:
@@ -94,37 +75,31 @@ def test_the_area_under_a_curve() -> None:
 
 
 def test_the_probability_of_improvement_by_hand() -> None:
-    better = probability_of_improvement([3, 4], [1, 2, 2.5])
-    assert (better.low, better.value, better.high) == (1, 1, 1)
+    assert probability_of_improvement([3, 4], [1, 2, 2.5]).value == 1
     assert probability_of_improvement([1, 2, 2.5], [3, 4]).value == 0
-    equal = probability_of_improvement([1, 1], [1, 1, 1])
-    assert (equal.low, equal.value, equal.high) == (0.5, 0.5, 0.5)
-    # (1, 3) against (2, 4): only 3 > 2; redrawn it is 1 with 1/16, 0 with more than 5 %
-    interleaved = probability_of_improvement([1, 3], [2, 4])
-    assert (interleaved.low, interleaved.value, interleaved.high) == (0, 0.25, 1)
+    assert probability_of_improvement([1, 3], [2, 4]).value == 0.25
     assert probability_of_improvement([math.inf, 3], [math.inf, 1]).value == (0.5 + 1 + 0 + 1) / 4
+    equal = probability_of_improvement([1, 1], [1, 1, 1])
+    assert equal.value == 0.5
+    assert equal.low + equal.high == pytest.approx(1)
 
 
-def test_the_probability_of_improvement_is_mann_and_whitneys() -> None:
-    random = np.random.default_rng(0)
-    x, y = random.integers(0, 6, 12), random.integers(1, 7, 9)
-    expected = mannwhitneyu(x, y).statistic / (12 * 9)
+def test_the_interval_of_a_probability_solves_newcombes_equation() -> None:
+    """At its ends the distance is 1.96 standard errors there, and half a pair for continuity."""
+    x, y = np.arange(12) + 0.5, np.arange(9) * 1.4
     found = probability_of_improvement(x, y)
-    assert found.value == pytest.approx(expected)
-    assert found.low < found.value < found.high
-    redrawn = []
-    for _ in range(2000):
-        drawn = (random.choice(x, len(x)), random.choice(y, len(y)))
-        redrawn.append(mannwhitneyu(*drawn, method="asymptotic").statistic / (12 * 9))
-    assert (found.low, found.high) == pytest.approx(np.quantile(redrawn, [0.025, 0.975]), abs=0.03)
+    assert found.value == pytest.approx(mannwhitneyu(x, y).statistic / (12 * 9))
+    for end in (found.low, found.high):
+        runs = (12 + 9) / 2 - 1
+        variance = end * (1 - end) * (1 + runs * (1 - end) / (2 - end) + runs * end / (1 + end)) / (12 * 9)
+        assert abs(found.value - end) == pytest.approx(1.959964 * math.sqrt(variance) + 0.5 / (12 * 9), abs=1e-6)
 
 
-def test_the_interval_of_a_probability_does_not_hang_on_the_draw() -> None:
-    """Ten against ten: the ends are steps of 1/200, and a verdict may ask on which side of a bound one lies."""
-    x, y = np.arange(10) * 2.0, np.arange(10) * 2.0 + 1
-    found = [probability_of_improvement(x, y, seed=seed) for seed in range(8)]
-    for ends in ([one.low for one in found], [one.high for one in found]):
-        assert max(ends) - min(ends) <= 2 / 200 + 1e-9
+def test_the_difference_is_the_median_of_all_pairs() -> None:
+    """With four against four, only all 16 pairs on one side are as rare as 1 / 70."""
+    found = difference([5, 6, 7, 9], [1, 2, 3, 4])
+    assert (found.low, found.value, found.high) == (1, 4, 8)
+    assert difference([1, 2], [0]).high == math.inf
 
 
 # --- episodes to reach a level --------------------------------------------------------------------
@@ -153,14 +128,16 @@ def test_the_median_seed_and_its_interval() -> None:
     odd = reach(200, 800, 300, 500, 400)
     assert (odd.value, odd.is_bound, odd.censored, odd.limit) == (400, False, 0, 1000)
     assert odd.each == (200, 800, 300, 500, 400)
-    assert (odd.low, odd.high) == exact_bounds(odd.each, np.median)
+    assert (odd.low, odd.high) == (200, 800)  # the range: no two of five values cover the median in 95 %
     assert reach(200, 300, 500, 900).value == 400
+    ten = reach(*range(100, 1001, 100))
+    assert (ten.low, ten.value, ten.high) == (200, 550, 900)
 
 
 def test_a_median_among_censored_seeds() -> None:
     some = reach(200, 300, 400, math.inf, math.inf)
     assert (some.value, some.is_bound, some.censored) == (400, False, 2)
-    assert (some.low, some.high) == (200, math.inf)  # P(median = 200) = P(3 of 5 at 1/5) = 0.058
+    assert (some.low, some.high) == (200, math.inf)
     for bound in (reach(200, 300, math.inf, math.inf), reach(200, math.inf, math.inf)):
         assert (bound.value, bound.is_bound, bound.high) == (1000, True, math.inf)
         assert bound.low < 1000
@@ -168,32 +145,35 @@ def test_a_median_among_censored_seeds() -> None:
     assert (none.value, none.low, none.high, none.is_bound) == (1000, 1000, math.inf, True)
 
 
-def test_the_speedup_of_medians() -> None:
-    same = speedup(reach(600, 600, 600), reach(300, 300))
+def test_the_speedup_is_the_median_ratio_of_all_pairs() -> None:
+    same = speedup(reach(*[600] * 5), reach(*[300] * 5))
     assert (same.value, same.is_lower_bound, same.low, same.high) == (2, False, 2, 2)
     assert same.interval() == "[2.0, 2.0]"
-    # medians 100, 250, 400 and 100, 150, 200; the extreme ratios have probability 1/16 each
+    # 1, 2 and 4, 8 halves: with two against two no ratio is rejected
     found = speedup(reach(100, 400), reach(100, 200))
-    assert (found.value, found.low, found.high) == pytest.approx((250 / 150, 100 / 200, 400 / 100))
+    assert (found.value, found.low, found.high) == (1.5, 0, math.inf)
+    # four against four: the interval is the range of the ratios
+    found = speedup(reach(400, 500, 600, 800), reach(100, 100, 200, 200))
+    assert (found.low, found.high) == (2, 8)
 
 
 def test_the_speedup_is_a_bound_where_the_slow_arm_never() -> None:
     bound = speedup(reach(*[math.inf] * 5), reach(400, 400, 500, 200, 400))
     assert (bound.value, bound.is_lower_bound, bound.high) == (2.5, True, math.inf)
-    assert bound.low == 1000 / 500  # P(median = 500) = P(3 of 5 at 1/5) = 0.058
+    assert bound.low == 1000 / 500
     assert bound.interval() == "[2.0, unbounded]"
 
 
 def test_censored_seeds_widen_the_interval_of_the_speedup() -> None:
-    slow = speedup(reach(600, 600, math.inf), reach(300, 300, 300))
+    slow = speedup(reach(600, 600, 600, math.inf, math.inf), reach(*[300] * 5))
     assert (slow.value, slow.is_lower_bound, slow.low, slow.high) == (2, False, 2, math.inf)
-    # the fast arm's redrawn median lies beyond 1000 with probability 7/27: the ratio then is between 0 and 0.6
-    fast = speedup(reach(600, 600, 600), reach(300, 300, math.inf))
+    # a fast seed that never does may need any number of episodes beyond 1000
+    fast = speedup(reach(*[600] * 5), reach(300, 300, 300, 300, math.inf))
     assert (fast.value, fast.is_lower_bound, fast.low, fast.high) == (2, False, 0, 2)
 
 
 def test_a_speedup_with_censored_seeds_in_both_arms() -> None:
-    both = speedup(reach(600, 600, math.inf), reach(300, 300, math.inf))  # now and then both medians are infinite
+    both = speedup(reach(600, 600, math.inf), reach(300, 300, math.inf))
     assert (both.value, both.low, both.high) == (2, 0, math.inf)
 
 

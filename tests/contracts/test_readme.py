@@ -2,7 +2,10 @@
 
 import re
 from pathlib import Path
+from typing import Any
 
+import numpy as np
+import pytest
 from results_page import write_results_page
 from support.markdown import fenced_blocks, shell_commands
 from support.project import PACKAGE, ROOT
@@ -47,8 +50,23 @@ def test_blocks_and_commands_of_markdown() -> None:
     assert shell_commands(fenced_blocks(block)[0][2]) == expected
 
 
-def test_the_page_of_results_is_up_to_date(tmp_path: Path) -> None:
+def test_the_pages_of_results_are_up_to_date_and_depend_on_no_seed(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """After new results, run: python results/name_studies.py."""
     (tmp_path / "results").symlink_to(ROOT / "results")
-    page = write_results_page(tmp_path / "results", tmp_path / "docs" / "results.md")
-    assert page.read_text(encoding="utf-8") == (ROOT / "docs" / "results.md").read_text(encoding="utf-8")
+    draws: list[Any] = []
+    for name in ("default_rng", "rand", "randn", "randint", "choice", "permutation", "seed"):
+        monkeypatch.setattr(np.random, name, draws.append)
+    write_results_page(tmp_path / "results", tmp_path / "docs" / "results.md")
+    assert not draws  # nothing is drawn at random, so another seed cannot change a verdict
+    written, kept = (sorted((folder / "docs").glob("results*.md")) for folder in (tmp_path, ROOT))
+    assert [page.name for page in written] == [page.name for page in kept]
+    for page, other in zip(written, kept, strict=True):
+        assert page.read_text(encoding="utf-8") == other.read_text(encoding="utf-8"), page.name
+
+
+def test_each_claim_that_does_not_reproduce_says_what_was_tried() -> None:
+    page = (ROOT / "docs" / "results.md").read_text(encoding="utf-8")
+    assert "**not reproduced**" in page
+    assert "Nothing else was tried" not in page

@@ -8,8 +8,9 @@ from typing import Any
 
 import numpy as np
 
-from butfor.analysis.claims import ENOUGH, TABLE_RULES, Claim, Curve, Verdict, judge, judge_tables
+from butfor.analysis.claims import ENOUGH, Claim, Curve, Verdict, decide_together, judge
 from butfor.analysis.detection_runs import detector_rows, side_rows
+from butfor.analysis.table_claims import TABLE_RULES, judge_tables
 from butfor.runs.reading import Array, expected_form, finite_array, read_curves, read_object, read_optional, read_run
 
 BEHAVIOUR = ("moved", "lifted", "held")  # what else an evaluation of a robot environment may show
@@ -50,7 +51,7 @@ class ReadStudy:
     command: str
     arms: list[ReadArm]
     verdicts: list[tuple[Claim, Verdict, list[str]]]
-    """each claim with its verdict and what weakens it"""
+    """each claim with its verdict, decided together with the others of the study, and what weakens it"""
 
 
 def study_names(root: Path) -> list[str]:
@@ -76,9 +77,11 @@ def read_study(root: Path, name: str) -> ReadStudy:
             raise ValueError("expected at least one arm, each with a label of its own")
         claims = [Claim(**claim) for claim in held.get("claims") or []]
         title, about, size, command = (str(held.get(key) or "") for key in ("title", "about", "size", "command"))
-    verdicts = [(claim, verdict_on(claim, arms), weaknesses(claim, arms)) for claim in claims]
+    found = [verdict_on(claim, arms) for claim in claims]
     if size == "small":
-        verdicts = [(claim, replace(found, verdict="undecided"), weak) for claim, found, weak in verdicts]
+        found = [replace(one, verdict="undecided", found=None) for one in found]
+    decided, _ = decide_together(found)
+    verdicts = [(claim, one, weaknesses(claim, arms)) for claim, one in zip(claims, decided, strict=True)]
     return ReadStudy(name, title or name, about, size, command, arms, verdicts)
 
 
@@ -96,10 +99,12 @@ def verdict_on(claim: Claim, arms: Sequence[ReadArm]) -> Verdict:
 
 
 def run_tables(arm: ReadArm) -> list[dict[str, Any]]:
-    """Return the tables of a detection run, or the heat map of a training run: what claims not on curves rest on."""
+    """Return the tables of a detection run, or scores over training: what claims that are not on curves rest on."""
     if arm.kind == "training":
         heat_map = read_optional(arm.folder / "heatmap.npz")
-        return [{"heat_map": heat_map}] if heat_map else []
+        _, _, training = read_curves(arm.folder, ("score", *BEHAVIOUR))
+        both = [{"training": training}] if "score" in training else []
+        return [*both, *([{"heat_map": heat_map}] if heat_map else [])]
     with expected_form(arm.folder / "studies.json"):
         sides = side_rows(arm.summary, read_optional(arm.folder / "studies.json") or {})
     return [arm.summary | {"sides": sides}, *arm.summary.get("others", [])] if arm.summary else []
@@ -209,7 +214,7 @@ def changes(label: str) -> list[str]:
 
 def weaknesses(claim: Claim, arms: Iterable[ReadArm]) -> list[str]:
     """Return what weakens a verdict: few seeds, unfinished arms, evaluations at different spacing."""
-    chosen = [arm for arm in arms if arm.label in (claim.arm, claim.than) and arm.curve]
+    chosen = [arm for arm in arms if arm.label in (*claim.own, *claim.others) and arm.curve]
     few = [f"{arm.label} has only {count_words(len(arm.seeds), 'seed')}" for arm in chosen if len(arm.seeds) < ENOUGH]
     unlike = []
     spacing = {arm.label: int(np.median(np.diff(arm.curve.episodes, prepend=0))) for arm in chosen if arm.curve}

@@ -1,30 +1,41 @@
-"""Claims of the paper about an experiment, and the rules that decide whether they hold here.
+"""Claims of the paper about an experiment, and the rules that decide about curves whether they hold here.
 
-The docstring of a rule is the text that pages show for it.
+A rule returns its evidence: findings, each with the p-value of the test that would have to be wrong for it. The finding
+is the first whose p-value is small enough; `decide_together` chooses how small for all claims of a page. Rules about
+tables are in `table_claims`. The docstring of a rule is the text that pages show for it.
 """
 
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
-from typing import Any, Literal
+from dataclasses import dataclass, replace
+from typing import Literal, get_args
 
 import numpy as np
 from numpy.typing import NDArray
+from scipy.stats import false_discovery_control
 
+from butfor.analysis.rank_tests import Float, median_interval, rank_test, sign_test
 from butfor.analysis.statistics import (
     ROUNDING,
     Interval,
+    Reach,
     area_under_curve,
+    censored_at_limit,
+    difference,
     probability_of_improvement,
     reach_summary,
     speedup,
 )
 
 Finding = Literal["reproduced", "partly", "not reproduced", "undecided"]
-CLOSE = 0.9  # of a claimed value: near enough for "partly"
-NUMBERS = {"auc": "AUC", "ap": "average precision", "f1": "F1"}
-ENOUGH = 5  # seeds that an interval or a comparison needs
+Kind = Literal[
+    "reaches", "grows", "faster", "better", "on par", "similar", "detects", "alone", "times", "follows", "uneven"
+]
+SIZE = 0.05  # of the test of one claim, and the false discovery rate of all
+ENOUGH = 5  # seeds that a comparison needs
 LEAST = 0.1  # success that one of two arms must reach to be compared
-FAR_WORSE = 0.2  # below this probability to be larger, an arm is not on par
+MARGIN = 0.1  # of success, in the mean over training: a smaller difference is none
+RATIO = 1.5  # of numbers of episodes: "roughly" the claimed factor is up to so many times more or less
+PAIRED = ("faster", "better", "on par", "similar")
 
 
 @dataclass(frozen=True)
@@ -42,35 +53,66 @@ class Claim:
     """A sentence of the paper about one arm or two."""
 
     words: str
-    kind: Literal["reaches", "faster", "better", "on par", "detects", "alone", "times", "follows", "uneven"]
+    kind: Kind
     arm: str
     than: str = ""
     level: float = 0.6
-    """of success, to be reached (reaches) or compared at (faster); a correlation (follows)"""
+    """of success, to be reached (reaches) or compared at (faster)"""
     within: int = 0
-    """episodes (reaches)"""
+    """episodes (reaches, grows)"""
     factor: float = 1.0
     """how many times fewer episodes (faster), or how many times as large (times, uneven)"""
     measure: str = "success"
     """the curve: success, or the share of steps in which the object is moved, lifted or held; the table of a detection
-    run (times); what the score is correlated with in a heat map (follows)"""
+    run (times); what the score is correlated with (follows)"""
     row: str = ""
     """of that table (times)"""
     reference: str = ""
     """the row that it is compared with (times)"""
+    roughly: bool = False
+    """the factor may also not be much larger (faster)"""
+    variants: tuple[str, ...] = ()
+    """further variants of the arm: the best one counts (better)"""
+    than_variants: tuple[str, ...] = ()
+    """further variants of the other arm: the best one counts (better)"""
 
     def __post_init__(self) -> None:
-        if self.kind not in RULES:
-            raise ValueError(f"kind is {self.kind!r}; expected one of {', '.join(RULES)}.")
-        if (self.kind in ("faster", "better", "on par")) != bool(self.than):
+        if self.kind not in get_args(Kind):
+            raise ValueError(f"kind is {self.kind!r}; expected one of {', '.join(get_args(Kind))}.")
+        if (self.kind in PAIRED) != bool(self.than):
             raise ValueError(f"A claim of kind {self.kind!r} takes {'no' if self.than else 'a second arm as'} `than`.")
         if (self.kind == "times") != bool(self.row and self.reference):
             raise ValueError("`row` and `reference` belong to claims of kind 'times', which need both.")
+        if self.kind != "better" and (self.variants or self.than_variants):
+            raise ValueError("`variants` and `than_variants` belong to claims of kind 'better'.")
+        object.__setattr__(self, "variants", tuple(self.variants))  # JSON has lists
+        object.__setattr__(self, "than_variants", tuple(self.than_variants))
 
     @property
-    def rule(self) -> str:
-        """How the claim is decided, in words."""
-        return " ".join((RULES[self.kind].__doc__ or "").split())
+    def own(self) -> tuple[str, ...]:
+        """The arm with its variants."""
+        return (self.arm, *self.variants)
+
+    @property
+    def others(self) -> tuple[str, ...]:
+        """The other arm with its variants; empty where there is none."""
+        return (self.than, *self.than_variants) if self.than else ()
+
+
+@dataclass(frozen=True)
+class Found:
+    """What a rule finds."""
+
+    words: str
+    effect: str = ""
+    """the size of what is measured, with its 95 % interval"""
+    evidence: tuple[tuple[Finding, float], ...] = ()
+    """findings, the strongest first, each with a two-sided p-value; empty where nothing can be decided"""
+
+    @property
+    def least(self) -> float:
+        """The smallest p-value."""
+        return min(p for _, p in self.evidence)
 
 
 @dataclass(frozen=True)
@@ -81,238 +123,225 @@ class Verdict:
     words: str
     measured: bool = True
     """false where an arm has not been run, or its run lacks what the claim is about"""
+    found: Found | None = None
+
+
+def verdict_from(found: Found, size: float = SIZE) -> Verdict:
+    """Return the first finding whose p-value is at most `size`, or undecided."""
+    decided: list[Finding] = [finding for finding, p in found.evidence if p <= size]
+    return Verdict(decided[0] if decided else "undecided", found.words, found=found)
+
+
+def decide_together(verdicts: Sequence[Verdict]) -> tuple[list[Verdict], float]:
+    """Decide several claims so that at most 5 % of the decisions are expected to be false (Benjamini and Hochberg).
+
+    Returns:
+        the verdicts, and the largest p-value that decides a claim
+    """
+    least = [one.found.least for one in verdicts if one.found and one.found.evidence]
+    decided = int((false_discovery_control(least) <= SIZE).sum()) if least else 0
+    size = SIZE * decided / max(len(least), 1)
+    return [replace(one, verdict=verdict_from(one.found, size).verdict) if one.found else one for one in verdicts], size
 
 
 def judge(claim: Claim, curves: Mapping[str, Curve]) -> Verdict:
     """Return the verdict on a claim about curves by label; undecided where an arm is missing or has few seeds."""
-    labels = [label for label in (claim.arm, claim.than) if label]
-    if missing := [label for label in labels if label not in curves]:
-        return Verdict("undecided", f"{' and '.join(missing)}: not measured yet.", measured=False)
-    if few := [label for label in labels if len(curves[label].success) < ENOUGH]:
-        return Verdict("undecided", f"{' and '.join(few)}: fewer than {ENOUGH} seeds.")
-    return Verdict(*CURVE_RULES[claim.kind](claim, curves))
+    for labels in (claim.own, claim.others):
+        measured = [label for label in labels if label in curves]
+        if labels and not measured:
+            return Verdict("undecided", f"{' and '.join(labels)}: not measured yet.", measured=False)
+        if labels and not any(len(curves[label].success) >= ENOUGH for label in measured):
+            return Verdict("undecided", f"{' and '.join(measured)}: fewer than {ENOUGH} seeds.")
+    return verdict_from(CURVE_RULES[claim.kind](claim, curves))
 
 
-def _reaches(claim: Claim, curves: Mapping[str, Curve]) -> tuple[Finding, str]:
-    """Reproduced: the mean over at least five seeds is at or above the level at some evaluation within that many
-    episodes. Partly: at 90 % of the level. Undecided: not reached, and fewer episodes were played."""
+def evidence(*pairs: tuple[Finding, float]) -> tuple[tuple[Finding, float], ...]:
+    """Return findings with two-sided p-values from one-sided ones."""
+    return tuple((finding, min(2 * p, 1.0)) for finding, p in pairs)
+
+
+def _reaches(claim: Claim, curves: Mapping[str, Curve]) -> Found:
+    """Counts the seeds that are at or above the level at the last evaluation within that many episodes, by an exact
+    sign test. Reproduced: more than half of all seeds would be. Not reproduced: less than half would be, and the run
+    was long enough. Otherwise undecided, as always with five seeds or fewer."""
     curve = curves[claim.arm]
     within = curve.episodes <= claim.within
     if not within.any():
-        return "undecided", f"There is no evaluation within {claim.within:,} episodes yet."
-    mean = curve.success[:, within].mean(0)
-    best = float(mean.max())
-    at = int(curve.episodes[within][int(mean.argmax())])
-    what = "" if claim.measure == "success" else f"{claim.measure} in a share of "
-    words = f"{claim.arm}: {what}{best:.2f} in the mean over {len(curve.success)} seeds, at {at:,} episodes."
-    if best < claim.level - ROUNDING and int(curve.episodes[-1]) < claim.within:
-        return "undecided", f"{words} It was played for {int(curve.episodes[-1]):,} of {claim.within:,} episodes."
-    return _by_share(best, claim.level), words
+        return Found(f"There is no evaluation within {claim.within:,} episodes yet.")
+    last = curve.success[:, within][:, -1]
+    seeds = len(last)
+    count = int((last >= claim.level - ROUNDING).sum())
+    above, below = sign_test(count, seeds)
+    low, high = median_interval(last)
+    what = "" if claim.measure == "success" else f"{claim.measure} in "
+    at = int(curve.episodes[within][-1])
+    effect = f"{what}{np.median(last):.2f} [{low:.2f}, {high:.2f}], median seed"
+    words = f"{claim.arm} at {at:,} episodes: {effect}; {count} of {seeds} seeds have {claim.level:g} or more."
+    if int(curve.episodes[-1]) < claim.within:
+        words += f" It was played for {int(curve.episodes[-1]):,} of {claim.within:,} episodes."
+        return Found(words, effect, evidence(("reproduced", above)))
+    return Found(words, effect, evidence(("reproduced", above), ("not reproduced", below)))
 
 
-def _faster(claim: Claim, curves: Mapping[str, Curve]) -> tuple[Finding, str]:
-    """Compares the episodes that the median of at least five seeds needs to reach the level, by their ratio with its
-    95 % interval over seeds. An arm that never reaches it counts with its last evaluation, as a lower bound.
-    Reproduced: the whole interval is above 1 and at least the factor. Partly: it is above 1. Not reproduced: the ratio
-    is not above 1, or the other arm reaches the level and this one does not, within as many episodes. Undecided:
-    neither reaches the level, the interval includes 1, or a lower bound is below the factor."""
+def _grows(claim: Claim, curves: Mapping[str, Curve]) -> Found:
+    """Counts the seeds whose share is larger at the last evaluation within that many episodes than at the first, by an
+    exact sign test. Reproduced: more than half of all seeds would grow. Not reproduced: less than half would. Otherwise
+    undecided, as always with five seeds or fewer."""
+    curve = curves[claim.arm]
+    within = curve.episodes <= claim.within
+    if within.sum() < 2:
+        return Found(f"There are no two evaluations within {claim.within:,} episodes yet.")
+    shares = curve.success[:, within]
+    change = shares[:, -1] - shares[:, 0]
+    count = int((change > ROUNDING).sum())
+    low, high = median_interval(change)
+    first, last = (int(curve.episodes[within][place]) for place in (0, -1))
+    effect = f"{claim.measure} {np.median(change):+.2f} [{low:+.2f}, {high:+.2f}], median seed"
+    words = f"{claim.arm}, from {first:,} to {last:,} episodes: {effect}; it grows in {count} of {len(change)} seeds."
+    more, less = sign_test(count, len(change))
+    return Found(words, effect, evidence(("reproduced", more), ("not reproduced", less)))
+
+
+def _faster(claim: Claim, curves: Mapping[str, Curve]) -> Found:
+    """Compares the episodes that each seed needs to reach the level. The effect is the ratio between a seed of one arm
+    and one of the other, the median over all pairs, with its exact interval. A factor is tested by an exact rank test
+    (Mann and Whitney) after the faster arm's episodes were multiplied by it. A seed that never reaches the level counts
+    against the finding, whichever it is. Reproduced: the ratio is above the factor; where the paper says "roughly", it
+    is within 1.5 times the factor, on both sides. Partly: it is above 1, and the factor is not shown. Not reproduced:
+    it is below the factor. Otherwise undecided."""
     fast, slow = (
         reach_summary(curves[label].episodes, curves[label].success, claim.level) for label in (claim.arm, claim.than)
     )
-    if fast.is_bound:
-        if not slow.is_bound and fast.limit >= slow.value:
-            words = f"{claim.than} reaches {claim.level:.0%} after {slow.value:,.0f} episodes, {claim.arm} not within "
-            return "not reproduced", f"{words}{fast.limit:,}."
-        return "undecided", f"{claim.arm} does not reach {claim.level:.0%} within its {fast.limit:,} episodes."
     if min(fast.each) <= 0:
-        words = f"A seed of {claim.arm} is at {claim.level:.0%} before it has learned, so there is no ratio."
-        return "undecided", words
+        return Found(f"A seed of {claim.arm} is at {claim.level:.0%} before it has learned, so there is no ratio.")
+    reached = [
+        f"{label} " + (f"not within {one.limit:,}" if one.is_bound else f"after {one.value:,.0f} episodes")
+        for label, one in ((claim.arm, fast), (claim.than, slow))
+    ]
     ratio = speedup(slow, fast)
-    assert ratio.value is not None
-    words = (
-        f"{claim.arm} reaches {claim.level:.0%} after {fast.value:,.0f} episodes, {claim.than} "
-        + (f"not within {slow.limit:,}" if slow.is_bound else f"after {slow.value:,.0f}")
-        + f": {'more than ' if slow.is_bound else ''}{ratio.value:.1f} {ratio.interval()} times fewer"
-        + (f"; the paper says {claim.factor:g}." if claim.factor > 1 else ".")
+    effect = ""
+    if ratio.value is not None:
+        effect = f"{'more than ' if ratio.is_lower_bound else ''}{ratio.value:.1f} {ratio.interval()} times fewer"
+    words = f"The median seed reaches {claim.level:.0%}: {', '.join(reached)}."
+    words += f" {claim.arm} needs {effect} episodes." if effect else ""
+    if fast.is_bound and slow.is_bound:
+        return Found(words, effect)
+    least = claim.factor / RATIO if claim.roughly else claim.factor
+    most = claim.factor * RATIO if claim.roughly else np.inf
+    reproduced = max(_above(slow, fast, least), _below(slow, fast, most) if claim.roughly else 0.0)
+    refuted = min(_below(slow, fast, least), _above(slow, fast, most) if claim.roughly else 1.0)
+    if claim.factor > 1:
+        words += f" The paper says {'roughly ' if claim.roughly else ''}{claim.factor:g}."
+    return Found(
+        words,
+        effect,
+        evidence(("reproduced", reproduced), ("partly", _above(slow, fast, 1.0)), ("not reproduced", refuted)),
     )
-    if ratio.low > 1 and ratio.low >= claim.factor - ROUNDING:
-        return "reproduced", words
-    if slow.is_bound:
-        return "undecided", f"{words} The slower arm was not played for long enough."
-    if ratio.value <= 1:
-        return "not reproduced", words
-    return ("partly" if ratio.low > 1 else "undecided"), words
 
 
-def _better(claim: Claim, curves: Mapping[str, Curve]) -> tuple[Finding, str]:
-    """Compares the area under the curve of each seed up to the last episode that both arms have, for at least five
-    seeds, where one of the two reached a success of 0.1. Reproduced: the 95 % interval of the probability that the
-    first is larger lies above one half. Partly: the probability does, but not the interval. Not reproduced: the
-    interval lies below one half. Otherwise undecided."""
-    chance, words = _chance(claim, curves)
-    if chance is None:
-        return "undecided", words
-    if chance.low > 0.5:
-        return "reproduced", words
-    if chance.high < 0.5:
-        return "not reproduced", words
-    return ("partly" if chance.value > 0.5 else "undecided"), words
+def _above(slow: Reach, fast: Reach, factor: float) -> float:
+    """Return the p-value that a seed of the slow arm needs more than `factor` times as many episodes."""
+    return rank_test(censored_at_limit(slow), factor * np.array(fast.each))[0]
 
 
-def _on_par(claim: Claim, curves: Mapping[str, Curve]) -> tuple[Finding, str]:
-    """Compares the area under the curve of each seed up to the last episode that both arms have, for at least five
-    seeds, where one of the two reached a success of 0.1. Not reproduced: the 95 % interval of the probability that the
-    first is larger lies below one half. Reproduced: it does not, and lies above one fifth. Otherwise undecided."""
-    chance, words = _chance(claim, curves)
-    if chance is None:
-        return "undecided", words
-    if chance.high < 0.5:
-        return "not reproduced", words
-    return ("reproduced" if chance.low > FAR_WORSE else "undecided"), words
+def _below(slow: Reach, fast: Reach, factor: float) -> float:
+    """Return the p-value that a seed of the slow arm needs less than `factor` times as many episodes."""
+    return rank_test(np.array(slow.each), factor * censored_at_limit(fast))[1]
 
 
-def _chance(claim: Claim, curves: Mapping[str, Curve]) -> tuple[Interval | None, str]:
-    """Return the probability that a seed of the first arm has the larger area under its curve, and it in words."""
-    first, second = curves[claim.arm], curves[claim.than]
-    ends = overlap(first, second)
+def _better(claim: Claim, curves: Mapping[str, Curve]) -> Found:
+    """Compares the area under the curve of each seed over the episodes that all arms have, where one of them reached a
+    success of 0.1, by exact rank tests (Mann and Whitney). The effect is the probability that a seed of the first has
+    the larger area. Reproduced: it is above one half. Not reproduced: it is below one half. Otherwise undecided. Where
+    an arm has variants, the best one counts: the claim must hold for one of the first against every one of the others,
+    and fails if one of the others is better than every one of the first; p-values are multiplied by the number of
+    variants to choose from."""
+    own, others = (
+        [label for label in labels if label in curves and len(curves[label].success) >= ENOUGH]
+        for labels in (claim.own, claim.others)
+    )
+    areas, ends, words = _areas(curves, [*own, *others])
     if ends is None:
-        return None, f"{claim.arm} and {claim.than} were not evaluated over the same episodes."
-    best = max(float(one.success[:, one.episodes <= ends[1]].mean(0).max()) for one in (first, second))
+        return Found(words)
+    tests = np.array([[rank_test(areas[ours], areas[theirs]) for theirs in others] for ours in own])  # [own, others, 2]
+    better = len(own) * float(tests[..., 0].max(1).min())
+    worse = len(others) * float(tests[..., 1].max(0).min())
+    ours, theirs = (max(labels, key=lambda label: float(areas[label].mean())) for labels in (own, others))
+    chance = probability_of_improvement(areas[ours], areas[theirs])
+    effect = f"probability {_bracketed(chance, '.2f')}"
+    words = f"Up to {ends[1]:,} episodes the area of {ours} is larger than that of {theirs} with {effect}{words}."
+    if len(own) * len(others) > 1:
+        means = ", ".join(f"{label} {areas[label].mean():.3f}" for label in [*own, *others])
+        words += f" These are the best variants by these runs; the mean areas of all: {means}."
+        effect += f" against {theirs}, the best of {len(others)}, up to {ends[1]:,} episodes"
+    if missing := [label for label in (*claim.own, *claim.others) if label not in own and label not in others]:
+        words += f" Without {', '.join(missing)}: not measured, or with fewer than {ENOUGH} seeds."
+    return Found(words, effect, evidence(("reproduced", better), ("not reproduced", worse)))
+
+
+def _on_par(claim: Claim, curves: Mapping[str, Curve]) -> Found:
+    """Compares the area under the curve of each seed over the episodes that both arms have, where one of them reached a
+    success of 0.1. The effect is the difference, the median over all pairs of seeds, with its exact interval; an exact
+    rank test (Mann and Whitney) shifts one arm by a margin of 0.1. Reproduced: the first is at most 0.1 worse. Not
+    reproduced: it is more than 0.1 worse. Otherwise undecided."""
+    return _by_difference(claim, curves, at_most=np.inf)
+
+
+def _similar(claim: Claim, curves: Mapping[str, Curve]) -> Found:
+    """Compares the same difference of areas with a margin of 0.1 to both sides (two one-sided tests). Reproduced: it is
+    less than 0.1 either way. Not reproduced: it is more than 0.1 one way. Otherwise undecided."""
+    return _by_difference(claim, curves, at_most=MARGIN)
+
+
+def _by_difference(claim: Claim, curves: Mapping[str, Curve], at_most: float) -> Found:
+    """Return the evidence that the difference of areas lies between -MARGIN and `at_most`, and that it does not."""
+    areas, ends, words = _areas(curves, [claim.arm, claim.than])
+    if ends is None:
+        return Found(words)
+    ours, theirs = areas[claim.arm], areas[claim.than]
+    above, worse = rank_test(ours + MARGIN, theirs)
+    better, below = rank_test(ours - at_most, theirs) if np.isfinite(at_most) else (1.0, 0.0)
+    effect = f"area {_bracketed(difference(ours, theirs), '+.3f')}"
+    words = f"{claim.arm} against {claim.than} up to {ends[1]:,} episodes: {effect}; the margin is {MARGIN:g}{words}."
+    reproduced, refuted = max(above, below), min(worse, better)
+    return Found(words, effect, evidence(("reproduced", reproduced), ("not reproduced", refuted)))
+
+
+def _bracketed(found: Interval, digits: str) -> str:
+    """Return such as "0.90 [0.70, 1.00]"."""
+    return f"{found.value:{digits}} [{found.low:{digits}}, {found.high:{digits}}]"
+
+
+def _areas(curves: Mapping[str, Curve], labels: Sequence[str]) -> tuple[dict[str, Float], tuple[int, int] | None, str]:
+    """Return the area of each seed by label over the episodes that all have, these, and a remark or the problem."""
+    chosen = [curves[label] for label in labels]
+    ends = overlap(*chosen)
+    if ends is None:
+        return {}, None, f"{' and '.join(labels)} were not evaluated over the same episodes."
+    best = max(float(one.success[:, one.episodes <= ends[1]].mean(0).max()) for one in chosen)
     if best < LEAST:
-        return None, f"By {ends[1]:,} episodes neither has begun to learn (at most {best:.2f})."
-    own, other = (area_under_curve(one.episodes, one.success, ends) for one in (first, second))
-    chance = probability_of_improvement(own, other)
-    asked = min(first.asked, second.asked)
-    so_far = f" (so far: {asked:,} episodes are to be played)" if ends[1] < 0.9 * asked else ""
-    return chance, (
-        f"The probability that {claim.arm} has the larger area than {claim.than} up to {ends[1]:,} episodes is "
-        f"{chance.value:.2f} [{chance.low:.2f}, {chance.high:.2f}]{so_far}."
+        return {}, None, f"By {ends[1]:,} episodes none has begun to learn (at most {best:.2f})."
+    asked = min(one.asked for one in chosen)
+    remark = f" (so far: {asked:,} episodes are to be played)" if ends[1] < 0.9 * asked else ""
+    return (
+        {label: area_under_curve(curves[label].episodes, curves[label].success, ends) for label in labels},
+        ends,
+        remark,
     )
 
 
-def overlap(first: Curve, second: Curve) -> tuple[int, int] | None:
-    """Return the first and the last episode that both curves cover."""
-    low = max(first.episodes[0], second.episodes[0])
-    high = min(first.episodes[-1], second.episodes[-1])
-    return (int(low), int(high)) if low < high else None
+def overlap(*curves: Curve) -> tuple[int, int] | None:
+    """Return the first and the last episode that all curves cover."""
+    low = max(int(one.episodes[0]) for one in curves)
+    high = min(int(one.episodes[-1]) for one in curves)
+    return (low, high) if low < high else None
 
 
-def _detects(claim: Claim, tables: Sequence[Mapping[str, Any]]) -> tuple[Finding, str] | None:
-    """Compares the area under the ROC curve, average precision and F1 of CAI, rounded to two digits, with the paper's,
-    on the test set and by the label that the paper used. Reproduced: none is lower. Partly: none is below 90 % of the
-    paper's."""
-    found = _beside_paper(tables)
-    if found is None:
-        return None
-    row = found[1]
-    pairs = {name: (round(float(row[name]["mean"]), 2), float(row["paper"][name][0])) for name in NUMBERS}
-    words = ", ".join(f"{NUMBERS[name]} {ours:.2f} (paper: {paper:.2f})" for name, (ours, paper) in pairs.items())
-    shares = [(table["positive_share"], table["paper_share"]) for table in tables if table.get("paper_share")]
-    share = f" {shares[0][0]:.1%} of the states are influenced, {shares[0][1]:.1%} in the paper." if shares else ""
-    words = f"{claim.arm}: {words}, mean over {int(row['seeds'])} seeds.{share}"
-    if all(ours >= paper for ours, paper in pairs.values()):
-        return "reproduced", words
-    return ("partly" if all(ours >= CLOSE * paper for ours, paper in pairs.values()) else "not reproduced"), words
-
-
-def _alone(claim: Claim, tables: Sequence[Mapping[str, Any]]) -> tuple[Finding, str] | None:
-    """Compares the same three numbers of CAI with those of every other detector, by the same label. Reproduced: CAI is
-    above each of them in all three, and none has 90 % of all three. Partly: CAI is above. Otherwise not."""
-    found = _beside_paper(tables)
-    if found is None:
-        return None
-    table, cai = found
-    ours = [float(cai[name]["mean"]) for name in NUMBERS]
-    rivals = [row for row in table["detectors"] if row["name"] != "cai"]
-    others = {str(row["title"]): [float(row[name]["mean"]) for name in NUMBERS] for row in rivals}
-    title, best = max(others.items(), key=lambda item: min(np.divide(item[1], ours)))
-    words = (
-        f"{claim.arm}: {title} comes nearest with {', '.join(f'{value:.2f}' for value in best)}; CAI has "
-        f"{', '.join(f'{value:.2f}' for value in ours)} ({', '.join(NUMBERS.values())})."
-    )
-    if not all(np.greater(ours, other).all() for other in others.values()):
-        return "not reproduced", words
-    return ("partly" if min(np.divide(best, ours)) >= CLOSE else "reproduced"), words
-
-
-def _times(claim: Claim, tables: Sequence[Mapping[str, Any]]) -> tuple[Finding, str] | None:
-    """Compares two numbers of a detection run, average precision unless another is named, as means over seeds.
-    Reproduced: the first is at least the claimed share or multiple of the second. Partly: 90 % of that."""
-    rows = {str(row["title"]): row for table in tables for row in table.get("sides", {}).get(claim.measure, [])}
-    if not {claim.row, claim.reference} <= set(rows):
-        return None
-    number = "cai" if "cai" in rows[claim.row] else "ap"
-    ours, reference = (float(rows[title][number]["mean"]) for title in (claim.row, claim.reference))
-    name = "CAI" if number == "cai" else NUMBERS[number]
-    ratio = ours / reference if reference else np.inf
-    against = f"{reference:.2f} ({claim.reference})"
-    words = f"{claim.arm}, {name}: {ours:.2f} ({claim.row}) against {against}, {ratio:.2f} times as much."
-    return _by_share(ratio, claim.factor), words
-
-
-def _follows(claim: Claim, tables: Sequence[Mapping[str, Any]]) -> tuple[Finding, str] | None:
-    """Compares CAI in the heat map of a run, which shows one seed, with the label by step and group of episodes, or its
-    mean over steps with what the agent does to the object. Reproduced: their correlation is at least the level. Partly:
-    90 % of it."""
-    pairs = [table["heat_map"] for table in tables if claim.measure in table.get("heat_map", {})]
-    if not pairs:
-        return None
-    score, other = (np.asarray(pairs[0][name], dtype=np.float64) for name in ("score", claim.measure))
-    score = score if other.ndim == 2 else score.mean(0)
-    correlation = float(np.corrcoef(score.ravel(), other.ravel())[0, 1])
-    words = f"{claim.arm}: the correlation of CAI with {claim.measure} is {correlation:.2f}, one seed."
-    return _by_share(correlation, claim.level), words
-
-
-def _uneven(claim: Claim, tables: Sequence[Mapping[str, Any]]) -> tuple[Finding, str] | None:
-    """Compares how much CAI varies between steps and groups of episodes in the heat map of a run, which shows one seed,
-    as standard deviation over mean, with the same of the label. Reproduced: it is at least the claimed multiple.
-    Partly: it is larger."""
-    pairs = [table["heat_map"] for table in tables if {"score", "label"} <= table.get("heat_map", {}).keys()]
-    if not pairs or not np.mean(pairs[0]["label"]) > 0:
-        return None
-    score, label = (float(np.std(pairs[0][name]) / np.mean(pairs[0][name])) for name in ("score", "label"))
-    words = f"{claim.arm}: {score:.2f} for CAI, {label:.2f} for the label, {score / label:.2f} times as much, one seed."
-    if score >= claim.factor * label - ROUNDING:
-        return "reproduced", words
-    return ("partly" if score > label else "not reproduced"), words
-
-
-def _by_share(value: float, claimed: float) -> Finding:
-    """Return the finding on a value that should be at least the claimed one."""
-    if value >= claimed - ROUNDING:
-        return "reproduced"
-    return "partly" if value >= CLOSE * claimed - ROUNDING else "not reproduced"
-
-
-def _beside_paper(tables: Sequence[Mapping[str, Any]]) -> tuple[Mapping[str, Any], Mapping[str, Any]] | None:
-    """Return the table that has the paper's numbers beside CAI's, and CAI's row of it."""
-    rows = [(table, row) for table in tables for row in table.get("detectors", []) if row["name"] == "cai"]
-    return next(((table, row) for table, row in rows if row.get("paper")), None)
-
-
-def judge_tables(claim: Claim, tables: Sequence[Mapping[str, Any]]) -> Verdict:
-    """Return the verdict on a claim about tables of one run; undecided where the run lacks them.
-
-    A table has `detectors` and so on as a detection run's summary, `sides` with rows by name, or a `heat_map`.
-    """
-    found = TABLE_RULES[claim.kind](claim, tables)
-    if found is None:
-        return Verdict("undecided", f"{claim.arm}: not measured yet.", measured=False)
-    return Verdict(*found)
-
-
-CURVE_RULES: dict[str, Callable[[Claim, Mapping[str, Curve]], tuple[Finding, str]]] = {
+CURVE_RULES: dict[str, Callable[[Claim, Mapping[str, Curve]], Found]] = {
     "reaches": _reaches,
+    "grows": _grows,
     "faster": _faster,
     "better": _better,
     "on par": _on_par,
+    "similar": _similar,
 }
-TABLE_RULES: dict[str, Callable[[Claim, Sequence[Mapping[str, Any]]], tuple[Finding, str] | None]] = {
-    "detects": _detects,
-    "alone": _alone,
-    "times": _times,
-    "follows": _follows,
-    "uneven": _uneven,
-}
-RULES: dict[str, Callable[..., tuple[Finding, str] | None]] = CURVE_RULES | TABLE_RULES

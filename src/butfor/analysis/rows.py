@@ -8,8 +8,8 @@ import numpy as np
 
 from butfor.analysis.arms import ReadArm
 from butfor.analysis.claims import ENOUGH, Curve, overlap
+from butfor.analysis.rank_tests import Float
 from butfor.analysis.statistics import (
-    Float,
     area_under_curve,
     curve_summary,
     probability_of_improvement,
@@ -98,7 +98,7 @@ def reach_cell(curve: Curve, level: float) -> Row:
     found: Row = {"value": text(math.inf if reach.is_bound else reach.value), "spread": ""}
     if not reach.is_bound:
         few = "one seed" if seeds == 1 else f"{text(min(reach.each))} to {text(max(reach.each))}"
-        found["spread"] = f"[{text(reach.low)}, {text(reach.high)}]" if seeds >= ENOUGH else few
+        found["spread"] = f"[{text(reach.low)}, {text(reach.high)}]" if seeds > ENOUGH else few
     if reach.censored:
         found["at"] = f"{reach.censored} of {seeds} never"
     return found

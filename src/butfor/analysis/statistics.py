@@ -1,8 +1,9 @@
-"""Learning curves of several seeds in numbers: bootstrap intervals, episodes to reach a level, comparisons.
+"""Learning curves of several seeds in numbers: intervals, episodes to reach a level, comparisons.
 
 Curves are `success` [S, E], the share of successes of S seeds at E evaluations, with `episodes` [E]. A seed that never
-reaches a level is right-censored: it counts as infinitely late, and what rests on it is given as a bound. All intervals
-are 95 % percentile intervals over resampled seeds.
+reaches a level is right-censored: it counts as infinitely late, and what rests on it is given as a bound. Intervals are
+95 % intervals over seeds by formulas, so nothing depends on a random seed. Those of means follow Student's t on the
+scale of log odds; tests/analysis/test_coverage.py has how often they cover the truth.
 """
 
 import math
@@ -12,16 +13,16 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-from numpy.typing import ArrayLike, NDArray
+from numpy.typing import ArrayLike
+from scipy.special import expit, logit
+from scipy.stats import t as student
 from scipy.stats import trim_mean
 
+from butfor.analysis.rank_tests import TAIL, Float, median_interval, probability_bounds, rank_interval
 from butfor.runs.files import atomic_write
 
-Float = NDArray[np.float64]
 Curves = tuple[ArrayLike, ArrayLike]  # episodes [E], success [S, E]
-LEVEL = 0.95
-RESAMPLES = 2000
-CHANCE_RESAMPLES = 20_000  # of a probability: with fewer, the draw decides a verdict near its bound
+TRIMMED = 0.25  # of the seeds at either end, in the interquartile mean
 ROUNDING = 1e-6  # single precision and means put 0.9 a little below 0.9
 RESERVED = ("tasks", "episodes", "file", "allow_pickle")  # the export's own names, and numpy's
 
@@ -51,10 +52,10 @@ class Reach:
 
 @dataclass(frozen=True)
 class Speedup:
-    """How many times fewer episodes the fast arm's median seed needs."""
+    """How many times as many episodes a seed of the slow arm needs as one of the fast arm: median over all pairs."""
 
     value: float | None  # None where the fast arm's median seed never reaches the level
-    is_lower_bound: bool  # the slow arm's median seed never does
+    is_lower_bound: bool  # the slow arm's seeds do so too rarely to know
     low: float
     high: float  # infinite where nothing bounds it
 
@@ -71,19 +72,45 @@ def curve_summary(episodes: ArrayLike, success: ArrayLike) -> dict[str, Float]:
         `_high`; and `std`, the population's standard deviation.
     """
     episodes, success = _check_curves(episodes, success)
-    redrawn = _redraw(success, np.random.default_rng(0))  # [RESAMPLES, S, E]
-    mean_low, mean_high = _percentiles(redrawn.mean(1))
-    iqm_low, iqm_high = _percentiles(trim_mean(redrawn, 0.25, axis=1))
+    seeds = len(success)
+    left_out = int(TRIMMED * seeds)
+    kept = seeds - 2 * left_out
+    ordered = np.sort(success, axis=0)
+    winsorised = np.clip(success, ordered[left_out], ordered[-1 - left_out])
+    spread = winsorised.std(0, ddof=1) if seeds > 1 else np.zeros(len(episodes))
+    mean, iqm = success.mean(0), trim_mean(success, TRIMMED, axis=0)
+    mean_low, mean_high = mean_interval(success)
+    # the standard error of a trimmed mean after Tukey and McLaughlin
+    iqm_low, iqm_high = _share_interval(iqm, spread * math.sqrt(seeds) / kept, kept)
     return {
         "episodes": episodes,
-        "mean": success.mean(0),
+        "mean": mean,
         "mean_low": mean_low,
         "mean_high": mean_high,
         "std": success.std(0),
-        "iqm": trim_mean(success, 0.25, axis=0),
+        "iqm": iqm,
         "iqm_low": iqm_low,
         "iqm_high": iqm_high,
     }
+
+
+def mean_interval(shares: Float) -> tuple[Float, Float]:
+    """Return the 95 % interval of the mean over seeds of shares [S, ...], each bound [...].
+
+    It has no width where all seeds agree or there is only one.
+    """
+    seeds = len(shares)
+    error = shares.std(0, ddof=1) / math.sqrt(seeds) if seeds > 1 else np.zeros(shares.shape[1:])
+    return _share_interval(shares.mean(0), error, seeds)
+
+
+def _share_interval(share: Float, error: Any, seeds: int) -> tuple[Float, Float]:
+    """Return Student's interval of a share with a standard error, on the scale of log odds."""
+    inside = np.clip(share, ROUNDING, 1 - ROUNDING)
+    reach = student.isf(TAIL, max(seeds - 1, 1)) * error / (inside * (1 - inside))
+    low, high = expit(logit(inside) - reach), expit(logit(inside) + reach)
+    certain = reach == 0  # without the rounding of the scale
+    return np.where(certain, share, low), np.where(certain, share, high)
 
 
 def area_under_curve(episodes: ArrayLike, success: ArrayLike, ends: tuple[float, float] | None = None) -> Float:
@@ -104,16 +131,20 @@ def area_under_curve(episodes: ArrayLike, success: ArrayLike, ends: tuple[float,
     return area
 
 
-def probability_of_improvement(x: ArrayLike, y: ArrayLike, seed: int = 0) -> Interval:
+def probability_of_improvement(x: ArrayLike, y: ArrayLike) -> Interval:
     """Return P(X > Y) + P(X = Y) / 2 for runs x [S] and y [T], that is Mann and Whitney's U / (S T)."""
     first = _check_numbers("x", x, 1)
     second = _check_numbers("y", y, 1)
-    wins = (first[:, None] > second) + 0.5 * (first[:, None] == second)  # [S, T]
-    generator = np.random.default_rng(seed)
-    # how often each run is drawn is all that counts: [N, S], [N, T]
-    counts = [generator.multinomial(n, np.full(n, 1 / n), size=CHANCE_RESAMPLES) for n in wins.shape]
-    low, high = _percentiles(((counts[0] @ wins) * counts[1]).sum(1) / wins.size)
-    return Interval(float(low), float(wins.mean()), float(high))
+    value = float(((first[:, None] > second) + 0.5 * (first[:, None] == second)).mean())
+    low, high = probability_bounds(value, len(first), len(second))
+    return Interval(low, value, high)
+
+
+def difference(x: ArrayLike, y: ArrayLike) -> Interval:
+    """Return by how much runs x [S] are above runs y [T]: the median over all pairs, with its exact interval."""
+    pairs = _check_numbers("x", x, 1)[:, None] - _check_numbers("y", y, 1)
+    low, high = rank_interval(pairs)
+    return Interval(low, float(np.median(pairs)), high)
 
 
 def episodes_to_reach(episodes: ArrayLike, success: ArrayLike, level: float) -> Float:
@@ -133,11 +164,11 @@ def reach_summary(episodes: ArrayLike, success: ArrayLike, level: float) -> Reac
     each = episodes_to_reach(episodes, success, level)
     limit = int(np.asarray(episodes)[-1])
     median = float(np.median(each))
-    low, high = _percentiles(np.median(_redraw(each, np.random.default_rng(0)), axis=1))
+    low, high = median_interval(each)
     return Reach(
         value=min(median, limit),
-        low=min(float(low), limit),
-        high=float(high),
+        low=min(low, limit),
+        high=high,
         is_bound=math.isinf(median),
         censored=int(np.isinf(each).sum()),
         limit=limit,
@@ -147,19 +178,24 @@ def reach_summary(episodes: ArrayLike, success: ArrayLike, level: float) -> Reac
 
 
 def speedup(reach_slow: Reach, reach_fast: Reach) -> Speedup:
-    """Return the ratio of two medians, with an interval over the seeds of both; a bound where the slow one is."""
+    """Return the ratio of episodes of all pairs of seeds, with its exact interval."""
     if reach_slow.level != reach_fast.level:
         raise ValueError(f"The levels are {reach_slow.level} and {reach_fast.level}; compare arms at the same level.")
     if min(reach_fast.each) <= 0:
         raise ValueError("A seed of the fast arm reaches the level at episode 0, so there is no ratio.")
     if reach_fast.is_bound:
         return Speedup(None, is_lower_bound=False, low=0.0, high=math.inf)
-    generator = np.random.default_rng(0)
-    slow, fast = (np.median(_redraw(np.array(reach.each), generator), axis=1) for reach in (reach_slow, reach_fast))
-    # where a redrawn median is beyond the limit, the ratio is as small, and as large, as that allows
-    low, _ = _percentiles(np.minimum(slow, reach_slow.limit) / fast)
-    _, high = _percentiles(slow / np.minimum(fast, reach_fast.limit))
-    return Speedup(reach_slow.value / reach_fast.value, reach_slow.is_bound, float(low), float(high))
+    # where a seed is cut off, the ratio is as small, and as large, as that allows
+    smallest = censored_at_limit(reach_slow)[:, None] / np.array(reach_fast.each)
+    largest = np.array(reach_slow.each)[:, None] / censored_at_limit(reach_fast)
+    value = float(np.median(smallest))
+    low, high = max(rank_interval(smallest)[0], 0.0), rank_interval(largest)[1]
+    return Speedup(value, bool(np.median(largest) > value), low, high)
+
+
+def censored_at_limit(reach: Reach) -> Float:
+    """Return the episodes of each seed [S], with the last evaluation for seeds that never reach the level."""
+    return np.minimum(reach.each, reach.limit)
 
 
 def export_rliable(path: Path | str, curves: Mapping[str, Mapping[str, Curves]]) -> None:
@@ -187,21 +223,6 @@ def export_rliable(path: Path | str, curves: Mapping[str, Mapping[str, Curves]])
         arrays[name] = np.stack([values for _, values in checked.values()], axis=1)  # [S, E] each -> [S, tasks, E]
     with atomic_write(path) as temporary, temporary.open("wb") as file:
         np.savez_compressed(file, tasks=np.array(tasks, dtype=str), episodes=episodes, **arrays)
-
-
-def _redraw(sample: Float, generator: np.random.Generator) -> Float:
-    """Draw as many rows as there are, with replacement: [S, ...] -> [RESAMPLES, S, ...]."""
-    return sample[generator.integers(len(sample), size=(RESAMPLES, len(sample)))]
-
-
-def _percentiles(redrawn: Float) -> tuple[Any, Any]:
-    """Return the bounds that leave out as many values on either side: [N, ...] -> [...], [...].
-
-    They are values of the sample, never between two, so that infinite ones do no harm.
-    """
-    ordered = np.sort(redrawn, axis=0)
-    left_out = int(len(ordered) * (1 - LEVEL) / 2 + 1e-9)  # 1 - 0.9 is a little below 0.1
-    return ordered[left_out], ordered[-1 - left_out]
 
 
 def _check_numbers(name: str, values: ArrayLike, dimensions: int) -> Float:

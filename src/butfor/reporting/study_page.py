@@ -17,6 +17,7 @@ from butfor.analysis import detection_runs as detection
 from butfor.analysis.arms import BEHAVIOUR, SMALL, changes, count_words, read_heat_map, read_run_folder
 from butfor.analysis.claims import ENOUGH
 from butfor.analysis.statistics import episodes_to_reach, export_rliable
+from butfor.analysis.table_claims import rule_of
 from butfor.reporting import detection_page
 from butfor.reporting.charts import Row, arm_look, heat_chart, learning_chart
 from butfor.reporting.detection_page import Figures, draw_curves, embed_images, film_figures, list_tables, show_studies
@@ -198,7 +199,7 @@ def render_arms(arms: list[ReadArm], folder: Path, study: ReadStudy | None) -> s
         runs=[run_row(arm, folder, common) for arm in arms], levels=rows.LEVELS, compared=rows.COMPARED, enough=ENOUGH,
         small=SMALL if study and study.size == "small" else "",
         counts=count_verdicts(study) if study else {}, shorter=describe_shortfall(study) if study else "",
-        arm_counts=count_arms(arms), looks=looks, common=common, detections=detections,
+        arm_counts=count_arms(arms), rule_of=rule_of, looks=looks, common=common, detections=detections,
         films=[part for arm in arms for part in film_parts(arm, folder)], heat=heat, problems=problems, shares=shares,
     )  # fmt: skip
 
