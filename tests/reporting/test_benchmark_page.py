@@ -2,6 +2,7 @@
 
 import json
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 from support.benchmarks import unit
@@ -19,9 +20,9 @@ def write_benchmark(folder: Path, units: list[dict[str, object]]) -> Path:
     return folder
 
 
-def units_of(task: str, **changes: object) -> list[dict[str, object]]:
+def units_of(task: str, **changes: Any) -> list[dict[str, object]]:
     return [
-        unit(task, size, seed, auc=auc + 0.01 * seed, **changes)  # type: ignore[arg-type]
+        unit(task, size, seed, auc=auc + 0.01 * seed, **changes)
         for size, auc in ((2_000, 0.8), (15_000, 0.98))
         for seed in range(2)
     ]
@@ -68,3 +69,17 @@ def test_the_page_opens_without_errors(tmp_path: Path) -> None:
             view.wait_for_selector("#plot-amount-1 .main-svg")
             assert view.evaluate(FITS)
         assert wrong == []
+
+
+def test_the_distance_keeps_a_colour_of_its_own_on_a_dark_page(tmp_path: Path) -> None:
+    """The blue of CAI becomes lighter there, like that of the distance on a light page."""
+    page = write_benchmark_page(write_benchmark(tmp_path, units_of("nudge")))
+    colours = (
+        "document.getElementById('plot-amount-0').data.filter(one => one.mode != 'lines').map(one => one.line.color)"
+    )
+    with chromium() as browser:
+        for scheme in ("light", "dark"):
+            view = browser.new_page(color_scheme=scheme)
+            view.goto(page.as_uri())
+            view.wait_for_selector("#plot-amount-0 .main-svg")
+            assert len(set(view.evaluate(colours))) == 2, scheme

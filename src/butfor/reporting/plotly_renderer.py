@@ -6,15 +6,17 @@ from typing import Any
 
 import numpy as np
 
-from butfor.reporting.charts import BLUE, INK, WHITE, Axis, Chart, Series
+from butfor.reporting.charts import BLUE, INK, SKY, WHITE, Axis, Chart, Series
 
 FONT = "system-ui, -apple-system, 'Segoe UI', Roboto, 'Helvetica Neue', Arial, sans-serif"
 GAP = 0.045  # between charts above each other, as a share of the whole height
 DARK = {  # colour of a light page -> colour of a dark page
     INK: "#E8E8E8",
     WHITE: "#16191D",
-    BLUE: "#56B4E9",
+    BLUE: SKY,
+    SKY: "#F0E442",  # the yellow of Okabe and Ito, which a white page would hide
     "rgba(0,114,178,": "rgba(86,180,233,",
+    "rgba(86,180,233,": "rgba(240,228,66,",
 }
 
 

@@ -6,13 +6,12 @@
   const adjust = { };  // name of a figure -> function that applies the reader's choice
   let printing = false;
 
-  // Figures carry the colours of a light page; page.dark maps them to those of a dark one.
+  // Figures carry the colours of a light page; page.dark maps them to those of a dark one. All are replaced at once:
+  // a colour of the dark page may also be another colour of the light one.
+  const light = new RegExp(Object.keys(page.dark).map((colour) => colour.replace("(", "\\(")).join("|"), "g");
   function themed(value) {
-    let text = JSON.stringify(value);
-    if (dark.matches && !printing) {
-      for (const [light, other] of Object.entries(page.dark)) text = text.replaceAll(light, other);
-    }
-    return JSON.parse(text);
+    if (!dark.matches || printing) return structuredClone(value);
+    return JSON.parse(JSON.stringify(value).replace(light, (colour) => page.dark[colour]));
   }
 
   function draw(name) {
