@@ -9,7 +9,8 @@ from pathlib import Path
 
 from intervals import interval, read_runs
 
-COLOURS = ["#0072b2", "#d55e00", "#009e73", "#cc79a7", "#56b4e9", "#e69f00"]  # safe for colour-blind readers
+# safe for colour-blind readers
+COLOURS = ["#0072b2", "#d55e00", "#009e73", "#cc79a7", "#56b4e9", "#e69f00", "#000000", "#999999"]
 WIDTH, HEIGHT, LEFT, RIGHT, TOP, BOTTOM = 640, 360, 52, 24, 40, 44
 
 
@@ -63,7 +64,7 @@ if __name__ == "__main__":
     parser.add_argument("out")
     parser.add_argument("title")
     parser.add_argument("runs", nargs="+", metavar="LABEL=RUN")
-    parser.add_argument("--intervals", action="store_true", help="bands are 95 %% bootstrap intervals of the mean")
+    parser.add_argument("--intervals", action="store_true", help="bands are 95 %% intervals of the mean")
     parser.add_argument("--last", type=int, help="leave out evaluations after so many episodes")
     parser.add_argument("--top", type=float, default=1.0, help="the highest success on the axis")
     main(**vars(parser.parse_args()))

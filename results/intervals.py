@@ -1,4 +1,4 @@
-"""Success of training runs with 95 % bootstrap intervals over seeds, as a table in Markdown:
+"""Success of training runs with 95 % intervals over seeds, as a table in Markdown:
 
 python results/intervals.py [--last EPISODES] LABEL=RUN ...
 
@@ -10,8 +10,8 @@ from itertools import combinations
 
 import numpy as np
 from numpy.typing import NDArray
-from scipy.stats import bootstrap
 
+from butfor.analysis.statistics import mean_interval
 from butfor.runs import read_curves
 
 FEWEST = 5  # seeds; with fewer, the range of the seeds is given instead of an interval
@@ -31,11 +31,11 @@ def read_runs(runs: list[str], last: int | None = None) -> dict[str, Curve]:
 
 
 def interval(success: NDArray[np.float64]) -> tuple[float, float]:
-    """Return the 95 % interval of the mean over seeds (BCa bootstrap, 10,000 resamples), or the range of few seeds."""
-    if len(success) < FEWEST or np.ptp(success) == 0:
+    """Return the 95 % interval of the mean over seeds, or the range of few seeds."""
+    if len(success) < FEWEST:
         return float(success.min()), float(success.max())
-    bounds = bootstrap((success,), np.mean, n_resamples=10_000, rng=np.random.default_rng(0)).confidence_interval
-    return float(bounds.low), float(bounds.high)
+    low, high = mean_interval(success)
+    return float(low), float(high)
 
 
 def main(runs: list[str], last: int | None) -> None:

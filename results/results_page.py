@@ -165,7 +165,7 @@ def pictures(studies: list[ReadStudy], results: Path, folder: Path) -> list[str]
     """Return the curves of the studies as pictures."""
     drawn = [PICTURES[study.name] for study in studies if study.name in PICTURES]
     lines = [f"![{words}]({relative(results / file, folder)})" for file, words in drawn if (results / file).is_file()]
-    about = "Lines are means over seeds. Bands are one standard deviation to each side, or what the title says.\n"
+    about = "Lines are means over seeds, bands their 95 % intervals.\n"
     return ["## Curves\n", about, *lines, ""] if lines else []
 
 

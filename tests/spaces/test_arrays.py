@@ -18,6 +18,7 @@ from butfor.spaces.arrays import (
     check_transitions,
     like,
     to_tensor,
+    warn_shared,
 )
 
 RANDOM = np.random.default_rng(0)
@@ -228,3 +229,11 @@ def test_a_warning_points_to_the_line_of_the_user() -> None:
     for caught, name in ((near, "check_entities("), (far, "measure_transitions(")):
         assert Path(caught[0].filename).name == Path(__file__).name
         assert name in lines[caught[0].lineno - 1]
+
+
+def test_entities_that_share_columns_are_counted_twice_with_a_warning() -> None:
+    with pytest.warns(UserWarning, match=r"cube and pile share the columns \[4, 5\]"):
+        warn_shared({"cube": [3, 4, 5], "hand": [0], "pile": [4, 5, 6]})
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        warn_shared({"cube": [3, 4, 5], "hand": [0]})

@@ -141,7 +141,8 @@ class Influence:
             generator: draws the tried actions; by default the same call gives the same scores.
 
         Returns:
-            The CAI [N] of each entity in nats, at most log K. Each row has its own actions, so the score of a state
+            The CAI [N] of each entity in nats, at most log K unless
+            `separate_mixture` is set. Each row has its own actions, so the score of a state
             varies a little with its row.
         """
         return self._by_entity(self._scores(obs, generator, self.model.replicas)[0], obs)  # [1, N, J] -> [N, J]

@@ -20,7 +20,7 @@ from butfor.influence.scoring import ScoreConfig
 from butfor.models.dynamics import ModelConfig
 from butfor.models.fitting import FitConfig
 from butfor.spaces.actions import ActionLaw, describe_mismatch
-from butfor.spaces.arrays import FEWEST_TRANSITIONS
+from butfor.spaces.arrays import FEWEST_TRANSITIONS, warn_shared
 from butfor.spaces.entities import Entities, entity_columns
 from butfor.spaces.observations import choose_parts, flatten_parts
 from butfor.training.bonus import BonusConfig, add_bonus
@@ -104,8 +104,9 @@ class StepInfluence:
         columns = None if self._saved is None else self._saved.model.obs_size
         self.sizes = choose_parts(observation_space, settings.get("parts"), columns)  # columns of each part
         self.learner: InfluenceLearner | None = None
+        found: Mapping[str, Sequence[int]] = {}
         if self._saved is not None:
-            self.names = list(self._saved.entities)
+            found = self._saved.entities
             if mismatch := describe_mismatch(self._saved.law, ActionLaw.from_space(action_space)):
                 raise ValueError(
                     f"{mismatch} Fit it with action_space=env.action_space. If a wrapper such as RescaleAction changes "
@@ -115,7 +116,7 @@ class StepInfluence:
             found = entity_columns(entities, self.sizes)
             given: Any = {name: value for name, value in settings.items() if name in LEARNER_SETTINGS}
             self.learner = InfluenceLearner(sum(self.sizes.values()), action_space, found, device=device, **given)
-            self.names = list(found)
+        self.names = list(found)
         self.bonus_from = settings.get("bonus_from", "sum")
         if {"sum", "max"} & set(self.names):
             raise ValueError(f"Entities are {self.names}; choose names other than sum and max, which combine them.")
@@ -124,6 +125,8 @@ class StepInfluence:
         self.bonus: BonusConfig | None = None
         if (bonus := settings.get("bonus")) is not None:
             self.bonus = BonusConfig(bonus, settings.get("cap", 2.0), ceiling=settings.get("ceiling"))
+            if self.bonus_from == "sum":
+                warn_shared(found)
 
     @property
     def influence(self) -> Influence | None:

@@ -2,6 +2,8 @@
 
 import sys
 import warnings
+from collections.abc import Mapping, Sequence
+from itertools import combinations
 from types import FrameType
 from typing import Any
 
@@ -23,6 +25,16 @@ def warn_user(message: str) -> None:
         level += 1
         frame = frame.f_back
     warnings.warn(message, stacklevel=level)
+
+
+def warn_shared(entities: Mapping[str, Sequence[int]]) -> None:
+    """Warn of entities that share columns: a sum of their influence counts what they share twice."""
+    for first, second in combinations(entities, 2):
+        if shared := sorted(set(entities[first]) & set(entities[second])):
+            warn_user(
+                f"The entities {first} and {second} share the columns {shared}, so the sum of their influence counts "
+                "these twice. Combine them by max, or choose one of them."
+            )
 
 
 def to_tensor(name: str, value: Any) -> Tensor:

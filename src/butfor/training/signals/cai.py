@@ -15,6 +15,7 @@ from butfor.models.dynamics import GaussianDynamics, ModelConfig
 from butfor.models.fitting import FitConfig, train_step
 from butfor.models.networks import Generators, draw_uniform
 from butfor.runs.config import check_between, check_choices, check_least, check_positive
+from butfor.spaces.arrays import warn_shared
 from butfor.training.signals.learned import LearnedSignal
 from butfor.training.signals.transitions import TransitionTable
 
@@ -68,6 +69,8 @@ class CaiSignal(LearnedSignal):
         self.every = every
         entities = dict(zip(table.units.entities, table.units.dims, strict=True))
         self.watched = [entities[combine]] if combine in entities else list(entities.values())
+        if combine == "sum":
+            warn_shared(table.units.entities)
         self._dims = [torch.tensor(dims, device=table.device) for dims in self.watched]
 
     def weigh_data(self) -> Tensor:
