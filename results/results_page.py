@@ -235,7 +235,7 @@ def missing(studies: list[ReadStudy]) -> str:
             lines.append(f"- {clean(study.title)}: {names} {have} not been run. {price(study, absent, cost, options)}")
         if short:
             names = ", ".join(f"**{clean(arm.label)}** ({last:,} of {arm.asked[1]:,})" for arm, last in short)
-            longer = f"undecided claims need more of the paper's episodes: {names}"
+            longer = f"claims that are not fully decided need more of the paper's episodes: {names}"
             words = price(study, [arm for arm, _ in short], cost, options)
             lines.append(f"- {clean(study.title)}: {longer}. {words}")
     if cost and lines:
@@ -245,8 +245,9 @@ def missing(studies: list[ReadStudy]) -> str:
 
 
 def too_short(study: ReadStudy) -> list[tuple[ReadArm, int]]:
-    """Return the measured arms of undecided claims that are shorter than the paper's, and their last episode."""
-    undecided = [claim for claim, found, _ in study.verdicts if found.verdict == "undecided" and found.measured]
+    """Return the measured arms of claims that are not fully decided and shorter than the paper's, with their last."""
+    open_ones = ("undecided", "partly")
+    undecided = [claim for claim, found, _ in study.verdicts if found.verdict in open_ones and found.measured]
     asked = {label for claim in undecided for label in (*claim.own, *claim.others)}
     lasts = [(arm, int(arm.curve.episodes[-1])) for arm in study.arms if arm.label in asked and arm.curve]
     return [(arm, last) for arm, last in lasts if last < arm.asked[1]]

@@ -24,6 +24,10 @@ class Rates:
     factor: float = 1.0
     false: tuple[str, ...] = ()
     """findings that are wrong"""
+    variants: int = 0
+    """further variants of the other arm, as good as it"""
+    roughly: bool = False
+    """the claimed factor may also not be much larger"""
 
 
 BOTH = ("reproduced", "not reproduced")
@@ -32,11 +36,36 @@ RATES = [
     Rates("better", "no difference", 1, (3, 0, 3), (2, 0, 1), false=BOTH),
     Rates("better", "1.5 times faster", 1.5, (64, 0, 0), (30, 0, 0), false=("not reproduced",)),
     Rates("better", "1.5 times slower", 2 / 3, (0, 0, 69), (0, 0, 31), false=("reproduced",)),
-    Rates("faster", "no difference, claimed factor 2", 1, (0, 2, 91), (0, 2, 54), 2, SOME),
-    Rates("faster", "1.5 times faster, claimed factor 2", 1.5, (0, 63, 25), (0, 33, 22), 2, ("reproduced",)),
-    Rates("faster", "2 times faster, claimed factor 2", 2, (2, 86, 2), (1, 55, 2), 2, BOTH),
-    Rates("faster", "3 times faster, claimed factor 2", 3, (55, 35, 0), (30, 32, 0), 2, ("not reproduced",)),
-    Rates("faster", "1.5 times slower, claimed factor 2", 2 / 3, (0, 0, 94), (0, 0, 61), 2, SOME),
+    Rates("better", "no difference to each of 5 variants", 1, (0, 0, 2), (0, 0, 2), false=BOTH, variants=4),
+    Rates(
+        "better",
+        "1.5 times faster than each of 5 variants",
+        1.5,
+        (44, 0, 0),
+        (11, 0, 0),
+        false=("not reproduced",),
+        variants=4,
+    ),
+    Rates(
+        "better",
+        "1.5 times slower than each of 5 variants",
+        2 / 3,
+        (0, 0, 85),
+        (0, 0, 45),
+        false=("reproduced",),
+        variants=4,
+    ),
+    Rates("faster", "no difference, claimed factor 2", 1, (0, 1, 83), (0, 0, 49), 2, SOME),
+    Rates("faster", "1.5 times faster, claimed factor 2", 1.5, (0, 36, 18), (0, 18, 8), 2, ("reproduced",)),
+    Rates("faster", "2 times faster, claimed factor 2", 2, (0, 84, 0), (1, 47, 1), 2, BOTH),
+    Rates("faster", "3 times faster, claimed factor 2", 3, (36, 57, 0), (18, 41, 0), 2, ("not reproduced",)),
+    Rates("faster", "1.5 times slower, claimed factor 2", 2 / 3, (0, 0, 93), (0, 0, 59), 2, SOME),
+    Rates("faster", "no difference, claimed roughly 2", 1, (0, 1, 16), (0, 0, 8), 2, SOME, roughly=True),
+    Rates("faster", "1.33 times faster, claimed roughly 2", 4 / 3, (0, 15, 0), (0, 7, 0), 2, BOTH, roughly=True),
+    Rates(
+        "faster", "2 times faster, claimed roughly 2", 2, (5, 79, 0), (0, 47, 0), 2, ("not reproduced",), roughly=True
+    ),
+    Rates("faster", "3 times faster, claimed roughly 2", 3, (0, 93, 0), (0, 59, 0), 2, BOTH, roughly=True),
     Rates("on par", "no difference", 0, (94, 0, 0), (57, 0, 0), false=("not reproduced",)),
     Rates("on par", "worse by the margin", -0.1, (2, 0, 2), (2, 0, 1), false=BOTH),
     Rates("on par", "worse by 0.2", -0.2, (0, 0, 93), (0, 0, 58), false=("reproduced",)),

@@ -146,15 +146,15 @@ def test_a_median_among_censored_seeds() -> None:
 
 
 def test_the_speedup_is_the_median_ratio_of_all_pairs() -> None:
-    same = speedup(reach(*[600] * 5), reach(*[300] * 5))
-    assert (same.value, same.is_lower_bound, same.low, same.high) == (2, False, 2, 2)
-    assert same.interval() == "[2.0, 2.0]"
+    same = speedup(reach(*[600] * 5), reach(*[300] * 5))  # after 500 and by 600, after 200 and by 300
+    assert (same.value, same.is_lower_bound, same.low, same.high) == (2, False, 500 / 300, 600 / 200)
+    assert same.interval() == "[1.7, 3.0]"
     # 1, 2 and 4, 8 halves: with two against two no ratio is rejected
     found = speedup(reach(100, 400), reach(100, 200))
     assert (found.value, found.low, found.high) == (1.5, 0, math.inf)
-    # four against four: the interval is the range of the ratios
-    found = speedup(reach(400, 500, 600, 800), reach(100, 100, 200, 200))
-    assert (found.low, found.high) == (2, 8)
+    # four against four: the interval is the range of the ratios, from 300 / 300 to 800 / 100
+    found = speedup(reach(400, 500, 600, 800), reach(200, 200, 300, 300))
+    assert (found.low, found.high) == (1, 8)
 
 
 def test_the_speedup_is_a_bound_where_the_slow_arm_never() -> None:
@@ -166,10 +166,10 @@ def test_the_speedup_is_a_bound_where_the_slow_arm_never() -> None:
 
 def test_censored_seeds_widen_the_interval_of_the_speedup() -> None:
     slow = speedup(reach(600, 600, 600, math.inf, math.inf), reach(*[300] * 5))
-    assert (slow.value, slow.is_lower_bound, slow.low, slow.high) == (2, False, 2, math.inf)
+    assert (slow.value, slow.is_lower_bound, slow.low, slow.high) == (2, False, 500 / 300, math.inf)
     # a fast seed that never does may need any number of episodes beyond 1000
     fast = speedup(reach(*[600] * 5), reach(300, 300, 300, 300, math.inf))
-    assert (fast.value, fast.is_lower_bound, fast.low, fast.high) == (2, False, 0, 2)
+    assert (fast.value, fast.is_lower_bound, fast.low, fast.high) == (2, False, 0, 3)
 
 
 def test_a_speedup_with_censored_seeds_in_both_arms() -> None:

@@ -21,7 +21,7 @@ Float = NDArray[np.float64]
 
 @pytest.mark.parametrize("stated", RATES, ids=lambda one: f"{one.kind}: {one.words}")
 def test_a_rule_gives_its_verdicts_as_often_as_stated(stated: Rates) -> None:
-    claim = claim_of(stated.kind, stated.factor)
+    claim = claim_of(stated.kind, stated.factor, stated.variants, stated.roughly)
     for seeds, percent in ((10, stated.ten), (5, stated.five)):
         found = rates(claim, stated.truth, seeds, COUNT)
         told = dict(zip(("reproduced", "partly", "not reproduced"), percent, strict=True))

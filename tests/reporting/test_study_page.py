@@ -439,10 +439,10 @@ def test_the_results_page_tells_which_runs_were_too_short_to_decide(root: Path, 
     arms = json.loads((root / "studies" / "try.json").read_text())["arms"]
     change_study(root, claims=claims, arms=[arm | {"seeds": 5, "episodes": 20_000} for arm in arms])
     text = results_text(root, tmp_path / "results.md")
-    line = "undecided claims need more of the paper's episodes: **slow arm** (500 of 20,000)"
+    line = "claims that are not fully decided need more of the paper's episodes: **slow arm** (500 of 20,000)"
     assert f"- A try: {line}. `butfor study run try --arms 'slow arm'`" in text
     change_study(root, claims=claims, arms=[arm | {"seeds": 5, "episodes": 500} for arm in arms])
-    assert "undecided claims need" not in results_text(root, tmp_path / "results.md")
+    assert "not fully decided" not in results_text(root, tmp_path / "results.md")
 
 
 NAMES = ("table1", "detection-curves", "random-test-set", "random-training-data", "trajectories")

@@ -82,9 +82,11 @@ MAKERS: dict[str, Any] = {
 }  # fmt: skip
 
 
-def claim_of(kind: str, factor: float = 1.0) -> Claim:
-    """A claim of a kind about the simulated arms a and b."""
-    more: dict[str, Any] = {"than": "b"} if kind in PAIRED else {}
+def claim_of(kind: str, factor: float = 1.0, variants: int = 0, roughly: bool = False) -> Claim:
+    """A claim of a kind about the simulated arms a and b, or about a and the best of b and its variants."""
+    more: dict[str, Any] = {"than": "b", "roughly": roughly} if kind in PAIRED else {}
+    if variants:
+        more["than_variants"] = tuple(f"b{number}" for number in range(variants))
     if kind == "times":
         more = {"measure": "noise", "row": "one", "reference": "two"}
     if kind == "follows":
@@ -103,7 +105,7 @@ def verdicts(claim: Claim, truth: float, seeds: int, count: int) -> Iterator[Ver
     make = MAKERS[claim.kind]
     for _ in range(count):
         if make is learning:
-            middles = {"a": 2000 / np.sqrt(truth), "b": 2000 * np.sqrt(truth)}
+            middles = {label: 2000 * np.sqrt(truth) for label in claim.others} | {"a": 2000 / np.sqrt(truth)}
             yield judge(claim, {label: make(random, seeds, middle) for label, middle in middles.items()})
         elif make is flat:
             yield judge(claim, {"a": make(random, seeds, 0.45 + truth), "b": make(random, seeds, 0.45)})

@@ -48,6 +48,9 @@ class Reach:
     limit: int  # the last evaluation
     level: float
     each: tuple[float, ...]  # [S]: the episodes of each seed; infinite where never
+    before: tuple[
+        float, ...
+    ]  # [S]: the evaluation before, after which it happens: 0 at the first, the limit where never
 
 
 @dataclass(frozen=True)
@@ -162,7 +165,9 @@ def reach_summary(episodes: ArrayLike, success: ArrayLike, level: float) -> Reac
     Where half of the seeds or more never do, the median is infinite and given as a bound.
     """
     each = episodes_to_reach(episodes, success, level)
-    limit = int(np.asarray(episodes)[-1])
+    evaluated = np.asarray(episodes, dtype=np.float64)
+    limit = int(evaluated[-1])
+    before = np.concatenate([[0.0], evaluated])[np.searchsorted(evaluated, each)]  # of the first one, and of infinity
     median = float(np.median(each))
     low, high = median_interval(each)
     return Reach(
@@ -174,6 +179,7 @@ def reach_summary(episodes: ArrayLike, success: ArrayLike, level: float) -> Reac
         limit=limit,
         level=level,
         each=tuple(each.tolist()),
+        before=tuple(before.tolist()),
     )
 
 
@@ -185,17 +191,14 @@ def speedup(reach_slow: Reach, reach_fast: Reach) -> Speedup:
         raise ValueError("A seed of the fast arm reaches the level at episode 0, so there is no ratio.")
     if reach_fast.is_bound:
         return Speedup(None, is_lower_bound=False, low=0.0, high=math.inf)
-    # where a seed is cut off, the ratio is as small, and as large, as that allows
-    smallest = censored_at_limit(reach_slow)[:, None] / np.array(reach_fast.each)
-    largest = np.array(reach_slow.each)[:, None] / censored_at_limit(reach_fast)
-    value = float(np.median(smallest))
+    slow, fast = np.array(reach_slow.each), np.array(reach_fast.each)
+    value = float(np.median(np.minimum(slow, reach_slow.limit)[:, None] / fast))
+    # a level is reached between two evaluations: the ratio is as small, and as large, as that allows
+    with np.errstate(divide="ignore"):
+        smallest = np.array(reach_slow.before)[:, None] / fast
+        largest = slow[:, None] / np.array(reach_fast.before)
     low, high = max(rank_interval(smallest)[0], 0.0), rank_interval(largest)[1]
-    return Speedup(value, bool(np.median(largest) > value), low, high)
-
-
-def censored_at_limit(reach: Reach) -> Float:
-    """Return the episodes of each seed [S], with the last evaluation for seeds that never reach the level."""
-    return np.minimum(reach.each, reach.limit)
+    return Speedup(value, bool(np.isinf(np.median(slow[:, None] / np.minimum(fast, reach_fast.limit)))), low, high)
 
 
 def export_rliable(path: Path | str, curves: Mapping[str, Mapping[str, Curves]]) -> None:

@@ -99,10 +99,13 @@ def _alone(claim: Claim, tables: Sequence[Table]) -> Found | None:
     nearest, number = pairs[least]
     effect = f"lead {_interval(leads[least], errors[least], seeds, '.3f')}"
     words = f"{claim.arm}: {nearest['title']} comes nearest, in {NUMBERS[number]}: {effect}."
-    ahead = [f"{row['title']} in {NUMBERS[name]} ({row[name]['mean']:.3f} against {cai[name]['mean']:.3f})"
-             for row, name in product(others, NUMBERS)
-             if not row.get("paper") and row[name]["mean"] > cai[name]["mean"]]  # fmt: skip
-    words += f" Not in the paper, and above CAI: {', '.join(ahead)}." if ahead else ""
+    ours = [row for row in others if not row.get("paper")]
+    ahead = [(row, name) for row, name in product(ours, NUMBERS) if row[name]["mean"] > cai[name]["mean"]]
+    if ahead:
+        numbers = [f"{row['title']} in {NUMBERS[name]} ({row[name]['mean']:.3f} against {cai[name]['mean']:.3f})"
+                   for row, name in ahead]  # fmt: skip
+        words += f" Not in the paper, and above CAI: {', '.join(numbers)}."
+        effect += f"; not in the paper, and above CAI: {', '.join(dict.fromkeys(row['title'] for row, _ in ahead))}"
     refuted = min(len(tests) * min(below for _, below in tests), 1.0)
     return Found(words, effect, evidence(("reproduced", max(above for above, _ in tests)), ("not reproduced", refuted)))
 
