@@ -6,8 +6,8 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-from scipy.stats import t
 
+from butfor.analysis.statistics import mean_interval
 from butfor.runs.reading import expected_form, read_metrics, read_object
 
 Row = dict[str, Any]
@@ -15,7 +15,6 @@ RESULTS = "results.jsonl"
 METRICS = ("auc", "ap", "f1")
 LARGE = 15_000  # transitions, for which most goals are stated
 SMALL = 5_000
-LEVEL = 0.95
 
 
 @dataclass(frozen=True)
@@ -80,7 +79,7 @@ def _summarize(units: Sequence[Row]) -> Row:
         "moving": _over_seeds([one["detectors"] for one in moving]) if moving else None,
         "disagreement": float(np.mean([one["share"] for one in differing])) if differing else None,
         "cai_right": sum(one["cai_right"] for one in differing) / states if states else None,
-        "fit_seconds": interval([unit["fit_seconds"] for unit in units]),
+        "fit_seconds": float(np.mean([unit["fit_seconds"] for unit in units])),
         "slowest": max(unit["fit_seconds"] for unit in units),
         "peak_memory": max(unit["peak_memory"] for unit in units),
         "fit_memory": max(unit["peak_memory"] - unit["memory_before"] for unit in units),
@@ -90,20 +89,15 @@ def _summarize(units: Sequence[Row]) -> Row:
 
 
 def _over_seeds(found: Sequence[Mapping[str, Mapping[str, float]]]) -> Row:
-    """Return the interval of each metric of each detector."""
-    return {
-        name: {metric: interval([one[name][metric] for one in found], 0.0, 1.0) for metric in METRICS}
-        for name in found[0]
-    }
-
-
-def interval(values: Sequence[float], lowest: float = -np.inf, highest: float = np.inf) -> dict[str, float]:
-    """Return the mean of values with Student's 95 % interval, cut to what is possible; of one value, the value."""
-    mean = float(np.mean(values))
-    half = 0.0
-    if min(values) < max(values):
-        half = float(t.ppf((1 + LEVEL) / 2, len(values) - 1) * np.std(values, ddof=1) / np.sqrt(len(values)))
-    return {"mean": mean, "low": max(mean - half, lowest), "high": min(mean + half, highest)}
+    """Return the mean of each metric of each detector, with its 95 % interval."""
+    summary: Row = {}
+    for name in found[0]:
+        summary[name] = {}
+        for metric in METRICS:
+            values = np.array([one[name][metric] for one in found])
+            low, high = mean_interval(values)
+            summary[name][metric] = {"mean": float(values.mean()), "low": float(low), "high": float(high)}
+    return summary
 
 
 def judge_goals(rows: Sequence[Row]) -> list[Goal]:

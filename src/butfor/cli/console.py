@@ -123,7 +123,7 @@ def print_benchmark(benchmark: "Benchmark") -> None:
                 "\N{NO-BREAK SPACE}".join(f"{one[metric]['mean']:.3f}" if one else "    –" for one in compared)
             )
         cells += ["–" if row[name] is None else f"{row[name]:.0%}" for name in ("disagreement", "cai_right")]
-        rows.append([*cells, f"{row['fit_seconds']['mean']:.0f}", f"{row['right']}/{row['seeds']}"])
+        rows.append([*cells, f"{row['fit_seconds']:.0f}", f"{row['right']}/{row['seeds']}"])
     columns = ["", "AUC distance", "AP distance", "differ", "right", "fit s", "diag."]
     _print_table("Influence.fit with its default settings, means over seeds", columns, rows)
     print("By task and transitions to fit on: AUC and AP of CAI, then of minus the distance between hand and object;")

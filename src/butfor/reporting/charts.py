@@ -298,7 +298,7 @@ def amount_charts(rows: Sequence[Row], lowest: Mapping[str, float], goals: Mappi
             values = [row["detectors"][name][metric] for row in rows if name in row["detectors"]]
             if values:
                 mean, low, high = (np.array([value[key] for value in values]) for key in ("mean", "low", "high"))
-                band = np.stack([low, high]) if (low < high).any() else None
+                band = np.stack([low, high]) if (high - low).max() > 1e-9 else None
                 series.append(Series(sizes, mean, title, band=band, hover=hover, **detector_look(name)))
         y = Axis(METRIC_NAMES[metric], (bottom, 1 + 0.03 * (1 - bottom)))
         rule = Rule(goals[metric], "y", GREY, "dot", width=1)
