@@ -1,6 +1,7 @@
 """README, CONTRIBUTING and docs/results.md match the project; the code of the README runs in test_docs.py."""
 
 import re
+from collections import Counter
 from pathlib import Path
 from typing import Any
 
@@ -64,6 +65,17 @@ def test_the_pages_of_results_are_up_to_date_and_depend_on_no_seed(
     assert [page.name for page in written] == [page.name for page in kept]
     for page, other in zip(written, kept, strict=True):
         assert page.read_text(encoding="utf-8") == other.read_text(encoding="utf-8"), page.name
+
+
+def test_the_readme_counts_the_verdicts() -> None:
+    page = (ROOT / "docs" / "results.md").read_text(encoding="utf-8")
+    found = Counter(re.findall(r"\| \*\*(reproduced|partly|not reproduced|undecided)\*\* \|", page))
+    told = re.search(r"(\d+) of (\d+)\s+reproduce, (\d+) do not, (\d+) are partly or not decided", README)
+    assert told
+    opened = found["partly"] + found["undecided"]
+    assert [int(number) for number in told.groups()] == [
+        found["reproduced"], found.total(), found["not reproduced"], opened,
+    ]  # fmt: skip
 
 
 def test_each_claim_that_does_not_reproduce_says_what_was_tried() -> None:
