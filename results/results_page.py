@@ -65,6 +65,10 @@ A verdict follows from a [rule]({stem}-rules.md), a test over seeds with a known
 so far show neither that the claim holds nor that it fails. *Partly*: a part of the claim is shown, such as "faster"
 without the claimed factor, or one comparison of several.
 
+Effects: *probability* that a seed of the first arm has the larger area under its success curve; difference of that
+*area*, which is the mean success over training; how many *times fewer* episodes a seed needs; in detection, the
+difference to the paper's numbers, the *lead* over the nearest other detector, or a ratio of two numbers.
+
 The numbers behind each row: [learning]({stem}-learning.md), [detection]({stem}-detection.md). Not run yet:
 [missing runs]({stem}-missing.md).
 """
@@ -191,6 +195,8 @@ def rules_page(name: str) -> str:
         f"many claims are decided together, so that a false finding on one side has a probability of at most "
         f"{100 * SIZE / 2:g} %. The margins are ours: {MARGIN:g} of success in the mean over training for "
         f'"similar" and "on par", and a factor of {RATIO:g} to either side for "roughly".\n',
+        "Tests of detection are over the seeds of the model. All seeds share the agents and episodes of a run, so they "
+        "do not say how the numbers would vary with other agents.\n",
         "The tables say how often each verdict was given in 1,000 simulated experiments, in percent; the rest is "
         "undecided. Simulated seeds learn at times that differ by a factor of about 1.3, and one in ten never learns. "
         "Two groups of ten seeds of which one varies ten times as much as the other are called different too often, in "

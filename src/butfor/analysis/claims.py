@@ -272,6 +272,7 @@ def _better(claim: Claim, curves: Mapping[str, Curve]) -> Found:
     if len(own) * len(others) > 1:
         means = ", ".join(f"{label} {areas[label].mean():.3f}" for label in [*own, *others])
         words += f" These are the best variants by these runs; the mean areas of all: {means}."
+        effect += f" of {ours}" if len(own) > 1 else ""
         effect += f" against {theirs}, the best of {len(others)}, up to {ends[1]:,} episodes"
     if missing := [label for label in (*claim.own, *claim.others) if label not in own and label not in others]:
         words += f" Without {', '.join(missing)}: not measured, or with fewer than {ENOUGH} seeds."
