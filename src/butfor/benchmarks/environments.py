@@ -13,7 +13,9 @@ import numpy as np
 from numpy.typing import NDArray
 
 Observation = NDArray[np.float32]
-TOLERANCE = 1e-6  # metres, or the unit of `object_state`; the range over actions that counts as an effect
+# The range over actions that counts as an effect, in metres or the unit of `object_state`. Over 2,000 to 3,000 states
+# of each task, 1e-7 gave the same base rates, and 1e-5 the same or (stick, panda-stack-second) 0.0003 less.
+TOLERANCE = 1e-6
 
 
 class Simulation(Protocol):
