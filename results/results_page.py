@@ -196,8 +196,8 @@ def rules_page(name: str) -> str:
         f"{100 * SIZE / 2:g} %. The margins are ours: {MARGIN:g} of success in the mean over training for "
         f'"similar" and "on par", and a factor of {RATIO:g} to either side for "roughly".\n',
         "Tests of detection are over the seeds of the model. All seeds share the agents and episodes of a run, so they "
-        "do not say how the numbers would vary with other agents.\n",
-        "The tables say how often each verdict was given in 1,000 simulated experiments, in percent; the rest is "
+        "do not show how the numbers would vary with other agents.\n",
+        "The tables show how often each verdict was given in 1,000 simulated experiments, in percent; the rest is "
         "undecided. Simulated seeds learn at times that differ by a factor of about 1.3, and one in ten never learns. "
         "Two groups of ten seeds of which one varies ten times as much as the other are called different too often, in "
         "up to 5 % on either side.\n",
@@ -213,7 +213,7 @@ def rules_page(name: str) -> str:
         "Intervals of means follow Student's t on the scale of log odds. In percent of 4,000 simulated samples, they "
         "cover the truth so often where 95 is meant:\n",
         table(head, rows),
-        "Where a few seeds fail and the sample has none of them, no interval over so few seeds can know. Intervals of "
+        "Where a few seeds fail and the sample has none of them, no interval over so few seeds is right. Intervals of "
         "a median, a difference, a ratio of episodes and a probability are exact or conservative (95 to 98 %); with "
         "five seeds that of a median is their range (94 %).\n",
     ]

@@ -1,12 +1,16 @@
 """Every task of the benchmark does what an exact label needs: it restores exactly and starts afresh."""
 
 import functools
+import os
+import re
+from collections.abc import Iterator
 
 import numpy as np
 import pytest
+from support.project import ROOT
 
 from butfor.benchmarks.data import alternatives, uniform_action
-from butfor.benchmarks.environments import TASKS, Simulation
+from butfor.benchmarks.environments import TASKS, Simulation, _silenced
 
 MODULES = {"panda-gym": "panda_gym", "gymnasium-robotics": "gymnasium_robotics"}
 every_task = pytest.mark.parametrize("name", TASKS)
@@ -20,9 +24,34 @@ def opened(name: str) -> Simulation:
     return TASKS[name].open()
 
 
+@pytest.fixture(scope="module", autouse=True)
+def closed() -> Iterator[None]:
+    """Simulations end before the interpreter does, in which PyBullet could not close them."""
+    yield
+    opened.cache_clear()
+
+
 def test_half_of_the_tasks_are_held_out() -> None:
     held_out = sum(task.held_out for task in TASKS.values())
     assert abs(2 * held_out - len(TASKS)) <= 1
+
+
+def test_the_docs_list_the_tasks() -> None:
+    page = (ROOT / "docs" / "benchmark.md").read_text(encoding="utf-8")
+    table = page.partition("## Tasks")[2].partition("## ")[0]
+    rows = [line for line in table.splitlines() if line.startswith("| `")]
+    listed = {name: "held out" in row for row in rows for name in re.findall(r"`([\w-]+)`", row)}
+    assert listed == {name: task.held_out for name, task in TASKS.items()}
+
+
+def test_notices_of_packages_are_not_printed(capfd: pytest.CaptureFixture[str]) -> None:
+    """Compiled code writes to the file descriptors; what comes before and after is printed."""
+    print("before")
+    with _silenced():
+        for number in (1, 2):
+            os.write(number, b"a notice")
+    print("after")
+    assert capfd.readouterr() == ("before\nafter\n", "")
 
 
 @every_task

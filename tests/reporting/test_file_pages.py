@@ -23,7 +23,9 @@ def test_the_page_shows_the_states_where_labels_differ(tmp_path: Path) -> None:
     shown = find_disagreements(episodes, "exact", "contact", 4)
     assert page.count("data:image/png;base64,") == len(shown) > 0
     for episode, time in shown:
-        assert f"Episode {episode}, step {time}:" in page
+        gripper, thing = episodes.observation[episode, time, :6].reshape(2, 3)
+        caption = page[page.index(f"Episode {episode}, step {time}:") :]
+        assert f"{np.linalg.norm(gripper - thing):.3f} m." in caption[: caption.index("</figcaption>")]
     frame, again = draw_states(episodes, [shown[0], shown[0]])
     assert frame.shape == (360, 360, 3)
     assert np.array_equal(frame, again)

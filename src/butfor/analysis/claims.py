@@ -205,7 +205,7 @@ def _faster(claim: Claim, curves: Mapping[str, Curve]) -> Found:
     """Compares the episodes that each seed needs to reach the level. The effect is the ratio between a seed of one arm
     and one of the other, the median over all pairs, with its exact interval. A factor is tested by an exact rank test
     (Mann and Whitney) after the faster arm's episodes were multiplied by it. A seed reaches the level between two
-    evaluations, or after the last: it counts with the end that speaks against the finding. Reproduced: the ratio is
+    evaluations, or after the last: it counts with the end that is worse for the finding. Reproduced: the ratio is
     above the factor; where the paper says "roughly", it is within 1.5 times the factor, on both sides. Partly: it is
     above 1, and the factor is not shown. Not reproduced: it is below the factor. Otherwise undecided."""
     fast, slow = (

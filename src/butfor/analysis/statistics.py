@@ -3,7 +3,7 @@
 Curves are `success` [S, E], the share of successes of S seeds at E evaluations, with `episodes` [E]. A seed that never
 reaches a level is right-censored: it counts as infinitely late, and what rests on it is given as a bound. Intervals are
 95 % intervals over seeds by formulas, so nothing depends on a random seed. Those of means follow Student's t on the
-scale of log odds; tests/analysis/test_coverage.py has how often they cover the truth.
+scale of log odds; docs/results-rules.md shows how often they cover the truth.
 """
 
 import math
@@ -48,9 +48,7 @@ class Reach:
     limit: int  # the last evaluation
     level: float
     each: tuple[float, ...]  # [S]: the episodes of each seed; infinite where never
-    before: tuple[
-        float, ...
-    ]  # [S]: the evaluation before, after which it happens: 0 at the first, the limit where never
+    before: tuple[float, ...]  # [S]: the evaluation before it: 0 at the first one, the limit where never
 
 
 @dataclass(frozen=True)

@@ -12,9 +12,9 @@ from butfor.benchmarks.environments import Observation, Simulation, Task
 
 Flags = NDArray[np.bool_]
 RANDOM_SHARE = 0.3  # of the steps of a scripted episode
-HELD_SHARE = 0.3  # of the random actions: repeated, so that random episodes get somewhere
+HELD_SHARE = 0.3  # of the random actions: repeated, so that random episodes cover more space
 LONGEST_HOLD = 8  # steps
-LABELLED_SHARE = 0.5  # of the steps of an episode: neighbouring states tell the same
+LABELLED_SHARE = 0.5  # of the steps of an episode: neighbouring states mostly have the same label
 MOST_CORNERS = 16
 
 
@@ -125,7 +125,7 @@ def label(task: Task, states: int, seed: int) -> Labelled:
     """Play episodes as `collect` does and find out, by forking, in which states the action matters to the object.
 
     About half of the states of an episode are taken, at random. Each is saved, every action of `alternatives` and the
-    action taken is tried for one step, and the simulation goes on from the saved state.
+    action taken is tried for one step, and the simulation continues from the saved state.
 
     Args:
         task: one of `TASKS`.

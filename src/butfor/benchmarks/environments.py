@@ -4,7 +4,10 @@ Packages of others are imported when a task of theirs is opened. Half of the tas
 while the default settings are developed.
 """
 
-from collections.abc import Callable
+import os
+import sys
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass
 from importlib import import_module
 from typing import Any, Protocol
@@ -40,7 +43,7 @@ class Simulation(Protocol):
         """Return the object's position, and whatever else counts as an effect on it."""
 
     def contact(self) -> bool | None:
-        """Whether the agent touches the object now; None if the simulator does not know contacts."""
+        """Whether the agent touches the object now; None if the simulator does not report contacts."""
 
     def scripted(self, rng: np.random.Generator) -> Any:
         """Return an action that approaches and manipulates the object, computed from the true state."""
@@ -48,7 +51,7 @@ class Simulation(Protocol):
 
 @dataclass(frozen=True)
 class Task:
-    """An environment of the benchmark and what a user would say about it."""
+    """An environment of the benchmark and what a user would specify for it."""
 
     name: str
     package: str  # what to install
@@ -65,10 +68,31 @@ def _opener(module: str, name: str, *arguments: Any) -> Callable[[], Simulation]
     """Return a function that imports a module of this package and makes a simulation of it."""
 
     def open() -> Simulation:
-        made: Simulation = getattr(import_module(f"butfor.benchmarks.{module}"), name)(*arguments)
+        with _silenced():
+            made: Simulation = getattr(import_module(f"butfor.benchmarks.{module}"), name)(*arguments)
         return made
 
     return open
+
+
+@contextmanager
+def _silenced() -> Iterator[None]:
+    """Discard what is written to stdout and stderr, also by compiled code: notices of PyBullet and others."""
+    streams = (sys.stdout, sys.stderr)
+    with open(os.devnull, "wb") as nothing:
+        kept = [os.dup(number) for number in (1, 2)]
+        for stream in streams:
+            stream.flush()
+        for number in (1, 2):
+            os.dup2(nothing.fileno(), number)
+        try:
+            yield
+        finally:
+            for stream in streams:
+                stream.flush()
+            for number, copy in enumerate(kept, start=1):
+                os.dup2(copy, number)
+                os.close(copy)
 
 
 def _columns(first: int, count: int = 3) -> list[int]:

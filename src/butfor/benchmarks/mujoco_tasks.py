@@ -259,8 +259,8 @@ class Stick(MujocoSimulation):
     """A hand in a plane, a stick of half a metre, and a puck that the hand moves mostly with the stick; ours.
 
     Contact means that of hand and puck. The puck is moved at a distance, so that neither that nor the distance between
-    hand and puck tells influence. An observation is hand x, y; stick x, y; its direction; puck x, y; and the velocities
-    of these seven coordinates.
+    hand and puck indicates influence. An observation is hand x, y; stick x, y; its direction; puck x, y; and the
+    velocities of these seven coordinates.
     """
 
     substeps = 10

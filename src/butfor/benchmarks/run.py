@@ -10,6 +10,7 @@ import subprocess
 import sys
 from collections.abc import Callable, Sequence
 from dataclasses import asdict, dataclass
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -28,6 +29,7 @@ from butfor.runs.folder import append_metrics, versions
 from butfor.runs.locks import locked
 from butfor.runs.reading import SCHEMA_VERSION, read_object
 
+Unit = tuple[Task, int, int]  # with a size and a seed
 TEST_SEED = 1_000  # of the labelled states: no seed of training data
 
 
@@ -98,15 +100,14 @@ def run_benchmark(
         # seeds are the outer loop: an interrupted benchmark has results of every task
         units = [(task, size, seed) for seed in range(seeds) for task in tasks for size in settings.sizes]
         total = sum(size for _, size, _ in units)  # the time of a unit grows with its size
-        finished = sum(size for task, size, seed in units if (task.name, size, seed) in done)
-        for task, size, seed in units:
-            if (task.name, size, seed) in done:
-                continue
+        due = [(task, size, seed) for task, size, seed in units if (task.name, size, seed) not in done]
+        finished = total - sum(size for _, size, _ in due)
+        _collect_data(folder, due, settings, progress)
+        for task, size, seed in due:
             progress("transitions", finished, total, f"{task.name}, {size:,}, seed {seed}")
-            request = _prepare(folder, task, size, seed, settings)
             facts = {"task": task.name, "size": size, "seed": seed}
             facts |= {"held_out": task.held_out, "self_moving": task.self_moving}
-            append_metrics(folder, [facts | _measure_apart(request)], RESULTS)
+            append_metrics(folder, [facts | _measure_apart(_request(folder, task, size, seed))], RESULTS)
             finished += size
         progress("transitions", total, total, "finished")
     return folder
@@ -142,24 +143,37 @@ def _open_folder(folder: Path, tasks: Sequence[Task], settings: Settings) -> Non
     write_json(path, record)
 
 
-def _prepare(folder: Path, task: Task, size: int, seed: int, settings: Settings) -> Request:
-    """Collect what a unit needs and is not there yet."""
-    data = folder / "data"
-    train = _keep(data / f"{task.name}-train-{seed}.npz", lambda: collect(task, max(settings.sizes), seed))
-    test = _keep(data / f"{task.name}-test.npz", lambda: label(task, settings.states, TEST_SEED))
-    return Request(
-        train=str(train), test=str(test), size=size, seed=seed, object=task.object, hand_position=task.hand_position,
-        object_position=task.object_position, moves_from=task.tolerance if task.self_moving else None,
-    )  # fmt: skip
+def _collect_data(folder: Path, due: Sequence[Unit], settings: Settings, progress: Progress) -> None:
+    """Collect the data of all units that are due, where they are not there yet.
 
-
-def _keep(path: Path, make: Callable[[], Any]) -> Path:
-    """Write the arrays of what `make` returns, unless the file is there."""
-    if not path.is_file():
-        arrays = {name: value for name, value in vars(make()).items() if value is not None}
+    All before the first fit: a task that cannot be simulated is found at once, and the time left of the fits is theirs.
+    """
+    wanted: dict[Path, Callable[[], Any]] = {}
+    for task, _, seed in due:
+        wanted[_data_file(folder, task)] = partial(label, task, settings.states, TEST_SEED)
+        wanted[_data_file(folder, task, seed)] = partial(collect, task, max(settings.sizes), seed)
+    missing = [path for path in wanted if not path.is_file()]
+    for number, path in enumerate(missing):
+        progress("data files", number, len(missing), path.stem)
+        arrays = {name: value for name, value in vars(wanted[path]()).items() if value is not None}
         with atomic_write(path) as temporary, temporary.open("wb") as file:
             np.savez_compressed(file, allow_pickle=False, **arrays)
-    return path
+    if missing:
+        progress("data files", len(missing), len(missing), "finished")
+
+
+def _data_file(folder: Path, task: Task, seed: int | None = None) -> Path:
+    """Return where the labelled states of a task are, or the training data of a seed."""
+    return folder / "data" / (f"{task.name}-test.npz" if seed is None else f"{task.name}-train-{seed}.npz")
+
+
+def _request(folder: Path, task: Task, size: int, seed: int) -> Request:
+    """Return what the process that measures a unit is sent."""
+    return Request(
+        train=str(_data_file(folder, task, seed)), test=str(_data_file(folder, task)), size=size, seed=seed,
+        object=task.object, hand_position=task.hand_position, object_position=task.object_position,
+        moves_from=task.tolerance if task.self_moving else None,
+    )  # fmt: skip
 
 
 def _measure_apart(request: Request) -> dict[str, Any]:

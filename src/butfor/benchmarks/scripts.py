@@ -1,6 +1,6 @@
 """Scripts that several simulations share: push an object along a line, or pick it up, with a hand moved in x, y, z.
 
-An action of 1 asks the hand to move by 0.05 m, as in the Fetch and the Panda environments.
+An action of 1 moves the target of the hand by 0.05 m, as in the Fetch and the Panda environments.
 """
 
 import numpy as np

@@ -1,4 +1,4 @@
-"""`butfor benchmark`: how well the default settings detect influence on environments of others."""
+"""`butfor benchmark`: how well the default settings detect influence, mostly on environments of other packages."""
 
 from pathlib import Path
 from typing import Annotated, Literal

@@ -25,6 +25,7 @@ def live_progress() -> "Iterator[Progress]":
     bars = Bars(
         TextColumn("{task.description:<16}"), BarColumn(24), MofNCompleteColumn(), TimeElapsedColumn(),
         TimeRemainingColumn(), TextColumn("{task.fields[text]}"), console=console, disable=not console.is_terminal,
+        speed_estimate_period=600,  # seconds; one fit of a benchmark takes longer than rich's 30
     )  # fmt: skip
     tasks: dict[str, Any] = {}
     began: dict[str, tuple[float, int]] = {}

@@ -74,7 +74,7 @@ def moved(models: Models, episodes: Episodes) -> Scores:
 
 
 def distance(models: Models, episodes: Episodes) -> Scores:
-    """Minus the distance between hand and object before the step; it needs to know which columns are which."""
+    """Minus the distance between hand and object before the step; it needs the columns of both positions."""
     obs = episodes.transitions()[0]
     scores: Scores = -BUILT_IN[models.env].distance(obs).astype(np.float32)[None]
     return scores

@@ -4,12 +4,10 @@ from pathlib import Path
 
 import numpy as np
 
-from butfor.analysis.benchmark import Benchmark, read_benchmark
+from butfor.analysis.benchmark import ENOUGH, Benchmark, read_benchmark
 from butfor.reporting.charts import Row, amount_charts
 from butfor.reporting.page import render_page, write_page
 from butfor.reporting.plotly_renderer import draw
-
-GOALS = {"auc": 0.97, "ap": 0.93}  # with 15,000 transitions
 
 
 def write_benchmark_page(folder: Path | str) -> Path:
@@ -27,9 +25,9 @@ def render_benchmark(benchmark: Benchmark) -> str:
     by_task: dict[str, list[Row]] = {}
     for row in benchmark.rows:
         by_task.setdefault(row["task"], []).append(row)
-    lowest = {metric: lowest_value(benchmark.rows, metric) for metric in GOALS}
+    lowest = {metric: lowest_value(benchmark.rows, metric) for metric in ENOUGH}
     figures = {
-        f"amount-{place}": draw(*amount_charts(rows, lowest, GOALS), heights=(0.5, 0.5))
+        f"amount-{place}": draw(*amount_charts(rows, lowest, ENOUGH), heights=(0.5, 0.5))
         for place, rows in enumerate(by_task.values())
     }
     return render_page(

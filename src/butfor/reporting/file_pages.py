@@ -125,6 +125,7 @@ def write_agreement(episodes: Episodes, file: Path | str, count: int = PICTURES)
     others = [row["second"] for row in rows if row["first"] == "exact" and not lack]
     differing = [(other, *state) for other in others for state in find_disagreements(episodes, "exact", other, count)]
     frames = draw_states(episodes, [(episode, time) for _, episode, time in differing]) if differing else []
+    facts: Any = facts_of(episodes.metadata["config"]["env"]) if differing else None
     shown = [
         {
             "image": _png(frame),
@@ -132,7 +133,7 @@ def write_agreement(episodes: Episodes, file: Path | str, count: int = PICTURES)
             "time": time,
             "other": other,
             "exact": bool(episodes.label["exact"][episode, time]),
-            "distance": float(np.linalg.norm(episodes.observation[episode, time, 6:9])),
+            "distance": float(facts.distance(episodes.observation[episode, time])),
         }
         for (other, episode, time), frame in zip(differing, frames, strict=True)
     ]

@@ -26,7 +26,7 @@ class NearnessSignal(FixedSignal):
     """exp(-distance / length) between the agent's position and the object's in each state."""
 
     def __init__(self, config: NearnessConfig, table: TransitionTable, facts: EnvFacts) -> None:
-        """`facts` of the environment tell the columns of both positions."""
+        """`facts` of the environment contain the columns of both positions."""
         super().__init__(table)
         self.config = config
         self.facts = facts
