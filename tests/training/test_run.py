@@ -70,10 +70,16 @@ def stored(folder: Path) -> list[int]:
 
 
 def curves(folder: Path) -> dict[str, list[tuple[int, float]]]:
-    """What TensorBoard shows."""
+    """What TensorBoard shows.
+
+    It reads files in the order of their names, which have the second and then a counter: of one second, 10 before 9.
+    """
     accumulator = pytest.importorskip("tensorboard.backend.event_processing.event_accumulator")
-    events = accumulator.EventAccumulator(str(folder / "events"), size_guidance={"scalars": 0})
-    events.Reload()
+    with tempfile.TemporaryDirectory() as ordered:
+        for number, file in enumerate(sorted((folder / "events").iterdir(), key=lambda file: file.stat().st_mtime_ns)):
+            shutil.copy(file, Path(ordered) / f"events.out.tfevents.{number:03}")
+        events = accumulator.EventAccumulator(ordered, size_guidance={"scalars": 0})
+        events.Reload()
     return {name: [(one.step, one.value) for one in events.Scalars(name)] for name in events.Tags()["scalars"]}
 
 

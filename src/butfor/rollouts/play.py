@@ -157,6 +157,11 @@ def play_again(
     Raises:
         ValueError: the episodes were not played in this environment, or by another version of mujoco.
     """
+    spaces: Any = (env.observation_space["observation"], env.action_space)  # type: ignore[index]
+    own = tuple(space.shape[1] for space in spaces)
+    sizes = (episodes.observation.shape[2], episodes.action.shape[2])
+    if sizes != own:
+        raise ValueError(f"The episodes have observations and actions of sizes {sizes}, {env_name(env)} has {own}.")
     facts = facts_of(env_name(env))
     columns = slice(None) if facts is None else list(facts.positions)
     going = np.arange(episodes.action.shape[1])[:, None] < episodes.length[numbers]  # [T, N]
