@@ -47,7 +47,9 @@ def test_a_unit_from_start_to_end(tmp_path: Path) -> None:
     assert row["fit_seconds"] > 0
     assert row["peak_memory"] > row["memory_before"] > 50
     assert row["diagnosis"]["right"] == (row["diagnosis"]["trusted"] == (row["detectors"]["cai"]["auc"] >= 0.95))
-    assert seen == [*(("data files", done, 2) for done in range(3)), ("transitions", 0, 300), ("transitions", 300, 300)]
+    steps = [0, 16 * 800, 16 * 800 + 300]  # 800 states with 16 actions each, and the training data
+    assert seen[:3] == [("simulated steps", done, steps[-1]) for done in steps]
+    assert seen[3:] == [("transitions", 0, 300), ("transitions", 300, 300)]
     record = read_json(folder / "benchmark.json")
     assert record["settings"] == {"sizes": [300], "states": 800}
     assert record["versions"]["torch"]

@@ -19,7 +19,7 @@ import numpy as np
 from butfor import __version__
 from butfor.analysis.benchmark import RESULTS, read_results
 from butfor.benchmarks import environments
-from butfor.benchmarks.data import collect, label
+from butfor.benchmarks.data import MOST_CORNERS, collect, label
 from butfor.benchmarks.environments import Task
 from butfor.benchmarks.measure import Request
 from butfor.rollouts.play import Progress
@@ -148,18 +148,23 @@ def _collect_data(folder: Path, due: Sequence[Unit], settings: Settings, progres
 
     All before the first fit: a task that cannot be simulated is found at once, and the time left of the fits is theirs.
     """
-    wanted: dict[Path, Callable[[], Any]] = {}
+    largest = max(settings.sizes)
+    wanted: dict[Path, tuple[int, Callable[[], Any]]] = {}  # how many steps are simulated, and the function that does
     for task, _, seed in due:
-        wanted[_data_file(folder, task)] = partial(label, task, settings.states, TEST_SEED)
-        wanted[_data_file(folder, task, seed)] = partial(collect, task, max(settings.sizes), seed)
-    missing = [path for path in wanted if not path.is_file()]
-    for number, path in enumerate(missing):
-        progress("data files", number, len(missing), path.stem)
-        arrays = {name: value for name, value in vars(wanted[path]()).items() if value is not None}
+        tried = settings.states * MOST_CORNERS  # of most tasks: some try fewer actions, some more
+        wanted[_data_file(folder, task)] = tried, partial(label, task, settings.states, TEST_SEED)
+        wanted[_data_file(folder, task, seed)] = largest, partial(collect, task, largest, seed)
+    missing = {path: found for path, found in wanted.items() if not path.is_file()}
+    total = sum(steps for steps, _ in missing.values())
+    done = 0
+    for path, (steps, make) in missing.items():
+        progress("simulated steps", done, total, path.stem)
+        arrays = {name: value for name, value in vars(make()).items() if value is not None}
         with atomic_write(path) as temporary, temporary.open("wb") as file:
             np.savez_compressed(file, allow_pickle=False, **arrays)
+        done += steps
     if missing:
-        progress("data files", len(missing), len(missing), "finished")
+        progress("simulated steps", done, total, "finished")
 
 
 def _data_file(folder: Path, task: Task, seed: int | None = None) -> Path:
