@@ -279,8 +279,13 @@ def test_a_run_killed_before_its_first_checkpoint_starts_again(tmp_path: Path, u
 
 
 def test_a_run_killed_as_soon_as_it_had_a_config_starts_again(tmp_path: Path, unbroken: Path) -> None:
-    open_run(tmp_path / "run", "training", CONFIG)
-    assert results(resume(tmp_path / "run")) == results(unbroken)
+    """Its versions are those of now: what computed none of the results is not named beside them."""
+    folder = open_run(tmp_path / "run", "training", CONFIG)
+    (folder / "versions.json").write_text('{"commit": "earlier"}')
+    assert results(resume(folder)) == results(unbroken)
+    record = read_json(folder / "versions.json")
+    assert record["commit"] != "earlier"
+    assert "resumed" not in record
 
 
 def test_metrics_past_the_checkpoint_are_written_anew(tmp_path: Path, unbroken: Path) -> None:

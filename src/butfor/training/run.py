@@ -18,7 +18,16 @@ from butfor.rollouts.play import Played, Progress, Stream, episode_seed, play
 from butfor.runs.checkpoints import latest_checkpoint, save_checkpoint_in
 from butfor.runs.config import config_from, plain
 from butfor.runs.files import check_writable, read_json, write_json
-from butfor.runs.folder import Events, append_metrics, open_run, run_label, run_name, truncate_metrics, versions_resumed
+from butfor.runs.folder import (
+    Events,
+    append_metrics,
+    open_run,
+    run_label,
+    run_name,
+    truncate_metrics,
+    versions,
+    versions_resumed,
+)
 from butfor.runs.locks import locked
 from butfor.runs.reading import read_metrics, read_run
 from butfor.runs.stopping import check_time_limit, stopping
@@ -240,7 +249,8 @@ class _Run:
         self.config = config
         self.folder = folder
         self.progress = progress
-        write_json(folder / "versions.json", versions_resumed(folder, device))
+        # a run that was killed before its first checkpoint starts again: what it ran with before does not count
+        write_json(folder / "versions.json", versions(device) if state is None else versions_resumed(folder, device))
         if goal_env.facts is None:  # its user does not know what random episodes have shown
             clipped = reward_remarks(goal_env.rewards, config.agent.target_range, config.agent.discount)
             for words in (goal_env.describe_in_words(), *goal_env.remarks, *clipped):
