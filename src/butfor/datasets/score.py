@@ -13,6 +13,7 @@ import numpy as np
 from butfor import __version__
 from butfor.datasets.files import check_outputs, column_names, read_data, write_columns, write_minari
 from butfor.datasets.recording import Recording, Table
+from butfor.influence.contact import FitProgress
 from butfor.influence.diagnosis import FEWEST as FEWEST_JUDGED
 from butfor.influence.diagnosis import GROUPS, Diagnosis
 from butfor.influence.influence import Influence
@@ -47,12 +48,13 @@ class Options:
     actions: int = 64
     """K, the number of actions tried in each state; of discrete actions all are tried"""
     extreme: float | None = None
-    """share of their numbers that are at the lowest or highest bound; None: 0, or that of a given model"""
+    """share of their numbers that are at the lowest or highest bound; None: 0.75 for a model of touches, 0 for a
+    Gaussian network, or that of a given model"""
     seed: int = 0
     ignore: tuple[str, ...] = ()
     """paths of parts of the observation to leave out"""
     network: ModelConfig | None = None
-    """None: the paper's network, or a steeper one if that one misses much (see `Influence.fit`)"""
+    """None: a model of touches, the paper's network, or a steeper one, by the data (see `Influence.fit`)"""
 
     def __post_init__(self) -> None:
         check_least(self, 1, "members", *(["epochs"] if self.epochs is not None else []))
@@ -172,9 +174,10 @@ def fit_recording(
     updates = UPDATES * FOR_ANY_DATA.batch_size // len(train[0])
     epochs = options.epochs or int(np.clip(updates, 20, FOR_ANY_DATA.max_epochs))
 
-    def show(run: Fitting) -> None:
-        stage = "a steeper network" if options.network is None and run.model.config == STEEP else "fitting"
-        progress(stage, run.epoch, epochs, f"validation error {float(run.best_error.mean()):.3g}")
+    def show(run: Fitting | FitProgress) -> None:
+        steep = isinstance(run, Fitting) and options.network is None and run.model.config == STEEP
+        error = f"error {float(run.best_error.mean()):.3g}"
+        progress("a steeper network" if steep else "fitting", run.epoch, run.epochs, error)
 
     space = recording.action_space
     action = recording.action
@@ -191,12 +194,13 @@ def fit_recording(
         validation=recording.transitions(stopping),
         model=options.network,
         fitting=replace(FOR_ANY_DATA, max_epochs=epochs, validate_every=int(np.clip(epochs // 10, 1, 5))),
-        scoring=ScoreConfig(options.actions, extreme=options.extreme or 0.0),
+        scoring=None if options.extreme is None else ScoreConfig(extreme=options.extreme),
         members=options.members,
         seed=options.seed,
         device=device,
         progress=show,
     )
+    influence.scoring = replace(influence.scoring, actions=options.actions)
     if options.network is None and influence.model.config == STEEP:
         notes.append("The paper's network explains too little of the change; a steeper network is used instead.")
     return influence, judged, notes

@@ -17,6 +17,7 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
+from butfor.influence.contact import ContactConfig, ContactDynamics, choose_partners, fit_contact
 from butfor.influence.decisions import (
     Calibration,
     conformal_p_values,
@@ -26,7 +27,9 @@ from butfor.influence.decisions import (
 )
 from butfor.influence.diagnosis import FEWEST, GROUPS, Diagnosis, diagnose_entity
 from butfor.influence.network_choice import fit_network, split_inputs
+from butfor.influence.partners import Pair
 from butfor.influence.scoring import (
+    Dynamics,
     ScoreConfig,
     find_best_action,
     hide_among_redrawn,
@@ -36,14 +39,16 @@ from butfor.influence.scoring import (
     score_states,
 )
 from butfor.models.dynamics import GaussianDynamics, ModelConfig
-from butfor.models.fitting import FOR_ANY_DATA, FitConfig, Fitting
+from butfor.models.fitting import FOR_ANY_DATA, FitConfig
 from butfor.models.networks import choose_generator, make_generators
 from butfor.models.tables import Units, measure_transitions, split_table
 from butfor.models.weights import choose_replica, reading_weights, save_weights, units_of_header
 from butfor.spaces.arrays import Array, check_finite_rows, check_table, like, to_tensor, warn_user
 from butfor.spaces.entities import Entities
 
-FORMAT_VERSION = 2
+FORMAT_VERSION = 3
+STRONG_ACTIONS = ScoreConfig(extreme=0.75)
+"""How `Influence.fit` scores with its model of touches: strong actions show what an entity can be reached with."""
 
 
 class Influence:
@@ -55,17 +60,15 @@ class Influence:
     Methods take states `obs` [N, D] as numpy or torch arrays and return the same kind, one array per entity.
 
     Attributes:
-        model: the fitted networks; its replicas are the members of an ensemble.
+        model: the fitted model; its replicas are the members of an ensemble.
         units: how observations, actions and changes are scaled.
         law: the uniform distribution of the actions that are tried.
         entities: columns of the observation by name.
         calibration: what `decide` needs, by entity; empty before `calibrate`.
     """
 
-    def __init__(
-        self, model: GaussianDynamics, units: Units, scoring: ScoreConfig = ScoreConfig(), seed: int = 0
-    ) -> None:
-        self.model = model.eval()
+    def __init__(self, model: Dynamics, units: Units, scoring: ScoreConfig = ScoreConfig(), seed: int = 0) -> None:
+        self.model: Any = model.eval()  # each kind has layers of its own
         self.units = units
         self.law = units.law
         self.entities = units.entities
@@ -78,7 +81,8 @@ class Influence:
     @property
     def device(self) -> torch.device:
         """Where scores are computed."""
-        return self.model.mean_head.weight.device
+        device: torch.device = next(self.model.parameters()).device
+        return device
 
     @classmethod
     def fit(
@@ -89,14 +93,15 @@ class Influence:
         entities: Entities,
         *,
         action_space: gymnasium.Space[Any] | None = None,
+        agent: Sequence[int] | None = None,
         validation: Sequence[Array] | float = 0.1,
-        model: ModelConfig | None = None,
+        model: ModelConfig | ContactConfig | None = None,
         fitting: FitConfig = FOR_ANY_DATA,
-        scoring: ScoreConfig = ScoreConfig(),
+        scoring: ScoreConfig | None = None,
         members: int = 1,
         seed: int = 0,
         device: torch.device | str = "cpu",
-        progress: Callable[[Fitting], None] | None = None,
+        progress: Callable[[Any], None] | None = None,
     ) -> "Influence":
         """Learn p(s'_j | s, a) from transitions.
 
@@ -106,32 +111,49 @@ class Influence:
             next_obs: the states that followed [N, D].
             entities: columns of the observation by name, such as {"cube": [3, 4, 5]} or "cube=3:6".
             action_space: bounds of the actions that are tried; default: the smallest box around the data.
-            validation: share of the transitions to hold out for early stopping, or other transitions for it.
-            model: the network. By default it is the paper's, which is smooth. If that explains less than half of an
-                entity's held-out change, or promises influence that held-out transitions do not show, `STEEP` is
-                fitted too (up to twice the time) and kept if it makes these transitions clearly more likely.
-            fitting: optimiser, epochs and early stopping.
-            scoring: how CAI is estimated from the model.
+            agent: columns of the position of what touches the entities (a hand, a foot), in the order and units of
+                the first columns of each entity. By default the data show them: see `butfor.influence.partners`.
+            validation: share of the transitions to hold out for early stopping of a Gaussian network, or other
+                transitions for it.
+            model: by default a model of touches (`butfor.influence.contact`) if every entity has something that
+                touches it. If not, the paper's Gaussian network, which is smooth; if that explains less than half of
+                an entity's held-out change, or promises influence that held-out transitions do not show, `STEEP` is
+                fitted too (up to twice the time) and kept if it makes these transitions clearly more likely. Give a
+                `ModelConfig` for one Gaussian network, or a `ContactConfig` for other settings of the model of touches.
+            fitting: optimiser, epochs and early stopping of a Gaussian network.
+            scoring: how CAI is estimated from the model. By default uniform actions for a Gaussian network, and mostly
+                strong ones (`extreme=0.75`) for the model of touches.
             members: networks of an ensemble, which is uncertain where they disagree.
             seed: for the initial weights, the batches, the held-out rows and the tried actions.
             device: where the networks are fitted and scores are computed.
-            progress: called after every validation.
+            progress: called with a `Fitting` after every validation, or a `FitProgress` after every 100 updates.
 
         Raises:
             ValueError: the arrays do not fit together, are too few, or contain NaN or infinite values.
         """
         if members < 1:
             raise ValueError(f"members must be at least 1; got {members}.")
-        scale = None if model is None else model.target_scale
+        scale = model.target_scale if isinstance(model, ModelConfig) else None
         transitions, units = measure_transitions((obs, action, next_obs), entities, action_space, scale)
         train = units.table(transitions, device)
+        seeds = [seed * 1000 + member for member in range(members)]
+        if not isinstance(model, ModelConfig):
+            pairs = choose_partners(transitions, train, units, agent)
+            if pairs is not None:
+                config = model or ContactConfig()
+                contact = fit_contact(transitions, train, units, pairs, config, seeds, progress)
+                return cls(contact, units, scoring or STRONG_ACTIONS, seed)
+            if model is not None:
+                raise ValueError(
+                    "The data do not show what touches the entities, so there is no model of touches; give its columns "
+                    "with agent=, or no model."
+                )
         if isinstance(validation, float | int):
             train, held_out = split_table(train, validation, seed)
         else:
             held_out = units.checked_table("validation must be a share or", validation, device)
-        seeds = [seed * 1000 + member for member in range(members)]
         network = fit_network(train, held_out, units, model, fitting, seeds, progress)
-        return cls(network, units, scoring, seed)
+        return cls(network, units, scoring or ScoreConfig(), seed)
 
     def score(self, obs: Array, generator: torch.Generator | None = None) -> dict[str, Any]:
         """Compute the CAI of each state (equation 3).
@@ -313,15 +335,19 @@ class Influence:
                 drawn=drawn,
                 doubt=problem,
                 extreme=self.scoring.extreme,
-                steep=not self.model.config.spectral_norm_hidden,
+                steep=not getattr(self.model.config, "spectral_norm_hidden", False),
             )
         return found
 
     def save(self, path: Path | str) -> None:
         """Write one safetensors file with a JSON header; nothing in it is executable."""
+        partners = None
+        if isinstance(self.model, ContactDynamics):
+            partners = {name: [dataclasses.asdict(pair) for pair in pairs] for name, pairs in self.model.pairs.items()}
         header = dataclasses.asdict(self.units) | {
             "obs_size": self.model.obs_size,
             "model": dataclasses.asdict(self.model.config),
+            "partners": partners,
             "scoring": dataclasses.asdict(self.scoring),
             "seed": self.seed,
         }
@@ -348,11 +374,16 @@ class Influence:
         """
         with reading_weights(path, "influence", FORMAT_VERSION) as (tensors, header):
             calibration = {name: tensors.pop(name).numpy() for name in list(tensors) if name.startswith("calibration.")}
-            tensors = choose_replica(tensors, len(tensors["mean_head.weight"]), replica)
+            tensors = choose_replica(tensors, len(next(iter(tensors.values()))), replica)  # all have R rows
             units = units_of_header(header)
-            generators = make_generators([0] * len(tensors["mean_head.weight"]))
-            config = ModelConfig(**header["model"])
-            model = GaussianDynamics(header["obs_size"], units.law.size, len(units.scale), config, generators)
+            generators = make_generators([0] * len(next(iter(tensors.values()))))
+            model: Dynamics
+            if header.get("partners") is None:
+                config = ModelConfig(**header["model"])
+                model = GaussianDynamics(header["obs_size"], units.law.size, len(units.scale), config, generators)
+            else:
+                pairs = {name: [Pair(**pair) for pair in found] for name, found in header["partners"].items()}
+                model = ContactDynamics(units, pairs, ContactConfig(**header["model"]), generators)
             model.load_state_dict(tensors)
             influence = cls(model.to(device), units, ScoreConfig(**header["scoring"]), header["seed"])
             if calibration and replica is None:

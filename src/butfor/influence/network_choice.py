@@ -7,7 +7,7 @@ import torch
 from torch import Tensor
 
 from butfor.influence.diagnosis import LITTLE, is_empty_promise
-from butfor.influence.scoring import ScoreConfig, log_density, predict_moments, score_actions
+from butfor.influence.scoring import Dynamics, ScoreConfig, log_density, predict_moments, score_actions
 from butfor.models.dynamics import STEEP, GaussianDynamics, ModelConfig, make_network
 from butfor.models.fitting import FitConfig, Fitting
 from butfor.models.networks import make_generators
@@ -94,7 +94,7 @@ def overpromised_columns(network: GaussianDynamics, table: Table, entities: Sequ
     return found
 
 
-def split_inputs(network: GaussianDynamics, inputs: Tensor) -> tuple[Tensor, Tensor]:
+def split_inputs(network: Dynamics, inputs: Tensor) -> tuple[Tensor, Tensor]:
     """Split inputs [N, D + A] into states, expanded for the replicas [R, N, D], and actions [N, A]."""
     obs, action = inputs.tensor_split([network.obs_size], 1)
     return obs.expand(network.replicas, -1, -1), action

@@ -9,21 +9,42 @@ import dataclasses
 import math
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from typing import Literal
+from typing import Any, Literal, NamedTuple, Protocol
 
 import torch
 from torch import Tensor
 
+from butfor.influence.contact import ContactDynamics
 from butfor.influence.gaussian import KLForm, entropy, kl_to_mixture
 from butfor.models.dynamics import GaussianDynamics
 from butfor.models.networks import Generators
 from butfor.runs.config import check_between, check_choices, check_least
 from butfor.spaces.actions import ActionLaw
 
+Dynamics = GaussianDynamics | ContactDynamics
+"""A transition model: `predictor()` returns a function from states and actions to a `Prediction`."""
 EntityDims = Sequence[Sequence[int]]
 """Dimensions of the model's prediction that belong to each of J entities."""
-Reduce = Callable[[Tensor, Tensor, slice], Tensor]
-"""mean, variance [R, n, K, d] and which states they are -> [R', n, ...]."""
+
+
+class Prediction(Protocol):
+    """What a model predicts for K actions in each of n states, for R replicas."""
+
+    def merge(self, members: int) -> "Prediction":
+        """One prediction for each group of `members` replicas."""
+
+    def divergence(self, dims: Sequence[int], form: KLForm, separate: bool = False) -> Tensor:
+        """KL of each action's outcome to the mixture over all, for one entity: [R, n, K]."""
+
+    def log_density(self, target: Tensor, dims: Sequence[int]) -> Tensor:
+        """log p(s'_j | s, a) of one entity: target [n, 1, d] -> [R, n, K]."""
+
+    def moments(self) -> tuple[Tensor, Tensor]:
+        """Mean and variance of every predicted column: [R, n, K, d] each."""
+
+
+Reduce = Callable[[Any, slice], Tensor]
+"""A `Prediction` and which states it is about -> [R', n, ...]."""
 
 
 @dataclass(frozen=True)
@@ -49,7 +70,7 @@ class ScoreConfig:
 
 
 def score_states(
-    model: GaussianDynamics,
+    model: Dynamics,
     obs: Tensor,
     law: ActionLaw,
     entities: EntityDims,
@@ -63,27 +84,23 @@ def score_states(
     replicas is an ensemble, whose predictions are merged into one Gaussian.
     """
 
-    def influence(mean: Tensor, variance: Tensor, part: slice) -> Tensor:
-        mean, variance = _merge_members(mean, variance, members)
-        scores = []
-        for dims in map(list, entities):
-            given, mixture = (mean[..., dims], variance[..., dims]), ()
-            if config.separate_mixture and not law.count:  # the second half of the actions is the mixture
-                given, mixture = zip(*(half.chunk(2, 2) for half in given), strict=True)
-            scores.append(kl_to_mixture(*given, *mixture, form=config.form).mean(-1))
-        return torch.stack(scores, -1)
+    separate = config.separate_mixture and not law.count
+
+    def influence(prediction: Prediction, part: slice) -> Tensor:
+        merged = prediction.merge(members)
+        return torch.stack([merged.divergence(dims, config.form, separate).mean(-1) for dims in entities], -1)
 
     return _in_chunks(model, obs, *_action_drawer(law, config, generators), influence)
 
 
 def score_actions(
-    model: GaussianDynamics, obs: Tensor, actions: Tensor, entities: EntityDims, form: KLForm, members: int = 1
+    model: Dynamics, obs: Tensor, actions: Tensor, entities: EntityDims, form: KLForm, members: int = 1
 ) -> Tensor:
     """KL of each action to their mixture: obs [R, N, D], actions [R or 1, N, K, A] -> [R / members, N, K, J]."""
 
-    def divergence(mean: Tensor, variance: Tensor, part: slice) -> Tensor:
-        mean, variance = _merge_members(mean, variance, members)
-        return torch.stack([kl_to_mixture(mean[..., j], variance[..., j], form=form) for j in map(list, entities)], -1)
+    def divergence(prediction: Prediction, part: slice) -> Tensor:
+        merged = prediction.merge(members)
+        return torch.stack([merged.divergence(dims, form) for dims in entities], -1)
 
     return _in_chunks(model, obs, actions.shape[2], lambda part: actions[:, part], divergence)
 
@@ -96,7 +113,7 @@ def combine_scores(scores: Tensor, how: str) -> Tensor:
 
 
 def find_best_action(
-    model: GaussianDynamics,
+    model: Dynamics,
     obs: Tensor,
     law: ActionLaw,
     dims: Sequence[int],
@@ -120,7 +137,7 @@ def find_best_action(
 
 
 def score_entropy(
-    model: GaussianDynamics,
+    model: Dynamics,
     obs: Tensor,
     law: ActionLaw,
     dims: Sequence[int],
@@ -129,7 +146,7 @@ def score_entropy(
 ) -> Tensor:
     """The entropy baseline: H(s'_j | s) as the mean over K actions of the predicted entropy: [R, N, D] -> [R, N]."""
     drawer = _action_drawer(law, dataclasses.replace(config, separate_mixture=False), generators)
-    return _in_chunks(model, obs, *drawer, lambda mean, variance, part: entropy(variance[..., list(dims)]).mean(-1))
+    return _in_chunks(model, obs, *drawer, lambda found, part: entropy(found.variance[..., list(dims)]).mean(-1))
 
 
 def hide_among_redrawn(
@@ -152,46 +169,68 @@ def hide_among_redrawn(
     return actions, is_taken
 
 
-def log_density(model: GaussianDynamics, obs: Tensor, actions: Tensor, target: Tensor, dims: Sequence[int]) -> Tensor:
+def log_density(model: Dynamics, obs: Tensor, actions: Tensor, target: Tensor, dims: Sequence[int]) -> Tensor:
     """log of the members' mean of p(s'_j | s, a): obs [R, N, D], actions [R or 1, N, M, A], target [N, d] -> [N, M]."""
-    columns = list(dims)
 
-    def density(mean: Tensor, variance: Tensor, part: slice) -> Tensor:
-        mean, variance = mean[..., columns], variance[..., columns]  # [R, n, M, dimensions of the entity]
-        squared = (target[part, None, columns] - mean).square() / variance
-        by_member = -0.5 * (squared + variance.log() + math.log(2 * math.pi)).sum(-1)  # [R, n, M]
+    def density(prediction: Prediction, part: slice) -> Tensor:
+        by_member = prediction.log_density(target[part, None], dims)  # [R, n, M]
         return (by_member.logsumexp(0) - math.log(model.replicas))[None]
 
     return _in_chunks(model, obs, actions.shape[2], lambda part: actions[:, part], density)[0]
 
 
-def predict_moments(model: GaussianDynamics, obs: Tensor, action: Tensor) -> tuple[Tensor, Tensor]:
+def predict_moments(model: Dynamics, obs: Tensor, action: Tensor) -> tuple[Tensor, Tensor]:
     """Mean and variance of the members' mixture for one action per state: [R, N, D], [N, A] -> [N, d] each."""
 
-    def moments(mean: Tensor, variance: Tensor, part: slice) -> Tensor:
-        merged = _merge_members(mean, variance, model.replicas)  # [1, n, 1, d] each
+    def moments(prediction: Prediction, part: slice) -> Tensor:
+        merged = prediction.merge(model.replicas).moments()  # [1, n, 1, d] each
         return torch.stack([one[:, :, 0] for one in merged], -1)
 
     mean, variance = _in_chunks(model, obs, 1, lambda part: action[None, part, None], moments)[0].unbind(-1)
     return mean, variance
 
 
-def chunk_states(model: GaussianDynamics, actions: int, device: torch.device) -> int:
+def chunk_states(model: Dynamics, actions: int, device: torch.device) -> int:
     """The number of states scored at a time: what fits into a processor's cache, or into 4 GiB of a GPU."""
-    width = max(model.config.width, 2 * model.target_size)
+    width = max(model.widest, 2 * model.target_size)
     numbers = model.replicas * actions * (3 * width + 6 * actions)  # activations and pairs of one state
     return max(1, (2**30 if device.type == "cuda" else 3 * 2**21) // numbers)
 
 
-def _merge_members(mean: Tensor, variance: Tensor, members: int) -> tuple[Tensor, Tensor]:
-    """The Gaussian with mean and variance of the members' equal mixture: [R, ...] -> [R / members, ...].
+class Gaussians(NamedTuple):
+    """The `Prediction` of a `GaussianDynamics`."""
 
-    Where members disagree the variance is large, so an effect that only some of them predict counts little.
-    """
-    if members == 1:
-        return mean, variance
-    means, variances = (part.unflatten(0, (-1, members)) for part in (mean, variance))
-    return means.mean(1), variances.mean(1) + means.var(1, correction=0)
+    mean: Tensor
+    variance: Tensor
+
+    def merge(self, members: int) -> "Gaussians":
+        """The Gaussian with mean and variance of the members' equal mixture: [R, ...] -> [R / members, ...].
+
+        Where members disagree the variance is large, so an effect that only some of them predict counts little.
+        """
+        if members == 1:
+            return self
+        means, variances = (part.unflatten(0, (-1, members)) for part in self)
+        return Gaussians(means.mean(1), variances.mean(1) + means.var(1, correction=0))
+
+    def divergence(self, dims: Sequence[int], form: KLForm, separate: bool = False) -> Tensor:
+        """KL of each action to the mixture over all; if `separate`, the second half of the actions is the mixture."""
+        columns = list(dims)
+        given, mixture = (self.mean[..., columns], self.variance[..., columns]), ()
+        if separate:
+            given, mixture = zip(*(half.chunk(2, 2) for half in given), strict=True)
+        return kl_to_mixture(*given, *mixture, form=form)
+
+    def log_density(self, target: Tensor, dims: Sequence[int]) -> Tensor:
+        """log p(s'_j | s, a): target [n, 1, d] -> [R, n, K]."""
+        columns = list(dims)
+        mean, variance = self.mean[..., columns], self.variance[..., columns]
+        squared = (target[..., columns] - mean).square() / variance
+        return -0.5 * (squared + variance.log() + math.log(2 * math.pi)).sum(-1)
+
+    def moments(self) -> tuple[Tensor, Tensor]:
+        """Mean and variance."""
+        return self.mean, self.variance
 
 
 def _action_drawer(
@@ -210,9 +249,7 @@ def _action_drawer(
 
 
 @torch.no_grad()
-def _in_chunks(
-    model: GaussianDynamics, obs: Tensor, actions: int, draw: Callable[[slice], Tensor], reduce: Reduce
-) -> Tensor:
+def _in_chunks(model: Dynamics, obs: Tensor, actions: int, draw: Callable[[slice], Tensor], reduce: Reduce) -> Tensor:
     """Predict for `actions` actions in each state and reduce, chunk by chunk of states, so that memory is bounded."""
     predict = model.predictor()
     states = obs.shape[1]
@@ -220,7 +257,8 @@ def _in_chunks(
     result: Tensor | None = None
     for start in range(0, max(states, 1), size):
         part = slice(start, min(start + size, states))
-        reduced = reduce(*predict(obs[:, part], draw(part)), part)
+        predicted = predict(obs[:, part], draw(part))
+        reduced = reduce(Gaussians(*predicted) if isinstance(predicted, tuple) else predicted, part)
         if result is None:  # one block for all: many small ones would fragment the memory
             result = reduced.new_empty(reduced.shape[0], states, *reduced.shape[2:])
         result[:, part] = reduced

@@ -85,6 +85,11 @@ class GaussianDynamics(Fittable):
         rise = start - config.min_variance
         self.variance_offset = rise + math.log(-math.expm1(-rise))  # the inverse of softplus, without overflow
 
+    @property
+    def widest(self) -> int:
+        """Numbers per state and action that a prediction needs at once."""
+        return self.config.width
+
     def _variance(self, raw: Tensor) -> Tensor:
         variance = nn.functional.softplus(raw + self.variance_offset) + self.config.min_variance
         return variance.clamp(self.config.min_variance, self.config.max_variance)

@@ -121,6 +121,11 @@ class Fitting:
         self.best = {name: value.clone() for name, value in self.model.state_dict().items()}
 
     @property
+    def epochs(self) -> int:
+        """The most epochs."""
+        return self.config.max_epochs
+
+    @property
     def stopped(self) -> Tensor:
         """Which replicas have stopped early: [R]."""
         return self.stale >= self.config.patience

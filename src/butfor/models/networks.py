@@ -5,7 +5,9 @@ replica axis first, so that best weights are kept, and replicas selected, by ind
 """
 
 import copy
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from functools import partial
 from itertools import pairwise
 from typing import Any, Literal, TypeVar
 
@@ -180,13 +182,20 @@ class LayerNorm(nn.Module):
 
 
 class MLP(nn.Module):
-    """Hidden layers with ReLU, optionally layer-normalised, and a linear output; Xavier uniform initialisation."""
+    """Hidden layers, optionally layer-normalised, and a linear output; Xavier uniform initialisation with a gain."""
 
-    def __init__(self, sizes: Sequence[int], generators: Generators, layer_norm: bool = False) -> None:
+    def __init__(
+        self,
+        sizes: Sequence[int],
+        generators: Generators,
+        layer_norm: bool = False,
+        activation: Callable[[Tensor], Tensor] = torch.relu,
+        gain: float = 1.0,
+    ) -> None:
         super().__init__()
-        self.layers = nn.ModuleList(
-            Linear(*pair, generators, initialize=nn.init.xavier_uniform_) for pair in pairwise(sizes)
-        )
+        self.activation = activation
+        initialize = partial(nn.init.xavier_uniform_, gain=gain)
+        self.layers = nn.ModuleList(Linear(*pair, generators, initialize=initialize) for pair in pairwise(sizes))
         self.norms = nn.ModuleList(LayerNorm(size, len(generators)) for size in sizes[1:-1] if layer_norm)
 
     def forward(self, x: Tensor) -> Tensor:
@@ -195,7 +204,7 @@ class MLP(nn.Module):
             x = layer(x)
             if self.norms:
                 x = self.norms[index](x)
-            x = torch.relu(x)
+            x = self.activation(x)
         output: Tensor = self.layers[-1](x)
         return output
 
@@ -219,3 +228,14 @@ def refresh_replicas(copied: nn.Module, module: nn.Module, part: slice) -> None:
     """Update what `copy_replicas` returned with the current values."""
     targets, sources = copied.state_dict().values(), module.state_dict().values()
     torch._foreach_copy_(list(targets), [source[part] for source in sources])
+
+
+@contextmanager
+def single_thread() -> Iterator[None]:
+    """Use one thread of torch: small matrices gain nothing from more, and waiting threads take processors."""
+    before = torch.get_num_threads()
+    torch.set_num_threads(1)
+    try:
+        yield
+    finally:
+        torch.set_num_threads(before)

@@ -18,7 +18,7 @@ from torch import Tensor
 from butfor.influence.gaussian import kl_to_mixture
 from butfor.models.fitting import check_finite
 from butfor.models.gpu import captured, matrix_precision
-from butfor.models.networks import draw_uniform, make_generators
+from butfor.models.networks import draw_uniform, make_generators, single_thread
 from butfor.rollouts.play import Observation, Played, Progress, Stream, episode_seed, play
 from butfor.runs.stopping import Stop
 from butfor.spaces.actions import from_unit, to_unit
@@ -438,14 +438,3 @@ def batches_due(config: Config, episode: int) -> int:
     if episode < config.warmup or (episode - config.warmup) % config.fit_every:
         return 0
     return next((batches for limit, batches in config.fit_schedule if episode <= limit), 0)
-
-
-@contextmanager
-def single_thread() -> Iterator[None]:
-    """Use one thread of torch: its waiting threads would take the processors that simulate."""
-    before = torch.get_num_threads()
-    torch.set_num_threads(1)
-    try:
-        yield
-    finally:
-        torch.set_num_threads(before)

@@ -1,0 +1,418 @@
+"""The default model of `Influence.fit` where an entity is moved by something that comes near: a hand, a foot, a tool.
+
+An entity either moves by itself or is touched, with a probability t that depends on the action:
+
+    p(s'_j | s, a) = (1 - t(s, a)) N(free(s), narrow) + t(s, a) N(free(s) + push(s, a), wide)
+
+`free` does not see the action. `t` and `push` see only where the entity is relative to its partners (`partners.py`):
+now, after the predicted step of the partner, and after both have moved. The action acts through that step alone, so
+far away from its partners an entity has no influence on it, whatever else varies.
+
+CAI is computed with the touch as part of the outcome. It is then a sum that needs no sampling: how much the action
+changes the probability of a touch, and how much it changes the push. Both are zero where the action changes nothing.
+"""
+
+import math
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+from butfor.influence.partners import Pair, find_partners
+from butfor.models.networks import MLP, Generators, make_generators, single_thread
+from butfor.models.tables import Table, Transitions, Units
+from butfor.runs.config import check_least, check_positive
+
+STEP_SHARE = 0.3  # weight of the partner's predicted step among the inputs: the distance should matter more
+SMALL = 0.58  # gain of the initial weights: networks that start smooth stay smoother
+SMALL_OUTPUT = 0.1
+SELDOM = 2.0  # log odds against a touch before training
+
+
+@dataclass(frozen=True)
+class ContactConfig:
+    """The model of touches and how it is fitted. Variances are in units of the variance of the entity's change."""
+
+    width: int = 32
+    """units of each hidden layer of the network of touches"""
+    layers: int = 3
+    """hidden layers of it"""
+    motion_width: int = 64
+    """units of the two hidden layers of the networks of free motion and of the partners' steps"""
+    narrowest: float = 1e-4
+    """smallest variance of free motion"""
+    narrow_range: float = 1e-2
+    """by how much the variance of free motion may exceed the smallest one"""
+    wide: float = 0.1
+    """smallest variance of a touched entity's change; larger than that of free motion, so that the two never swap"""
+    updates: int = 2500
+    """updates of the network of touches"""
+    learning_rate: float = 1e-3
+    weight_decay: float = 0.1
+    motion_updates: int = 1500
+    """updates of the networks of free motion and of the partners' steps"""
+    motion_learning_rate: float = 3e-3
+    batch_size: int = 500
+
+    def __post_init__(self) -> None:
+        check_least(self, 1, "width", "layers", "motion_width", "updates", "motion_updates", "batch_size")
+        check_positive(self, "narrowest", "narrow_range", "wide", "learning_rate", "motion_learning_rate")
+
+
+@dataclass
+class FitProgress:
+    """How far a fit is; `butfor.models.Fitting` has the same attributes."""
+
+    epoch: int
+    """hundreds of updates done"""
+    epochs: int
+    best_error: Tensor
+
+
+class EntityContact(nn.Module):
+    """The model of one entity for R replicas; see the module's formula."""
+
+    center: Tensor
+    spread: Tensor
+    step_scale: Tensor
+
+    def __init__(
+        self, sizes: tuple[int, int], columns: Sequence[int], pairs: Sequence[Pair], config: ContactConfig,
+        generators: Generators,
+    ) -> None:  # fmt: skip
+        super().__init__()
+        obs_size, action_size = sizes
+        self.columns = list(columns)  # of the observation
+        self.pairs = [Pair(list(pair.entity), list(pair.partner)) for pair in pairs]
+        self.partner_columns = [column for pair in self.pairs for column in pair.partner]
+        self.config = config
+        count = len(self.columns)
+        steps = len(self.partner_columns)
+        geometry = sum(3 * (2 * len(pair.entity) + 1) for pair in self.pairs)
+
+        def network(inputs: int, outputs: int, width: int, layers: int) -> MLP:
+            sizes = [inputs, *[width] * layers, outputs]
+            made = MLP(sizes, generators, activation=nn.functional.silu, gain=SMALL)
+            made.layers[-1].weight.data *= SMALL_OUTPUT  # type: ignore
+            return made
+
+        self.free = network(obs_size, count, config.motion_width, 2)
+        self.free_variance = network(obs_size, count, config.width, 2)
+        self.partner_step = network(obs_size + action_size, steps, config.motion_width, 2)
+        self.touch = network(geometry + steps, 2 * count + 1, config.width, config.layers)
+        replicas = len(generators)
+        self.register_buffer("center", torch.zeros(replicas, 1, geometry))
+        self.register_buffer("spread", torch.ones(replicas, 1, geometry))
+        self.register_buffer("step_scale", torch.ones(replicas, 1, steps))
+
+    def positions(self, obs: Tensor, units: Tensor) -> list[Tensor]:
+        """Where the entity is relative to each partner, in the data's units: [R, B, D] -> [R, B, k] each."""
+        center, spread = units
+        return [
+            obs[..., pair.entity] * spread[pair.entity]
+            - obs[..., pair.partner] * spread[pair.partner]
+            + (center[pair.entity] - center[pair.partner])
+            for pair in self.pairs
+        ]
+
+    def inputs(self, obs: Tensor, action: Tensor, free: Tensor, units: Tensor, change_scale: Tensor) -> Tensor:
+        """What the network of touches sees: [R, B, D], [R, B, A] and the free change [R, B, d] -> [R, B, G + steps]."""
+        scaled_step = self.partner_step(torch.cat([obs, action], -1))
+        steps = (scaled_step * self.step_scale).split([len(pair.partner) for pair in self.pairs], -1)
+        free_change = free / change_scale
+        features = []
+        for pair, now, step in zip(self.pairs, self.positions(obs, units), steps, strict=True):
+            own = free_change[..., [self.columns.index(column) for column in pair.entity]]
+            for place in (now, now - step, now - step + own):
+                features += [place, place.abs(), place.norm(dim=-1, keepdim=True)]
+        geometry = (torch.cat(features, -1) - self.center) / self.spread
+        return torch.cat([geometry, STEP_SHARE * scaled_step], -1)
+
+    def predict(self, obs: Tensor, action: Tensor, free: Tensor, units: Tensor, change_scale: Tensor) -> "Touch":
+        """The prediction for one action per row, given the free change, which has no gradient here."""
+        with torch.no_grad():
+            seen = self.inputs(obs, action, free, units, change_scale)
+        count = len(self.columns)
+        push, raw, odds = self.touch(seen).split([count, count, 1], -1)
+        variance = nn.functional.softplus(raw + math.log(math.e - 1)) + self.config.wide  # 1 + wide before training
+        narrow = self.config.narrowest + self.config.narrow_range * torch.sigmoid(self.free_variance(obs) - 3)
+        return Touch(odds[..., 0] - SELDOM, free + push, variance, free, narrow)
+
+
+@dataclass(frozen=True)
+class Touch:
+    """The predicted mixture of one entity: log odds of a touch [...], and mean, variance [..., d] with and without."""
+
+    log_odds: Tensor
+    mean: Tensor
+    variance: Tensor
+    free_mean: Tensor
+    free_variance: Tensor
+
+    def log_density(self, target: Tensor) -> Tensor:
+        """log p(target): [..., d] -> [...]."""
+        touched = nn.functional.logsigmoid(self.log_odds) + _log_normal(target, self.mean, self.variance)
+        free = nn.functional.logsigmoid(-self.log_odds) + _log_normal(target, self.free_mean, self.free_variance)
+        return torch.logaddexp(touched, free)
+
+    def merge(self, members: int) -> "Touch":
+        """One mixture for each group of members, [R, ...] -> [R / members, ...], with their mean probability."""
+        if members == 1:
+            return self
+        probability = self.log_odds.sigmoid().unflatten(0, (-1, members))
+        share = (probability / probability.sum(1, keepdim=True).clamp_min(1e-12))[..., None]
+        mean, variance = _merge(share, *(part.unflatten(0, (-1, members)) for part in (self.mean, self.variance)))
+        equal = torch.full((), 1 / members, device=mean.device)
+        free = [part.unflatten(0, (-1, members)) for part in (self.free_mean, self.free_variance)]
+        return Touch(torch.logit(probability.mean(1), 1e-7), mean, variance, *_merge(equal, *free))
+
+    def divergence(self) -> Tensor:
+        """KL of each action's outcome, the touch included, to the mixture over the K actions: [..., K] -> [..., K]."""
+        touched = self.log_odds.sigmoid().clamp(1e-7, 1 - 1e-7)
+        mean_touched = touched.mean(-1, keepdim=True)
+        whether = touched * (touched / mean_touched).log()
+        whether = whether + (1 - touched) * ((1 - touched) / (1 - mean_touched)).log()
+        log_share = (touched / touched.sum(-1, keepdim=True)).log().unsqueeze(-2)  # [..., 1, K]
+        push = -torch.logsumexp(log_share - _kl_between(self.mean, self.variance), -1)
+        return (whether + touched * push).clamp_min(0)
+
+    def moments(self) -> tuple[Tensor, Tensor]:
+        """Mean and variance of the mixture: [..., d] each."""
+        touched = self.log_odds.sigmoid()[..., None]
+        mean = torch.lerp(self.free_mean, self.mean, touched)
+        variance = touched * (self.variance + (self.mean - mean).square())
+        return mean, variance + (1 - touched) * (self.free_variance + (self.free_mean - mean).square())
+
+
+@dataclass(frozen=True)
+class ContactPrediction:
+    """The predictions for K actions in each state, of each entity; see `scoring.Prediction`."""
+
+    touches: Mapping[tuple[int, ...], Touch]
+    """by the entity's place in the target; [R, n, K, ...] each"""
+    target_size: int
+
+    def merge(self, members: int) -> "ContactPrediction":
+        """One prediction for each group of `members` replicas."""
+        merged = {dims: touch.merge(members) for dims, touch in self.touches.items()}
+        return ContactPrediction(merged, self.target_size)
+
+    def divergence(self, dims: Sequence[int], form: str, separate: bool = False) -> Tensor:
+        """KL of each action's outcome to the mixture over all K, for one entity: [R, n, K]."""
+        return self.touches[tuple(dims)].divergence()
+
+    def log_density(self, target: Tensor, dims: Sequence[int]) -> Tensor:
+        """log p(target) of one entity under each action: target [n, 1, d] -> [R, n, K]."""
+        return self.touches[tuple(dims)].log_density(target[..., list(dims)])
+
+    def moments(self) -> tuple[Tensor, Tensor]:
+        """Mean and variance of every predicted column: [R, n, K, d] each."""
+        example = next(iter(self.touches.values()))
+        shape = (*example.log_odds.shape, self.target_size)
+        mean, variance = example.mean.new_zeros(shape), example.mean.new_ones(shape)
+        for dims, touch in self.touches.items():
+            mean[..., list(dims)], variance[..., list(dims)] = touch.moments()
+        return mean, variance
+
+
+class ContactDynamics(nn.Module):
+    """p(s'_j | s, a) of every entity as in the module's formula, for R replicas."""
+
+    units: Tensor
+    change_scale: Tensor
+
+    def __init__(
+        self, units: Units, pairs: Mapping[str, Sequence[Pair]], config: ContactConfig, generators: Generators
+    ) -> None:
+        super().__init__()
+        self.obs_size = len(units.obs_center)
+        self.target_size = len(units.scale)
+        self.replicas = len(generators)
+        self.config = config
+        self.dims = units.dims
+        self.pairs = {name: list(found) for name, found in pairs.items()}
+        sizes = (self.obs_size, units.law.size)
+        self.entities = nn.ModuleList(
+            EntityContact(sizes, columns, pairs[name], config, generators) for name, columns in units.entities.items()
+        )
+        # buffers without replicas, which a weight file has in its header
+        self.register_buffer("units", torch.tensor([units.obs_center, units.obs_spread]), persistent=False)
+        self.register_buffer("change_scale", torch.tensor(units.scale, dtype=torch.float32), persistent=False)
+
+    @property
+    def widest(self) -> int:
+        """Numbers per state and action that a prediction needs at once."""
+        return 2 * self.config.motion_width
+
+    @torch.no_grad()
+    def predictor(self) -> Callable[[Tensor, Tensor], ContactPrediction]:
+        """Return a function that predicts K actions in each state: obs [R, N, D], actions [R or 1, N or 1, K, A]."""
+
+        @torch.no_grad()
+        def predict(obs: Tensor, actions: Tensor) -> ContactPrediction:
+            states, count = obs.shape[1], actions.shape[2]
+            actions = actions.expand(self.replicas, states, -1, -1).flatten(1, 2)
+            rows = obs.unsqueeze(2).expand(-1, -1, count, -1).flatten(1, 2)
+            touches = {}
+            for dims, entity in zip(self.dims, self.entities, strict=True):
+                assert isinstance(entity, EntityContact)
+                free = entity.free(obs).unsqueeze(2).expand(-1, -1, count, -1).flatten(1, 2)
+                found = entity.predict(rows, actions, free, self.units, self.change_scale[dims])
+                parts = (part.unflatten(1, (states, count)) for part in vars(found).values())
+                touches[tuple(dims)] = Touch(*parts)
+            return ContactPrediction(touches, self.target_size)
+
+        return predict
+
+
+def choose_partners(
+    transitions: Transitions, table: Table, units: Units, agent: Sequence[int] | None
+) -> dict[str, list[Pair]] | None:
+    """The partners of each entity: the given columns of the agent, or what the data show; None if one has none.
+
+    Discrete actions have no partners: on a grid, nearness is not what decides.
+    """
+    if agent is not None:
+        return {name: [_pair_with(agent, columns, name)] for name, columns in units.entities.items()}
+    if units.law.count:
+        return None
+    found = {}
+    for (name, columns), dims in zip(units.entities.items(), units.dims, strict=True):
+        found[name] = find_partners(transitions[0], table[0][:, : transitions[0].shape[1]], table[1][:, dims], columns)
+        if not found[name]:
+            return None
+    return found
+
+
+def fit_contact(
+    transitions: Transitions,
+    table: Table,
+    units: Units,
+    pairs: Mapping[str, Sequence[Pair]],
+    config: ContactConfig,
+    seeds: Sequence[int],
+    progress: Callable[[Any], None] | None = None,
+) -> ContactDynamics:
+    """Fit one replica per seed: first free motion and the partners' steps, then touches."""
+    generators = make_generators(seeds)
+    inputs, target = table
+    model = ContactDynamics(units, pairs, config, generators).to(inputs.device)
+    obs, action = inputs.tensor_split([model.obs_size], 1)
+    changes = (transitions[2].double() - transitions[0].double()).to(inputs.device)
+    report = _Reporter(progress, 2 * config.motion_updates + config.updates, len(model.entities))
+    with single_thread():
+        for dims, entity in zip(model.dims, model.entities, strict=True):
+            assert isinstance(entity, EntityContact)
+            _fit_one(entity, (obs, action, target[:, dims]), changes, model, dims, generators, report)
+    return model.eval()
+
+
+def _fit_one(
+    entity: EntityContact, rows: tuple[Tensor, Tensor, Tensor], changes: Tensor, model: ContactDynamics,
+    dims: Sequence[int], generators: Generators, report: "_Reporter",
+) -> None:  # fmt: skip
+    """Fit the networks of one entity, one after the other."""
+    obs, action, target = rows
+    config = entity.config
+    steps = changes[:, entity.partner_columns]
+    deviation = steps.std(0)
+    entity.step_scale.copy_(torch.where(deviation > 1e-12, deviation, 1.0))
+    scaled_steps = (steps / entity.step_scale[0, 0]).float()
+    places = entity.positions(obs, model.units)
+    geometry = torch.cat([torch.cat([p, p.abs(), p.norm(dim=-1, keepdim=True)] * 3, -1) for p in places], -1)
+    entity.center.copy_(geometry.mean(0))
+    entity.spread.copy_(geometry.std(0).clamp_min(1e-12))
+
+    def free_loss(index: Tensor) -> Tensor:
+        error: Tensor = entity.free(obs[index]) - target[index]
+        return error.abs().mean((1, 2))  # most rows are not touched, and the median is theirs
+
+    def step_loss(index: Tensor) -> Tensor:
+        both = torch.cat([obs[index], action[index]], -1)
+        error: Tensor = entity.partner_step(both) - scaled_steps[index]
+        return error.abs().mean((1, 2))
+
+    def touch_loss(index: Tensor) -> Tensor:
+        with torch.no_grad():
+            free = entity.free(obs[index])
+        found = entity.predict(obs[index], action[index], free, model.units, model.change_scale[list(dims)])
+        return -found.log_density(target[index]).mean(1)
+
+    count = len(obs)
+    motion = (config.motion_updates, config.motion_learning_rate, 0.0, config.batch_size)
+    _train(free_loss, list(entity.free.parameters()), *motion, count, generators, report)
+    _train(step_loss, list(entity.partner_step.parameters()), *motion, count, generators, report)
+    trained = [*entity.touch.parameters(), *entity.free_variance.parameters()]
+    touching = (config.updates, config.learning_rate, config.weight_decay, config.batch_size)
+    _train(touch_loss, trained, *touching, count, generators, report)
+
+
+def _train(
+    loss_of: Callable[[Tensor], Tensor],
+    parameters: list[nn.Parameter],
+    updates: int,
+    rate: float,
+    weight_decay: float,
+    batch: int,
+    count: int,
+    generators: Generators,
+    report: "_Reporter",
+) -> None:
+    """Take AdamW steps on random batches; the rate rises over 100 steps and falls along half a cosine."""
+    optimizer = torch.optim.AdamW(parameters, lr=rate, weight_decay=weight_decay, fused=True)
+    device = parameters[0].device
+    for update in range(updates):
+        for group in optimizer.param_groups:
+            group["lr"] = rate * min(1, (update + 1) / 100) * 0.5 * (1 + math.cos(math.pi * update / updates))
+        index = torch.stack([torch.randint(count, (batch,), generator=g) for g in generators]).to(device)
+        loss = loss_of(index)
+        optimizer.zero_grad(set_to_none=True)
+        loss.sum().backward()
+        optimizer.step()
+        report.step(loss)
+    if not torch.isfinite(loss).all():
+        raise FloatingPointError("The loss became NaN or infinite; if the data contain extreme values, rescale them.")
+
+
+@dataclass
+class _Reporter:
+    """Calls `progress` after every 100 updates."""
+
+    progress: Callable[[Any], None] | None
+    updates: int
+    entities: int
+    done: int = field(default=0, init=False)
+
+    def step(self, loss: Tensor) -> None:
+        self.done += 1
+        if self.progress is not None and self.done % 100 == 0:
+            self.progress(FitProgress(self.done // 100, self.updates * self.entities // 100, loss.detach()))
+
+
+def _pair_with(agent: Sequence[int], columns: Sequence[int], name: str) -> Pair:
+    """The agent's position beside the first columns of an entity."""
+    if not 1 <= len(agent) <= len(columns):
+        raise ValueError(
+            f"agent has {len(agent)} columns; expected 1 to {len(columns)}, as many as the position of {name!r} has, "
+            "in the same order and units."
+        )
+    return Pair(list(columns[: len(agent)]), list(agent))
+
+
+def _log_normal(target: Tensor, mean: Tensor, variance: Tensor) -> Tensor:
+    return -0.5 * ((target - mean).square() / variance + variance.log() + math.log(2 * math.pi)).sum(-1)
+
+
+def _merge(share: Tensor, mean: Tensor, variance: Tensor) -> tuple[Tensor, Tensor]:
+    """Mean and variance of a mixture over axis 1 with these shares."""
+    merged = (share * mean).sum(1, keepdim=True)
+    return merged[:, 0], (share * (variance + (mean - merged).square())).sum(1)
+
+
+def _kl_between(mean: Tensor, variance: Tensor) -> Tensor:
+    """KL of each of K Gaussians to each other one: [..., K, d] -> [..., K, K]."""
+    ratio = variance.unsqueeze(-2) / variance.unsqueeze(-3)
+    squared = (mean.unsqueeze(-2) - mean.unsqueeze(-3)).square() / variance.unsqueeze(-3)
+    return 0.5 * (squared + ratio - 1 - ratio.log()).sum(-1)

@@ -1,0 +1,95 @@
+"""Find out what touches an entity: the columns whose nearness announces that it does not move as by itself.
+
+Nobody has to name the hand. The change of the entity is predicted without the action; where it comes as a surprise,
+something has touched it. A position that is near the entity at these times, and farther away otherwise, is a partner.
+"""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+from sklearn.metrics import roc_auc_score
+from torch import Tensor, nn
+
+from butfor.models.networks import MLP, make_generators, single_thread
+
+SURPRISE = 0.3  # standard deviations of the entity's change, beyond its free motion
+FEWEST = 30  # surprises, and as many rows without
+ROWS = 6_000  # rows that are looked at
+UPDATES = 1_000  # of the network that predicts the free motion
+LEAST_AUC = 0.7  # of nearness as a sign of surprises
+BETTER = 0.05  # by how much the distance must beat either position alone
+MOST = 2  # partners of an entity
+
+
+@dataclass(frozen=True)
+class Pair:
+    """Columns of an entity's position and of its partner's, in the same order and units."""
+
+    entity: list[int]
+    partner: list[int]
+
+
+def find_partners(obs: Tensor, standardized: Tensor, target: Tensor, columns: Sequence[int]) -> list[Pair]:
+    """Find the positions that announce surprises of an entity, best first; empty if there are none.
+
+    Args:
+        obs: observations [N, D] in the data's units.
+        standardized: the same in standard units.
+        target: the entity's scaled change [N, d].
+        columns: the entity's columns.
+    """
+    rows = torch.randperm(len(obs), generator=torch.Generator().manual_seed(0))[:ROWS]
+    surprised = find_surprises(standardized, target)[rows.numpy()]
+    if not FEWEST <= surprised.sum() <= len(rows) - FEWEST:
+        return []
+    states = obs[rows].double().cpu().numpy()
+    size = min(3, len(columns))
+    candidates = []
+    for place in _windows(columns, size):
+        for other in _windows([c for c in range(states.shape[1]) if c not in columns], size):
+            near = _auc(surprised, states[:, place] - states[:, other])
+            alone = max(_auc_alone(surprised, states[:, place]), _auc_alone(surprised, states[:, other]))
+            if near > max(LEAST_AUC, alone + BETTER):
+                candidates.append((near, Pair(place, other)))
+    chosen: list[Pair] = []
+    for _, pair in sorted(candidates, key=lambda candidate: -candidate[0]):
+        if not any(set(pair.partner) & set(other.partner) for other in chosen):
+            chosen.append(pair)
+    return chosen[:MOST]
+
+
+def find_surprises(standardized: Tensor, target: Tensor) -> NDArray[np.bool_]:
+    """Where the change [N, d] differs from what is usual in a state [N, D], whatever the action: [N]."""
+    generators = make_generators([0])
+    network = MLP([standardized.shape[1], 64, 64, target.shape[1]], generators, activation=nn.functional.silu)
+    network.to(target.device)
+    optimizer = torch.optim.Adam(network.parameters(), lr=3e-3, fused=True)
+    with single_thread():
+        for _ in range(UPDATES):
+            index = torch.randint(len(target), (1, 500), generator=generators[0]).to(target.device)
+            loss = (network(standardized[index]) - target[index]).abs().mean()
+            optimizer.zero_grad(set_to_none=True)
+            loss.backward()
+            optimizer.step()
+    with torch.no_grad():
+        error = (network(standardized[None])[0] - target).abs().amax(1)
+    found: NDArray[np.bool_] = (error > SURPRISE).cpu().numpy()
+    return found
+
+
+def _windows(columns: Sequence[int], size: int) -> list[list[int]]:
+    """All runs of `size` adjacent columns among the given ones."""
+    runs = [list(columns[first : first + size]) for first in range(len(columns) - size + 1)]
+    return [run for run in runs if run[-1] - run[0] == size - 1]
+
+
+def _auc(surprised: NDArray[np.bool_], offset: NDArray[np.float64]) -> float:
+    return float(roc_auc_score(surprised, -np.linalg.norm(offset, axis=1)))
+
+
+def _auc_alone(surprised: NDArray[np.bool_], place: NDArray[np.float64]) -> float:
+    """How well one position alone announces surprises: by its distance to where they happen on average."""
+    return _auc(surprised, place - place[surprised].mean(0))
