@@ -23,6 +23,7 @@ from butfor.datasets import score as score_data
 from butfor.datasets.files import read_npz
 from butfor.datasets.recording import Recording, read_arrays
 from butfor.datasets.score import Options, score_file, split_steps
+from butfor.influence.scoring import ScoreConfig
 from butfor.models.dynamics import STEEP, ModelConfig
 from butfor.reporting.file_pages import choose_episodes, render_scores
 
@@ -157,7 +158,8 @@ def test_all_actions_count_for_the_law_also_those_held_out(monkeypatch: pytest.M
 
     def fit(*_: Any, action_space: Any, **__: Any) -> Any:
         spaces_given.append(action_space)
-        return SimpleNamespace(law=SimpleNamespace(count=3), model=SimpleNamespace(config=ModelConfig()))
+        model = SimpleNamespace(config=ModelConfig())
+        return SimpleNamespace(law=SimpleNamespace(count=3), model=model, scoring=ScoreConfig())
 
     monkeypatch.setattr(Influence, "fit", fit)
     for action in (np.eye(1, 1000, 7, dtype=int)[0] * 2, np.eye(1000, 2, dtype=float) * 5 - 1):
@@ -177,8 +179,8 @@ def test_a_steeper_network_that_nobody_asked_for_is_told(
     def fit(*_: Any, progress: Any, **__: Any) -> Any:
         for config in ([ModelConfig()] if network is None else []) + [STEEP]:
             module = SimpleNamespace(config=config)
-            progress(SimpleNamespace(epoch=1, best_error=torch.ones(1), model=module))
-        return SimpleNamespace(law=SimpleNamespace(count=0), model=module)
+            progress(SimpleNamespace(epoch=1, epochs=300, best_error=torch.ones(1), model=module))
+        return SimpleNamespace(law=SimpleNamespace(count=0), model=module, scoring=ScoreConfig())
 
     monkeypatch.setattr(Influence, "fit", fit)
     recording = read_arrays(np.random.default_rng(0).normal(size=(1040, 2)), np.zeros((1000, 1)), length=[25] * 40)

@@ -610,7 +610,7 @@ def test_a_save_is_one_safetensors_file_with_a_header_of_json(saved: Path) -> No
     with safe_open(saved, framework="pt") as file:
         header = json.loads(file.metadata()["butfor"])
     assert header["entities"] == ENTITIES
-    assert header["format"] == 2
+    assert header["format"] == 3
 
 
 def resave(path: Path, header: Any, tensors: dict[str, Tensor] | None = None) -> None:
@@ -645,8 +645,8 @@ def test_another_kind_of_file_is_refused(saved: Path) -> None:
 
 
 def test_a_newer_format_is_refused_with_both_versions(saved: Path) -> None:
-    resave(saved, header_of(saved) | {"format": 3})
-    with pytest.raises(ValueError, match=r"format 3.* 2\b"):
+    resave(saved, header_of(saved) | {"format": 4})
+    with pytest.raises(ValueError, match=r"format 4.* 3\b"):
         Influence.load(saved)
 
 

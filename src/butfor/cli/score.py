@@ -40,7 +40,8 @@ def score(
         entities: what may be influenced, and its columns of the observation: cube=3:6 ball=6:9, or
             cube=observation:3:6 if observations are dictionaries
         ignore: parts of the observation to leave out, such as images
-        network: paper (smooth), steep, or choose: steep only if the smooth one misses much
+        network: choose a model of touches if the data show what touches the entities, else a Gaussian network; or
+            always a Gaussian network: paper (smooth) or steep
         members: networks in the ensemble; 5 detects influence most reliably
         epochs: most epochs of fitting; early stopping may end it before
         actions: number K of actions that are tried in each state

@@ -175,7 +175,7 @@ def fit_recording(
     epochs = options.epochs or int(np.clip(updates, 20, FOR_ANY_DATA.max_epochs))
 
     def show(run: Fitting | FitProgress) -> None:
-        steep = isinstance(run, Fitting) and options.network is None and run.model.config == STEEP
+        steep = not isinstance(run, FitProgress) and options.network is None and run.model.config == STEEP
         error = f"error {float(run.best_error.mean()):.3g}"
         progress("a steeper network" if steep else "fitting", run.epoch, run.epochs, error)
 

@@ -1,13 +1,15 @@
 """The estimator of causal action influence (CAI). Start with `influence.py`: the class `Influence` does everything.
 
-`scoring.py` computes CAI from a network's predictions with the Gaussian formulas of `gaussian.py`. `decisions.py` turns
-scores into decisions, `diagnosis.py` checks whether they can be trusted. `network_choice.py` selects the network of
-`Influence.fit`, and `learner.py` trains an `Influence` along with an agent.
+`scoring.py` computes CAI from a model's predictions, with the Gaussian formulas of `gaussian.py`. `contact.py` is the
+model that `Influence.fit` prefers, for entities that something touches, and `partners.py` finds what touches them.
+Otherwise `network_choice.py` selects a Gaussian network. `decisions.py` turns scores into decisions, `diagnosis.py` checks
+whether they can be trusted, and `learner.py` trains an `Influence` along with an agent.
 """
 
+from butfor.influence.contact import ContactConfig
 from butfor.influence.diagnosis import Diagnosis
 from butfor.influence.influence import Influence
 from butfor.influence.learner import InfluenceLearner
 from butfor.influence.scoring import ScoreConfig
 
-__all__ = ["Diagnosis", "Influence", "InfluenceLearner", "ScoreConfig"]
+__all__ = ["ContactConfig", "Diagnosis", "Influence", "InfluenceLearner", "ScoreConfig"]

@@ -49,9 +49,9 @@ class ContactConfig:
     """smallest variance of a touched entity's change; larger than that of free motion, so that the two never swap"""
     updates: int = 2500
     """updates of the network of touches"""
-    learning_rate: float = 1e-3
-    weight_decay: float = 0.1
-    motion_updates: int = 1500
+    learning_rate: float = 2e-3
+    weight_decay: float = 0.5
+    motion_updates: int = 6000
     """updates of the networks of free motion and of the partners' steps"""
     motion_learning_rate: float = 3e-3
     batch_size: int = 500
@@ -275,7 +275,8 @@ def choose_partners(
     Discrete actions have no partners: on a grid, nearness is not what decides.
     """
     if agent is not None:
-        return {name: [_pair_with(agent, columns, name)] for name, columns in units.entities.items()}
+        obs_size = len(units.obs_center)
+        return {name: [_pair_with(agent, columns, name, obs_size)] for name, columns in units.entities.items()}
     if units.law.count:
         return None
     found = {}
@@ -391,13 +392,18 @@ class _Reporter:
             self.progress(FitProgress(self.done // 100, self.updates * self.entities // 100, loss.detach()))
 
 
-def _pair_with(agent: Sequence[int], columns: Sequence[int], name: str) -> Pair:
+def _pair_with(agent: Sequence[int], columns: Sequence[int], name: str, obs_size: int) -> Pair:
     """The agent's position beside the first columns of an entity."""
     if not 1 <= len(agent) <= len(columns):
         raise ValueError(
             f"agent has {len(agent)} columns; expected 1 to {len(columns)}, as many as the position of {name!r} has, "
             "in the same order and units."
         )
+    for column in agent:
+        if column not in range(obs_size) or column in columns:
+            raise ValueError(
+                f"agent contains column {column}; expected columns from 0 to {obs_size - 1} that are not of {name!r}."
+            )
     return Pair(list(columns[: len(agent)]), list(agent))
 
 

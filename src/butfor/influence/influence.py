@@ -137,6 +137,10 @@ class Influence:
         transitions, units = measure_transitions((obs, action, next_obs), entities, action_space, scale)
         train = units.table(transitions, device)
         seeds = [seed * 1000 + member for member in range(members)]
+        if isinstance(model, ModelConfig) and agent is not None:
+            raise ValueError(
+                "agent= is for the model of touches, but model is a Gaussian network; leave out one of them."
+            )
         if not isinstance(model, ModelConfig):
             pairs = choose_partners(transitions, train, units, agent)
             if pairs is not None:
@@ -163,9 +167,8 @@ class Influence:
             generator: draws the tried actions; by default the same call gives the same scores.
 
         Returns:
-            The CAI [N] of each entity in nats, at most log K unless
-            `separate_mixture` is set. Each row has its own actions, so the score of a state
-            varies a little with its row.
+            The CAI [N] of each entity in nats, at most log K unless `separate_mixture` is set (which the model of
+            touches ignores). Each row has its own actions, so the score of a state varies a little with its row.
         """
         return self._by_entity(self._scores(obs, generator, self.model.replicas)[0], obs)  # [1, N, J] -> [N, J]
 

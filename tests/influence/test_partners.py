@@ -1,0 +1,149 @@
+"""What touches an object is found in the data where something does, and nowhere else."""
+
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from support.hand_and_object import ANGLE, DRIFTER, HAND, NOISE, OBJECT, STEP, Array, Labels, carried, transitions
+
+from butfor.influence.contact import choose_partners
+from butfor.influence.partners import FEWEST, Pair, find_partners, find_surprises
+from butfor.models.tables import measure_transitions
+
+Given = tuple[Array, Array, Array]
+GIVEN = transitions(3000, 0)
+
+
+def found_partners(given: Given, columns: list[int] = OBJECT) -> list[Pair]:
+    rows, units = measure_transitions(given, {"entity": columns}, None)
+    inputs, target = units.table(rows, "cpu")
+    return find_partners(rows[0], inputs[:, : rows[0].shape[1]], target, columns)
+
+
+def with_change(change: Array) -> Given:
+    """The same transitions with another change of the object [N, 2]."""
+    obs, action, next_obs = GIVEN
+    changed = next_obs.copy()
+    changed[:, OBJECT] = obs[:, OBJECT] + change
+    return obs, action, changed
+
+
+def jumps(where: Labels) -> Array:
+    """Changes as large as those of a carried object, in directions that nothing tells."""
+    random = np.random.default_rng(4)
+    changes: Array = STEP * random.uniform(-1, 1, (len(where), 2)) * where[:, None]
+    return changes + NOISE * random.normal(size=changes.shape)
+
+
+def test_surprises_are_the_rows_where_the_object_is_carried_far_enough() -> None:
+    obs, action, next_obs = GIVEN
+    rows, units = measure_transitions(GIVEN, {"object": OBJECT}, None)
+    inputs, target = units.table(rows, "cpu")
+    surprised = find_surprises(inputs[:, :7], target)
+    change = np.abs(next_obs - obs)[:, OBJECT].max(1) * min(units.scale)
+    assert surprised[change > 1].all()  # in standard deviations of the change: free motion is below 0.3
+    is_carried = carried(obs, action)
+    assert surprised[~is_carried].mean() < 0.02
+    assert surprised[is_carried].mean() > 0.9
+
+
+def test_the_hand_is_found_and_neither_the_drifter_nor_the_angle() -> None:
+    assert found_partners(GIVEN) == [Pair(OBJECT, HAND)]
+
+
+def test_the_order_of_the_rows_does_not_matter() -> None:
+    order = np.random.default_rng(0).permutation(len(GIVEN[0]))
+    obs, action, next_obs = GIVEN
+    assert found_partners((obs[order], action[order], next_obs[order])) == [Pair(OBJECT, HAND)]
+
+
+def test_the_hand_is_found_in_other_units_and_far_from_the_origin() -> None:
+    obs, action, next_obs = GIVEN
+    assert found_partners((1000 * obs + 500, action, 1000 * next_obs + 500)) == [Pair(OBJECT, HAND)]
+
+
+def test_the_hand_is_found_in_other_columns() -> None:
+    order = [*OBJECT, ANGLE, *DRIFTER, *HAND]
+    obs, action, next_obs = GIVEN
+    assert found_partners((obs[:, order], action, next_obs[:, order]), [0, 1]) == [Pair([0, 1], [5, 6])]
+
+
+def test_two_hands_are_both_found() -> None:
+    obs, action, next_obs = GIVEN
+    swapped = obs[:, [*DRIFTER, ANGLE, *OBJECT, *HAND]]  # the drifter is the second hand
+    second = np.random.default_rng(5).uniform(-1, 1, action.shape)
+    change = next_obs[:, OBJECT] - obs[:, OBJECT] + STEP * second * carried(swapped, second)[:, None]
+    found = found_partners(with_change(change))
+    assert sorted(pair.partner for pair in found) == [HAND, DRIFTER]
+    assert all(pair.entity == OBJECT for pair in found)
+
+
+@pytest.mark.parametrize("share", [0.07, 0.5, 1.0])
+def test_nothing_is_found_where_the_object_moves_at_random(share: float) -> None:
+    where = np.random.default_rng(6).random(len(GIVEN[0])) < share
+    assert found_partners(with_change(jumps(where))) == []
+
+
+def test_a_place_alone_is_not_a_partner() -> None:
+    # An object in the middle is also nearer to most other positions.
+    in_the_middle = np.linalg.norm(GIVEN[0][:, OBJECT], axis=1) < 0.2
+    assert found_partners(with_change(jumps(in_the_middle))) == []
+
+
+def test_motion_that_the_state_explains_is_not_a_surprise() -> None:
+    assert found_partners(with_change(-0.1 * GIVEN[0][:, OBJECT])) == []
+
+
+def test_too_few_surprises_show_nothing() -> None:
+    moved = carried(*GIVEN[:2])
+    moved[np.flatnonzero(moved)[FEWEST - 10 :]] = False
+    assert found_partners(with_change(STEP * GIVEN[1] * moved[:, None])) == []
+
+
+def test_an_object_among_columns_that_are_not_adjacent_has_no_position() -> None:
+    obs, action, next_obs = GIVEN
+    order = [0, 3, 1, 4]  # hand x, object x, hand y, object y
+    assert found_partners((obs[:, order], action, next_obs[:, order]), [1, 3]) == []
+
+
+def chosen(given: tuple[Array, Any, Array], entities: dict[str, list[int]], agent: list[int] | None = None) -> object:
+    rows, units = measure_transitions(given, entities, None)
+    return choose_partners(rows, units.table(rows, "cpu"), units, agent)
+
+
+def test_partners_are_chosen_for_each_entity_or_for_none() -> None:
+    assert chosen(GIVEN, {"object": OBJECT}) == {"object": [Pair(OBJECT, HAND)]}
+    assert chosen(GIVEN, {"object": OBJECT, "drifter": DRIFTER}) is None
+    given = {"object": [Pair(OBJECT, HAND)], "drifter": [Pair(DRIFTER, HAND)]}
+    assert chosen(GIVEN, {"object": OBJECT, "drifter": DRIFTER}, agent=HAND) == given
+
+
+def test_discrete_actions_have_no_partners_unless_they_are_given() -> None:
+    obs, _, _ = GIVEN
+    directions = np.array([[1, 0], [-1, 0], [0, 1], [0, -1]])
+    number = np.random.default_rng(7).integers(0, 4, len(obs))
+    step = directions[number].astype(float)
+    next_obs = with_change(STEP * step * carried(obs, step)[:, None])[2]
+    assert found_partners((obs, step, next_obs)) == [Pair(OBJECT, HAND)]  # the same steps as continuous actions
+    assert chosen((obs, number, next_obs), {"object": OBJECT}) is None
+    assert chosen((obs, number, next_obs), {"object": OBJECT}, agent=HAND) == {"object": [Pair(OBJECT, HAND)]}
+
+
+@pytest.mark.parametrize(("agent", "count"), [([0, 1, 2], 3), ([], 0)])
+def test_the_position_of_the_agent_has_as_many_columns_as_that_of_an_entity(agent: list[int], count: int) -> None:
+    with pytest.raises(ValueError, match=rf"\b{count}\b.*'object'"):
+        chosen(GIVEN, {"object": OBJECT}, agent)
+
+
+@pytest.mark.parametrize("column", [7, -1, 99])
+def test_the_columns_of_the_agent_exist(column: int) -> None:
+    with pytest.raises(ValueError, match=str(column)):
+        chosen(GIVEN, {"object": OBJECT}, [0, column])
+
+
+def test_the_data_stay_as_they_were() -> None:
+    before = [torch.from_numpy(part).clone() for part in GIVEN]
+    found_partners(GIVEN)
+    for part, kept in zip(GIVEN, before, strict=True):
+        torch.testing.assert_close(torch.from_numpy(part), kept, rtol=0, atol=0)
