@@ -25,6 +25,7 @@ class MujocoSimulation:
 
     horizon = 50
     object_joint: str
+    env: Any  # of Gymnasium, unwrapped
 
     def __init__(self, model: Any, data: Any, robot: str, thing: str) -> None:
         """Keep a model and its data; `robot` and `thing` begin the names of the bodies whose contact is reported."""
@@ -38,6 +39,9 @@ class MujocoSimulation:
         names = [model.body(body).name for body in model.geom_bodyid]
         self.robot = [name.startswith(robot) or root.startswith(robot) for name, root in zip(names, roots, strict=True)]
         self.thing = [name.startswith(thing) for name in names]
+
+    def step(self, action: Any) -> Observation:
+        return np.asarray(self.env.step(action)[0]["observation"], dtype=np.float32)
 
     def save(self) -> Any:
         self.mujoco.mj_copyData(self.copy, self.model, self.data)
@@ -77,9 +81,6 @@ class FetchSlide(MujocoSimulation):
         self.speed = rng.uniform(0.1, 1.0)
         return np.asarray(obs["observation"], dtype=np.float32)
 
-    def step(self, action: Any) -> Observation:
-        return np.asarray(self.env.step(action)[0]["observation"], dtype=np.float32)
-
     def _draw_target(self, rng: np.random.Generator) -> Floats:
         return np.asarray(self.env.initial_gripper_xpos[:2] + rng.uniform(-0.2, 0.2, 2))
 
@@ -116,9 +117,6 @@ class HandBlock(MujocoSimulation):
             obs = self.step(self.tilt)
         return np.asarray(obs, dtype=np.float32)
 
-    def step(self, action: Any) -> Observation:
-        return np.asarray(self.env.step(action)[0]["observation"], dtype=np.float32)
-
     def object_state(self) -> Floats:
         """Position and rotation: a finger turns the block without moving its centre."""
         return np.array(self.data.joint(self.object_joint).qpos)
@@ -146,9 +144,6 @@ class Kitchen(MujocoSimulation):
         rng = np.random.default_rng(seed)
         self.offset = rng.uniform([-0.15, -0.15, 0.0], [0.15, 0.15, 0.15])
         return np.asarray(obs["observation"], dtype=np.float32)
-
-    def step(self, action: Any) -> Observation:
-        return np.asarray(self.env.step(action)[0]["observation"], dtype=np.float32)
 
     def save(self) -> Any:
         return super().save(), self.env.robot_env._last_robot_qpos.copy()
@@ -197,7 +192,7 @@ class AntBall(MujocoSimulation):
             tree.write(file)
             options = {"include_cfrc_ext_in_observation": False, "exclude_current_positions_from_observation": False}
             made: Any = gymnasium.make("Ant-v5", xml_file=str(file), **options)
-            self.env: Any = made.unwrapped
+            self.env = made.unwrapped
         self.action_space: Any = self.env.action_space
         super().__init__(self.env.model, self.env.data, robot="torso", thing="ball")
 

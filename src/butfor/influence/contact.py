@@ -6,7 +6,7 @@ An entity either moves by itself or is touched, with a probability t that depend
 
 `free` does not see the action. `t` and `push` see only where the entity is relative to its partners (`partners.py`):
 now, after the predicted step of the partner, and after both have moved. The action acts through that step alone, so
-far away from its partners an entity has no influence on it, whatever else varies.
+far from its partners an entity is hardly influenced, whatever else varies.
 
 CAI is computed with the touch as part of the outcome. It is then a sum that needs no sampling: how much the action
 changes the probability of a touch, and how much it changes the push. Both are zero where the action changes nothing.
@@ -20,6 +20,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
+from butfor.influence.gaussian import kl_between, log_normal
 from butfor.influence.partners import Pair, find_partners
 from butfor.models.networks import MLP, Generators, make_generators, single_thread
 from butfor.models.tables import Table, Transitions, Units
@@ -85,7 +86,7 @@ class EntityContact(nn.Module):
         super().__init__()
         obs_size, action_size = sizes
         self.columns = list(columns)  # of the observation
-        self.pairs = [Pair(list(pair.entity), list(pair.partner)) for pair in pairs]
+        self.pairs = list(pairs)
         self.partner_columns = [column for pair in self.pairs for column in pair.partner]
         self.config = config
         count = len(self.columns)
@@ -126,7 +127,7 @@ class EntityContact(nn.Module):
         for pair, now, step in zip(self.pairs, self.positions(obs, units), steps, strict=True):
             own = free_change[..., [self.columns.index(column) for column in pair.entity]]
             for place in (now, now - step, now - step + own):
-                features += [place, place.abs(), place.norm(dim=-1, keepdim=True)]
+                features.append(_describe(place))
         geometry = (torch.cat(features, -1) - self.center) / self.spread
         return torch.cat([geometry, STEP_SHARE * scaled_step], -1)
 
@@ -153,8 +154,8 @@ class Touch:
 
     def log_density(self, target: Tensor) -> Tensor:
         """log p(target): [..., d] -> [...]."""
-        touched = nn.functional.logsigmoid(self.log_odds) + _log_normal(target, self.mean, self.variance)
-        free = nn.functional.logsigmoid(-self.log_odds) + _log_normal(target, self.free_mean, self.free_variance)
+        touched = nn.functional.logsigmoid(self.log_odds) + log_normal(target, self.mean, self.variance)
+        free = nn.functional.logsigmoid(-self.log_odds) + log_normal(target, self.free_mean, self.free_variance)
         return torch.logaddexp(touched, free)
 
     def merge(self, members: int) -> "Touch":
@@ -175,7 +176,7 @@ class Touch:
         whether = touched * (touched / mean_touched).log()
         whether = whether + (1 - touched) * ((1 - touched) / (1 - mean_touched)).log()
         log_share = (touched / touched.sum(-1, keepdim=True)).log().unsqueeze(-2)  # [..., 1, K]
-        push = -torch.logsumexp(log_share - _kl_between(self.mean, self.variance), -1)
+        push = -torch.logsumexp(log_share - kl_between(self.mean, self.variance), -1)
         return (whether + touched * push).clamp_min(0)
 
     def moments(self) -> tuple[Tensor, Tensor]:
@@ -322,7 +323,7 @@ def _fit_one(
     entity.step_scale.copy_(torch.where(deviation > 1e-12, deviation, 1.0))
     scaled_steps = (steps / entity.step_scale[0, 0]).float()
     places = entity.positions(obs, model.units)
-    geometry = torch.cat([torch.cat([p, p.abs(), p.norm(dim=-1, keepdim=True)] * 3, -1) for p in places], -1)
+    geometry = torch.cat([_describe(place) for place in places for _ in range(3)], -1)  # steps are short beside it
     entity.center.copy_(geometry.mean(0))
     entity.spread.copy_(geometry.std(0).clamp_min(1e-12))
 
@@ -407,18 +408,12 @@ def _pair_with(agent: Sequence[int], columns: Sequence[int], name: str, obs_size
     return Pair(list(columns[: len(agent)]), list(agent))
 
 
-def _log_normal(target: Tensor, mean: Tensor, variance: Tensor) -> Tensor:
-    return -0.5 * ((target - mean).square() / variance + variance.log() + math.log(2 * math.pi)).sum(-1)
+def _describe(place: Tensor) -> Tensor:
+    """A relative position, its sizes along the axes, and its length: [..., k] -> [..., 2 k + 1]."""
+    return torch.cat([place, place.abs(), place.norm(dim=-1, keepdim=True)], -1)
 
 
 def _merge(share: Tensor, mean: Tensor, variance: Tensor) -> tuple[Tensor, Tensor]:
     """Mean and variance of a mixture over axis 1 with these shares."""
     merged = (share * mean).sum(1, keepdim=True)
     return merged[:, 0], (share * (variance + (mean - merged).square())).sum(1)
-
-
-def _kl_between(mean: Tensor, variance: Tensor) -> Tensor:
-    """KL of each of K Gaussians to each other one: [..., K, d] -> [..., K, K]."""
-    ratio = variance.unsqueeze(-2) / variance.unsqueeze(-3)
-    squared = (mean.unsqueeze(-2) - mean.unsqueeze(-3)).square() / variance.unsqueeze(-3)
-    return 0.5 * (squared + ratio - 1 - ratio.log()).sum(-1)

@@ -19,6 +19,19 @@ def entropy(variance: Tensor) -> Tensor:
     return 0.5 * (variance.log() + math.log(2 * math.pi * math.e)).sum(-1)
 
 
+def log_normal(target: Tensor, mean: Tensor, variance: Tensor) -> Tensor:
+    """log N(target; mean, variance): [..., d] -> [...]."""
+    squared = (target - mean).square() / variance
+    return -0.5 * (squared + variance.log() + math.log(2 * math.pi)).sum(-1)
+
+
+def kl_between(mean: Tensor, variance: Tensor) -> Tensor:
+    """KL of each of K Gaussians to each other one: [..., K, d] -> [..., K, K]."""
+    ratio = variance.unsqueeze(-2) / variance.unsqueeze(-3)
+    squared = (mean.unsqueeze(-2) - mean.unsqueeze(-3)).square() / variance.unsqueeze(-3)
+    return 0.5 * (squared + ratio - 1 - ratio.log()).sum(-1)
+
+
 def kl_to_mixture(
     mean: Tensor,
     variance: Tensor,

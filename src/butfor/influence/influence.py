@@ -372,7 +372,7 @@ class Influence:
                 replicas are loaded as one ensemble.
 
         Raises:
-            FileNotFoundError: there is no such file.
+            FileNotFoundError: the file does not exist.
             ValueError: the file is not a complete `Influence`.
         """
         with reading_weights(path, "influence", FORMAT_VERSION) as (tensors, header):

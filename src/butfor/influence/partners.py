@@ -49,10 +49,10 @@ def find_partners(obs: Tensor, standardized: Tensor, target: Tensor, columns: Se
     size = min(3, len(columns))
     candidates = []
     for place in _windows(columns, size):
+        alone = _auc_alone(surprised, states[:, place])
         for other in _windows([c for c in range(states.shape[1]) if c not in columns], size):
             near = _auc(surprised, states[:, place] - states[:, other])
-            alone = max(_auc_alone(surprised, states[:, place]), _auc_alone(surprised, states[:, other]))
-            if near > max(LEAST_AUC, alone + BETTER):
+            if near > LEAST_AUC and near > max(alone, _auc_alone(surprised, states[:, other])) + BETTER:
                 candidates.append((near, Pair(place, other)))
     chosen: list[Pair] = []
     for _, pair in sorted(candidates, key=lambda candidate: -candidate[0]):

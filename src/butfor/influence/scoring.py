@@ -15,7 +15,7 @@ import torch
 from torch import Tensor
 
 from butfor.influence.contact import ContactDynamics
-from butfor.influence.gaussian import KLForm, entropy, kl_to_mixture
+from butfor.influence.gaussian import KLForm, entropy, kl_to_mixture, log_normal
 from butfor.models.dynamics import GaussianDynamics
 from butfor.models.networks import Generators
 from butfor.runs.config import check_between, check_choices, check_least
@@ -224,9 +224,7 @@ class Gaussians(NamedTuple):
     def log_density(self, target: Tensor, dims: Sequence[int]) -> Tensor:
         """log p(s'_j | s, a): target [n, 1, d] -> [R, n, K]."""
         columns = list(dims)
-        mean, variance = self.mean[..., columns], self.variance[..., columns]
-        squared = (target[..., columns] - mean).square() / variance
-        return -0.5 * (squared + variance.log() + math.log(2 * math.pi)).sum(-1)
+        return log_normal(target[..., columns], self.mean[..., columns], self.variance[..., columns])
 
     def moments(self) -> tuple[Tensor, Tensor]:
         """Mean and variance."""

@@ -246,7 +246,7 @@ def run_row(arm: ReadArm, folder: Path, common: list[str]) -> Row:
 
 
 def link(path: Path, folder: Path) -> str | None:
-    """The address of a file as seen from a page in a folder; None if there is no such file."""
+    """The address of a file as seen from a page in a folder; None if it does not exist."""
     return quote(Path(os.path.relpath(path, folder)).as_posix()) if path.is_file() else None
 
 

@@ -100,7 +100,7 @@ class Episodes:
         """Read what `save` wrote.
 
         Raises:
-            FileNotFoundError: there is no such file.
+            FileNotFoundError: the file does not exist.
             ValueError: the file is damaged, of another kind, or of a newer version.
         """
         if not Path(path).is_file():

@@ -152,7 +152,7 @@ def read_arrays(path: Path | str) -> dict[str, Array]:
 
 
 def read_optional(path: Path) -> Any:
-    """Return the arrays of an .npz file or the object of a JSON file, or None where there is no such file."""
+    """Return the arrays of an .npz file or the object of a JSON file, or None if it does not exist."""
     if not path.is_file():
         return None
     return read_arrays(path) if path.suffix == ".npz" else read_object(path)
