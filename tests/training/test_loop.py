@@ -297,6 +297,8 @@ VARIANTS: dict[str, dict[str, Any]] = {
     "moved": {"use": ("priority", "bonus"), "signal": "moved"},
     "nearness": {"use": ("priority", "bonus"), "signal": "nearness"},
     "oracle": {"use": ("priority", "bonus"), "signal": "oracle"},
+    "contact": {"use": ("priority", "bonus"), "signal": "contact"},
+    "shuffled": {"use": ("priority",), "signal": "shuffled"},
     "layer norm": {"agent": {"critic_layer_norm": True}},
     "two environments": {"use": ALL_USES, "num_envs": 2},
     "acting overlaps": {"use": ALL_USES, "overlap": ("acting",)},

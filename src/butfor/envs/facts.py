@@ -145,7 +145,7 @@ BUILT_IN = {
             object_velocity=(3,),
             full_state=(0, 1, 2, 3),
             expert=hit,
-            labels=("exact",),  # contact is in every info without a request
+            labels=("exact", "contact"),
             drawing="line",
             partly_random_expert=True,
         ),

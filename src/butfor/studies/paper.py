@@ -185,6 +185,26 @@ def _replay_study(env: str) -> Study:
     )  # fmt: skip
 
 
+def _controls_study() -> Study:
+    """Return our question about the priority and the bonus: does it need influence, or any sign of contact?"""
+    names = ("oracle", "contact", "moved", "nearness", "shuffled")
+    controls = {f"{name}-P": replace(_run(PICK, "priority"), signal=name) for name in names}
+    nearness = replace(_run(PICK, "bonus"), signal="nearness")
+    return Study(
+        "controls", "What the priority has to know",
+        "Priorities by influence against priorities by simpler signs of contact, by the exact label, and by the same "
+        "scores given to other episodes; and nearness as the bonus. The question is ours, not the paper's.",
+        {HER: _run(), "CAI-P": _run(PICK, "priority"), **controls,
+         "CAI bonus": _run(PICK, "bonus"), "nearness bonus": nearness},
+        [*(Claim("Priority by influence is better than by a simpler sign of contact (our question).", "better", "CAI-P",
+                 f"{name}-P") for name in ("contact", "moved", "nearness")),
+         Claim("Priorities need their meaning: the same scores given to other episodes are worse (our question).",
+               "better", "CAI-P", "shuffled-P"),
+         Claim("The bonus by influence is better than by nearness (our question).", "better", "CAI bonus",
+               "nearness bonus")],
+    )  # fmt: skip
+
+
 def _combined_study() -> Study:
     """Return figure S6: all eight subsets of the three uses."""
     subsets = [subset for size in range(4) for subset in combinations(SHORT, size)]
@@ -268,6 +288,7 @@ _studies = [
     *_detection_studies(),
     *_exploration_studies(),
     *(_replay_study(env) for env in ("push", PICK, "rot-table")),
+    _controls_study(),
     _combined_study(),
     *_variant_studies(),
 ]

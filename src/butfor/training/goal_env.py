@@ -45,7 +45,7 @@ class GoalEnv:
     reached: float = 0.0  # the environment's own reward of a reached goal, which is subtracted from all its rewards
     remarks: tuple[str, ...] = ()  # on the units of the observations
     rewards: tuple[float, float] = (-1.0, 0.0)  # the lowest and the highest of random episodes, less `reached`
-    labels: tuple[str, ...] = ()  # influence labels that the environments report
+    labels: tuple[str, ...] = ()  # that the environments report, for a signal that reads the first of them
 
     @property
     def built_in(self) -> EnvFacts:
@@ -126,14 +126,14 @@ def open_goal_env(
         entities: columns of the observation by name, such as "cube=3:6"; default: those that show the achieved goal
         target_scale: factor on their change; default: 1 / its standard deviation under random actions
         make_env: makes one environment that has no registered id
-        labels: influence labels that the environment must report, such as "exact"
+        labels: what the environment must report, such as "exact" or "contact"
 
     Raises:
         ValueError: the environment is not goal-conditioned, or does not have a bounded Box of actions
     """
     facts = facts_of(env_id(name)) if make_env is None else None
     if labels and (facts is None or not set(labels) <= set(facts.labels)):
-        raise ValueError(f"{name} does not report the labels {', '.join(labels)}, which the signal 'oracle' needs.")
+        raise ValueError(f"{name} does not report the labels {', '.join(labels)}, which the signal needs.")
 
     def make(count: int) -> VectorEnv[Any, Any, Any]:
         if make_env is not None:

@@ -87,7 +87,7 @@ class Trainer:
         self.generators = {name: make_generators(seeds, self.device) for name, seeds in streams.items()}
 
         capacity = min(config.replay.capacity, config.episodes)
-        labelled = "exact" in goal_env.labels
+        labelled = bool(goal_env.labels)
         self.replay = ReplayBuffer(config.seeds, capacity, goal_env.steps, goal_env.sizes, self.device, labelled)
         obs_size, action_size, goal_size = goal_env.sizes
         self.agent = AGENTS[config.algorithm](config, obs_size + goal_size, action_size, first, self.device)
@@ -171,7 +171,7 @@ class Trainer:
         names = ("observation", "action", "achieved_goal", "desired_goal", "sampled", "length")
         arrays = {name: getattr(episodes, name) for name in names} | {"terminated": played.terminated}
         if self.replay.label is not None:
-            arrays["label"] = episodes.label["exact"]
+            arrays["label"] = episodes.labels()[self.goal_env.labels[0]]
         by_replica = {  # [R x W, ...] -> [R, W, ...]: environment i belongs to replica i // W
             name: value.reshape(self.config.seeds, -1, *value.shape[1:]) for name, value in arrays.items()
         }

@@ -65,7 +65,7 @@ class ReplayBuffer:
         device: torch.device | str,
         labels: bool = False,
     ) -> None:
-        """Allocate it; `sizes` are columns of an observation, an action and a goal, `labels` stores the exact label."""
+        """Allocate it; `sizes` are columns of an observation, an action and a goal, `labels` stores a label."""
         obs, action, goal = sizes
         self.replicas = replicas
         self.capacity = capacity
@@ -83,7 +83,7 @@ class ReplayBuffer:
         self.sampled = zeros(steps, dtype=torch.bool)  # the action was drawn from a known law with full support
         self.length = zeros(dtype=torch.int64)  # 0: empty
         self.terminated = zeros(dtype=torch.bool)
-        self.label = zeros(steps, dtype=torch.bool) if labels else None  # the action influences the object
+        self.label = zeros(steps, dtype=torch.bool) if labels else None  # of a signal that reads one
         self.rows = torch.arange(replicas, device=device)[:, None]  # picks each replica's own when indexing
 
     @property

@@ -34,9 +34,10 @@ class Config:
     use: tuple[Use, ...] = ()
     """what the signal is used for: priority (replay episodes with a high score more often), bonus (add it to the
     reward), active (explore with the actions of the largest influence), intrinsic (the only reward); none: no signal"""
-    signal: Literal["cai", "vime", "disagreement", "moved", "nearness", "oracle"] = "cai"
+    signal: Literal["cai", "vime", "disagreement", "moved", "nearness", "contact", "oracle", "shuffled"] = "cai"
     """cai (causal action influence), a rival (vime: information gain; disagreement: of an ensemble), or a control
-    (moved: the object moved; nearness: of hand and object; oracle: the exact label)"""
+    (moved: the object moved; nearness and contact: of hand and object; oracle: the exact label; shuffled: CAI, but
+    each episode has the scores of another one)"""
     entities: tuple[str, ...] = ()
     """objects whose influence counts, as columns of the observation: cube=3:6 ball=6:9; none: those that show the
     achieved goal"""

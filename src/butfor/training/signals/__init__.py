@@ -1,7 +1,7 @@
 """Signals: a score of every stored step, which priority, bonus, exploration or reward use. Read `cai.py` first.
 
-CAI is one signal among others; VIME and disagreement are its rivals, `moved`, `nearness` and `oracle` its controls. A
-signal is one file with its settings, and one line in `SIGNALS`.
+CAI is one signal among others; VIME and disagreement are its rivals, `moved`, `nearness`, `contact`, `oracle` and
+`shuffled` its controls. A signal is one file with its settings, and one line in `SIGNALS`.
 """
 
 from collections.abc import Callable
@@ -14,9 +14,10 @@ from butfor.models.dynamics import GaussianDynamics
 from butfor.models.networks import Generators
 from butfor.training.signals.cai import CaiConfig, CaiSignal
 from butfor.training.signals.disagreement import DisagreementSignal, EnsembleConfig
+from butfor.training.signals.labels import LabelSignal
 from butfor.training.signals.moved import MovedConfig, MovedSignal
 from butfor.training.signals.nearness import NearnessConfig, NearnessSignal
-from butfor.training.signals.oracle import OracleSignal
+from butfor.training.signals.shuffled import ShuffledSignal
 from butfor.training.signals.transitions import TransitionTable
 from butfor.training.signals.vime import VimeSignal
 
@@ -25,8 +26,8 @@ if TYPE_CHECKING:
     from butfor.training.settings import Config
 
 __all__ = [
-    "LABELS", "SIGNALS", "CaiConfig", "CaiSignal", "DisagreementSignal", "EnsembleConfig", "MovedConfig", "MovedSignal",
-    "NearnessConfig", "NearnessSignal", "OracleSignal", "Signal", "VimeSignal",
+    "LABELS", "SIGNALS", "CaiConfig", "CaiSignal", "DisagreementSignal", "EnsembleConfig", "LabelSignal", "MovedConfig",
+    "MovedSignal", "NearnessConfig", "NearnessSignal", "ShuffledSignal", "Signal", "VimeSignal",
 ]  # fmt: skip
 
 
@@ -77,6 +78,10 @@ SIGNALS: dict[str, Make] = {
     "disagreement": lambda config, table, env, streams: DisagreementSignal(config.disagreement, table, streams),
     "moved": lambda config, table, env, streams: MovedSignal(config.moved, table),
     "nearness": lambda config, table, env, streams: NearnessSignal(config.nearness, table, env.built_in),
-    "oracle": lambda config, table, env, streams: OracleSignal(table),
+    "contact": lambda config, table, env, streams: LabelSignal(table),
+    "oracle": lambda config, table, env, streams: LabelSignal(table),
+    "shuffled": lambda config, table, env, streams: ShuffledSignal(
+        config.cai, table, streams, config.combine, config.fit_every
+    ),
 }
-LABELS = {"oracle": ("exact",)}  # what a signal needs the environment to report
+LABELS = {"oracle": ("exact",), "contact": ("contact",)}  # what a signal needs the environment to report

@@ -1,4 +1,4 @@
-"""A control: the exact label of influence, which the simulator finds by trying other actions."""
+"""Controls: what the simulator knows, the exact label of influence or contact of hand and object."""
 
 from torch import Tensor
 
@@ -6,8 +6,11 @@ from butfor.models.networks import Generators
 from butfor.training.signals.fixed import FixedSignal
 
 
-class OracleSignal(FixedSignal):
-    """The exact label, 1 where the action influences the object, else 0: an upper bound for learned signals."""
+class LabelSignal(FixedSignal):
+    """1 where the label that the environment reports is true, else 0.
+
+    The exact label, found by trying other actions, is an upper bound for learned signals.
+    """
 
     def score(self, slots: Tensor, generators: Generators = ()) -> None:
         """Copy the labels that the environment reported for the episodes in these slots."""
