@@ -36,7 +36,7 @@ from butfor.spaces.observations import flatten_parts
 
 SMALL = ModelConfig(layers=2, width=32)
 BRIEF = FitConfig(batch_size=100, max_epochs=10, validate_every=10, learning_rate=3e-3)
-SOBOL = ScoreConfig(actions=16, sampling="sobol")  # one set of actions for all rows
+SOBOL = ScoreConfig(actions=16, sampling="sobol")
 REACH, PUSH, NOISE = 0.3, 0.3, 0.01
 
 
@@ -65,9 +65,9 @@ class Touch(gymnasium.Env[Any, Any]):
 class Count(gymnasium.Env[Any, Any]):
     """Observations are [index of the environment, episode, time]; odd environments end earlier."""
 
-    def __init__(self, index: int = 0) -> None:
+    def __init__(self, index: int = 0, discrete: bool = False) -> None:
         self.observation_space: Any = spaces.Box(0, 1000, (3,), np.float32)
-        self.action_space: Any = spaces.Box(-1, 1, (1,), np.float32)
+        self.action_space: Any = spaces.Discrete(3) if discrete else spaces.Box(-1, 1, (1,), np.float32)
         self.index, self.episode, self.time = index, -1, 0
 
     def _observe(self) -> Any:
@@ -82,8 +82,13 @@ class Count(gymnasium.Env[Any, Any]):
         return self._observe(), 1.0, self.time == 3 + self.index % 2, False, {}
 
 
-def counters() -> list[Any]:
-    return [functools.partial(Count, index) for index in range(3)]
+def counters(discrete: bool = False) -> list[Any]:
+    return [functools.partial(Count, index, discrete) for index in range(3)]
+
+
+def seeded() -> torch.Generator:
+    """Draws the actions that a wrapper tries after reset(seed=0)."""
+    return torch.Generator().manual_seed(0)
 
 
 @functools.cache
@@ -122,9 +127,10 @@ def test_info_holds_the_score_of_the_state_in_which_the_action_was_taken(discret
     influence.save(path)
     of_object = play(InfluenceWrapper(TimeLimit(Touch(discrete), 5), influence), 12)
     of_path = play(InfluenceWrapper(TimeLimit(Touch(discrete), 5), str(path)), 12)
+    tried = seeded()
     for (obs, _, reward, info), (_, _, _, other) in zip(of_object, of_path, strict=True):
         assert isinstance(info["cai"], float)
-        assert info["cai"] == other["cai"] == influence.score(obs[None])["cube"][0]
+        assert info["cai"] == other["cai"] == influence.score(obs[None], tried)["cube"][0]
         assert reward == -1
         assert "touching" in info
         assert "original_reward" not in info
@@ -133,8 +139,55 @@ def test_info_holds_the_score_of_the_state_in_which_the_action_was_taken(discret
 
 def test_several_entities_have_a_number_each() -> None:
     influence = fitted(names=("cube", "lamp"))
+    tried = seeded()
     for obs, _, _, info in play(InfluenceWrapper(Touch(), influence), 3):
-        assert info["cai"] == {name: score[0] for name, score in influence.score(obs[None]).items()}
+        assert info["cai"] == {name: score[0] for name, score in influence.score(obs[None], tried).items()}
+
+
+class Still(Touch):
+    """Its state never changes."""
+
+    def step(self, action: Any) -> tuple[Any, float, bool, bool, dict[str, Any]]:
+        return self.state.copy(), -1.0, False, False, {}
+
+
+@pytest.mark.parametrize("vector", [False, True])
+def test_every_step_tries_other_actions_and_a_seeded_reset_repeats_them(vector: bool) -> None:
+    env: Any = InfluenceWrapper(Still(), fitted(), bonus=0.2)
+    action = np.zeros(1, dtype=np.float32)
+    if vector:
+        env = VectorInfluenceWrapper(SyncVectorEnv([Still]), fitted())
+        action = action[None]
+
+    def numbers(seed: Any) -> list[float]:
+        env.reset(seed=0)
+        env.reset(seed=seed)
+        return [float(np.squeeze(env.step(action)[-1]["cai"])) for _ in range(200)]
+
+    first = numbers(0)
+    assert len(set(first)) == 200
+    assert numbers(0) == first
+    assert numbers(None)[0] != first[0]  # another state
+    # the mean over steps is what many actions in one state give: 200 draws with this spread
+    states = np.tile(Touch().reset(seed=0)[0], (5000, 1))
+    expected = fitted().score(states)["cube"]
+    assert np.mean(first) == pytest.approx(expected.mean(), abs=4 * expected.std() / np.sqrt(200))
+    best = []
+    for _ in range(2):
+        env.reset(seed=0)
+        best.append([np.squeeze(env.best_action()[0]) for _ in range(2)])
+    assert best[0] == best[1]
+    assert best[0][0] != best[0][1]
+
+
+def test_a_list_of_seeds_repeats_a_vector_too() -> None:
+    env = VectorInfluenceWrapper(SyncVectorEnv([Still, Still]), fitted())
+    found = []
+    for seeds in ([3, None], [3, None], [4, None]):
+        env.reset(seed=0)
+        env.reset(seed=seeds, options={"reset_mask": np.array([True, False])})
+        found.append(env.step(np.zeros((2, 1), dtype=np.float32))[-1]["cai"][1])
+    assert found[0] == found[1] != found[2]
 
 
 @pytest.mark.parametrize("limit", ["cap", "ceiling"])
@@ -167,13 +220,15 @@ def test_a_goal_env_shows_its_observation_alone() -> None:
     part = Influence.fit(obs[:, 2:], action, next_obs[:, 2:], {"object": [2]}, **settings)
     whole = Influence.fit(obs, action, next_obs, {"object": [4]}, **settings)
     make = functools.partial(gymnasium.make, "butfor/Slide-v0")
+    tried = seeded()
     for state, _, _, info in play(InfluenceWrapper(make(), part), 3):
-        assert info["cai"] == part.score(state["observation"][None])["object"][0]
+        assert info["cai"] == part.score(state["observation"][None], tried)["object"][0]
     in_parts = play(InfluenceWrapper(make(), whole), 5)
     flat = play(InfluenceWrapper(FlattenObservation(make()), whole), 5)
     around = play(FlattenObservation(InfluenceWrapper(make(), whole)), 5)
+    tried = seeded()
     for (_, _, _, info), (state, _, _, other), (same, _, _, third) in zip(in_parts, flat, around, strict=True):
-        assert info["cai"] == other["cai"] == third["cai"] == whole.score(state[None])["object"][0]
+        assert info["cai"] == other["cai"] == third["cai"] == whole.score(state[None], tried)["object"][0]
         np.testing.assert_array_equal(state, same)
 
 
@@ -216,6 +271,7 @@ def test_every_mode_of_resetting_scores_and_learns_from_real_steps_alone(mode: A
     learning.reset(seed=0)
     assert "cai" not in info
     finished, steps, kinds = np.zeros(3, dtype=bool), 0, []
+    tried = seeded()
     for time in range(20):
         actions = np.full((3, 1), time / 20, dtype=np.float32)
         if mode == AutoresetMode.DISABLED and finished.any():
@@ -224,7 +280,7 @@ def test_every_mode_of_resetting_scores_and_learns_from_real_steps_alone(mode: A
             learning.reset(options={"reset_mask": finished})
             assert options == {"reset_mask": finished}  # Gymnasium itself takes it out
         taken = ~finished if mode == AutoresetMode.NEXT_STEP else np.ones(3, dtype=bool)
-        expected = np.where(taken, influence.score(obs)["cube"].astype(np.float64), 0.0)
+        expected = np.where(taken, influence.score(obs, tried)["cube"].astype(np.float64), 0.0)
         obs, reward, terminated, truncated, info = told.step(actions)
         learning.step(actions)
         np.testing.assert_array_equal(info["cai"], expected)
@@ -257,16 +313,16 @@ def test_an_environment_that_resets_itself_is_no_different() -> None:
 
 
 def test_a_vector_of_wrapped_environments_reports_the_same_as_a_wrapped_vector() -> None:
-    influence = fitted(names=("cube", "lamp"), scoring=SOBOL)
-    wrapped = VectorInfluenceWrapper(SyncVectorEnv(counters()), influence, bonus=0.2)
-    makers = [functools.partial(InfluenceWrapper, make(), influence, bonus=0.2) for make in counters()]
+    influence = fitted(discrete=True, names=("cube", "lamp"))  # all actions are tried, whatever the seed
+    wrapped = VectorInfluenceWrapper(SyncVectorEnv(counters(discrete=True)), influence, bonus=0.2)
+    makers = [functools.partial(InfluenceWrapper, make(), influence, bonus=0.2) for make in counters(discrete=True)]
     separate = SyncVectorEnv(makers)
-    listed = DictInfoToList(VectorInfluenceWrapper(SyncVectorEnv(counters()), influence))
+    listed = DictInfoToList(VectorInfluenceWrapper(SyncVectorEnv(counters(discrete=True)), influence))
     for env in (wrapped, separate, listed):
         env.reset(seed=0)
     resets = 0
     for _ in range(10):
-        actions = np.zeros((3, 1), dtype=np.float32)
+        actions = np.zeros(3, dtype=np.int64)
         _, reward, _, _, info = wrapped.step(actions)
         _, other_reward, _, _, other = separate.step(actions)
         one_by_one: Any = listed.step(actions)[-1]
@@ -293,15 +349,15 @@ def test_what_makes_a_wrapped_environment_can_be_pickled(tmp_path: Path) -> None
 
 def test_environments_in_their_own_processes() -> None:
     """Observations lie in memory that the next step overwrites."""
-    influence = fitted(scoring=SOBOL)
-    makers = [functools.partial(InfluenceWrapper, make(), influence) for make in counters()]
+    influence = fitted(discrete=True)  # all actions are tried, whatever the seed
+    makers = [functools.partial(InfluenceWrapper, make(), influence) for make in counters(discrete=True)]
     apart = AsyncVectorEnv(makers, copy=False)
-    around = VectorInfluenceWrapper(AsyncVectorEnv(counters(), copy=False), influence)
+    around = VectorInfluenceWrapper(AsyncVectorEnv(counters(discrete=True), copy=False), influence)
     try:
         obs = apart.reset(seed=0)[0].copy()
         around.reset(seed=0)
         for _ in range(3):
-            actions = np.zeros((3, 1), dtype=np.float32)
+            actions = np.zeros(3, dtype=np.int64)
             expected = influence.score(obs)["cube"]
             next_obs, *_, info = apart.step(actions)
             np.testing.assert_allclose(info["cai"], expected, rtol=1e-5)

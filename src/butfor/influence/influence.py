@@ -164,7 +164,8 @@ class Influence:
 
         Args:
             obs: states [N, D].
-            generator: draws the tried actions; by default the same call gives the same scores.
+            generator: draws the tried actions; by default the same call gives the same scores. To score states one at
+                a time, give one generator to all calls, so that each state has actions of its own.
 
         Returns:
             The CAI [N] of each entity in nats, at most log K unless `separate_mixture` is set (which the model of

@@ -19,6 +19,7 @@ from butfor.influence.learner import InfluenceLearner
 from butfor.influence.scoring import ScoreConfig
 from butfor.models.dynamics import ModelConfig
 from butfor.models.fitting import FitConfig
+from butfor.models.networks import make_generators
 from butfor.spaces.actions import ActionLaw, describe_mismatch
 from butfor.spaces.arrays import FEWEST_TRANSITIONS, warn_shared
 from butfor.spaces.entities import Entities, entity_columns
@@ -61,7 +62,7 @@ class Settings(TypedDict, total=False):
     scoring: ScoreConfig
     """how CAI is estimated"""
     seed: int
-    """seed of the initial weights, the batches and the tried actions [0]"""
+    """seed of the initial weights, the batches and the tried actions, until `reset(seed=...)` seeds these anew [0]"""
     device: torch.device | str
     """device of the network, unless `influence` is an object [cpu]"""
 
@@ -116,6 +117,8 @@ class StepInfluence:
             found = entity_columns(entities, self.sizes)
             given: Any = {name: value for name, value in settings.items() if name in LEARNER_SETTINGS}
             self.learner = InfluenceLearner(sum(self.sizes.values()), action_space, found, device=device, **given)
+        device = device if self._saved is None else self._saved.device
+        self._tried = make_generators([settings.get("seed", 0)], device)[0]  # draws other actions in every step
         self.names = list(found)
         self.bonus_from = settings.get("bonus_from", "sum")
         if {"sum", "max"} & set(self.names):
@@ -139,7 +142,7 @@ class StepInfluence:
 
     def best_action(self, entity: str | None = None) -> tuple[Any, Any]:
         """Return the most influential of K random actions in each current state, and their scores: [N, A], [N]."""
-        return self._trained().best_action(self._current(), entity)
+        return self._trained().best_action(self._current(), entity, self._tried)
 
     def _trained(self) -> Influence:
         if self.influence is None:
@@ -158,7 +161,14 @@ class StepInfluence:
         """Return the CAI of each state by entity, [N]; 0 before the first training round."""
         if self.influence is None:
             return {name: np.zeros(len(obs)) for name in self.names}
-        return {name: np.asarray(score, dtype=np.float64) for name, score in self.influence.score(obs).items()}
+        scores = self.influence.score(obs, self._tried)
+        return {name: np.asarray(score, dtype=np.float64) for name, score in scores.items()}
+
+    def _seed_tried(self, seed: int | Sequence[int | None] | None) -> None:
+        """Start the stream of tried actions anew where the environments are seeded: the same seed, the same numbers."""
+        given = [one for one in (seed if isinstance(seed, Sequence) else [seed]) if one is not None]
+        if given:
+            self._tried.manual_seed(int(given[0]))
 
     def _learn(self, obs: Table, action: Any, next_obs: Table) -> None:
         """Store transitions, and train if a round is due."""
@@ -220,6 +230,7 @@ class InfluenceWrapper(StepInfluence, gymnasium.Wrapper[Any, Any, Any, Any], Rec
     def reset(self, *, seed: int | None = None, options: dict[str, Any] | None = None) -> tuple[Any, dict[str, Any]]:
         """Begin an episode."""
         obs, info = self.env.reset(seed=seed, options=options)
+        self._seed_tried(seed)
         self._obs = flatten_parts(obs, self.sizes, 1)
         self._finished = False
         return obs, info
@@ -273,6 +284,7 @@ class VectorInfluenceWrapper(StepInfluence, VectorWrapper):
         chosen = np.array((options or {}).get("reset_mask", np.ones(self.num_envs, dtype=np.bool_)))
         given = None if options is None else dict(options)  # Gymnasium removes the mask from what it is given
         obs, info = self.env.reset(seed=seed, options=given)  # type: ignore[arg-type]
+        self._seed_tried(seed)
         self._obs = flatten_parts(obs, self.sizes, self.num_envs)
         self._finished = self._finished & ~chosen
         return obs, info
