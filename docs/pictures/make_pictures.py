@@ -50,7 +50,7 @@ def outcomes(influence: Influence) -> Figure:
         score = float(influence.score(obs)["cube"][0])
         states = influence.model_obs(np.repeat(obs, 5, 0))
         mean, variance = (part[:, 0].numpy() for part in predict_moments(influence.model, states, actions))
-        mean, deviation = mean / influence.scale[0], np.sqrt(variance) / influence.scale[0]
+        mean, deviation = mean / influence.units.scale[0], np.sqrt(variance) / influence.units.scale[0]
         density = np.exp(-0.5 * ((grid[:, None] - mean) / deviation) ** 2) / (deviation * np.sqrt(2 * np.pi))
         for column, colour in enumerate(colours):
             name = f"action {float(actions[column, 0]):+g}"

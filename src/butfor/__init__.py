@@ -8,6 +8,7 @@ from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
+    from butfor import plot as plot
     from butfor.datasets.files import read_data
     from butfor.datasets.score import score_file
     from butfor.influence.influence import Influence
@@ -24,8 +25,8 @@ if TYPE_CHECKING:
 __version__ = "0.1.0"
 __all__ = [
     "Config", "Episodes", "FitConfig", "Influence", "InfluenceLearner", "InfluenceWrapper", "ModelConfig",
-    "ScoreConfig", "VectorInfluenceWrapper", "__version__", "evaluate_run", "load_policy", "preset", "read_data",
-    "resume", "score_file", "train",
+    "ScoreConfig", "VectorInfluenceWrapper", "__version__", "evaluate_run", "load_policy", "plot", "preset",
+    "read_data", "resume", "score_file", "train",
 ]  # fmt: skip
 
 _MODULES = {
@@ -49,6 +50,8 @@ def __dir__() -> list[str]:
 
 
 def __getattr__(name: str) -> Any:
+    if name == "plot":
+        return import_module("butfor.plot")
     for module, names in _MODULES.items():
         if name in names:
             return getattr(import_module(f"butfor.{module}"), name)

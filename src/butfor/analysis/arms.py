@@ -155,6 +155,19 @@ def read_run_folder(folder: Path, label: str = "") -> ReadArm:
     return replace(arm, state="finished", words="")
 
 
+def name_runs(arms: Sequence[ReadArm]) -> list[ReadArm]:
+    """Return runs with labels that tell them apart: how each uses influence if that differs, else their folders."""
+    labels = [arm.label for arm in arms]
+    if len(set(labels)) == len(labels):
+        return list(arms)
+    names = [arm.folder.resolve().name for arm in arms]
+    if len(set(names)) < len(names):
+        names = [str(arm.folder) for arm in arms]
+    if len(set(names)) < len(names):
+        raise ValueError(f"A run is given twice: {', '.join(names)}. Give each run once.")
+    return [replace(arm, label=name) for arm, name in zip(arms, names, strict=True)]
+
+
 def _read_curves_of(arm: ReadArm) -> ReadArm:
     """Return a training run with its curves [S, E] of success and behaviour, and how far it is."""
     with expected_form(arm.folder / "config.json"):

@@ -3,7 +3,8 @@
 `scoring.py` computes CAI from a model's predictions, with the Gaussian formulas of `gaussian.py`. `contact.py` is the
 model that `Influence.fit` prefers, for entities that something touches, and `partners.py` finds what touches them.
 Otherwise `network_choice.py` selects a Gaussian network. `decisions.py` turns scores into decisions, `diagnosis.py`
-checks whether they can be trusted, and `learner.py` trains an `Influence` along with an agent.
+checks whether they can be trusted, `display.py` is how both are printed, and `learner.py` trains an `Influence` along
+with an agent.
 """
 
 from butfor.influence.contact import ContactConfig

@@ -14,6 +14,8 @@ from numpy.typing import ArrayLike, NDArray
 from scipy.stats import chi2, false_discovery_control, kstest, rankdata
 from scipy.stats.contingency import association
 
+from butfor.influence.display import decision_rows
+from butfor.runs.printing import html_table, text_table
 from butfor.spaces.arrays import warn_user
 
 Float = NDArray[np.float64]
@@ -22,7 +24,7 @@ FARTHEST = 0.1  # distance from uniform and independent actions above which they
 SPLIT = 0.8  # p-values above it are counted; higher: fewer influenced states are counted, but more are needed
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, repr=False)
 class Calibration:
     """The data behind decisions about one entity: free states, or transitions with rank p-values."""
 
@@ -39,11 +41,29 @@ class Calibration:
             if values is not None and np.shape(values) != np.shape(self.scores):
                 raise ValueError(f"{name} has shape {list(np.shape(values))}; there are {len(self.scores)} states.")
 
+    def describe(self) -> str:
+        """What decisions rest on, in a few words."""
+        kind = "states that are free of influence" if self.p_values is None else "transitions with random actions"
+        return f"calibrated with {len(self.scores):,} {kind}"
+
+    def __repr__(self) -> str:
+        return f"Calibration({self.describe()})"
+
     @property
     def smallest(self) -> float:
         """The smallest p-value that a state can have with these free states."""
         largest = _largest_group(self.groups)
         return largest / (len(self.scores) + largest)
+
+
+class Decisions(dict[str, Any]):
+    """True or false [N] for each entity, printed as a table of counts."""
+
+    def __repr__(self) -> str:
+        return text_table(decision_rows(self))
+
+    def _repr_html_(self) -> str:
+        return html_table(decision_rows(self))
 
 
 def conformal_p_values(free_scores: ArrayLike, scores: ArrayLike, groups: ArrayLike | None = None) -> Float:

@@ -10,6 +10,8 @@ from numpy.typing import NDArray
 from scipy.special import logsumexp
 from scipy.stats import norm
 
+from butfor.influence.display import diagnosis_html, diagnosis_text
+
 Float = NDArray[np.floating[Any]]
 
 FEWEST = 500  # held-out transitions
@@ -33,7 +35,7 @@ class Finding:
     words: str
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, repr=False)
 class Diagnosis:
     """Held-out checks of the model of one entity; `words()` reports them, `trusted` is whether all passed."""
 
@@ -63,9 +65,25 @@ class Diagnosis:
         """One or two sentences per check; problems begin with "A problem:"."""
         return [finding.words if finding.fine else f"A problem: {finding.words}" for finding in self.findings]
 
+    def __repr__(self) -> str:
+        return diagnosis_text(self)
+
+    def _repr_html_(self) -> str:
+        return diagnosis_html(self)
+
     def plain(self) -> dict[str, Any]:
         """Everything as plain values for JSON."""
         return asdict(self) | {"words": self.words(), "trusted": self.trusted}
+
+
+class Diagnoses(dict[str, Diagnosis]):
+    """The diagnosis of each entity, printed as a verdict, a small table and the problems found."""
+
+    def __repr__(self) -> str:
+        return "\n".join(diagnosis_text(found, name) for name, found in self.items())
+
+    def _repr_html_(self) -> str:
+        return "".join(diagnosis_html(found, name) for name, found in self.items())
 
 
 def diagnose_entity(

@@ -20,12 +20,14 @@ from torch import Tensor
 from butfor.influence.contact import ContactConfig, ContactDynamics, choose_partners, fit_contact
 from butfor.influence.decisions import (
     Calibration,
+    Decisions,
     conformal_p_values,
     decide_influenced,
     describe_nonrandom,
     rank_p_values,
 )
-from butfor.influence.diagnosis import FEWEST, GROUPS, Diagnosis, diagnose_entity
+from butfor.influence.diagnosis import FEWEST, GROUPS, Diagnoses, diagnose_entity
+from butfor.influence.display import fit_progress, influence_rows
 from butfor.influence.network_choice import fit_network, split_inputs
 from butfor.influence.partners import Pair
 from butfor.influence.scoring import (
@@ -43,6 +45,7 @@ from butfor.models.fitting import FOR_ANY_DATA, FitConfig
 from butfor.models.networks import choose_generator, make_generators
 from butfor.models.tables import Units, measure_transitions, split_table
 from butfor.models.weights import choose_replica, reading_weights, save_weights, units_of_header
+from butfor.runs.printing import html_table, text_table
 from butfor.spaces.arrays import Array, check_finite_rows, check_table, like, to_tensor, warn_user
 from butfor.spaces.entities import Entities
 
@@ -78,6 +81,12 @@ class Influence:
         self._dims = units.dims
         self._stream = make_generators([seed], self.device)[0]  # of the actions that `best_action` tries
 
+    def __repr__(self) -> str:
+        return "Influence\n" + text_table(influence_rows(self))
+
+    def _repr_html_(self) -> str:
+        return html_table(influence_rows(self), "Influence")
+
     @property
     def device(self) -> torch.device:
         """Where scores are computed."""
@@ -101,7 +110,7 @@ class Influence:
         members: int = 1,
         seed: int = 0,
         device: torch.device | str = "cpu",
-        progress: Callable[[Any], None] | None = None,
+        progress: Callable[[Any], None] | bool = True,
     ) -> "Influence":
         """Learn p(s'_j | s, a) from transitions.
 
@@ -126,7 +135,8 @@ class Influence:
             members: networks of an ensemble, which is uncertain where they disagree.
             seed: for the initial weights, the batches, the held-out rows and the tried actions.
             device: where the networks are fitted and scores are computed.
-            progress: called with a `Fitting` after every validation, or a `FitProgress` after every 100 updates.
+            progress: whether a terminal or a notebook shows how far the fit is; or a function that is called with a
+                `Fitting` after every validation, or with a `FitProgress` after every 100 updates.
 
         Raises:
             ValueError: the arrays do not fit together, are too few, or contain NaN or infinite values.
@@ -145,7 +155,8 @@ class Influence:
             pairs = choose_partners(transitions, train, units, agent)
             if pairs is not None:
                 config = model or ContactConfig()
-                contact = fit_contact(transitions, train, units, pairs, config, seeds, progress)
+                with fit_progress(progress) as report:
+                    contact = fit_contact(transitions, train, units, pairs, config, seeds, report)
                 return cls(contact, units, scoring or STRONG_ACTIONS, seed)
             if model is not None:
                 raise ValueError(
@@ -156,7 +167,8 @@ class Influence:
             train, held_out = split_table(train, validation, seed)
         else:
             held_out = units.checked_table("validation must be a share or", validation, device)
-        network = fit_network(train, held_out, units, model, fitting, seeds, progress)
+        with fit_progress(progress) as report:
+            network = fit_network(train, held_out, units, model, fitting, seeds, report)
         return cls(network, units, scoring or ScoreConfig(), seed)
 
     def score(self, obs: Array, generator: torch.Generator | None = None) -> dict[str, Any]:
@@ -189,18 +201,32 @@ class Influence:
         Returns:
             The KL divergence [N, M] of each action's outcome to the mixture over the M actions, for each entity.
         """
-        states = self.model_obs(obs)
-        given = to_tensor("actions", actions)
-        shape = list(given.shape)
-        sizes = [] if self.law.count else [self.law.size]
-        if len(shape) < 2 or shape[0] != states.shape[1] or shape[1] == 0 or shape[2:] != sizes:
-            expected = ", ".join(map(str, [states.shape[1], "M", *sizes]))
-            raise ValueError(f"actions has shape {shape}; expected [{expected}], M actions for each state.")
-        check_finite_rows("actions", given)
-        self.law.check("actions", given)
-        encoded = self.law.encode(given).to(states.device)[None]
+        states, encoded = self._given_actions(obs, actions)
         scores = score_actions(self.model, states, encoded, self._dims, self.scoring.form, self.model.replicas)
         return self._by_entity(scores[0], obs)
+
+    def predict(self, obs: Array, actions: Array) -> dict[str, tuple[Any, Any]]:
+        """Predict where each entity is one step after each of M actions.
+
+        Args:
+            obs: states [N, D].
+            actions: M actions for each state [N, M, A], or integers [N, M].
+
+        Returns:
+            For each entity, the mean and the standard deviation [N, M, d] of its d columns.
+        """
+        states, encoded = self._given_actions(obs, actions)
+        count = encoded.shape[2]
+        repeated = states.repeat_interleave(count, 1)  # [R, N M, D]
+        mean, variance = predict_moments(self.model, repeated, encoded[0].flatten(0, 1))
+        scale = torch.tensor(self.units.scale, device=mean.device)
+        now = check_table("obs", obs, self.model.obs_size).double().repeat_interleave(count, 0)
+        found = {}
+        for (name, columns), dims in zip(self.entities.items(), self._dims, strict=True):
+            after = now[:, columns].to(mean.device) + mean[:, dims].double() / scale[dims]
+            deviation = variance[:, dims].double().sqrt() / scale[dims]
+            found[name] = tuple(like(part.unflatten(0, (-1, count)), obs) for part in (after, deviation))
+        return found
 
     def best_action(
         self, obs: Array, entity: str | None = None, generator: torch.Generator | None = None
@@ -264,7 +290,7 @@ class Influence:
         }
         return self
 
-    def decide(self, obs: Array, false_discovery_rate: float = 0.05) -> dict[str, Any]:
+    def decide(self, obs: Array, false_discovery_rate: float = 0.05) -> Decisions:
         """Decide in which states the action matters; needs `calibrate` first.
 
         Args:
@@ -274,10 +300,10 @@ class Influence:
                 calibration with transitions.
 
         Returns:
-            True or false [N] for each entity.
+            True or false [N] for each entity, a dictionary that is printed as a table of counts.
         """
         scores = self.score(obs)
-        decided = {}
+        decided = Decisions()
         for name, calibration in self._calibrated().items():
             flags = decide_influenced(calibration, _numpy(scores[name]), false_discovery_rate, name)
             decided[name] = like(torch.from_numpy(flags), obs)
@@ -295,9 +321,7 @@ class Influence:
             found[name] = like(torch.from_numpy(values), obs)
         return found
 
-    def diagnose(
-        self, obs: Array, action: Array, next_obs: Array, sampled: Array | None = None
-    ) -> dict[str, Diagnosis]:
+    def diagnose(self, obs: Array, action: Array, next_obs: Array, sampled: Array | None = None) -> Diagnoses:
         """Check on held-out transitions whether the scores can be trusted.
 
         Args:
@@ -308,7 +332,7 @@ class Influence:
                 be judged only there. By default everywhere; actions that do not look random are then reported.
 
         Returns:
-            The checks of the model for each entity.
+            The checks of the model for each entity, a dictionary that is printed as verdicts and small tables.
         """
         held_out = self._held_out((obs, action, next_obs), self.scoring.actions)
         rows = len(held_out.action)
@@ -324,7 +348,7 @@ class Influence:
         random = make_generators([self.seed], self.device)
         scores = score_states(self.model, held_out.obs, self.law, self._dims, scoring, random, self.model.replicas)[0]
         mean, variance = predict_moments(self.model, held_out.obs, held_out.action)
-        found = {}
+        found = Diagnoses()
         for name, dims, score in zip(self.entities, self._dims, scores.T, strict=True):
             taken, redrawn = held_out.densities[name]
             found[name] = diagnose_entity(
@@ -407,6 +431,19 @@ class Influence:
         """States [N, D] as the model sees them [R, N, D], without copies for the replicas."""
         table = self.units.standardize(check_table("obs", obs, self.model.obs_size)).to(self.device)
         return table.expand(self.model.replicas, -1, -1)
+
+    def _given_actions(self, obs: Array, actions: Array) -> tuple[Tensor, Tensor]:
+        """States [R, N, D] and the user's M actions for each [1, N, M, A], as the model sees them."""
+        states = self.model_obs(obs)
+        given = to_tensor("actions", actions)
+        shape = list(given.shape)
+        sizes = [] if self.law.count else [self.law.size]
+        if len(shape) < 2 or shape[0] != states.shape[1] or shape[1] == 0 or shape[2:] != sizes:
+            expected = ", ".join(map(str, [states.shape[1], "M", *sizes]))
+            raise ValueError(f"actions has shape {shape}; expected [{expected}], M actions for each state.")
+        check_finite_rows("actions", given)
+        self.law.check("actions", given)
+        return states, self.law.encode(given).to(states.device)[None]
 
     def _scores(self, obs: Array, generator: torch.Generator | None, members: int) -> Tensor:
         """The CAI of each state from each group of `members` networks, for the same actions: [R / members, N, J]."""

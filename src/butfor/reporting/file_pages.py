@@ -12,14 +12,13 @@ from butfor.detection.labels import compare_labels, find_disagreements
 from butfor.envs import facts_of, make_vector_env
 from butfor.envs.facts import named
 from butfor.reporting import charts
-from butfor.reporting.charts import Array, Axis, Chart, Row
+from butfor.reporting.charts import Array, Row
 from butfor.reporting.page import data_address, render_page, write_page
 from butfor.reporting.plotly_renderer import draw
 from butfor.rollouts.episodes import Episodes
 from butfor.rollouts.play import Stream, episode_seed, play_again
 
 SHOWN = 3  # episodes with the most and with the least influence
-MOST_POINTS = 600  # of a line: more are not visible and make the page larger
 QUANTILE_NAMES = {"0.05": "5 %", "0.25": "25 %", "0.5": "median", "0.75": "75 %", "0.95": "95 %"}
 PICTURES = 12
 PIXELS = 720  # size of the rendering
@@ -37,7 +36,7 @@ def render_scores(summary: Mapping[str, Any], scores: Mapping[str, Array], lengt
         figures[f"spread-{place}"] = draw(charts.spread_chart(score, summary["threshold"]))
         shown = {}
         for kind, chosen in choose_episodes(score, length).items():
-            figures[f"{kind}-{place}"] = draw(scores_chart(score, length, chosen, summary["threshold"]))
+            figures[f"{kind}-{place}"] = draw_episodes(score, length, chosen, summary["threshold"])
             shown[kind] = [f"episode {number}" for number in chosen]
         entity: Row = summary["entities"][name]
         quantiles = [(QUANTILE_NAMES.get(key, key), value) for key, value in entity["quantiles"].items()]
@@ -70,20 +69,11 @@ def choose_episodes(score: Array, length: Array) -> dict[str, list[int]]:
     return {"most": most} | ({"least": least} if least else {})
 
 
-def scores_chart(score: Array, length: Array, chosen: list[int], threshold: float) -> Chart:
-    """The scores of some episodes over their steps; of long episodes, the highest score in each interval."""
+def draw_episodes(score: Array, length: Array, chosen: list[int], threshold: float) -> dict[str, Any]:
+    """The scores of some episodes over their steps."""
     first = np.cumsum(length + 1) - length - 1
-    hover = "%{fullData.name}, step %{x}<br>%{y:.3f} nats<extra></extra>"
-    series = []
-    for place, number in enumerate(chosen):
-        values = score[first[number] : first[number] + length[number] + 1]
-        starts = np.arange(0, len(values), -(-len(values) // MOST_POINTS))
-        highest = np.maximum.reduceat(values, starts)
-        look = charts.line_look(place) | {"symbol": "none"}
-        series.append(charts.Series(starts, highest, f"episode {number}", width=2, hover=hover, **look))
-    top = 1.05 * max(float(score.max()), threshold)
-    rule = charts.Rule(threshold, "y", width=1)
-    return Chart(series, Axis("step"), Axis("CAI (nats)", (-0.03 * top, top)), rules=[rule])
+    lines = {f"episode {number}": score[first[number] : first[number] + length[number] + 1] for number in chosen}
+    return draw(charts.scores_chart(lines, threshold, 1.05 * max(float(score.max()), threshold)))
 
 
 # Agreement of labels

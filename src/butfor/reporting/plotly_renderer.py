@@ -1,14 +1,23 @@
-"""Draw charts for a page, as the JSON that plotly.js reads; the style sheet gives the colours of text and grid."""
+"""Draw charts with plotly: for a page as the JSON that plotly.js reads, or as a figure for a notebook.
+
+On a page, the style sheet gives the colours of text and grid.
+"""
 
 import html
+import json
+import re
 from collections.abc import Iterator, Sequence
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
 from butfor.reporting.charts import BLUE, INK, SKY, WHITE, Axis, Chart, Series
 
+if TYPE_CHECKING:
+    from plotly.graph_objects import Figure
+
 FONT = "system-ui, -apple-system, 'Segoe UI', Roboto, 'Helvetica Neue', Arial, sans-serif"
+OF_PAGES = ("font", "paper_bgcolor", "plot_bgcolor", "hoverlabel", "margin", "dragmode")  # of a layout, on pages only
 GAP = 0.045  # between charts above each other, as a share of the whole height
 DARK = {  # colour of a light page -> colour of a dark page
     INK: "#E8E8E8",
@@ -60,6 +69,25 @@ def draw(*charts: Chart, heights: Sequence[float] = (1.0,), cursor: float | None
     return {"data": data, "layout": layout | {"shapes": shapes, "annotations": notes}}
 
 
+def figure(*charts: Chart, heights: Sequence[float] = (1.0,), title: str = "") -> "Figure":
+    """The same charts as a figure of plotly, in the colours and fonts of its default template."""
+    import plotly.graph_objects
+    import plotly.io
+
+    drawn = draw(*charts, heights=heights)
+    for trace in drawn["data"]:
+        trace.setdefault("showlegend", bool(trace.get("name")))
+    kept = {name: part for name, part in drawn["layout"].items() if name not in OF_PAGES}
+    for name in kept:
+        if name.startswith(("xaxis", "yaxis")):
+            del kept[name]["fixedrange"]
+    titled = {"title": {"text": _text(title)}, "showlegend": any(trace["showlegend"] for trace in drawn["data"])}
+    parts = json.dumps({"data": drawn["data"], "layout": kept | titled})
+    if "dark" in (plotly.io.templates.default or ""):
+        parts = re.sub("|".join(map(re.escape, DARK)), lambda colour: DARK[colour[0]], parts)
+    return plotly.graph_objects.Figure(json.loads(parts))
+
+
 def plain(values: Any) -> Any:
     """A list of rounded numbers, which keeps the page small; None where a value is NaN."""
     rounded: Any = np.round(np.asarray(values, float), 5).astype(object)
@@ -102,6 +130,7 @@ def _series(series: Series) -> Iterator[dict[str, Any]]:
         yield common | {
             "x": [*x, *x[::-1]], "y": [*high, *low[::-1]], "mode": "lines", "fill": "toself",
             "fillcolor": _translucent(series.colour, 0.18), "line": {"width": 0}, "hoverinfo": "skip",
+            "showlegend": False,
         }  # fmt: skip
     parts = [part for part, look in (("lines", series.dash), ("markers", series.symbol)) if look != "none"]
     trace = common | {"x": x, "y": plain(series.y), "mode": "+".join(parts), "opacity": series.opacity}
@@ -121,6 +150,8 @@ def _series(series: Series) -> Iterator[dict[str, Any]]:
         trace["error_y"] = {"type": "data", "array": plain(series.error), "thickness": 1.2, "width": 4}
     if series.extra is not None:
         trace["customdata"] = plain(series.extra)
+    if len(series.text):
+        trace["text"] = [_text(text) for text in series.text]
     yield trace
 
 

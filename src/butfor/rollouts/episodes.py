@@ -10,6 +10,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from butfor.runs.files import atomic_write, begins_as_npz, check_writable
+from butfor.runs.printing import html_table, text_table
 from butfor.runs.reading import with_new_names
 
 SCHEMA_VERSION = 1
@@ -23,7 +24,7 @@ Bool = NDArray[np.bool_]
 _KINDS = {"iu": "whole numbers", "b": "true or false", "fiu": "numbers"}
 
 
-@dataclass
+@dataclass(repr=False)
 class Episodes:
     """E episodes of at most T steps; steps past `length` are padding."""
 
@@ -58,6 +59,26 @@ class Episodes:
 
     def __len__(self) -> int:
         return len(self.length)
+
+    def __repr__(self) -> str:
+        return "Episodes\n" + text_table(self._rows())
+
+    def _repr_html_(self) -> str:
+        return html_table(self._rows(), "Episodes")
+
+    def _rows(self) -> list[list[str]]:
+        """Sizes, and where labels are true, as rows of a table."""
+        valid = self.valid
+        shares = [f"{name} {flags[valid].mean():.1%}" for name, flags in self.labels().items()] if len(self) else []
+        rows = [
+            ["episodes", f"{len(self):,}"],
+            ["steps", f"{int(self.length.sum()):,}"],
+            ["observation", f"{self.observation.shape[2]} columns"],
+            ["action", f"{self.action.shape[2]} columns"],
+            ["labels", ", ".join(shares) or "none"],
+        ]
+        env = self.metadata.get("config", self.metadata).get("env")
+        return [["environment", str(env)], *rows] if env else rows
 
     @property
     def valid(self) -> Bool:

@@ -1,0 +1,259 @@
+"""Plots for notebooks and scripts, with the charts of the reports: `butfor.plot.timeline(influence, obs).show()`.
+
+Each function returns a `plotly.graph_objects.Figure` in plotly's default template, which you can change, show and save.
+Plotly is imported by the first call.
+"""
+
+from collections.abc import Callable, Mapping, Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+if TYPE_CHECKING:
+    from plotly.graph_objects import Figure
+
+    from butfor.influence.diagnosis import Diagnosis
+    from butfor.influence.influence import Influence
+    from butfor.rollouts.episodes import Episodes
+
+__all__ = ["curves", "influence_map", "outcomes", "reliability", "timeline"]
+
+Array = NDArray[Any]
+Column = int | tuple[int, int]
+"""A column of the observation; of (a, b), column a minus column b."""
+WIDE = 2.0  # standard deviations of a column that a map shows to either side
+STEPS = 3.0  # standard deviations of the change that a fan shows to either side
+
+
+def timeline(
+    influence: "Influence",
+    episode: "Episodes | Array",
+    *,
+    number: int = 0,
+    entity: str | None = None,
+    threshold: float | None = None,
+) -> "Figure":
+    """Plot the score of every step of an episode.
+
+    Args:
+        influence: a fitted `Influence`.
+        episode: states [T, D], or `Episodes`, whose labels are then shown too: exact influence shaded, others below.
+        number: which of the `Episodes`.
+        entity: the entity to show; default: all.
+        threshold: height of a dashed line, in nats.
+
+    Returns:
+        A figure of plotly.
+    """
+    from butfor.reporting.charts import timeline_charts
+    from butfor.reporting.plotly_renderer import figure
+    from butfor.rollouts.episodes import Episodes
+
+    marks: dict[str, Array] = {}
+    influenced = None
+    if isinstance(episode, Episodes):
+        if not -len(episode) <= number < len(episode):
+            raise ValueError(f"number is {number}; there are {len(episode)} episodes, from 0 to {len(episode) - 1}.")
+        steps = int(episode.length[number])
+        states = episode.observation[number, :steps]
+        marks = {name: flags[number, :steps] for name, flags in episode.labels().items()}
+        influenced = marks.pop("exact", None)
+    else:
+        states = np.asarray(episode)
+    scores = {name: score for name, score in influence.score(states).items() if name in _chosen(influence, entity)}
+    charts = timeline_charts(scores, marks, influenced, threshold)
+    heights = (0.75, 0.25) if len(charts) > 1 else (1.0,)
+    title = f"Influence on {', '.join(scores)}" + (", shaded: exact label" if influenced is not None else "")
+    return figure(*charts, heights=heights, title=title)
+
+
+def outcomes(
+    influence: "Influence",
+    obs: Array,
+    *,
+    entity: str | None = None,
+    columns: Sequence[int] | None = None,
+    actions: int = 64,
+    names: Sequence[str] | None = None,
+) -> "Figure":
+    """Plot where an entity would go under other actions, as the model predicts one step ahead: the fan of one state.
+
+    The axes have the same length for every state, so that two figures can be compared.
+
+    Args:
+        influence: a fitted `Influence`.
+        obs: one state [D].
+        entity: the entity to show; may be omitted if there is only one.
+        columns: one or two of its columns; default: the two whose outcomes differ most, in their usual units.
+        actions: number of actions, drawn as for the score; all of a discrete space.
+        names: names of the columns; default: "column 3".
+
+    Returns:
+        A figure of plotly.
+    """
+    from butfor.reporting.charts import outcomes_chart
+    from butfor.reporting.plotly_renderer import figure
+
+    (name,) = _chosen(influence, entity, one=True)
+    state = np.asarray(obs, dtype=np.float64)
+    if state.shape != (influence.model.obs_size,):
+        raise ValueError(f"obs has shape {list(state.shape)}; expected one state [{influence.model.obs_size}].")
+    own = influence.entities[name]
+    law = influence.law
+    drawn = law.draw_shared(actions, influence.seed, influence.device, influence.scoring.extreme)[0, 0]
+    tried = law.decode(drawn).cpu().numpy()  # [K, A], or integers [K]
+    mean, deviation = (part[0] for part in influence.predict(state[None], tried[None])[name])  # [K, d] each
+    usual = 1 / np.asarray(influence.units.scale)[influence.dims(name)]
+    if columns is None:
+        columns = sorted(own[place] for place in np.argsort(-(mean.std(0) / usual), kind="stable")[:2])
+    if unknown := [column for column in columns if column not in own]:
+        raise ValueError(f"columns contains {unknown}; the columns of {name!r} are {own}.")
+    if len(columns) not in (1, 2):
+        raise ValueError(f"columns has {len(columns)} entries; give one or two columns of {name!r}.")
+    places = [own.index(column) for column in columns]
+    hover = [f"action {np.round(action, 2).tolist()}" for action in tried]
+    chart = outcomes_chart(
+        state[list(columns)], mean[:, places], deviation[:, places].mean(0), STEPS * usual[places],
+        list(names or [f"column {column}" for column in columns]), hover,
+    )  # fmt: skip
+    score = float(influence.score(state[None])[name][0])
+    return figure(chart, title=f"Where {name} goes under {len(tried)} actions: CAI {score:.2f} nats")
+
+
+def influence_map(
+    influence: "Influence",
+    x: Column,
+    y: Column,
+    obs: Array | None = None,
+    *,
+    entity: str | None = None,
+    size: int = 41,
+    adjust: Callable[[Array], Array] | None = None,
+    names: tuple[str, str] | None = None,
+) -> "Figure":
+    """Plot the score over two columns of the observation.
+
+    Args:
+        influence: a fitted `Influence`.
+        x: the column on the horizontal axis, or (a, b) for column a minus column b, such as gripper minus cube.
+        y: the column on the vertical axis, in the same way.
+        obs: states [N, D], of which each cell shows the mean score; or one state [D], in which x and y (of a pair: its
+            first column) are varied. Default: the mean of the data that the model was fitted on, varied.
+        entity: the entity to show; may be omitted if there is only one.
+        size: cells on each axis.
+        adjust: for a varied state, recomputes columns that depend on x and y: [N, D] -> [N, D].
+        names: names of the axes.
+
+    Returns:
+        A figure of plotly.
+    """
+    from butfor.reporting.charts import field_chart
+    from butfor.reporting.plotly_renderer import figure
+
+    (name,) = _chosen(influence, entity, one=True)
+    states = np.asarray(influence.units.obs_center if obs is None else obs, dtype=np.float64)
+    pairs = [(column, None) if isinstance(column, int) else column for column in (x, y)]
+    for column in (part for pair in pairs for part in pair if part is not None):
+        if column not in range(influence.model.obs_size):
+            raise ValueError(f"There is no column {column}; expected 0 to {influence.model.obs_size - 1}.")
+    if states.ndim == 2:
+        axes, values = _binned(influence.score(states)[name], [_difference(states, pair) for pair in pairs], size)
+    else:
+        axes, grid = _varied(states, pairs, np.asarray(influence.units.obs_spread), size)
+        values = influence.score(grid if adjust is None else adjust(grid))[name].reshape(size, size)
+    shown = names or tuple(f"column {a}" + ("" if b is None else f" − column {b}") for a, b in pairs)
+    return figure(field_chart(axes[0], axes[1], values, (shown[0], shown[1])), title=f"Influence on {name}")
+
+
+def reliability(diagnosis: "Mapping[str, Diagnosis] | Diagnosis") -> "Figure":
+    """Plot whether the model's predicted variance is right: on the dotted line it is, below it is too small.
+
+    Args:
+        diagnosis: what `Influence.diagnose` returns, or the part of one entity.
+
+    Returns:
+        A figure of plotly.
+    """
+    from butfor.reporting.charts import reliability_chart
+    from butfor.reporting.plotly_renderer import figure
+
+    found = diagnosis if isinstance(diagnosis, Mapping) else {"": diagnosis}
+    lines = [
+        (name, np.asarray(one.reliability["levels"]), np.asarray(one.reliability["realised"]))
+        for name, one in found.items()
+    ]
+    return figure(reliability_chart(lines), title="Share of held-out outcomes in the model's central intervals")
+
+
+def curves(runs: Sequence[Path | str] | Path | str, measure: str = "success") -> "Figure":
+    """Plot the learning curves of training runs: means over seeds and 95 % intervals (few seeds: their range).
+
+    Args:
+        runs: run folders; one will do.
+        measure: "success", or what a robot does to the object: "moved", "lifted" or "held".
+
+    Returns:
+        A figure of plotly.
+    """
+    from butfor.analysis.arms import name_runs, read_run_folder
+    from butfor.reporting.charts import arm_look, learning_chart
+    from butfor.reporting.plotly_renderer import figure
+
+    folders = [Path(runs)] if isinstance(runs, Path | str) else [Path(run) for run in runs]
+    if not folders:
+        raise ValueError("There are no runs to plot; give the folder of at least one training run.")
+    arms = name_runs([read_run_folder(folder) for folder in folders])
+    looks = {arm.label: arm_look(place, len(arms)) for place, arm in enumerate(arms)}
+    given = []
+    for arm in arms:
+        curve = arm.curve if measure == "success" else arm.behaviour.get(measure)
+        if curve is None:
+            known = ["success", *arm.behaviour] if arm.curve else ["nothing"]
+            raise ValueError(f"{arm.folder} has no curve of {measure!r}; it has {', '.join(known)}.")
+        given.append((arm, curve))
+    return figure(learning_chart(given, looks, measure), title=f"{measure.capitalize()} during training")
+
+
+def _chosen(influence: "Influence", entity: str | None, one: bool = False) -> list[str]:
+    """The names of the entities to show."""
+    if entity is not None:
+        influence.dims(entity)  # refuses an unknown name
+        return [entity]
+    if one and len(influence.entities) > 1:
+        raise ValueError(f"There are several entities; choose one with entity=: {', '.join(influence.entities)}.")
+    return list(influence.entities)
+
+
+def _difference(states: Array, pair: tuple[int, int | None]) -> Array:
+    """A column of states [N, D], or the difference of two: [N]."""
+    first, second = pair
+    difference: Array = states[:, first] - (0.0 if second is None else states[:, second])
+    return difference
+
+
+def _binned(score: Array, values: Sequence[Array], size: int) -> tuple[list[Array], Array]:
+    """The mean score [size, size] in each cell of two columns, NaN where there is no state, and the cells' middles."""
+    edges = [np.linspace(column.min(), max(column.max(), column.min() + 1e-9), size + 1) for column in values]
+    places = [np.clip(np.searchsorted(edge, column, "right") - 1, 0, size - 1)
+              for edge, column in zip(edges, values, strict=True)]  # fmt: skip
+    cell = places[1] * size + places[0]
+    counts = np.bincount(cell, minlength=size * size)
+    totals = np.bincount(cell, np.asarray(score, dtype=np.float64), minlength=size * size)
+    means = np.divide(totals, counts, out=np.full(size * size, np.nan), where=counts > 0)
+    return [(edge[1:] + edge[:-1]) / 2 for edge in edges], means.reshape(size, size)
+
+
+def _varied(
+    state: Array, pairs: Sequence[tuple[int, int | None]], spread: Array, size: int
+) -> tuple[list[Array], Array]:
+    """Two axes [size], and copies [size * size, D] of a state with these values, x fastest."""
+    axes = []
+    for first, second in pairs:
+        middle = state[first] if second is None else 0.0
+        axes.append(middle + WIDE * spread[first] * np.linspace(-1, 1, size))
+    grid = np.repeat(state[None], size * size, 0)
+    for values, (first, second) in zip(np.meshgrid(*axes), pairs, strict=True):
+        grid[:, first] = values.ravel() + (0.0 if second is None else state[second])
+    return axes, grid
