@@ -89,9 +89,12 @@ def test_one_observation_and_many_give_the_same_action() -> None:
     assert SlideEnv().action_space.contains(alone)
 
 
-@pytest.mark.parametrize(("name", "count"), [("push", 256), ("pick-and-place", 256), ("rot-table", 128)])
-def test_the_robots_experts_succeed(name: str, count: int) -> None:
-    """At least 98 % of the episodes without noise; a random policy almost never succeeds."""
+@pytest.mark.parametrize(
+    ("name", "count", "share"),
+    [("push", 256, 0.98), ("pick-and-place", 256, 0.98), ("rot-table", 128, 0.98), ("fetch-slide", 128, 0.2)],
+)
+def test_the_robots_experts_succeed(name: str, count: int, share: float) -> None:
+    """Without noise; a random policy almost never succeeds."""
     env = make_vector_env(name, count)
     generator = np.random.default_rng(0)
     obs, _ = env.reset(seed=20_000)
@@ -100,7 +103,7 @@ def test_the_robots_experts_succeed(name: str, count: int) -> None:
         assert not sampled.any()
         obs, _, _, truncated, infos = env.step(action)
     assert truncated.all()
-    assert infos["is_success"].mean() >= 0.98
+    assert infos["is_success"].mean() >= share
 
 
 def test_the_expert_with_noise() -> None:

@@ -55,7 +55,7 @@ def test_columns_are_those_of_the_observation(facts: EnvFacts) -> None:
 
 
 def test_facts_by_value() -> None:
-    assert named(drawing="robot") == named(forks=True) == ["push", "pick-and-place", "rot-table"]
+    assert named(drawing="robot") == named(forks=True) == ["push", "pick-and-place", "fetch-slide", "rot-table"]
     assert named(drawing="line") == ["slide"]
 
 

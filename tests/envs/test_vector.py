@@ -105,7 +105,7 @@ def test_time_limit(limit: int | None, expected: int | None) -> None:
     assert finished == expected
 
 
-@pytest.mark.parametrize("name", ["push", "pick-and-place", "rot-table"])
+@pytest.mark.parametrize("name", ["push", "pick-and-place", "fetch-slide", "rot-table"])
 @pytest.mark.parametrize("mode", list(AutoresetMode))
 def test_exact_labels_are_those_of_forks_before_the_step(name: str, mode: AutoresetMode) -> None:
     """In every autoreset mode, also while some environments are being reset; the episodes stay the same."""

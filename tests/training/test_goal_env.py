@@ -252,7 +252,7 @@ def test_a_built_in_reward_takes_tensors_of_any_shape(name: str, size: int, radi
     assert torch.equal(reward, expected)
 
 
-@pytest.mark.parametrize("name", ["push", "pick-and-place", "rot-table"])
+@pytest.mark.parametrize("name", ["push", "pick-and-place", "fetch-slide", "rot-table"])
 def test_an_object_at_rest_is_neither_moved_nor_lifted_and_one_in_the_air_is(name: str) -> None:
     env = open_goal_env(name, target_scale=1.0).make_evaluation_env(8)
     away = np.tile(np.array([0, 0, 1, 0], np.float32), (8, 1))  # the gripper goes up and leaves the object alone

@@ -11,7 +11,7 @@ from typing import Any, Literal
 import numpy as np
 import numpy.typing as npt
 
-from butfor.envs.experts import Expert, hit, pick_and_place, push
+from butfor.envs.experts import Expert, hit, pick_and_place, push, slide_puck
 
 Flags = npt.NDArray[np.bool_]
 Columns = tuple[int, ...]
@@ -102,12 +102,19 @@ def _beside_square(x: Any, y: Any) -> Flags:
     return np.asarray((x <= 1.19) | (x >= 1.5) | (y <= 0.59) | (y >= 0.9))
 
 
+def _beside_long(x: Any, y: Any) -> Flags:
+    return np.asarray((np.abs(x - 1.324) >= 0.625) | (np.abs(y - 0.75) >= 0.45))
+
+
 def _beside_disc(x: Any, y: Any) -> Flags:
     return np.asarray(np.hypot(x - ROUND_TABLE_CENTRE[0], y - ROUND_TABLE_CENTRE[1]) >= ROUND_TABLE_RADIUS)
 
 
-def _fetch(name: str, id: str, table: Table, expert: Expert) -> EnvFacts:
-    """The facts that all Fetch environments share; the columns are gymnasium-robotics'."""
+def _fetch(name: str, id: str, table: Table, expert: Expert, heuristic: bool = True) -> EnvFacts:
+    """The facts that all Fetch environments share; the columns are gymnasium-robotics'.
+
+    The paper's heuristic label is about fingers around a cube.
+    """
     return EnvFacts(
         name=name,
         id=id,
@@ -119,7 +126,7 @@ def _fetch(name: str, id: str, table: Table, expert: Expert) -> EnvFacts:
         object_velocity=(14, 15, 16),
         full_state=(*range(6), *range(9, 25)),
         expert=expert,
-        labels=("exact", "heuristic", "contact"),
+        labels=("exact", "heuristic", "contact") if heuristic else ("exact", "contact"),
         drawing="robot",
         object_offset=(6, 7, 8),
         relative_velocity=True,
@@ -130,6 +137,7 @@ def _fetch(name: str, id: str, table: Table, expert: Expert) -> EnvFacts:
 
 
 _SQUARE_TABLE = Table(0.425, _beside_square)
+_LONG_TABLE = Table(0.42, _beside_long)
 _ROUND_TABLE = Table(ROUND_TABLE_TOP + OBJECT_HALF_SIZE, _beside_disc)
 BUILT_IN = {
     facts.name: facts
@@ -151,6 +159,7 @@ BUILT_IN = {
         ),
         _fetch("push", "butfor/FetchPush-v0", _SQUARE_TABLE, push),
         _fetch("pick-and-place", "butfor/FetchPickAndPlace-v0", _SQUARE_TABLE, pick_and_place),
+        _fetch("fetch-slide", "butfor/FetchSlide-v0", _LONG_TABLE, slide_puck, heuristic=False),
         _fetch("rot-table", "butfor/FetchRotTable-v0", _ROUND_TABLE, pick_and_place),
     )
 }

@@ -1,7 +1,7 @@
-"""The Fetch environments: FetchPush, FetchPickAndPlace and FetchRotTable, stepped by MuJoCo's native threads.
+"""The Fetch environments: FetchPush, FetchPickAndPlace, FetchSlide, FetchRotTable, stepped by MuJoCo's native threads.
 
-For the same seeds and float32 actions, the first two do what gymnasium-robotics' v4 environments do, to 1e-12. Actions
-are taken as float32, the dtype of the action space, so that stored actions replay exactly.
+For the same seeds and float32 actions, the first three do what gymnasium-robotics' v4 environments do, to 1e-12.
+Actions are taken as float32, the dtype of the action space, so that stored actions replay exactly.
 """
 
 from collections.abc import Callable, Sequence
@@ -21,6 +21,7 @@ from butfor.envs.vector import Flags, Frame, GoalVectorEnv, Indices, SingleGoalE
 PHYSICS: dict[str, Callable[..., FetchPhysics]] = {
     "push": partial(FetchPhysics, TASKS["push"]),
     "pick-and-place": partial(FetchPhysics, TASKS["pick-and-place"]),
+    "fetch-slide": partial(FetchPhysics, TASKS["fetch-slide"]),
     "rot-table": RotTablePhysics,
 }
 reward = partial(sparse_reward, size=3, radius=0.05)

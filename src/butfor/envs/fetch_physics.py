@@ -37,7 +37,6 @@ SUBSTEPS = 20
 INTEGRATION = mujoco.mjtState.mjSTATE_INTEGRATION
 CONTACT_POINTS = 8  # the most that MuJoCo finds between two boxes
 FINGERS = ("robot0:r_gripper_finger_link", "robot0:l_gripper_finger_link")  # geoms
-OBJECT_RANGE = GOAL_RANGE = 0.15  # around the initial gripper, in x and y
 CLEARANCE = 0.1  # between the initial gripper and the object
 LARGEST_LIFT = 0.45
 TIME_STEP = 0.04  # every velocity in an observation is multiplied by it
@@ -46,7 +45,6 @@ CONTACT_FORCE = 30.0  # newtons, summed over the substeps and contact points of 
 LARGEST_VALUE = 1e4  # of a coordinate or velocity; beyond it the physics counts as blown up
 STATE_FIELDS = ("qpos", "qvel", "ctrl", "time", "mocap_pos", "mocap_quat")  # views of the state rows
 DERIVED_FIELDS = ("xpos", "xquat", "site_xpos", "site_xmat", "cdof", "subtree_com")  # copied out after every call
-ROBOT_JOINTS: dict[str, Any] = {"robot0:slide0": 0.405, "robot0:slide1": 0.48, "robot0:slide2": 0.0}
 
 
 @dataclass(frozen=True)
@@ -57,13 +55,28 @@ class Task:
     blocked: bool  # the fingers are held closed
     extra_height: float  # of the gripper at the start
     air_share: float  # probability that a goal is lifted above the table
-    object_height: float = 0.4  # where the object starts to settle on the table
+    object_start: tuple[float, float, float] = (1.25, 0.53, 0.4)  # where the object settles on the table
+    robot_start: float = 0.405  # of the robot's base, along x
+    object_range: float = 0.15  # around the initial gripper, in x and y
+    goal_range: float = 0.15  # around the initial gripper, in x and y
+    goal_offset: float = 0.0  # of the goals, along x
     edit: Callable[[Any], None] | None = None  # changes the mujoco.MjSpec before it is compiled
 
 
 TASKS = {
     "push": Task("fetch/push.xml", blocked=True, extra_height=0.0, air_share=0.0),
     "pick-and-place": Task("fetch/pick_and_place.xml", blocked=False, extra_height=0.2, air_share=0.5),
+    "fetch-slide": Task(
+        "fetch/slide.xml",
+        blocked=True,
+        extra_height=-0.02,
+        air_share=0.0,
+        object_start=(1.7, 1.1, 0.41),
+        robot_start=0.05,
+        object_range=0.1,
+        goal_range=0.3,
+        goal_offset=0.4,
+    ),
 }
 
 
@@ -96,7 +109,8 @@ class Model:
                     intprm=[1 << int(mujoco.mjtConDataField.mjCONDATA_FORCE), 0, CONTACT_POINTS],
                 )
         mj = spec.compile()
-        joints = ROBOT_JOINTS | {"object0:joint": [1.25, 0.53, task.object_height, 1, 0, 0, 0]}
+        joints = {"robot0:slide0": task.robot_start, "robot0:slide1": 0.48, "robot0:slide2": 0.0}
+        joints["object0:joint"] = [*task.object_start, 1, 0, 0, 0]
         fingers = [mj.joint(f"robot0:{side}_gripper_finger_joint").id for side in "rl"]
         actuated = [mj.actuator_trnid[i, 0] for i in range(mj.nu) if mj.actuator(i).name.startswith("robot0:")]
         thing = mj.joint("object0:joint").id
@@ -172,12 +186,14 @@ def settle(mj: Any, joints: dict[str, Any], extra_height: float) -> tuple[Floats
 
 def draw_start(model: Model, generator: np.random.Generator) -> tuple[Floats, Floats]:
     """Draw the object's place [2] and the goal [3] of a new episode, in the order of gymnasium-robotics."""
+    task = model.task
     place = model.gripper[:2]
     while np.linalg.norm(place - model.gripper[:2]) < CLEARANCE:
-        place = model.gripper[:2] + generator.uniform(-OBJECT_RANGE, OBJECT_RANGE, size=2)
-    goal = model.gripper + generator.uniform(-GOAL_RANGE, GOAL_RANGE, size=3)
+        place = model.gripper[:2] + generator.uniform(-task.object_range, task.object_range, size=2)
+    goal = model.gripper + generator.uniform(-task.goal_range, task.goal_range, size=3)
+    goal[0] += task.goal_offset
     goal[2] = model.height
-    if model.task.air_share > 0 and generator.uniform() < model.task.air_share:
+    if task.air_share > 0 and generator.uniform() < task.air_share:
         goal[2] += generator.uniform(0, LARGEST_LIFT)
     return place, goal
 

@@ -70,7 +70,7 @@ TASK = Task(
     blocked=False,
     extra_height=0.2,
     air_share=0.9,
-    object_height=ROUND_TABLE_TOP,
+    object_start=(1.25, 0.53, ROUND_TABLE_TOP),
     edit=replace_table,
 )
 
