@@ -11,6 +11,7 @@ if TYPE_CHECKING:
     from butfor import plot as plot
     from butfor.datasets.files import read_data
     from butfor.datasets.score import score_file
+    from butfor.envs.forks import fork, restore
     from butfor.influence.influence import Influence
     from butfor.influence.learner import InfluenceLearner
     from butfor.influence.scoring import ScoreConfig
@@ -25,13 +26,14 @@ if TYPE_CHECKING:
 __version__ = "0.1.0"
 __all__ = [
     "Config", "Episodes", "FitConfig", "Influence", "InfluenceLearner", "InfluenceWrapper", "ModelConfig",
-    "ScoreConfig", "VectorInfluenceWrapper", "__version__", "evaluate_run", "load_policy", "plot", "preset",
-    "read_data", "resume", "score_file", "train",
+    "ScoreConfig", "VectorInfluenceWrapper", "__version__", "evaluate_run", "fork", "load_policy", "plot", "preset",
+    "read_data", "restore", "resume", "score_file", "train",
 ]  # fmt: skip
 
 _MODULES = {
     "datasets.files": ("read_data",),
     "datasets.score": ("score_file",),
+    "envs.forks": ("fork", "restore"),
     "influence.influence": ("Influence",),
     "influence.learner": ("InfluenceLearner",),
     "influence.scoring": ("ScoreConfig",),

@@ -55,8 +55,18 @@ def test_columns_are_those_of_the_observation(facts: EnvFacts) -> None:
 
 
 def test_facts_by_value() -> None:
-    assert named(drawing="robot") == named(forks=True) == ["push", "pick-and-place", "fetch-slide", "rot-table"]
+    assert named(forks=True) == ["push", "pick-and-place", "fetch-slide", "rot-table"]
+    assert named(drawing="robot") == [*named(forks=True), "push-two", "stack-two"]
     assert named(drawing="line") == ["slide"]
+
+
+@FACTS
+def test_entities_have_columns_of_their_own(facts: EnvFacts) -> None:
+    """The agent comes first; a position of facts is that of an entity; nothing is in two entities."""
+    columns = list(facts.entities.values())
+    assert set(facts.agent_position) <= set(columns[0])
+    assert any(set(facts.object_position) <= set(entity) for entity in columns[1:])
+    assert len({column for entity in columns for column in entity}) == sum(map(len, columns))
 
 
 def test_facts_need_no_mujoco() -> None:

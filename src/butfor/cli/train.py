@@ -63,7 +63,8 @@ class ResumeOptions(Session):
 def train(arguments: list[str]) -> None:
     """Train agents (DDPG or TD3, with HER) that use influence as replay priority, reward bonus or for exploration.
 
-    ENV is slide, push, pick-and-place, rot-table, or the id of any goal-conditioned Gymnasium environment.
+    ENV is slide, push, pick-and-place, rot-table, pucks, push-two, stack-two, or the id of any goal-conditioned
+    Gymnasium environment.
     """
     if any(word.split("=")[0] == "--resume" for word in arguments):
         folder = _resume(arguments)

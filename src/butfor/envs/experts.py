@@ -27,6 +27,7 @@ PUCK_SLOWDOWN = 0.7  # m/s^2, by friction, as measured
 PUCK_MOVES = 0.03  # m/s
 RUN_UP = 0.1  # from the puck's centre, where a hit starts
 FASTEST = 1.25  # m/s, of the gripper's target
+STACKED = 0.02  # from the goal: the fingers let go
 
 
 def scripted_action(
@@ -78,24 +79,53 @@ def pick_and_place(observation: npt.ArrayLike, desired_goal: npt.ArrayLike) -> t
     """Hover over the object, go down with open fingers, close them, then carry the object to the goal."""
     state = np.asarray(observation, dtype=np.float64)
     goal = np.asarray(desired_goal, dtype=np.float64)
-    thing = state[:, 3:6]
-    way = state[:, 6:9]
     motion = state[:, 14:17] + state[:, 20:23]  # of the object until the next step, for a table may turn under it
+    return _grasp(state[:, 6:9], motion, state[:, 9:11], goal - state[:, 3:6]), np.ones(len(state), dtype=np.bool_)
+
+
+def stack(observation: npt.ArrayLike, desired_goal: npt.ArrayLike) -> tuple[Floats, Flags]:
+    """Put the first of two cubes where the goal is, from above, let it go, and move away."""
+    state = np.asarray(observation, dtype=np.float64)
+    cube = state[:, 10:13]
+    way = np.asarray(desired_goal, dtype=np.float64) - cube
+    over = np.linalg.norm(way[:, :2], axis=1) < NEAR
+    lift = np.where(over, 0.0, CARRY_HEIGHT - 0.03)
+    action = _grasp(cube - state[:, :3], state[:, 13:16], state[:, 6:8], way + lift[:, None] * np.array([0, 0, 1]))
+    placed = np.linalg.norm(way, axis=1) < STACKED
+    return np.where(placed[:, None], [0.0, 0.0, 1.0, 1.0], action), np.ones(len(state), dtype=np.bool_)
+
+
+def _grasp(way: Floats, motion: Floats, fingers: Floats, carry: Floats) -> Floats:
+    """Actions [n, 4]: grasp what lies at `way` from the gripper and moves by `motion`, then move it by `carry`."""
     over = np.linalg.norm(way[:, :2], axis=1) < NEAR
     around = over & (np.abs(way[:, 2]) < GRASP_DEPTH)
-    held = around & (state[:, 9:11].max(axis=1) < GRASPED)
+    held = around & (fingers.max(axis=1) < GRASPED)
     approach = np.where(over[:, None], way, way + HOVER * np.array([0, 0, 1])) + motion
-    move = GAIN * np.where(held[:, None], goal - thing, approach)
-    action = np.concatenate([move, np.where(around, -1.0, 1.0)[:, None]], axis=1)
-    return action, np.ones(len(state), dtype=np.bool_)
+    move = GAIN * np.where(held[:, None], carry, approach)
+    return np.concatenate([move, np.where(around, -1.0, 1.0)[:, None]], axis=1)
 
 
 def push(observation: npt.ArrayLike, desired_goal: npt.ArrayLike) -> tuple[Floats, Flags]:
     """Go over the object to its far side from the goal, down, and push along the line to the goal."""
     state = np.asarray(observation, dtype=np.float64)
     goal = np.asarray(desired_goal, dtype=np.float64)
-    pusher = -state[:, 6:9]  # seen from the object
-    line = (goal - state[:, 3:6])[:, :2]
+    return _push(-state[:, 6:9], (goal - state[:, 3:6])[:, :2]), np.ones(len(state), dtype=np.bool_)
+
+
+def push_into(observation: npt.ArrayLike, desired_goal: npt.ArrayLike) -> tuple[Floats, Flags]:
+    """Push the first of two cubes into the second one, and both on, until the second one is at the goal.
+
+    Where the second cube then goes is not steered: the script shows a cube that moves a cube.
+    """
+    state = np.asarray(observation, dtype=np.float64)
+    line = (state[:, 25:27] - state[:, 10:12]).copy()
+    action = _push(state[:, :3] - state[:, 10:13], line)
+    reached = np.linalg.norm(np.asarray(desired_goal)[:, :2] - state[:, 25:27], axis=1) < CLOSE_ENOUGH
+    return np.where(reached[:, None], 0.0, action), np.ones(len(state), dtype=np.bool_)
+
+
+def _push(pusher: Floats, line: Floats) -> Floats:
+    """Actions [n, 4] of a pusher, seen from the object, that is to move the object along the line [n, 2]."""
     distance = np.linalg.norm(line, axis=1)
     direction = line / np.maximum(distance, 1e-9)[:, None]
     along = (pusher[:, :2] * direction).sum(axis=1)
@@ -110,7 +140,7 @@ def push(observation: npt.ArrayLike, desired_goal: npt.ArrayLike) -> tuple[Float
     level = np.where(ready | above_place, 0.0, CARRY_HEIGHT)
     rise = GAIN * (level - height)[:, None]
     action = np.concatenate([np.where(ready[:, None], shove, travel), rise, np.zeros_like(rise)], axis=1)
-    return np.where((distance < CLOSE_ENOUGH)[:, None], 0.0, action), np.ones(len(state), dtype=np.bool_)
+    return np.asarray(np.where((distance < CLOSE_ENOUGH)[:, None], 0.0, action))
 
 
 def slide_puck(observation: npt.ArrayLike, desired_goal: npt.ArrayLike) -> tuple[Floats, Flags]:

@@ -11,7 +11,8 @@ from typing import Any, Literal
 import numpy as np
 import numpy.typing as npt
 
-from butfor.envs.experts import Expert, hit, pick_and_place, push, slide_puck
+from butfor.envs.experts import Expert, hit, pick_and_place, push, push_into, slide_puck, stack
+from butfor.envs.several.pucks import BODIES, cue
 
 Flags = npt.NDArray[np.bool_]
 Columns = tuple[int, ...]
@@ -23,6 +24,8 @@ OBJECT_HALF_SIZE = 0.025
 ROUND_TABLE_CENTRE = (1.37, 0.75, 0.21)
 ROUND_TABLE_RADIUS = 0.38
 ROUND_TABLE_TOP = 0.41
+GRIPPER_COLUMNS = tuple(range(10))  # of the environments with two cubes
+CUBE_COLUMNS = (tuple(range(10, 25)), tuple(range(25, 40)))
 
 
 @dataclass(frozen=True)
@@ -48,13 +51,19 @@ class EnvFacts:
     full_state: Columns  # columns of the observation without those that follow from others
     expert: Expert  # the scripted policy, see `experts.scripted_action`
     labels: tuple[str, ...]  # that `make_vector_env(labels=...)` or `heuristic_label` can add to a step
-    drawing: Literal["line", "robot"]  # how a state is drawn: on a line, or by MuJoCo's camera
+    drawing: Literal["line", "plane", "robot"]  # how a state is drawn: on a line, in a plane, or by MuJoCo's camera
     partly_random_expert: bool = False  # whether the expert acts uniformly in states where its action has no use
     object_offset: Columns = ()  # columns that repeat object_position - agent_position
     relative_velocity: bool = False  # whether object_velocity is relative to agent_velocity
     forks: bool = False  # whether saved states can be forked, see `truth.Forker`
     table: Table | None = None
+    several: Mapping[str, Columns] = field(default_factory=dict)  # all columns of each entity, if there are several
     arguments: Mapping[str, Any] = field(default_factory=dict)  # of the classes
+
+    @property
+    def entities(self) -> dict[str, Columns]:
+        """Columns of each entity by name, the agent first; where there is one object, those of its position."""
+        return dict(self.several) or {"agent": self.agent_position, "object": self.object_position}
 
     @property
     def positions(self) -> Columns:
@@ -136,6 +145,28 @@ def _fetch(name: str, id: str, table: Table, expert: Expert, heuristic: bool = T
     )
 
 
+def _fetch_two(name: str, id: str, expert: Expert, goal_cube: int) -> EnvFacts:
+    """The facts of the Fetch environments with two cubes; `goal_cube` is the one that the goal is about."""
+    first = CUBE_COLUMNS[goal_cube][0]
+    return EnvFacts(
+        name=name,
+        id=id,
+        entry_point="butfor.envs.fetch:Fetch",
+        max_episode_steps=50,
+        agent_position=(0, 1, 2),
+        object_position=(first, first + 1, first + 2),
+        agent_velocity=(3, 4, 5),
+        object_velocity=(first + 3, first + 4, first + 5),
+        full_state=tuple(range(40)),
+        expert=expert,
+        labels=("contact",),
+        drawing="robot",
+        table=_SQUARE_TABLE,
+        several={"gripper": GRIPPER_COLUMNS, "object0": CUBE_COLUMNS[0], "object1": CUBE_COLUMNS[1]},
+        arguments={"task": name},
+    )
+
+
 _SQUARE_TABLE = Table(0.425, _beside_square)
 _LONG_TABLE = Table(0.42, _beside_long)
 _ROUND_TABLE = Table(ROUND_TABLE_TOP + OBJECT_HALF_SIZE, _beside_disc)
@@ -161,5 +192,22 @@ BUILT_IN = {
         _fetch("pick-and-place", "butfor/FetchPickAndPlace-v0", _SQUARE_TABLE, pick_and_place),
         _fetch("fetch-slide", "butfor/FetchSlide-v0", _LONG_TABLE, slide_puck, heuristic=False),
         _fetch("rot-table", "butfor/FetchRotTable-v0", _ROUND_TABLE, pick_and_place),
+        EnvFacts(
+            name="pucks",
+            id="butfor/Pucks-v0",
+            entry_point="butfor.envs.several.pucks:Pucks",
+            max_episode_steps=60,
+            agent_position=(0, 1),
+            object_position=(12, 13),
+            agent_velocity=(2, 3),
+            object_velocity=(14, 15),
+            full_state=tuple(range(16)),
+            expert=cue,
+            labels=("exact",),  # contact is in every info without a request
+            drawing="plane",
+            several={name: tuple(range(4 * place, 4 * place + 4)) for place, name in enumerate(BODIES)},
+        ),
+        _fetch_two("push-two", "butfor/FetchPushTwo-v0", push_into, goal_cube=1),
+        _fetch_two("stack-two", "butfor/FetchStackTwo-v0", stack, goal_cube=0),
     )
 }

@@ -1,4 +1,5 @@
-"""The Fetch environments: FetchPush, FetchPickAndPlace, FetchSlide, FetchRotTable, stepped by MuJoCo's native threads.
+"""The Fetch environments: FetchPush, FetchPickAndPlace, FetchSlide, FetchRotTable and, with two cubes, FetchPushTwo and
+FetchStackTwo, stepped by MuJoCo's native threads.
 
 For the same seeds and float32 actions, the first three do what gymnasium-robotics' v4 environments do, to 1e-12.
 Actions are taken as float32, the dtype of the action space, so that stored actions replay exactly.
@@ -14,8 +15,9 @@ from gymnasium import spaces
 from gymnasium.vector import AutoresetMode
 
 from butfor.envs.drawing import Painter
-from butfor.envs.fetch_physics import TASKS, FetchPhysics, Floats, draw_start
+from butfor.envs.fetch_physics import TASKS, FetchPhysics, Floats
 from butfor.envs.rot_table import RotTablePhysics
+from butfor.envs.several.fetch_two import FetchTwoPhysics
 from butfor.envs.vector import Flags, Frame, GoalVectorEnv, Indices, SingleGoalEnv, sparse_reward
 
 PHYSICS: dict[str, Callable[..., FetchPhysics]] = {
@@ -23,6 +25,8 @@ PHYSICS: dict[str, Callable[..., FetchPhysics]] = {
     "pick-and-place": partial(FetchPhysics, TASKS["pick-and-place"]),
     "fetch-slide": partial(FetchPhysics, TASKS["fetch-slide"]),
     "rot-table": RotTablePhysics,
+    "push-two": partial(FetchTwoPhysics, "push-two"),
+    "stack-two": partial(FetchTwoPhysics, "stack-two"),
 }
 reward = partial(sparse_reward, size=3, radius=0.05)
 
@@ -43,7 +47,6 @@ class FetchVectorEnv(GoalVectorEnv):
 
     metadata = {"render_modes": ["rgb_array"], "render_fps": 25}
     compute_reward = staticmethod(reward)
-    achieved_goal = slice(3, 6)
 
     def __init__(
         self,
@@ -68,6 +71,7 @@ class FetchVectorEnv(GoalVectorEnv):
         self.make_physics = partial(make_physics, task, **options)
         self.physics = self.make_physics(count=num_envs, contacts="contact" in labels, threads=threads)
         self.layout = self.physics.layout
+        self.achieved_goal = self.physics.achieved_goal
         size = self.physics.observation_size
         goal = spaces.Box(-np.inf, np.inf, (3,), np.float64)
         observation = spaces.Box(-np.inf, np.inf, (size,), np.float64)
@@ -79,14 +83,18 @@ class FetchVectorEnv(GoalVectorEnv):
         self._painter: Painter | None = None
         self._exact_label: Any = None
         if "exact" in labels:
+            if self.physics.objects > 1:
+                raise ValueError(
+                    f"{task} has no label 'exact', which is of one object; use butfor.envs.several for its edges."
+                )
             from butfor.envs.truth import Forker, exact_label
 
             self._exact_label = partial(exact_label, Forker(self, threads=threads))
 
     def _start(self, envs: Indices, generators: Sequence[np.random.Generator]) -> None:
-        places = np.empty((len(envs), 2))
+        places = np.empty((len(envs), 2 * self.physics.objects))
         for row, generator in enumerate(generators):
-            places[row], self._goal[envs[row]] = draw_start(self.physics.model, generator)
+            places[row], self._goal[envs[row]] = self.physics.draw_start(generator)
         self.physics.place(envs, places)
 
     def _advance(

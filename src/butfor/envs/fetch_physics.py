@@ -207,6 +207,8 @@ class FetchPhysics:
     """
 
     observation_size = 25
+    achieved_goal = slice(3, 6)  # columns of the observation
+    objects = 1
 
     def __init__(self, task: Task, count: int, contacts: bool = False, threads: int = 0) -> None:
         """Allocate `count` environments; `threads` 0 is BUTFOR_THREADS, or all processors."""
@@ -220,11 +222,16 @@ class FetchPhysics:
         self.observation = np.zeros((count, self.observation_size))
         self.forces = np.zeros((count, SUBSTEPS, self.model.mj.nsensordata))  # at the contacts, of the last step
 
+    def draw_start(self, generator: np.random.Generator) -> tuple[Floats, Floats]:
+        """Draw the places [2 x objects] and the goal [3] of a new episode."""
+        return draw_start(self.model, generator)
+
     def place(self, envs: Indices, places: Floats) -> None:
-        """Put environments into the initial state, with their objects at these places [n, 2]."""
+        """Put environments into the initial state, with their objects at these places [n, 2 x objects]."""
         self.batch.state[envs] = self.model.start
-        first = self.model.object_qpos
-        self.field["qpos"][envs, first : first + 2] = places
+        for number in range(self.objects):
+            first = self.model.object_qpos + 7 * number
+            self.field["qpos"][envs, first : first + 2] = places[:, 2 * number : 2 * number + 2]
         self.batch.forward(envs)
         self._read(envs)
 
@@ -262,7 +269,8 @@ class FetchPhysics:
         self._read(envs)
         if blown.any():
             lost = np.arange(self.count)[rows][blown]
-            self.place(lost, np.broadcast_to(self.model.gripper[:2] + CLEARANCE, (len(lost), 2)))
+            corners = np.concatenate([self.model.gripper[:2] + CLEARANCE, self.model.gripper[:2] - CLEARANCE])
+            self.place(lost, np.broadcast_to(corners[: 2 * self.objects], (len(lost), 2 * self.objects)))
             self.observation[lost] = before
             self.batch.warning[lost] = 0  # MuJoCo restarts its count when it resets itself: a rise could be missed
         return contact & ~blown, blown
@@ -300,24 +308,33 @@ class FetchPhysics:
     def _observe(self, rows: Any) -> Floats:
         """Compute the observations [n, 25] in gymnasium-robotics' order."""
         model = self.model
+        grip, grip_velocity = self._observe_grip(rows)
+        thing, linear, matrix, spin = self._observe_object(rows, model.object_site, model.object_dof)
+        fingers = self.field["qpos"][rows][:, model.finger_qpos]
+        finger_velocity = self.field["qvel"][rows][:, model.finger_dofs] * TIME_STEP
+        parts = [grip, thing, thing - grip, fingers, euler(matrix)]
+        parts += [linear - grip_velocity, spin, grip_velocity, finger_velocity]
+        return np.concatenate(parts, axis=1)
+
+    def _observe_grip(self, rows: Any) -> tuple[Floats, Floats]:
+        """Position and velocity [n, 3] of the grip."""
+        model = self.model
         field = self.field
-        qpos = field["qpos"][rows]
         qvel = field["qvel"][rows]
         grip = field["site_xpos"][rows, model.gripper_site]
-        thing = field["site_xpos"][rows, model.object_site]
-        matrix = field["site_xmat"][rows, model.object_site]  # [n, 9]
         # Spatial velocity about the robot's centre of mass, from old axes and new joint velocities, moved to the grip.
         axes = field["cdof"][rows][:, model.arm_dofs]  # [n, dofs, 6]
         twist = np.einsum("nd,ndk->nk", qvel[:, model.arm_dofs], axes)
         arm = grip - field["subtree_com"][rows, model.gripper_root]
         turn = twist[:, [1, 2, 0]] * arm[:, [2, 0, 1]] - twist[:, [2, 0, 1]] * arm[:, [1, 2, 0]]  # their cross product
-        grip_velocity = (twist[:, 3:] + turn) * TIME_STEP
-        first = model.object_dof
-        linear = qvel[:, first : first + 3]
-        spin = np.einsum("nij,nj->ni", matrix.reshape(-1, 3, 3), qvel[:, first + 3 : first + 6]) * TIME_STEP
-        parts = [grip, thing, thing - grip, qpos[:, model.finger_qpos], euler(matrix)]
-        parts += [linear * TIME_STEP - grip_velocity, spin, grip_velocity, qvel[:, model.finger_dofs] * TIME_STEP]
-        return np.concatenate(parts, axis=1)
+        return grip, (twist[:, 3:] + turn) * TIME_STEP
+
+    def _observe_object(self, rows: Any, site: int, dof: int) -> tuple[Floats, Floats, Floats, Floats]:
+        """Position, velocity [n, 3], rotation matrix [n, 9] and angular velocity [n, 3] of an object."""
+        qvel = self.field["qvel"][rows]
+        matrix = self.field["site_xmat"][rows, site]
+        spin = np.einsum("nij,nj->ni", matrix.reshape(-1, 3, 3), qvel[:, dof + 3 : dof + 6]) * TIME_STEP
+        return self.field["site_xpos"][rows, site], qvel[:, dof : dof + 3] * TIME_STEP, matrix, spin
 
 
 def finger_forces(record: Floats) -> Floats:
