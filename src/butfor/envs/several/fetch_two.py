@@ -17,7 +17,7 @@ import numpy as np
 import numpy.typing as npt
 
 from butfor.envs.facts import CUBE_COLUMNS, MOVED, OBJECT_HALF_SIZE
-from butfor.envs.fetch_physics import CLEARANCE, OBJECT_RANGE, TIME_STEP, FetchPhysics, Floats, Task, mujoco
+from butfor.envs.fetch_physics import CLEARANCE, TIME_STEP, FetchPhysics, Floats, Task, mujoco
 from butfor.envs.vector import Flags
 
 SECOND_PLACE = (1.45, 0.95, 0.425)  # where the second cube settles before the first reset
@@ -74,13 +74,14 @@ class FetchTwoPhysics(FetchPhysics):
     def draw_start(self, generator: np.random.Generator) -> tuple[Floats, Floats]:
         """Draw the places [4] of both cubes, and the goal [3]."""
         centre = self.model.gripper[:2]
+        reach = self.model.task.object_range
         places: list[Floats] = []
         while len(places) < 2:
-            place = centre + generator.uniform(-OBJECT_RANGE, OBJECT_RANGE, size=2)
+            place = centre + generator.uniform(-reach, reach, size=2)
             clear = np.linalg.norm(place - centre) >= CLEARANCE or self.stacks  # high above, it touches neither
             if clear and all(np.linalg.norm(place - other) >= BETWEEN for other in places):
                 places.append(place)
-        drawn = centre + generator.uniform(-OBJECT_RANGE, OBJECT_RANGE, size=2)
+        drawn = centre + generator.uniform(-reach, reach, size=2)
         goal = [*places[1], self.model.height + 2 * OBJECT_HALF_SIZE] if self.stacks else [*drawn, self.model.height]
         return np.concatenate(places), np.array(goal)
 
