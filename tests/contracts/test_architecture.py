@@ -7,8 +7,8 @@ from support.project import PACKAGE, ROOT, Import
 
 # A package imports only those before it; `envs` needs nothing of the library.
 PACKAGES = (
-    "runs", "spaces", "envs", "models", "influence", "rollouts", "training", "detection", "analysis", "reporting",
-    "datasets", "benchmarks", "studies", "integrations", "cli",
+    "runs", "spaces", "envs", "models", "influence", "rollouts", "training", "detection", "scenes", "analysis",
+    "reporting", "datasets", "benchmarks", "studies", "integrations", "cli",
 )  # fmt: skip
 
 

@@ -11,7 +11,7 @@ from playwright.sync_api import Browser, Dialog, Page, sync_playwright
 
 
 @contextmanager
-def chromium() -> Iterator[Browser]:
+def chromium(*options: str) -> Iterator[Browser]:
     """Headless Chromium, where it is installed."""
     names = ("chromium", "chromium-browser", "google-chrome")
     path = next((found for name in names if (found := shutil.which(name))), None)
@@ -19,7 +19,7 @@ def chromium() -> Iterator[Browser]:
         pytest.skip(f"no browser to open the report with: none of {', '.join(names)} is installed")
     arguments = ["--no-sandbox", "--disable-gpu", "--disable-background-networking", "--disable-component-update"]
     with sync_playwright() as playwright:
-        browser = playwright.chromium.launch(executable_path=path, args=[*arguments, "--disable-sync"])
+        browser = playwright.chromium.launch(executable_path=path, args=[*arguments, "--disable-sync", *options])
         yield browser
         browser.close()
 

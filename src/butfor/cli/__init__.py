@@ -27,6 +27,7 @@ COMMANDS: dict[str, Callable[..., None]] = {
     "train": train.train,
     "evaluate": evaluate.evaluate,
     "watch": evaluate.watch,
+    "view": evaluate.view,
     "collect": collect.collect,
     "labels": labels.labels,
     "study": study.study,

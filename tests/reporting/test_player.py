@@ -1,0 +1,187 @@
+"""The player's page: self-contained, small, and drawn without an error in a browser."""
+
+import json
+import re
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from playwright.sync_api import Browser, Page, expect
+from support.browser import chromium
+from support.pages import BREAKOUT, FITS, HOSTILE, Tags
+
+from butfor.reporting.player import player_html, player_part, write_player
+from butfor.scenes import Body, Ghosts, Scene, SceneEpisode, pack, read_scene, save_scene
+
+STEPS, OTHERS, HOLD = 50, 16, 5
+
+
+def poses(*places: Any) -> Any:
+    """Upright poses [T + 1, B, 7] of bodies at places [T + 1, 3]."""
+    found = np.zeros((len(places[0]), len(places), 7))
+    found[..., 3] = 1
+    for body, place in enumerate(places):
+        found[:, body, : place.shape[1]] = place
+    return found
+
+
+def small_scene(dimensions: Any = 3, ghosts: bool = True, title: str = "a cube") -> Scene:
+    """A cube that moves along x; from step 20 on, other actions would have put it up to 10 cm apart."""
+    way = np.linspace(0, 0.3, STEPS + 1)[:, None] * np.array([[1.0, 0.2, 0.0]])
+    goal = np.tile([0.3, 0.06, 0.0], (STEPS + 1, 1))
+    hand = way + np.array([0, 0, 0.1])
+    tetrahedron = np.array([[0, 0, 0], [0.05, 0, 0], [0, 0.05, 0], [0, 0, 0.05]])
+    faces = np.array([[0, 2, 1], [0, 1, 3], [0, 3, 2], [1, 2, 3]])
+    solid: Any = ("mesh", (0.05, 0.05, 0.05), "#335577", tetrahedron, faces)
+    if dimensions == 2:
+        solid = ("box", (0.03, 0.02, 0.02))
+    bodies = (
+        Body("hand", "robot" if dimensions == 3 else "agent", *solid),
+        Body("cube", "object", "box", (0.025, 0.025, 0.025)),
+        Body("goal", "goal", "sphere", (0.02, 0.0, 0.0)),
+    )
+    angle = np.linspace(0, 2 * np.pi, OTHERS, endpoint=False)
+    turn = np.stack([np.cos(angle), np.sin(angle)], axis=-1)  # [M, 2]
+    path = np.zeros((STEPS, OTHERS, HOLD, 1, 7))
+    path[..., 3] = 1
+    path[..., :3] = way[:-1, None, None, None]
+    size = np.where(np.arange(STEPS) < 20, 0, 0.05)
+    path[..., 0, :2] += size[:, None, None, None] * np.linspace(0.2, 1, HOLD)[None, None, :, None] * turn[None, :, None]
+    success = np.ones((STEPS, OTHERS), dtype=bool)
+    success[:31, 3] = False
+    shown = Ghosts("simulator", (1,), np.tile(turn, (STEPS, 1, 1)), path, None, success) if ghosts else None
+    episode = SceneEpisode(
+        title="Episode 7",
+        pose=poses(hand, way, goal),
+        action=np.zeros((STEPS, 2)),
+        scores={"cube": np.where(np.arange(STEPS) < 20, 0.0, 1.5)},
+        labels={"contact": np.arange(STEPS) > 25, "exact": np.arange(STEPS) >= 20},
+        reached=np.arange(STEPS + 1) > 48,
+        ghosts=shown,
+        decided=30 if ghosts else None,
+        decided_text="Found by hand.",
+    )
+    return Scene(title, dimensions, bodies, (episode,), action_names=("x", "y"))
+
+
+def test_scenes_are_stored_as_the_page_carries_them(tmp_path: Path) -> None:
+    scene = small_scene()
+    save_scene(tmp_path / "scene.json", scene)
+    assert read_scene(tmp_path / "scene.json") == json.loads(json.dumps(pack(scene)))
+
+
+def test_a_file_that_is_not_a_scene_is_refused(tmp_path: Path) -> None:
+    (tmp_path / "scene.json").write_text('{"colour": 1}')
+    with pytest.raises(ValueError, match="colour"):
+        read_scene(tmp_path / "scene.json")
+
+
+def test_the_page_needs_nothing_else() -> None:
+    """No element fetches anything, the licence of three.js is there, and the policy forbids the network."""
+    page = player_html(small_scene())
+    tags = Tags(page)
+    assert not [tag for tag in tags.named("script") if "src" in tag]
+    assert [tag["href"] for tag in tags.named("link")] == ["data:,"]
+    assert "Permission is hereby granted, free of charge" in page
+    assert "default-src 'none'" in page
+
+
+def test_a_flat_scene_carries_no_three() -> None:
+    assert len(player_html(small_scene(2))) < 300_000 < len(player_html(small_scene(3))) < 5_000_000
+
+
+def test_names_cannot_break_out_of_the_page() -> None:
+    part = player_part(small_scene(title=HOSTILE + BREAKOUT))
+    (data,) = re.findall(r'<script type="application/json">(.*?)</script>', part, re.DOTALL)
+    assert json.loads(data)["title"] == HOSTILE + BREAKOUT
+    assert [tag for tag, _ in Tags(player_html(small_scene(title=HOSTILE))).found].count("img") == 0
+
+
+@pytest.fixture(scope="module")
+def browser() -> Iterator[Browser]:
+    with chromium("--use-gl=angle", "--use-angle=swiftshader", "--enable-unsafe-swiftshader") as opened:
+        yield opened
+
+
+@pytest.fixture
+def show(browser: Browser, tmp_path: Path) -> Iterator[Callable[..., Page]]:
+    """Opens the player of a scene; afterwards no console message may have appeared and nothing been fetched."""
+    wrong: list[str] = []
+    opened: list[Page] = []
+
+    def open_player(scene: Scene, width: int = 1400, **options: Any) -> Page:
+        path = write_player(tmp_path / "view.html", scene)
+        view = browser.new_page(viewport={"width": width, "height": 900}, **options)
+        opened.append(view)
+        # Chromium itself reports on software drawing; everything else counts.
+        view.on("console", lambda message: wrong.append(message.text) if "GPU stall" not in message.text else None)
+        view.on("pageerror", lambda error: wrong.append(str(error)))
+        view.on("request", lambda request: wrong.append(request.url) if request.url != path.as_uri() else None)
+        view.goto(path.as_uri())
+        view.wait_for_selector(".bf-player[data-ready]")
+        return view
+
+    yield open_player
+    for view in opened:
+        view.close()
+    assert wrong == []
+
+
+@pytest.mark.parametrize("dimensions", [2, 3])
+@pytest.mark.parametrize(("width", "scheme"), [(1400, "light"), (390, "dark")])
+def test_the_player_works_in_a_browser(show: Callable[..., Page], dimensions: int, width: int, scheme: Any) -> None:
+    view = show(small_scene(dimensions), width, color_scheme=scheme)
+    assert view.evaluate(FITS)
+    timeline = view.locator(".bf-timeline")
+    expect(timeline).to_have_attribute("aria-valuenow", "30")  # it opens at the step that decided
+    assert "This step decided the outcome." in view.locator(".bf-say").inner_text()
+    view.keyboard.press("ArrowRight")
+    expect(timeline).to_have_attribute("aria-valuenow", "31")
+    view.keyboard.press("Home")
+    expect(timeline).to_have_attribute("aria-valuenow", "0")
+    assert "does not matter" in view.locator(".bf-say").inner_text()
+    view.get_by_role("button", name="Step that decided the outcome").click()
+    expect(timeline).to_have_attribute("aria-valuenow", "30")
+    view.get_by_role("button", name="Play").click()
+    expect(timeline).not_to_have_attribute("aria-valuenow", "30")
+    view.get_by_role("button", name="Pause").click()
+
+
+def test_a_click_on_a_ghost_shows_its_action(show: Callable[..., Page]) -> None:
+    """The ghost of action 0 lies at +x of the object, within the flat drawing."""
+    view = show(small_scene(2))
+    place = view.evaluate("""() => {
+      const player = document.querySelector(".bf-player").butfor;
+      const canvas = document.querySelector(".bf-stage canvas").getBoundingClientRect();
+      for (let y = 0.02; y < 1; y += 0.02) for (let x = 0.01; x < 1; x += 0.01)
+        if (player.stage.pick(x, y) === 0) return [canvas.left + x * canvas.width, canvas.top + y * canvas.height];
+    }""")
+    view.mouse.click(*place)
+    card = view.locator(".bf-card")
+    card.wait_for()
+    assert "+1.00" in card.inner_text()
+    assert "The goal would be reached." in card.inner_text()
+
+
+def test_without_ghosts_the_page_still_plays(show: Callable[..., Page]) -> None:
+    view = show(small_scene(3, ghosts=False))
+    assert view.get_by_role("button", name="Ghosts").count() == 0
+    expect(view.locator(".bf-timeline")).to_have_attribute("aria-valuenow", "20")  # the first of the largest scores
+
+
+def test_other_actions_fan_out_where_they_matter(show: Callable[..., Page]) -> None:
+    """Pixels change when the ghosts are hidden at a step of the fan, and none where all ghosts coincide."""
+    view = show(small_scene(3))
+    stage = view.locator(".bf-stage")
+    differs = {}
+    for step in (5, 40):
+        view.evaluate(f"document.querySelector('.bf-player').butfor.seek({step})")
+        pictures = []
+        for _ in range(2):
+            view.wait_for_timeout(150)
+            pictures.append(stage.screenshot())
+            view.keyboard.press("g")
+        differs[step] = pictures[0] != pictures[1]
+    assert differs == {5: False, 40: True}
