@@ -51,5 +51,5 @@ $(INSTALLED): pyproject.toml constraints.txt
 	  "$$found" -m venv --clear .venv; \
 	}
 	@echo "Installing butfor and what it needs into .venv; this takes a minute or two."
-	@$(BIN)/python -m pip install -qq -c constraints.txt -e '.[dev,docs,fetch,figures,minari,ray,sb3,tensorboard,video]'
+	@$(BIN)/python -m pip install -qq -c constraints.txt -e '.[data,dev,docs,fetch,figures,minari,ray,sb3,tensorboard,video]'
 	@touch $@

@@ -24,7 +24,7 @@ CORE = [Requirement(text) for text in PROJECT["dependencies"]]
 EXTRAS = {extra: list(map(Requirement, texts)) for extra, texts in PROJECT["optional-dependencies"].items()}
 EXTRAS_OF_PACKAGE = {  # only these packages may import what an extra installs
     "benchmarks": ("benchmark",),
-    "datasets": ("minari",),
+    "datasets": ("data", "minari"),
     "detection": ("fetch",),
     "envs": ("fetch",),
     "integrations": ("sb3",),

@@ -15,7 +15,8 @@ from typing import Any
 import tyro
 
 from butfor import __version__
-from butfor.cli import benchmark, collect, detect, evaluate, labels, report, score, study, train
+from butfor.cli import benchmark, collect, detect, evaluate, labels, report, study, train
+from butfor.cli.data import listing, score
 from butfor.cli.options import refuse_repeated
 from butfor.runs.folder import invoked_as
 
@@ -23,6 +24,7 @@ __all__ = ["main"]
 
 COMMANDS: dict[str, Callable[..., None]] = {
     "detect": detect.detect,
+    "data": listing.data,
     "score": score.score,
     "train": train.train,
     "evaluate": evaluate.evaluate,

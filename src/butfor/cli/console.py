@@ -11,6 +11,7 @@ from butfor.runs.reading import read_object
 
 if TYPE_CHECKING:
     from butfor.analysis.benchmark import Benchmark
+    from butfor.datasets.formats import Dataset
     from butfor.rollouts.play import Progress
 
 
@@ -135,6 +136,30 @@ def print_benchmark(benchmark: "Benchmark") -> None:
         print(f"Goal {verdict}: {goal.words}")
         for missed in goal.missed:
             print(f"  - {missed}")
+
+
+def print_dataset(dataset: "Dataset") -> None:
+    """Print the format, episodes, columns and notes of a data set, and the entities that its names suggest."""
+    rows = dataset.rows
+    lengths = f"{rows.min()} to {rows.max()} rows" if len(rows) else "no rows"
+    title = f"{dataset.path}: {dataset.kind}, {len(dataset):,} episodes of {lengths}, {int(rows.sum()):,} in all"
+    table = []
+    for name, column in dataset.columns.items():
+        role = "action" if name in dataset.action else ""
+        if name in dataset.observe:
+            role = "not read" if column.reason else "observation"
+        table.append([name, column.dtype, "x".join(map(str, column.shape)) or "1", role])
+    _print_table(title, ["column", "type", "size", "read as"], table)
+    for name in dataset.observe:
+        if names := dataset.columns[name].names:
+            print(f"{name}: {', '.join(f'{place} {one}' for place, one in enumerate(names))}")
+    tasks = list(dict.fromkeys(dataset.tasks))
+    if tasks:
+        print(f"Tasks: {', '.join(f'{task} ({dataset.tasks.count(task)})' for task in tasks[:10])}")
+    for note in dataset.notes:
+        print(f"Note: {note}")
+    if not dataset.action:
+        print("Note: There are no actions, so influence cannot be scored.")
 
 
 def print_scores(summary: dict[str, Any]) -> None:

@@ -186,8 +186,16 @@ def check_outputs(
     files = [Path(path) for path in given if path is not None]
     source = Path(data) if from_npz else minari_folder(data)
     taken = {source.resolve(), source.resolve() if to_npz else target.resolve()}
+    check_new_files([path for path in files if path != inner_page], taken, overwrite)
+    for path in [*files, target.parent]:
+        check_writable(path)
+    return target, page
+
+
+def check_new_files(files: Sequence[Path], taken: set[Path], overwrite: bool) -> None:
+    """Refuse files that exist, are given twice, or are among the paths `taken` or inside them."""
     for path in files:
-        if path != inner_page and taken & {path.resolve(), *path.resolve().parents}:
+        if taken & {path.resolve(), *path.resolve().parents}:
             raise ValueError(f"{path} is part of the input data or of the new dataset; choose another path.")
         if path.is_dir():
             raise FileExistsError(f"{path} is a folder; give the name of a file.")
@@ -195,9 +203,6 @@ def check_outputs(
             raise FileExistsError(f"{path} already exists; choose another name or replace it with --overwrite.")
     if len({path.resolve() for path in files}) < len(files):
         raise ValueError(f"Scores, report and model need different files; got {', '.join(map(str, files))}.")
-    for path in [*files, target.parent]:
-        check_writable(path)
-    return target, page
 
 
 def check_new_minari(source: Path | str, new: str, entities: Iterable[str], overwrite: bool = False) -> Path:

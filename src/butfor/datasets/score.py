@@ -11,7 +11,15 @@ import gymnasium
 import numpy as np
 
 from butfor import __version__
-from butfor.datasets.files import check_outputs, column_names, read_data, write_columns, write_minari
+from butfor.datasets.files import (
+    check_new_files,
+    check_outputs,
+    column_names,
+    read_data,
+    write_columns,
+    write_minari,
+)
+from butfor.datasets.formats import Dataset, copy_path, default_copy, open_dataset
 from butfor.datasets.recording import Recording, Table
 from butfor.influence.contact import FitProgress
 from butfor.influence.diagnosis import FEWEST as FEWEST_JUDGED
@@ -24,7 +32,7 @@ from butfor.models.networks import make_generators
 from butfor.rollouts.episodes import Bool
 from butfor.rollouts.play import Progress
 from butfor.runs.config import check_least
-from butfor.runs.files import atomic_write, explain_write_error
+from butfor.runs.files import atomic_write, check_writable, explain_write_error
 from butfor.spaces.entities import Entities
 
 FEWEST = 1_000  # steps needed to fit a model
@@ -53,6 +61,8 @@ class Options:
     seed: int = 0
     ignore: tuple[str, ...] = ()
     """paths of parts of the observation to leave out"""
+    observe: tuple[str, ...] = ()
+    """columns that make up the observation; empty: those of the format"""
     network: ModelConfig | None = None
     """None: a model of touches, the paper's network, or a steeper one, by the data (see `Influence.fit`)"""
 
@@ -64,13 +74,14 @@ class Options:
 
 def score_file(
     data: Path | str,
-    out: Path | str,
+    out: Path | str | None = None,
     entities: Entities = (),
     options: Options = Options(),
     *,
     model: Path | str | None = None,
     save_model: Path | str | None = None,
     report: Path | str | None = None,
+    with_data: bool = False,
     overwrite: bool = False,
     device: str = "cpu",
     progress: Progress = lambda stage, done, total, text: None,
@@ -78,13 +89,15 @@ def score_file(
     """Score every state of a dataset, and write the scores and a report.
 
     Args:
-        data: an .npz file, or the id or folder of a local Minari dataset.
-        out: FILE.npz for one row per state, or the id of a new Minari dataset.
+        data: a file or folder of any format that `butfor.datasets.open` reads, or the id of a local Minari dataset.
+        out: FILE.npz for one row per state, or a copy of the data in its format with the scores added; for Minari its
+            id. Default: beside the data, with `-cai` in the name.
         entities: what may be influenced, such as ["cube=3:6"].
         options: how to fit and score.
         model: a saved Influence to use instead of fitting one; its entities are used.
         save_model: file to save the fitted Influence to.
         report: the HTML report, by default beside the scores.
+        with_data: for .npz files, write a copy of the data with the scores added, instead of the scores alone.
         overwrite: replace existing files.
         device: where to compute.
         progress: called with the stage, how much of it is done, its size, and a text.
@@ -96,9 +109,18 @@ def score_file(
 
     began = time.monotonic()
     influence = None if model is None else Influence.load(model, device)
-    recording = read_data(data, options.ignore)
+    dataset = _open_unless_plain(data, options, with_data)
+    if dataset is None:
+        recording = read_data(data, options.ignore)
+    else:
+        recording = dataset.recording(options.observe, options.ignore)
+    out = _default_out(data, dataset, recording) if out is None else out
     columns = recording.entities(entities) if influence is None or entities else influence.entities
-    target, page = check_outputs(data, out, columns, report, save_model, overwrite)
+    copy = dataset if dataset is not None and (with_data or Path(out).suffix != ".npz") else None
+    if copy is None:
+        target, page = check_outputs(data, out, columns, report, save_model, overwrite)
+    else:
+        target, page = _check_copy(copy, out, columns, report, save_model, overwrite)
     with warnings.catch_warnings(record=True) as caught:
         warnings.simplefilter("always", UserWarning)
         if influence is None:
@@ -133,7 +155,7 @@ def score_file(
             "seed": influence.seed,
             "network": asdict(influence.model.config),
         },
-        "notes": [*dict.fromkeys([*notes, *more, *warned])],
+        "notes": [*dict.fromkeys([*(dataset.notes if dataset else []), *notes, *more, *warned])],
         "seconds": round(time.monotonic() - began, 1),
         "butfor": __version__,
     }
@@ -146,11 +168,51 @@ def score_file(
             return summary
         with atomic_write(page) as temporary:  # renamed after the scores are written: both exist, or neither
             temporary.write_text(text, encoding="utf-8")
-            if target.suffix == ".npz":
+            if copy is not None:
+                names = column_names(scores)
+                rows = {names[name]: copy.by_row(recording, score) for name, score in scores.items()}
+                copy.write(target, added=rows, overwrite=overwrite)
+            elif target.suffix == ".npz":
                 write_columns(target, recording, scores, summary)
             else:
                 write_minari(data, str(out), recording, scores, summary, overwrite)
     return summary
+
+
+def _open_unless_plain(data: Path | str, options: Options, with_data: bool) -> Dataset | None:
+    """The dataset; None for an .npz file whose scores are written alone, and for Minari, which reads itself."""
+    path = Path(data)
+    is_minari = not path.exists() or (path / "data" / "metadata.json").is_file()
+    is_plain = path.suffix == ".npz" and not options.observe and not with_data
+    return None if is_minari or is_plain else open_dataset(data)
+
+
+def _default_out(data: Path | str, dataset: Dataset | None, recording: Recording) -> Path | str:
+    """Where scores are written by default: beside the data, with `-cai` in the name."""
+    if dataset is not None:
+        return default_copy(dataset, "cai")
+    if Path(data).suffix == ".npz":
+        return Path(data).with_name(f"{Path(data).stem}-cai.npz")
+    stem, _, version = recording.source.removeprefix("Minari dataset ").rpartition("-v")
+    return f"{stem}-cai-v{version}"
+
+
+def _check_copy(
+    dataset: Dataset,
+    out: Path | str,
+    entities: Mapping[str, Sequence[int]],
+    report: Path | str | None,
+    save_model: Path | str | None,
+    overwrite: bool,
+) -> tuple[Path, Path]:
+    """Paths of the copy with scores and of the report; refuses before the work what could not be written after it."""
+    target = dataset.check_copy(copy_path(dataset, out), column_names(entities).values(), overwrite)
+    page = Path(report) if report else target.with_name(f"{target.stem if target.suffix else target.name}.html")
+    files = [page, *([Path(save_model)] if save_model is not None else [])]
+    check_new_files(files, {dataset.path.resolve(), target.resolve()}, overwrite)
+    for path in (page, target.parent, *files):
+        check_writable(path)
+    return target, page
 
 
 def fit_recording(

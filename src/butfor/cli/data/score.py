@@ -12,8 +12,13 @@ from butfor.cli.options import Device, File, Flag, choose_device
 def score(
     data: Annotated[str, tyro.conf.Positional, tyro.conf.arg(metavar="DATA")],
     /,
-    out: Annotated[str, tyro.conf.arg(metavar="OUT")],
+    out: Annotated[
+        str | None, tyro.conf.arg(metavar="OUT", help_behavior_hint="(default: beside the data, with -cai)")
+    ] = None,
     entities: Annotated[tuple[str, ...], tyro.conf.arg(metavar="NAME=COLUMNS", help_behavior_hint="")] = (),
+    observe: Annotated[
+        tuple[str, ...], tyro.conf.arg(metavar="COLUMN", help_behavior_hint="(default: by format)")
+    ] = (),
     ignore: Annotated[tuple[str, ...], tyro.conf.arg(metavar="PART", help_behavior_hint="(default: none)")] = (),
     network: Literal["choose", "paper", "steep"] = "choose",
     members: Annotated[int, tyro.conf.arg(metavar="N")] = 1,
@@ -26,6 +31,7 @@ def score(
     model: File = None,
     save_model: File = None,
     report: File = None,
+    with_data: Flag = False,
     overwrite: Flag = False,
     device: Device = "auto",
 ) -> None:
@@ -34,11 +40,13 @@ def score(
     The scores are written to a new file or data set. The data themselves are not changed.
 
     Args:
-        data: .npz file, or id or folder of a local Minari data set (nothing is downloaded)
-        out: where to write the scores: FILE.npz, one row a state, or the id of a new Minari data set such as
-            mine/cube-cai-v0
+        data: LeRobot folder; robomimic, LIBERO, ManiSkill or D4RL HDF5 file; id or folder of a local Minari data set;
+            .npz file; Parquet table. Recognised by content; nothing is downloaded
+        out: where to write the scores: FILE.npz, one row a state; or a new file, folder or Minari id for a copy of the
+            data in the same format with the scores added
         entities: what may be influenced, and its columns of the observation: cube=3:6 ball=6:9, or
             cube=observation:3:6 if observations are dictionaries
+        observe: columns that make up the observation, such as simulator states; `butfor data DATA` lists them
         ignore: parts of the observation to leave out, such as images
         network: choose a model of touches if the data show what touches the entities, else a Gaussian network; or
             always a Gaussian network: paper (smooth) or steep
@@ -51,6 +59,7 @@ def score(
         model: saved Influence to score with, instead of fitting one; it has its own entities
         save_model: .safetensors file to save the fitted Influence to
         report: report file (default: beside the scores)
+        with_data: for .npz data, write a copy of the data with the scores added, instead of the scores alone
         overwrite: replace existing files
     """
     from butfor.datasets.score import Options, score_file
@@ -59,13 +68,13 @@ def score(
     if model is not None and (members != 1 or epochs is not None or network != "choose"):
         raise ValueError("--network, --members and --epochs configure a fit; --model uses a fitted one. Remove them.")
     config = {"choose": None, "paper": ModelConfig(), "steep": STEEP}[network]
-    options = Options(members, epochs, actions, extreme, seed, ignore, config)
+    options = Options(members, epochs, actions, extreme, seed, ignore, observe, config)
     began = time.time()
     try:
         with live_progress() as progress:
             summary = score_file(
-                data, out, entities, options, model=model, save_model=save_model, report=report, overwrite=overwrite,
-                device=choose_device(device), progress=progress,
+                data, out, entities, options, model=model, save_model=save_model, report=report,
+                with_data=with_data, overwrite=overwrite, device=choose_device(device), progress=progress,
             )  # fmt: skip
     except KeyboardInterrupt:
         again = "The same command starts again from the beginning."

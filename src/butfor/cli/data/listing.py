@@ -1,0 +1,22 @@
+"""`butfor data`: what a data set contains."""
+
+from typing import Annotated
+
+import tyro
+
+from butfor.cli.console import print_dataset, print_next
+
+
+def data(data: Annotated[str, tyro.conf.Positional, tyro.conf.arg(metavar="DATA")], /) -> None:
+    """Show what a data set contains: its format, episodes, columns, and entities that the names suggest.
+
+    Args:
+        data: LeRobot folder; robomimic, LIBERO, ManiSkill or D4RL HDF5 file; id or folder of a local Minari data set;
+            .npz file; Parquet table. Recognised by content; nothing is downloaded
+    """
+    from butfor.datasets.formats import open_dataset
+
+    found = open_dataset(data)
+    print_dataset(found)
+    suggested = " ".join(found.suggest_entities()) if found.action else ""
+    print_next(f"butfor score {data} --entities {suggested or 'NAME=COLUMNS'}")

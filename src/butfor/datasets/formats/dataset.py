@@ -1,0 +1,281 @@
+"""A dataset of any format: what it contains, its episodes as a `Recording`, and copies of it with columns added.
+
+A format is a subclass in its own file, which reads arrays of single episodes and writes a copy. The rest is here.
+"""
+
+import os
+import re
+import shutil
+from abc import ABC, abstractmethod
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any, Literal
+
+import gymnasium
+import numpy as np
+
+from butfor.datasets.recording import Lengths, Recording, Table, join_episodes
+from butfor.spaces.observations import is_image
+
+Segment = tuple[int, int, int]
+"""an episode, its first row, and the row after its last; of a whole episode (number, 0, rows[number])"""
+Arrays = dict[str, Any]
+"""arrays of one episode by the name of their column"""
+LastState = Literal["own", "next", "row"]
+"""where the state after the last action is: in an observation more than actions, in an array of next observations, or
+nowhere (then the last row is the last state, and its action is not used)"""
+ROBOT_WORDS = re.compile(r"robot|gripper|eef|\bee_|joint|tcp|qpos|qvel|agent|base|extra$|finger|arm|motor|goal|panda")
+DIRECTIONS = re.compile(r"(?P<stem>.*?)[_. ]?(?:pos|position)?[_. ]?(?P<axis>[xyz])")
+RATES_APART = 0.05  # relative difference from which on two rates count as different
+
+
+@dataclass(frozen=True)
+class Column:
+    """An array with one row per step: the shape of a row, its type, and names of its numbers if they are known."""
+
+    shape: tuple[int, ...]
+    dtype: str
+    names: tuple[str, ...] = ()
+
+    @property
+    def reason(self) -> str:
+        """Why it cannot be part of an observation; empty if it can."""
+        if self.dtype in ("image", "video") or is_image(self.shape, self.dtype == "uint8"):
+            return f"images {list(self.shape)}"
+        is_number = re.fullmatch(r"bool|u?int\d+|float\d+", self.dtype) is not None
+        return "" if is_number else f"of type {self.dtype}"
+
+
+@dataclass
+class Dataset(ABC):
+    """Episodes on disk, opened but not read."""
+
+    path: Path
+    kind: str
+    """name of the format"""
+    columns: dict[str, Column]
+    rows: Lengths
+    """number of rows of each episode [E]"""
+    observe: tuple[str, ...]
+    """columns that make up the observation"""
+    action: tuple[str, ...]
+    last: LastState
+    prefix: str = ""
+    """what the names of observations begin with; left out in the names of their parts"""
+    tasks: tuple[str, ...] = ()
+    """the task of each episode [E], if the format names them"""
+    action_space: gymnasium.Space[Any] | None = None
+    notes: list[str] = field(default_factory=list)
+
+    def __len__(self) -> int:
+        return len(self.rows)
+
+    @abstractmethod
+    def read(self, names: Sequence[str]) -> Iterator[Arrays]:
+        """The named arrays of each episode in turn."""
+
+    @abstractmethod
+    def _write(self, temporary: Path, segments: Sequence[Segment], added: Mapping[str, Sequence[Table]]) -> None:
+        """Write some segments, with columns added, to a path that does not exist."""
+
+    def recording(self, observe: Sequence[str] = (), ignore: Sequence[str] = ()) -> Recording:
+        """Read all episodes.
+
+        Args:
+            observe: columns that make up the observation; default: those of the format, without images and texts.
+            ignore: parts of the observation to leave out.
+
+        Raises:
+            ValueError: a column does not exist, there are no actions, or the arrays do not fit together.
+        """
+        names = self.observed(observe, ignore)
+        if not self.action:
+            raise ValueError(f"{self.path} has no actions; it has {', '.join(self.columns)}. Influence needs them.")
+        nexts = [f"next_{name}" for name in names if self._has_next(names)]
+        episodes = (
+            self._episode(place, arrays, names)
+            for place, arrays in enumerate(self.read([*names, *nexts, *self.action]))
+        )
+        return join_episodes(episodes, self.action_space, (), str(self.path))
+
+    def observed(self, observe: Sequence[str] = (), ignore: Sequence[str] = ()) -> list[str]:
+        """The columns of the observation; refuses those that do not exist or hold no numbers."""
+        known = {self.part(name): name for name in self.columns}
+        chosen = [known.get(name, name) for name in observe or self.observe]
+        leave = [known.get(name, name) for name in ignore]
+        for option, given in (("observe", chosen), ("ignore", leave)):
+            if unknown := [name for name in given if name not in self.columns]:
+                raise ValueError(f"--{option} names {unknown[0]!r}; {self.path} has {', '.join(self.columns)}.")
+        for name in chosen if observe else ():
+            if reason := self.columns[name].reason:
+                raise ValueError(f"{name!r} holds {reason}; influence needs positions and velocities.")
+        found = [name for name in chosen if name not in leave and not self.columns[name].reason]
+        if not found:
+            raise ValueError(
+                f"{self.path} has no observations of numbers; it has {', '.join(self.columns)}. Choose columns with "
+                "--observe, such as simulator states, or record positions and velocities."
+            )
+        return found
+
+    def part(self, name: str) -> str:
+        """The name that a column has as a part of the observation."""
+        return name.removeprefix(self.prefix)
+
+    def _episode(self, place: int, arrays: Arrays, names: Sequence[str]) -> tuple[Any, Any]:
+        """The observations [T + 1] and actions [T] of an episode."""
+        actions = {name: arrays[name] for name in self.action}
+        steps = {name: len(array) for name, array in actions.items()}
+        count = next(iter(steps.values()))
+        expected = dict.fromkeys(names, count + (self.last == "own")) | dict.fromkeys(self.action, count)
+        for name, rows in expected.items():
+            if len(arrays[name]) != rows:
+                raise ValueError(
+                    f"Episode {place} of {self.path} is ragged: {name} has {len(arrays[name])} rows, and "
+                    f"{self.action[0]} has {count}; expected {rows}. Remove this episode."
+                )
+        observation = {self.part(name): arrays[name] for name in names}
+        if self._has_next(names):
+            after = {self.part(name): arrays[f"next_{name}"][-1:] for name in names}
+            observation = {part: np.concatenate([rows, after[part]]) for part, rows in observation.items()}
+        elif self.last != "own":
+            actions = {name: array[:-1] for name, array in actions.items()}
+        whole = actions[self.action[0]] if len(self.action) == 1 else actions
+        return (observation[""] if list(observation) == [""] else observation), whole
+
+    def _has_next(self, names: Sequence[str]) -> bool:
+        """Whether next observations of these columns are stored; of simulator states they often are not."""
+        return self.last == "next" and all(name in self.observe for name in names)
+
+    def by_row(self, recording: Recording, scores: Table) -> list[Table]:
+        """Scores of the states [S] of a recording as one array for each episode, in the rows of the file."""
+        parts = np.split(scores, np.cumsum(recording.length + 1)[:-1])
+        return [part[: rows + (self.last == "own")] for part, rows in zip(parts, self.rows, strict=True)]
+
+    def write(
+        self,
+        out: Path | str,
+        segments: Sequence[Segment] | None = None,
+        added: Mapping[str, Sequence[Table]] | None = None,
+        overwrite: bool = False,
+    ) -> Path:
+        """Write a copy in the same format; the original is not changed.
+
+        Args:
+            out: the new file or folder.
+            segments: rows of episodes to write, each as an episode; default: all episodes.
+            added: new columns by name, one array for each episode of this dataset, as `by_row` returns.
+            overwrite: replace an existing file, or a folder that contains a dataset of this format.
+
+        Returns:
+            The path of the copy.
+
+        Raises:
+            FileExistsError: `out` exists.
+            ValueError: `out` is the original, or a new column is already there.
+        """
+        target = self.check_copy(out, added or (), overwrite)
+        with fresh_copy(target, self.path) as temporary:
+            self._write(temporary, self.whole() if segments is None else segments, added or {})
+        return target
+
+    def whole(self) -> list[Segment]:
+        """All episodes as segments."""
+        return [(place, 0, int(rows)) for place, rows in enumerate(self.rows)]
+
+    def check_copy(self, out: Path | str, added: Iterable[str] = (), overwrite: bool = False) -> Path:
+        """The path of a copy; refuses before the work what could not be written after it."""
+        target = Path(out)
+        original = self.path.resolve()
+        if original in (target.resolve(), *target.resolve().parents) or target.resolve() in original.parents:
+            raise ValueError(f"{out} is the input, or inside it, or contains it; choose another path for the copy.")
+        if taken := sorted(set(added) & set(self.columns)):
+            raise ValueError(f"{self.path} already has the columns {taken}; use the original, or rename the entities.")
+        if target.exists() and (target.is_dir() != self.path.is_dir() or not overwrite):
+            advice = "" if target.is_dir() != self.path.is_dir() else " or replace it with --overwrite"
+            raise FileExistsError(f"{target} already exists; choose another name{advice}.")
+        if target.is_dir() and not self.is_of_format(target):
+            raise FileExistsError(f"{target} is a folder with other content; choose another name.")
+        return target
+
+    def is_of_format(self, folder: Path) -> bool:
+        """Whether a folder contains a dataset of this format, so that it may be replaced."""
+        return False
+
+    def suggest_entities(self) -> list[str]:
+        """Entities that the names of the columns suggest, as `--entities` expects them."""
+        found = []
+        several = len(self.observed()) > 1
+        for name in self.observed():
+            column = self.columns[name]
+            part = self.part(name)
+            where = f"{part}:" if several else ""
+            if groups := _named_positions(column.names):
+                found += [f"{stem}={where}{_ranges(columns)}" for stem, columns in groups.items()]
+            elif part and not column.names and not ROBOT_WORDS.search(part.lower()):
+                found.append(f"{part.split('/')[-1]}={part if several else f'0:{int(np.prod(column.shape))}'}")
+        return found
+
+
+def _named_positions(names: Sequence[str]) -> dict[str, list[int]]:
+    """Columns whose names differ only in x, y and z, by what they share, without those of the robot."""
+    groups: dict[str, list[int]] = {}
+    for place, name in enumerate(names):
+        match = DIRECTIONS.fullmatch(name)
+        if match and match["stem"].rstrip("_. ") and not ROBOT_WORDS.search(name.lower()):
+            groups.setdefault(re.sub(r"\W+", "_", match["stem"].rstrip("_. ")), []).append(place)
+    return {stem: columns for stem, columns in groups.items() if len(columns) > 1}
+
+
+def _ranges(columns: Sequence[int]) -> str:
+    """Columns as text: 3:6, or 3,5."""
+    first, last = columns[0], columns[-1]
+    is_run = list(columns) == list(range(first, last + 1))
+    return f"{first}:{last + 1}" if is_run else ",".join(map(str, columns))
+
+
+def rate_notes(times: Sequence[Table], nominal: float | None = None) -> list[str]:
+    """Notes on episodes recorded at different rates, from the time of each row in seconds, by episode."""
+    gaps = [np.diff(np.asarray(one, np.float64)) for one in times if len(one) > 1]
+    if not gaps:
+        return []
+    rates = np.array([1 / max(float(np.median(one)), 1e-9) for one in gaps])
+    if rates.max() > (1 + RATES_APART) * rates.min():
+        words = f"Episodes were recorded at different rates, {rates.min():.3g} to {rates.max():.3g} rows per second"
+        return [f"{words}; one step means different times. Resample them to one rate, or score them separately."]
+    jumps = sum(int((one > 1.5 * np.median(one)).sum()) for one in gaps)
+    notes = [f"{jumps} step(s) take longer than the others: rows are missing there."] if jumps else []
+    if nominal and abs(rates[0] / nominal - 1) > RATES_APART:
+        notes.append(f"The rows are {rates[0]:.3g} per second; the dataset states {nominal:g}.")
+    return notes
+
+
+def describe_left_out(columns: Mapping[str, Column], observe: Sequence[str]) -> list[str]:
+    """A note on the columns of the observation that hold images or texts."""
+    left = [f"{name} ({columns[name].reason})" for name in observe if columns[name].reason]
+    return [f"Not read: {', '.join(left)}; influence needs positions and velocities."] if left else []
+
+
+@contextmanager
+def fresh_copy(target: Path, source: Path) -> Iterator[Path]:
+    """Yield a temporary path beside `target`; rename it at the end, or remove it if anything raises."""
+    target.parent.mkdir(parents=True, exist_ok=True)
+    files = [source] if source.is_file() else [path for path in source.rglob("*") if path.is_file()]
+    needed = sum(path.stat().st_size for path in files)
+    if shutil.disk_usage(target.parent).free < 1.1 * needed:  # HDF5 crashes on a full disk
+        raise OSError(f"There is no space for a copy of {source} ({needed / 1e6:.0f} MB); free some, or choose a disk.")
+    temporary = target.with_name(f".{target.name}.{os.getpid()}.part")
+    old = target.with_name(f".{target.name}.{os.getpid()}.old")
+    try:
+        yield temporary
+        if target.is_dir():
+            target.rename(old)
+        os.replace(temporary, target)
+    finally:
+        if old.exists() and not target.exists():
+            old.rename(target)
+        for path in (temporary, old):
+            if path.is_dir():
+                shutil.rmtree(path, ignore_errors=True)
+            path.unlink(missing_ok=True) if not path.is_dir() else None

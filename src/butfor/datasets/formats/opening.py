@@ -1,0 +1,89 @@
+"""Open a dataset of any format, recognised by its content."""
+
+from pathlib import Path
+from typing import Any
+
+from butfor.datasets.files import DATASET_ID, minari_folder, minari_root
+from butfor.datasets.formats.dataset import Dataset
+from butfor.datasets.formats.flat import open_d4rl, open_npz
+from butfor.datasets.formats.hdf5 import DESCRIPTIONS, SIGNATURE, open_hdf5
+from butfor.datasets.formats.lerobot import is_lerobot, open_lerobot
+from butfor.datasets.formats.tables import BEGINNINGS, import_pyarrow, open_table, table_dataset
+
+FORMATS = (
+    "a LeRobot folder (v2.0, v2.1, v3.0), a robomimic, LIBERO, ManiSkill or D4RL HDF5 file, a Minari dataset, an .npz "
+    "file (OGBench and others), a Parquet or Feather table, or a folder of Parquet tables"
+)
+
+
+def open_dataset(source: Any) -> Dataset:
+    """Open a dataset of any format that is read; its content, not its name, shows the format.
+
+    Args:
+        source: a file, a folder, the id of a local Minari dataset, or a pandas DataFrame with an episode column.
+
+    Returns:
+        What the dataset contains; `recording()` reads it, `write()` writes a copy with columns added.
+
+    Raises:
+        FileNotFoundError: there is no such file, folder or Minari dataset.
+        ValueError: it is of no known format, or damaged.
+        ImportError: h5py or pyarrow is missing.
+    """
+    if hasattr(source, "iloc"):  # a pandas DataFrame
+        table = import_pyarrow().table({str(name): list(source[name]) for name in source.columns})
+        return table_dataset(table, Path("DataFrame"), "pandas DataFrame")
+    path = Path(source)
+    if path.is_file():
+        return _open_file(path)
+    if path.is_dir() and is_lerobot(path):
+        return open_lerobot(path)
+    if path.is_dir() and not (path / "data" / "metadata.json").is_file():
+        if any(path.rglob("*.parquet")):
+            return open_table(path)
+        raise ValueError(f"{path} is a folder without a dataset that is known; expected {FORMATS}.")
+    return _open_minari(minari_folder(source))
+
+
+def _open_file(path: Path) -> Dataset:
+    with path.open("rb") as file:
+        begins = file.read(len(SIGNATURE))
+    if begins == SIGNATURE:
+        if (path.parent / "metadata.json").is_file() and path.name == "main_data.hdf5":
+            return _open_minari(path.parent.parent)
+        found = open_hdf5(path) or open_d4rl(path)
+        if found is None:
+            raise ValueError(f"{path} is an HDF5 file of no known layout; known are {DESCRIPTIONS}.")
+        return found
+    if begins[:2] == b"PK":
+        return open_npz(path)
+    if begins[:4] in BEGINNINGS:
+        return open_table(path)
+    raise ValueError(f"{path} is of no known format; expected {FORMATS}.")
+
+
+def _open_minari(folder: Path) -> Dataset:
+    """Open a Minari dataset; those that are not stored as HDF5 are read only by `read_minari`."""
+    file = folder / "data" / "main_data.hdf5"
+    if not file.is_file():
+        raise ValueError(f"{folder} is a Minari dataset that is not stored as HDF5; score it with --out FILE.npz.")
+    found = open_hdf5(file)
+    if found is None:
+        raise ValueError(f"{file} has no episodes; download the dataset again.")
+    found.path = folder
+    return found
+
+
+def copy_path(dataset: Dataset, out: Path | str) -> Path:
+    """Where a copy is written: a path, or for Minari an id in its folder."""
+    is_id = dataset.kind == "Minari" and DATASET_ID.fullmatch(str(out)) and not Path(out).is_absolute()
+    return minari_root() / str(out) if is_id else Path(out)
+
+
+def default_copy(dataset: Dataset, word: str) -> Path:
+    """A name beside the original: data.hdf5 -> data-cai.hdf5; a Minari dataset keeps its version at the end."""
+    if dataset.kind == "Minari":
+        stem, _, version = dataset.path.name.rpartition("-v")
+        return dataset.path.with_name(f"{stem}-{word}-v{version}")
+    suffix = dataset.path.suffix if dataset.path.is_file() else ""
+    return dataset.path.with_name(f"{dataset.path.name.removesuffix(suffix)}-{word}{suffix}")

@@ -1,0 +1,201 @@
+"""Tables with an episode column: Parquet and Feather files, folders of them, and pandas data frames."""
+
+import re
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from butfor.datasets.formats.dataset import Arrays, Column, Dataset, Segment, describe_left_out, rate_notes
+from butfor.datasets.recording import Table
+
+EPISODE = ("episode_index", "episode", "episode_id", "trajectory", "traj", "demo", "run")
+TIME = ("timestamp", "time", "t")
+STEP = ("frame_index", "step", "frame", "index_in_episode")
+OBSERVATION = ("observation", "observations", "obs", "state", "states")
+ACTION = ("action", "actions", "act")
+BEGINNINGS = {b"PAR1": "Parquet table", b"ARRO": "Feather table"}
+
+
+def import_pyarrow() -> Any:
+    """The package that reads Parquet files."""
+    try:
+        import pyarrow
+        import pyarrow.feather
+        import pyarrow.parquet
+    except ImportError as error:
+        raise ImportError("Parquet files need pyarrow; install it with: pip install 'butfor[data]'.") from error
+    return pyarrow
+
+
+def read_table(path: Path) -> Any:
+    """Read a Parquet or Feather file."""
+    pyarrow = import_pyarrow()
+    with path.open("rb") as file:
+        begins = file.read(4)
+    try:
+        if begins == b"PAR1":
+            return pyarrow.parquet.ParquetFile(path).read()
+        return pyarrow.feather.read_table(path)
+    except (pyarrow.ArrowException, OSError) as error:
+        raise ValueError(f"{path} is damaged ({error}); write or download it again.") from error
+
+
+def to_array(column: Any, name: str, place: str) -> Any:
+    """A column as an array [N, ...]; its lists must have equal lengths."""
+    pyarrow = import_pyarrow()
+    if column.null_count:
+        raise ValueError(f"{place}: {name} is empty in {column.null_count} row(s); remove these rows.")
+    kind = column.type
+    whole = column.combine_chunks() if isinstance(column, pyarrow.ChunkedArray) else column
+    shape: list[int] = []
+    rows = len(whole)
+    while pyarrow.types.is_list(kind) or pyarrow.types.is_large_list(kind) or pyarrow.types.is_fixed_size_list(kind):
+        sizes = np.diff(whole.offsets.to_numpy()) if hasattr(whole, "offsets") else np.full(len(whole), kind.list_size)
+        if len(sizes) and sizes.min() != sizes.max():
+            raise ValueError(
+                f"{place}: {name} has rows of {sizes.min()} to {sizes.max()} numbers; expected the same number in all."
+            )
+        shape.append(int(sizes[0]) if len(sizes) else 0)
+        whole = whole.flatten()
+        kind = whole.type
+    return whole.to_numpy(zero_copy_only=False).reshape(rows, *shape)
+
+
+def column_of(kind: Any, value: Any = None) -> Column:
+    """The shape and type of a row, from an Arrow type and a first value."""
+    pyarrow = import_pyarrow()
+    shape: list[int] = []
+    while pyarrow.types.is_list(kind) or pyarrow.types.is_large_list(kind) or pyarrow.types.is_fixed_size_list(kind):
+        shape.append(len(value) if value is not None else 0)
+        value = value[0] if value else None
+        kind = kind.value_type
+    if pyarrow.types.is_struct(kind):  # how Hugging Face stores an image: bytes and a path
+        return Column((), "image")
+    names = {"float": "float32", "double": "float64", "halffloat": "float16", "string": "text"}
+    return Column(tuple(shape), names.get(str(kind), str(kind)))
+
+
+@dataclass
+class TableFile(Dataset):
+    """A table in memory, with the rows of its file in their order."""
+
+    table: Any = None
+    order: Any = None
+    """the rows [N], episode by episode and in the order of their steps"""
+    stacks: dict[str, tuple[str, ...]] = field(default_factory=dict)
+    """columns of single numbers that are read as one array"""
+
+    def read(self, names: Sequence[str]) -> Iterator[Arrays]:
+        singles = {one: to_array(self.table[one], one, str(self.path)) for name in names for one in self._singles(name)}
+        arrays = {
+            name: np.stack([singles[one] for one in self.stacks[name]], 1) if name in self.stacks else singles[name]
+            for name in names
+        }
+        for rows in np.split(self.order, np.cumsum(self.rows)[:-1]):
+            yield {name: array[rows] for name, array in arrays.items()}
+
+    def _singles(self, name: str) -> tuple[str, ...]:
+        return self.stacks.get(name, (name,))
+
+    def frame(self, segments: Sequence[Segment] | None = None, added: Mapping[str, Any] | None = None) -> Any:
+        """The rows of some segments as an Arrow table, with columns added; each segment is an episode."""
+        pyarrow = import_pyarrow()
+        chosen = self.whole() if segments is None else list(segments)
+        new = self.table
+        for name, values in (added or {}).items():
+            column = np.empty(len(self.order), np.float32)
+            column[self.order] = np.concatenate(values)
+            new = new.append_column(name, pyarrow.array(column))
+        if chosen == self.whole():
+            return new  # in the order of the original
+        starts = np.cumsum(self.rows) - self.rows
+        kept = np.concatenate([self.order[starts[place] + a : starts[place] + b] for place, a, b in chosen])
+        new = new.take(kept)
+        pieces = [place for place, _, _ in chosen]
+        if len(set(pieces)) < len(pieces):  # parts of one episode are episodes of their own
+            episode = next(name for name in EPISODE if name in new.column_names)
+            numbers = np.repeat(np.arange(len(chosen)), [b - a for _, a, b in chosen])
+            column = pyarrow.array(numbers).cast(new.schema.field(episode).type)
+            new = new.set_column(new.column_names.index(episode), episode, column)
+        return new
+
+    def _write(self, temporary: Path, segments: Sequence[Segment], added: Mapping[str, Sequence[Table]]) -> None:
+        pyarrow = import_pyarrow()
+        table = self.frame(segments, added)
+        if self.kind.startswith("Feather"):
+            return pyarrow.feather.write_feather(table, temporary)  # type: ignore[no-any-return]
+        pyarrow.parquet.write_table(table, temporary)
+
+
+def open_table(path: Path) -> TableFile:
+    """Open a Parquet or Feather file, or a folder of Parquet files."""
+    pyarrow = import_pyarrow()
+    if path.is_file():
+        with path.open("rb") as file:
+            kind = BEGINNINGS[file.read(4)]
+        return table_dataset(read_table(path), path, kind)
+    tables = [read_table(part) for part in sorted(path.rglob("*.parquet"))]
+    return table_dataset(pyarrow.concat_tables(tables, promote_options="default"), path, "folder of Parquet tables")
+
+
+def table_dataset(table: Any, path: Path, kind: str) -> TableFile:
+    """Find the episodes, observations and actions of an Arrow table by the names of its columns."""
+    names = table.column_names
+    episode = next((name for name in EPISODE if name in names), None)
+    if episode is None:
+        raise ValueError(f"{path} has no column {' or '.join(EPISODE[:3])}; it has {', '.join(names)}. Add one.")
+    first = table.slice(0, 1).to_pylist()
+    columns = {name: column_of(table.schema.field(name).type, first[0][name] if first else None) for name in names}
+    observe, action = _beginning_with(OBSERVATION, names), _beginning_with(ACTION, names)
+    has_next = bool(observe) and all(f"next_{name}" in names for name in observe)
+    prefix = observe[0] if len(observe) == 1 else _shared_beginning(observe)
+    stacks: dict[str, tuple[str, ...]] = {}
+    if len(observe) > 1 and all(not columns[name].shape and not columns[name].reason for name in observe):
+        stacks["observation"] = observe
+        if has_next:
+            stacks["next_observation"] = tuple(f"next_{name}" for name in observe)
+        columns["observation"] = _stacked(columns, observe, prefix)
+        observe = ("observation",)
+        prefix = "observation"
+    if len(action) > 1 and all(not columns[name].shape for name in action):
+        stacks["action"] = action
+        columns["action"] = _stacked(columns, action, _shared_beginning(action))
+        action = ("action",)
+    numbers = np.unique(to_array(table[episode], episode, str(path)), return_inverse=True)[1]
+    step = next((name for name in (*STEP, *TIME) if name in names), None)
+    steps = np.arange(len(numbers)) if step is None else to_array(table[step], step, str(path)).astype(float)
+    order = np.lexsort((steps, numbers))
+    rows = np.bincount(numbers).astype(np.int64)
+    texts = [name for name, column in columns.items() if column.dtype == "text"]
+    task = next((name for name in ("task", "language_instruction") if name in texts), "")
+    starts = order[np.cumsum(rows) - rows]
+    tasks = tuple(str(table[task][int(row)].as_py()) for row in starts) if task else ()
+    dataset = TableFile(
+        path, kind, columns, rows, observe, action, "next" if has_next else "row", prefix, tasks,
+        notes=describe_left_out(columns, observe), table=table, order=order, stacks=stacks,
+    )  # fmt: skip
+    time = next((name for name in TIME if name in names), None)
+    if time is not None and columns[time].dtype.startswith("float"):
+        dataset.notes += rate_notes([arrays[time] for arrays in dataset.read([time])])
+    return dataset
+
+
+def _stacked(columns: Mapping[str, Column], names: Sequence[str], prefix: str) -> Column:
+    """One column made of columns of single numbers."""
+    dtype = np.result_type(*(columns[name].dtype for name in names)).name
+    return Column((len(names),), dtype, tuple(name.removeprefix(prefix) for name in names))
+
+
+def _beginning_with(words: Sequence[str], names: Sequence[str]) -> tuple[str, ...]:
+    """The columns called by one of the words, or beginning with it and a separator: obs, obs_0, obs.cube."""
+    pattern = re.compile(rf"(?:{'|'.join(words)})(?:[._/:\[ ].*|\d+)?")
+    return tuple(name for name in names if pattern.fullmatch(name))
+
+
+def _shared_beginning(names: Sequence[str]) -> str:
+    """What all names begin with, up to a separator: observation.x, observation.y -> `observation.`."""
+    pieces = {match[0] for name in names if (match := re.match(r"[^._/:]+[._/:]+", name))}
+    return pieces.pop() if len(pieces) == 1 and all(name.startswith(tuple(pieces)) for name in names) else ""

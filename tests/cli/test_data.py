@@ -1,0 +1,64 @@
+"""`butfor data` and `butfor score` on data of other formats."""
+
+from pathlib import Path
+from typing import Any
+
+import h5py
+import numpy as np
+import pytest
+from support.command_line import Butfor, assert_error
+from support.dataset_formats import digest, hand_and_cube, write_lerobot_2, write_robomimic
+
+
+def test_a_listing_shows_columns_tasks_and_entities(butfor_command: Butfor, tmp_path: Path) -> None:
+    path = write_lerobot_2(tmp_path, *hand_and_cube())
+    code, out, err = butfor_command("data", str(path))
+    assert code == 0, err
+    assert "LeRobot v2.1, 3 episodes of 4 to 8 rows, 18 in all" in " ".join(out.split())
+    for words in (
+        "observation.state",
+        "float32",
+        "3 cube_x",
+        "push (2), lift (1)",
+        "Note: Not read: observation.images.top",
+    ):
+        assert words in out
+    assert out.splitlines()[-1].endswith("--entities hand=0:3 cube=3:6")
+
+
+def test_data_of_no_known_format_is_told(butfor_command: Butfor, tmp_path: Path) -> None:
+    (tmp_path / "notes.txt").write_text("no data")
+    assert_error(butfor_command("data", "notes.txt"), "notes.txt", "LeRobot")
+
+
+def pushed(steps: int, seed: int) -> tuple[Any, Any]:
+    """A hand that jumps about and moves a cube that is near: observations [T + 1, 6] and actions [T, 2]."""
+    random = np.random.default_rng(seed)
+    obs = random.uniform(-1, 1, (steps + 1, 6)).astype(np.float32)
+    action = random.uniform(-1, 1, (steps, 2)).astype(np.float32)
+    for step in range(steps):
+        near = abs(obs[step, 0] - obs[step, 3]) < 0.5
+        obs[step + 1, 3:] = np.clip(obs[step, 3:] + 0.3 * action[step, 0] * near + random.normal(0, 0.02, 3), -1, 1)
+    return obs, action
+
+
+@pytest.mark.filterwarnings("ignore:.*explains")
+def test_scores_of_a_robomimic_file_go_into_a_copy(butfor_command: Butfor, tmp_path: Path) -> None:
+    episodes = [pushed(100, seed) for seed in range(20)]
+    path = write_robomimic(tmp_path, [obs for obs, _ in episodes], [action for _, action in episodes])
+    before = digest(path)
+    quick = ["--network", "paper", "--epochs", "30", "--actions", "8", "--device", "cpu"]
+    code, out, err = butfor_command("score", str(path), "--entities", "cube=object", *quick)
+    assert code == 0, err
+    copy = tmp_path / "low_dim-cai.hdf5"
+    assert f"Scores: {copy} (cai)" in out
+    assert (tmp_path / "low_dim-cai.html").is_file()
+    with h5py.File(copy) as file:
+        scores = np.concatenate([file[f"data/demo_{number}/cai"][()] for number in range(20)])
+        assert file["data/demo_3/cai"].shape == (100,)
+        assert file["data"].attrs["total"] == 2000
+    every = np.concatenate([obs[:-1] for obs, _ in episodes])
+    near = np.abs(every[:, 0] - every[:, 3]) < 0.5
+    assert scores[near].mean() > 2 * scores[~near].mean()
+    assert digest(path) == before
+    assert_error(butfor_command("score", str(path), "--entities", "cube=object", *quick), "low_dim-cai.hdf5")

@@ -1,0 +1,192 @@
+"""What all formats share: the choice of columns, suggested entities, and sentences on what is wrong with data."""
+
+import json
+from pathlib import Path
+from typing import Any
+
+import h5py
+import numpy as np
+import pyarrow
+import pyarrow.parquet
+import pytest
+from support.dataset_formats import (
+    CUBE,
+    hand_and_cube,
+    write_d4rl,
+    write_feather,
+    write_lerobot_2,
+    write_libero,
+    write_maniskill,
+    write_ogbench,
+    write_parquet,
+    write_robomimic,
+)
+
+from butfor.datasets.formats import open_dataset
+from butfor.datasets.formats.dataset import Column, rate_notes
+from butfor.datasets.formats.tables import table_dataset
+
+
+def test_images_are_left_out_and_named(tmp_path: Path) -> None:
+    dataset = open_dataset(write_robomimic(tmp_path, *hand_and_cube()))
+    assert dataset.observed() == ["obs/object", "obs/robot0_eef_pos"]
+    assert any("obs/agentview_image" in note for note in dataset.notes)
+    with pytest.raises(ValueError, match="agentview_image"):
+        dataset.recording(["agentview_image"])
+
+
+def test_columns_can_be_chosen_and_left_out(tmp_path: Path) -> None:
+    observations, _ = hand_and_cube()
+    dataset = open_dataset(write_robomimic(tmp_path, *hand_and_cube()))
+    found = dataset.recording(ignore=["robot0_eef_pos"])
+    np.testing.assert_array_equal(found.observation, np.concatenate(observations)[:, CUBE])
+    states = dataset.recording(["states"])  # no next states are stored: the last row is the last state
+    assert states.length.tolist() == [length - 1 for length in dataset.rows]
+    rows = dataset.by_row(states, np.arange(len(states.observation)))
+    assert [len(part) for part in rows] == dataset.rows.tolist()
+    for option, names in (("observe", ["sates"]), ("ignore", ["sates"])):
+        with pytest.raises(ValueError, match=r"'sates'.*states"):
+            dataset.recording(**{option: names})
+
+
+def test_simulator_states_stand_in_for_missing_observations(tmp_path: Path) -> None:
+    observations, _ = hand_and_cube()
+    dataset = open_dataset(write_maniskill(tmp_path, *hand_and_cube(), with_obs=False))
+    found = dataset.recording()
+    assert found.sizes == {"actors/cube": 3, "articulations/panda": 3}
+    np.testing.assert_array_equal(found.observation[:, :3], np.concatenate(observations)[:, CUBE])
+    assert any("env_states" in note for note in dataset.notes)
+    assert dataset.suggest_entities() == ["cube=actors/cube"]
+
+
+@pytest.mark.parametrize(
+    ("writer", "entities"),
+    [
+        (write_robomimic, ["object=object"]),
+        (write_lerobot_2, ["hand=0:3", "cube=3:6"]),
+        (write_parquet, ["hand=0:3", "cube=3:6"]),
+        (write_maniskill, ["cube_pose=extra/cube_pose"]),
+    ],
+)
+def test_names_suggest_entities_that_can_be_used(writer: Any, entities: list[str], tmp_path: Path) -> None:
+    dataset = open_dataset(writer(tmp_path, *hand_and_cube()))
+    assert dataset.suggest_entities() == entities
+    columns = dataset.recording().entities(entities)
+    assert all(len(found) == 3 for found in columns.values())
+
+
+def test_tasks_are_read_where_the_format_names_them(tmp_path: Path) -> None:
+    assert open_dataset(write_lerobot_2(tmp_path, *hand_and_cube())).tasks == ("push", "lift", "push")
+    assert open_dataset(write_libero(tmp_path, *hand_and_cube())).tasks == ("put the cube away",) * 3
+    assert open_dataset(write_robomimic(tmp_path, *hand_and_cube())).tasks == ("Lift",) * 3
+    assert open_dataset(write_maniskill(tmp_path, *hand_and_cube())).tasks == ("PushCube-v1",) * 3
+
+
+def test_missing_actions_are_told(tmp_path: Path) -> None:
+    path = write_lerobot_2(tmp_path, *hand_and_cube())
+    info = json.loads((path / "meta" / "info.json").read_text())
+    del info["features"]["action"]
+    (path / "meta" / "info.json").write_text(json.dumps(info))
+    with pytest.raises(ValueError, match=r"no actions.*observation\.state"):
+        open_dataset(path).recording()
+    file = write_robomimic(tmp_path, *hand_and_cube())
+    with h5py.File(file, "a") as opened:
+        del opened["data/demo_1/actions"]
+    with pytest.raises(ValueError, match=r"Episode 1 \(demo_1\).*actions"):
+        open_dataset(file).recording()
+
+
+def test_ragged_episodes_are_told(tmp_path: Path) -> None:
+    path = write_robomimic(tmp_path, *hand_and_cube())
+    with h5py.File(path, "a") as file:
+        rows = file["data/demo_2/obs/object"][:-2]
+        del file["data/demo_2/obs/object"]
+        file["data/demo_2/obs/object"] = rows
+    with pytest.raises(ValueError, match=r"Episode 2 .*obs/object has 5 rows.* 7"):
+        open_dataset(path).recording()
+    table = pyarrow.table({"episode": [0, 0], "obs": [[1.0, 2.0], [1.0]], "action": [[0.1], [0.2]]})
+    with pytest.raises(ValueError, match="obs has rows of 1 to 2"):
+        table_dataset(table, Path("table"), "table").recording()
+
+
+def test_mixed_rates_are_told() -> None:
+    tenth, third = np.arange(5) / 10, np.arange(5) / 30
+    assert rate_notes([tenth, tenth + 1]) == []
+    assert "10 to 30" in rate_notes([tenth, third])[0]
+    assert "1 step" in rate_notes([np.array([0.0, 0.1, 0.2, 0.5, 0.6])])[0]
+    assert "20" in rate_notes([tenth], 20.0)[0]
+    assert rate_notes([tenth[:1]]) == []
+
+
+def test_missing_numbers_are_told(tmp_path: Path) -> None:
+    observations, actions = hand_and_cube()
+    observations[1][2, 4] = np.nan
+    with pytest.raises(ValueError, match="episode 1, step 2, column 4"):
+        open_dataset(write_feather(tmp_path, observations, actions)).recording()
+
+
+def test_links_into_other_files_are_not_followed(tmp_path: Path) -> None:
+    secret = write_d4rl(tmp_path, *hand_and_cube())
+    path = write_robomimic(tmp_path, *hand_and_cube())
+    with h5py.File(path, "a") as file:
+        del file["data/demo_0/obs/object"]
+        file["data/demo_0/obs/object"] = h5py.ExternalLink(str(secret), "observations")
+    with pytest.raises(ValueError, match="link"):
+        open_dataset(path).recording()
+
+
+def test_damaged_files_are_refused(tmp_path: Path) -> None:
+    for name, writer in (("a.hdf5", write_robomimic), ("a.parquet", write_parquet), ("a.npz", write_ogbench)):
+        whole = writer(tmp_path, *hand_and_cube()).read_bytes()
+        (tmp_path / name).write_bytes(whole[: len(whole) // 2])
+        with pytest.raises(ValueError, match=name):
+            open_dataset(tmp_path / name)
+    with h5py.File(tmp_path / "other.h5", "w") as file:
+        file["x"] = np.zeros(3)
+    with pytest.raises(ValueError, match=r"other\.h5.*robomimic"):
+        open_dataset(tmp_path / "other.h5")
+
+
+def test_a_failed_copy_leaves_nothing(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    dataset = open_dataset(write_lerobot_2(tmp_path, *hand_and_cube()))
+
+    def fail(*_: Any) -> None:
+        raise OSError("disk full")
+
+    monkeypatch.setattr(type(dataset), "_write_info", fail)
+    before = sorted(tmp_path.iterdir())
+    with pytest.raises(OSError, match="disk full"):
+        dataset.write(tmp_path / "copy")
+    assert sorted(tmp_path.iterdir()) == before
+
+
+def test_a_column_knows_what_it_holds() -> None:
+    assert Column((6,), "float32").reason == ""
+    assert "48, 48, 3" in Column((48, 48, 3), "uint8").reason
+    assert "text" in Column((), "text").reason
+
+
+class Frame:
+    """The part of a pandas DataFrame that is used."""
+
+    iloc = None
+
+    def __init__(self, columns: dict[str, list[Any]]) -> None:
+        self.columns = list(columns)
+        self.held = columns
+
+    def __getitem__(self, name: str) -> list[Any]:
+        return self.held[name]
+
+
+def test_a_data_frame_is_read_and_gets_columns() -> None:
+    observations, actions = hand_and_cube()
+    padded = [np.concatenate([one, one[-1:]]) for one in actions]
+    episode = [number for number, one in enumerate(observations) for _ in one]
+    frame = Frame({"episode": episode, "obs": [*np.concatenate(observations)], "action": [*np.concatenate(padded)]})
+    dataset: Any = open_dataset(frame)
+    found = dataset.recording()
+    np.testing.assert_array_equal(found.observation, np.concatenate(observations))
+    np.testing.assert_array_equal(found.action, np.concatenate(actions))
+    scores = np.arange(len(found.observation), dtype=np.float32)
+    assert dataset.frame(added={"cai": dataset.by_row(found, scores)})["cai"].to_pylist() == scores.tolist()

@@ -1,0 +1,140 @@
+"""Every format: recognised by its content, read exactly, and copied with new columns while the original stays."""
+
+import shutil
+import sys
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from support.dataset_formats import CUBE, HAND, LENGTHS, WRITERS, digest, hand_and_cube
+
+import butfor.datasets
+from butfor.datasets.formats import Dataset, default_copy, open_dataset
+
+pytestmark = pytest.mark.filterwarnings("ignore:.*is set to None", "ignore:env_spec is None")
+ORDER = {"robomimic": "cube first", "ManiSkill": "hand first", "Minari": "cube first"}  # parts are sorted by name
+SIMULATOR = {"LIBERO": ("states",)}  # where objects are only there
+
+
+@pytest.fixture(params=list(WRITERS))
+def written(request: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> tuple[str, Path]:
+    """A dataset of each format."""
+    monkeypatch.setenv("MINARI_DATASETS_PATH", str(tmp_path))
+    return request.param, WRITERS[request.param](tmp_path, *hand_and_cube())
+
+
+def expected(kind: str) -> np.ndarray[Any, Any]:
+    """All states as this format's recording has them."""
+    whole = np.concatenate(hand_and_cube()[0])
+    return np.hstack([whole[:, CUBE], whole[:, HAND]]) if ORDER.get(kind) == "cube first" else whole
+
+
+def assert_holds(dataset: Dataset, kind: str, episodes: list[int]) -> None:
+    observations, actions = hand_and_cube()
+    found = dataset.recording(SIMULATOR.get(kind, ()))
+    assert found.length.tolist() == [LENGTHS[episode] for episode in episodes]
+    np.testing.assert_array_equal(found.action, np.concatenate([actions[episode] for episode in episodes]))
+    edges = np.cumsum([len(one) for one in observations])[:-1]
+    parts = np.split(expected(kind), edges)
+    np.testing.assert_array_equal(found.observation, np.concatenate([parts[episode] for episode in episodes]))
+
+
+def test_it_is_recognised_and_read(written: tuple[str, Path]) -> None:
+    kind, path = written
+    dataset = butfor.datasets.open(path)
+    assert dataset.kind == kind
+    assert_holds(dataset, kind, [0, 1, 2])
+
+
+def test_the_name_of_a_file_does_not_matter(written: tuple[str, Path], tmp_path: Path) -> None:
+    kind, path = written
+    if path.is_file():
+        shutil.copyfile(path, tmp_path / "data.bin")
+        assert open_dataset(tmp_path / "data.bin").kind == kind
+
+
+def test_scores_go_into_a_copy_and_the_original_stays(written: tuple[str, Path], tmp_path: Path) -> None:
+    kind, path = written
+    before = digest(path)
+    dataset = open_dataset(path)
+    recording = dataset.recording(SIMULATOR.get(kind, ()))
+    scores = np.arange(len(recording.observation), dtype=np.float32)
+    rows = dataset.by_row(recording, scores)
+    copy = open_dataset(dataset.write(default_copy(dataset, "cai"), added={"cai": rows}))
+    assert copy.kind == kind
+    assert_holds(copy, kind, [0, 1, 2])
+    name = "infos/cai" if kind == "Minari" else "cai"
+    found = [arrays[name].reshape(-1) for arrays in copy.read([name])]
+    for place, values in enumerate(found):
+        own = scores[(recording.episode == place)]
+        np.testing.assert_array_equal(values, own[: len(values)])
+        assert len(values) >= LENGTHS[place]
+    assert digest(path) == before
+    assert not list(tmp_path.glob(".*part*"))
+
+
+def test_some_episodes_can_be_kept(written: tuple[str, Path], tmp_path: Path) -> None:
+    kind, path = written
+    before = digest(path)
+    dataset = open_dataset(path)
+    whole = dataset.whole()
+    copy = dataset.write(default_copy(dataset, "kept"), [whole[0], whole[2]])
+    assert_holds(open_dataset(copy), kind, [0, 2])
+    assert digest(path) == before
+
+
+def test_parts_of_episodes_become_episodes(written: tuple[str, Path], tmp_path: Path) -> None:
+    kind, path = written
+    dataset = open_dataset(path)
+    more = 0 if dataset.last in ("own", "next") else 1  # a row for the last state
+    copy = default_copy(dataset, "cut")
+    segments = [(0, 1, 3 + more), (2, 0, 2 + more), (2, 4, 7 + more)]
+    if kind == "LeRobot v2.1":
+        with pytest.raises(ValueError, match=r"images\.top"):
+            dataset.write(copy, segments)
+        assert not copy.exists()
+        return
+    found = open_dataset(dataset.write(copy, segments)).recording(SIMULATOR.get(kind, ()))
+    assert found.length.tolist() == [2, 2, 3]
+    actions = hand_and_cube()[1]
+    np.testing.assert_array_equal(found.action, np.concatenate([actions[0][1:3], actions[2][:2], actions[2][4:]]))
+    parts = np.split(expected(kind), np.cumsum([length + 1 for length in LENGTHS])[:-1])
+    np.testing.assert_array_equal(found.observation, np.concatenate([parts[0][1:4], parts[2][:3], parts[2][4:]]))
+
+
+def test_the_original_and_other_folders_are_not_replaced(written: tuple[str, Path], tmp_path: Path) -> None:
+    _, path = written
+    dataset = open_dataset(path)
+    with pytest.raises(ValueError, match="input"):
+        dataset.write(path, overwrite=True)
+    other = tmp_path / "other"
+    other.mkdir()
+    (other / "thesis.tex").write_text("precious")
+    with pytest.raises(FileExistsError, match="other"):
+        dataset.write(other, overwrite=True)
+    copy = default_copy(dataset, "cai")
+    dataset.write(copy)
+    with pytest.raises(FileExistsError, match=copy.name):
+        dataset.write(copy)
+    dataset.write(copy, overwrite=True)
+    with pytest.raises(ValueError, match=r"'actions?'"):
+        dataset.write(tmp_path / "new", added={dataset.action[0]: []})
+
+
+def test_what_cannot_be_opened_is_told(tmp_path: Path) -> None:
+    (tmp_path / "notes.txt").write_text("no data")
+    (tmp_path / "empty").mkdir()
+    for name in ("notes.txt", "empty"):
+        with pytest.raises(ValueError, match=name):
+            open_dataset(tmp_path / name)
+    with pytest.raises(FileNotFoundError, match="nowhere"):
+        open_dataset(tmp_path / "nowhere")
+
+
+@pytest.mark.parametrize(("package", "kind"), [("h5py", "robomimic"), ("pyarrow", "Parquet table")])
+def test_a_missing_package_is_named(package: str, kind: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    path = WRITERS[kind](tmp_path, *hand_and_cube())
+    monkeypatch.setitem(sys.modules, package, None)
+    with pytest.raises(ImportError, match=rf"{package}.*butfor\[data\]"):
+        open_dataset(path)
