@@ -8,6 +8,7 @@ from typing import Any
 import numpy as np
 import pytest
 from numpy.typing import NDArray
+from scipy.signal import lfilter
 from scipy.stats import norm
 
 from butfor.influence.decisions import (
@@ -143,6 +144,26 @@ def test_the_curve_follows_its_formula_and_equal_scores_enter_together(monkeypat
     np.testing.assert_allclose(estimate, [2 / 2, 4 / 4, 6 / 5, 6 / 6])
 
 
+def test_states_of_one_episode_count_as_fewer_in_the_curve() -> None:
+    """Each state alone in its group: nothing changes. Episodes of equal states: the unit is that of a plain loop."""
+    random = np.random.default_rng(0)
+    scores, p_values = np.repeat(random.normal(size=40), 5), np.repeat(random.random(40), 5)
+    groups = np.repeat(random.permutation(40), 5)
+    alone = false_discovery_curve(scores, p_values, np.arange(200))
+    np.testing.assert_allclose(alone[1], false_discovery_curve(scores, p_values)[1])
+    thresholds, estimate = false_discovery_curve(scores, p_values, groups)
+    for threshold, found in zip(thresholds, estimate, strict=True):
+        above = scores >= threshold
+        counted = p_values[above] > 0.8
+        unit = 1.0
+        for _ in range(5):
+            error = counted - (unit + counted.sum()) / (unit + above.sum())
+            totals = [error[groups[above] == group].sum() for group in np.unique(groups[above])]
+            unit = max(2 * np.square(totals).sum() / np.square(error).sum() - 1, 1.0)
+        assert found == pytest.approx(5 * (unit + counted.sum()) / (unit + above.sum()))
+        assert unit == pytest.approx(2 * 5 - 1)  # equal errors: the design effect is the size of an episode
+
+
 def test_the_threshold_is_the_lowest_that_will_do() -> None:
     thresholds, estimate = [4.0, 3.0, 2.0, 1.0], [0.3, 0.1, 0.2, 0.4]
     assert threshold_for(thresholds, estimate, 0.2) == 2
@@ -202,7 +223,7 @@ def test_an_impossible_rate_is_refused(rate: Any) -> None:
         ([np.zeros(0)], "no states"),
         ([np.zeros(2), np.zeros(3)], r"p_values.*\[3\].* 2 "),
         ([np.zeros(2), None, np.zeros(1)], r"groups.*\[1\].* 2 "),
-        ([np.zeros(2), np.zeros(2), np.zeros(2)], "groups"),
+        ([np.zeros(2), np.zeros(2), np.zeros(3)], r"groups.*\[3\].* 2 "),
     ],
 )
 def test_data_that_cannot_calibrate_are_refused(parts: list[Any], message: str) -> None:
@@ -260,6 +281,38 @@ def test_the_ranks_of_taken_actions_bound_it_too(rate: float) -> None:
     assert np.mean(shares) <= rate + upper_bound(shares)
     assert np.mean(naive) > rate + upper_bound(naive)
     assert np.mean(found) > (0.2 if rate == 0.05 else 0.7)
+
+
+def correlated(random: np.random.Generator, episodes: int, steps: int, correlation: float) -> Any:
+    """Standard normal numbers [episodes * steps], with this correlation between neighbours of an episode."""
+    noise = random.normal(size=(episodes, steps))
+    noise[:, 1:] *= math.sqrt(1 - correlation**2)
+    return lfilter([1], [1, -correlation], noise).ravel()
+
+
+@pytest.mark.parametrize("correlation", [0.0, 0.95, 0.99])
+def test_correlated_states_of_an_episode_keep_the_promise_for_new_episodes(correlation: float) -> None:
+    """20 episodes of 500 states calibrate; the threshold is applied to 300 new episodes, in 80 simulations."""
+    random, rate, alone, together, found = np.random.default_rng(8), 0.05, [], [], []
+    groups = np.repeat(np.arange(20), 500)
+
+    def batch(episodes: int) -> tuple[Any, Bool]:
+        influenced = correlated(random, episodes, 500, correlation) > norm.isf(0.2)
+        return correlated(random, episodes, 500, correlation) + 2.5 * influenced, influenced
+
+    new, truth = batch(300)
+    for _ in range(80):
+        scores, influenced = batch(20)
+        p_values = np.where(influenced, random.beta(0.2, 4, len(scores)), random.random(len(scores)))
+        for given, shares in ((None, alone), (groups, together)):
+            threshold = threshold_for(*false_discovery_curve(scores, p_values, given), rate)
+            chosen = new >= (np.inf if threshold is None else threshold)
+            shares.append(false_share(chosen, truth))
+        found.append(chosen[truth].mean())
+    assert np.mean(together) <= rate + upper_bound(together)
+    assert np.mean(found) > 0.2
+    if correlation == 0.99:
+        assert np.mean(alone) > rate + upper_bound(alone)
 
 
 @pytest.mark.parametrize("statistic", ["model", "noise", "constant"])

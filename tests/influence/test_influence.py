@@ -806,7 +806,7 @@ def test_a_saved_influence_decides_as_before(kind: str, tmp_path: Path) -> None:
         influence = brief_fit(entities={"a": [0], "b": [1, 2]}, members=2)
         influence.calibrate(free_obs=OBS[200:400], groups=np.repeat(["first", "second", "third", "fourth"], 50))
     else:
-        influence.calibrate(transitions=gate_transitions(200, 8), redraws=9)
+        influence.calibrate(transitions=gate_transitions(200, 8), groups=np.arange(200) // 20, redraws=9)
     influence.save(path)
     loaded = Influence.load(path)
     for name, before in influence.calibration.items():

@@ -30,13 +30,11 @@ class Calibration:
 
     scores: NDArray[Any]  # [n]: the CAI of these states
     p_values: NDArray[Any] | None = None  # [n]: `rank_p_values` of the transitions; None: the states are free
-    groups: NDArray[Any] | None = None  # [n]: the episode of each free state; None: each one is independent
+    groups: NDArray[Any] | None = None  # [n]: the episode of each state; None: each one is independent
 
     def __post_init__(self) -> None:
         if not len(self.scores):
             raise ValueError("There are no states to calibrate with; give some hundreds, better thousands.")
-        if self.groups is not None and self.p_values is not None:
-            raise ValueError("groups are for free states; transitions with random actions do not need them.")
         for name, values in (("p_values", self.p_values), ("groups", self.groups)):
             if values is not None and np.shape(values) != np.shape(self.scores):
                 raise ValueError(f"{name} has shape {list(np.shape(values))}; there are {len(self.scores)} states.")
@@ -115,7 +113,9 @@ def rank_p_values(taken: ArrayLike, redrawn: ArrayLike, generator: np.random.Gen
     return p_values
 
 
-def false_discovery_curve(scores: ArrayLike, p_values: ArrayLike) -> tuple[Float, Float]:
+def false_discovery_curve(
+    scores: ArrayLike, p_values: ArrayLike, groups: ArrayLike | None = None
+) -> tuple[Float, Float]:
     """Thresholds on the score, falling, and the estimated share of false discoveries at or above each: [k], [k].
 
     With C = 1 / (1 - SPLIT), the estimate for the first k states by falling score is
@@ -123,14 +123,55 @@ def false_discovery_curve(scores: ArrayLike, p_values: ArrayLike) -> tuple[Float
     test of Li and Barber (2017) with the function of SeqStep: the largest k with an estimate of at most q has a
     false discovery rate of at most q, if the p-values of free states are super-uniform, independent of each other
     and of the order.
+
+    It holds for later states that are drawn like these if these are independent. With `groups` [n], the episode of
+    each, only episodes need to be: the 1 in both places becomes the number of states that count as one.
     """
     values = np.asarray(scores, dtype=np.float64)
     order = np.argsort(-values, kind="stable")
     values = values[order]
-    counted = np.cumsum(np.asarray(p_values, dtype=np.float64)[order] > SPLIT)
+    is_counted = np.asarray(p_values, dtype=np.float64)[order] > SPLIT
+    counted = np.cumsum(is_counted)
+    known = np.arange(1, len(values) + 1)
+    unit = 1.0 if groups is None else _running_unit(is_counted, np.asarray(groups)[order])
     is_last = np.append(values[1:] != values[:-1], True)  # of those with the same score
-    estimate = 1 / (1 - SPLIT) * (1 + counted) / (2 + np.arange(len(values)))
+    estimate = 1 / (1 - SPLIT) * (unit + counted) / (unit + known)
     return values[is_last], estimate[is_last]
+
+
+def _running_unit(is_counted: Bool, groups: NDArray[Any]) -> Float:
+    """How many of the first k states count as one, for each k: 2 D - 1, at least 1.
+
+    D is the design effect of the share that is counted: its variance by episodes over that of independent states. The
+    excess is doubled, since a threshold is chosen where the data look best, which is where D is estimated too low.
+    """
+    counted = is_counted.astype(np.float64)
+    ones = np.ones(len(counted))
+    known = np.cumsum(ones)
+    both, mixed, single = (
+        _running_products(first, second, groups)
+        for first, second in ((counted, counted), (counted, ones), (ones, ones))
+    )
+    unit = ones
+    for _ in range(5):  # the share depends on the unit, too
+        share = (unit + np.cumsum(counted)) / (unit + known)
+        by_episode = both - 2 * share * mixed + share**2 * single  # sum over episodes of (counted - share * states)^2
+        by_state = (1 - 2 * share) * np.cumsum(counted) + share**2 * known
+        unit = np.maximum(2 * by_episode / by_state - 1, 1)
+    return unit
+
+
+def _running_products(first: Float, second: Float, groups: NDArray[Any]) -> Float:
+    """The sum over groups of total(first) * total(second) among the first k, for each k: [n] each -> [n]."""
+    order = np.argsort(groups, kind="stable")
+    starts = np.flatnonzero(np.append(True, np.diff(np.unique(groups, return_inverse=True)[1][order]) != 0))
+    sizes = np.diff(np.append(starts, len(groups)))
+    one, two = first[order], second[order]
+    totals = [np.cumsum(part) - part for part in (one, two)]
+    earlier, other = (total - np.repeat(total[starts], sizes) for total in totals)  # of the same group
+    added = np.empty(len(groups))
+    added[order] = earlier * two + other * one + one * two
+    return np.cumsum(added)
 
 
 def threshold_for(thresholds: ArrayLike, estimate: ArrayLike, rate: float) -> float | None:
@@ -162,7 +203,7 @@ def decide_influenced(calibration: Calibration, scores: ArrayLike, rate: float, 
                 "one a larger share may be false. Decide many at once, or calibrate with transitions."
             )
         return reject(conformal_p_values(calibration.scores, values, calibration.groups), rate)
-    thresholds, estimate = false_discovery_curve(calibration.scores, calibration.p_values)
+    thresholds, estimate = false_discovery_curve(calibration.scores, calibration.p_values, calibration.groups)
     threshold = threshold_for(thresholds, estimate, rate)
     if threshold is None:
         warn_user(
