@@ -10,6 +10,7 @@ from support.study_runs import RAMP, write_training
 from butfor.analysis.arms import read_run_folder
 from butfor.analysis.claims import Curve
 from butfor.analysis.rows import areas, duration, noted, reach_cell
+from butfor.runs.files import read_json
 
 EPISODES = np.arange(100, 1100, 100)
 
@@ -45,7 +46,7 @@ def test_the_episodes_to_reach_a_level(curve: Curve, expected: dict[str, str]) -
 
 def test_what_all_processes_of_a_run_had(tmp_path: Path) -> None:
     run = write_training(tmp_path / "run", [RAMP])
-    versions = json.loads((run / "versions.json").read_text())
+    versions = read_json(run / "versions.json")
     versions["resumed"] = [{"commit": "def456", "device": "NVIDIA"}, {"started": "later"}]
     (run / "versions.json").write_text(json.dumps(versions))
     arm = read_run_folder(run)

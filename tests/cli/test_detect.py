@@ -1,7 +1,6 @@
 """`butfor detect`: what its options become, what it refuses, and a whole small run."""
 
 import dataclasses
-import json
 import re
 from pathlib import Path
 from typing import Any
@@ -13,6 +12,7 @@ from support.command_line import SMALL_DETECT, Asked, Butfor, Result, assert_err
 from butfor.cli import detect
 from butfor.detection import experiment as detection
 from butfor.detection.settings import DetectionConfig, detection_preset
+from butfor.runs.files import read_json
 from butfor.runs.folder import open_run, run_name
 
 OPTIONS = [
@@ -244,7 +244,7 @@ def test_the_table_names_every_detector_in_full_and_shows_the_papers_numbers(
     whole_run: tuple[Path, Result, Result],
 ) -> None:
     folder, _, (_, out, _) = whole_run
-    summary = json.loads((folder / "summary.json").read_text())
+    summary = read_json(folder / "summary.json")
     assert f"{summary['positive_share']:.1%} of 600 states are influenced" in out
     missing = [row["title"] for row in summary["detectors"] + summary["forms"] if row["title"] not in out]
     assert missing == []

@@ -1,7 +1,6 @@
 """`butfor train`: what its options become, what it refuses, faults during a run, and resuming it."""
 
 import dataclasses
-import json
 import re
 import shlex
 import shutil
@@ -15,7 +14,7 @@ from support.small_training import ALL_USES, TRACK, Track
 
 from butfor.detection.settings import DetectionConfig
 from butfor.runs import checkpoints
-from butfor.runs.files import save_checkpoint
+from butfor.runs.files import read_json, save_checkpoint
 from butfor.runs.folder import open_run
 from butfor.training import run as train_library
 from butfor.training.agents.td3 import TD3Config
@@ -253,7 +252,7 @@ def test_after_an_error_during_training_the_run_can_be_resumed(
     assert re.match(f"Error: {sentence}", err.splitlines()[-1])
     assert "Traceback" not in err
     assert list((tmp_path / "run/checkpoint").glob("0000000[4-6]-*.pt"))
-    assert not json.loads((tmp_path / "run/summary.json").read_text())["finished"]
+    assert not read_json(tmp_path / "run/summary.json")["finished"]
     code, out, err = butfor_command("train", "--resume", "run", "--device", "cpu")
     assert code == 0, err
     assert "Run: run\nNext: butfor report run" in out

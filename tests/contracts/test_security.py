@@ -42,7 +42,7 @@ from butfor.reporting.study_page import write_report, write_study_index, write_s
 from butfor.rollouts.episodes import Episodes, EpisodeStream
 from butfor.runs.checkpoints import latest_checkpoint
 from butfor.runs.config import config_from, plain
-from butfor.runs.files import load_checkpoint, load_tensors
+from butfor.runs.files import load_checkpoint, load_tensors, read_json
 from butfor.runs.reading import read_metrics, read_run
 from butfor.training.run import resume, train
 from butfor.training.settings import Config
@@ -238,14 +238,14 @@ def test_code_in_a_header_is_text(file: str, loader: str, trained: Path, tmp_pat
 @pytest.mark.parametrize("how", ["pickle", "torch", "old torch"])
 def test_code_in_a_checkpoint_is_not_executed(how: str, by: str, trained: Path, tmp_path: Path) -> None:
     """Also under a valid name with a correct digest, in a run that is resumed."""
-    from butfor.runs.checkpoints import _digest
+    from butfor.runs.digests import digest_of_file
 
     run, trace = Path(shutil.copytree(trained, tmp_path / "run")), tmp_path / "trace"
     for path in (run / "checkpoint").iterdir():
         path.unlink()
     place = run / "checkpoint" / "unnamed"
     write_pickle(place, {"weight": Canary(trace, by)}, how)
-    path = place.rename(place.with_name(f"00000009-0009-{_digest(place)}.pt"))
+    path = place.rename(place.with_name(f"00000009-0009-{digest_of_file(place)}.pt"))
     with pytest.raises(ValueError, match=re.escape(path.name)):
         load_checkpoint(path)
     with pytest.raises(ValueError, match=re.escape(path.name)):
@@ -275,7 +275,7 @@ def test_a_module_that_a_run_names_is_not_imported_by_reading_it(
     (tmp_path / "canary_env.py").write_text(CODE.format(str(trace)))
     monkeypatch.syspath_prepend(str(tmp_path))
     run = Path(shutil.copytree(trained, tmp_path / "run"))
-    record = json.loads((run / "config.json").read_text())
+    record = read_json(run / "config.json")
     record["config"]["env"] = "canary_env:Canary-v0"
     (run / "config.json").write_text(json.dumps(record))
     tensors, header = load_tensors(run / "model.safetensors")
@@ -387,11 +387,11 @@ def spoil(value: Any, text: str, key: str = "") -> Any:
 def spoil_detection(run: Path, text: str) -> Path:
     """Put the text into every free string of a detection folder: names of detectors, entities, arrays, settings."""
     for name in ("config.json", "versions.json", "studies.json"):
-        held = spoil(json.loads((run / name).read_text()), text)
+        held = spoil(read_json(run / name), text)
         if name == "config.json":
             held["config"][f"setting {text}"] = text
         (run / name).write_text(json.dumps(held))
-    summary = json.loads((run / "summary.json").read_text())
+    summary = read_json(run / "summary.json")
     labels = [table["label"] for table in (summary, *summary["others"])]
     detectors = {row["name"]: row["name"] + text for row in summary["detectors"] if row["name"] != "cai"}
     summary = spoil(summary, text)
@@ -401,7 +401,7 @@ def spoil_detection(run: Path, text: str) -> Path:
         for row in table["detectors"]:
             row["name"] = "cai" if row["name"] == f"cai{text}" else row["name"]
     (run / "summary.json").write_text(json.dumps(summary))
-    rows = [json.loads(line) for line in (run / "metrics.jsonl").read_text().splitlines()]
+    rows = read_metrics(run)
     for row in rows:
         row["detector"] = detectors.get(row["detector"], row["detector"])
     (run / "metrics.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows))
@@ -416,9 +416,9 @@ def spoil_detection(run: Path, text: str) -> Path:
         arrays = {key: file[key] for key in file.files}
     metadata = {"env": text, f"key {text}": {"inner": [text]}}
     np.savez(run / "data" / "test.npz", **arrays | {"metadata": np.array(json.dumps(metadata))})
-    diagnosis = json.loads((run / "diagnosis.json").read_text())
+    diagnosis = read_json(run / "diagnosis.json")
     (run / "diagnosis.json").write_text(json.dumps({f"{k}{text}": spoil(v, text) for k, v in diagnosis.items()}))
-    index = json.loads((run / "pictures" / "index.json").read_text())
+    index = read_json(run / "pictures" / "index.json")
     (run / "pictures" / "index.json").write_text(json.dumps(spoil(index, text)))
     return run
 
@@ -439,7 +439,7 @@ def scores_page(folder: Path, text: str) -> Path:
 def write_pages(folder: Path, text: str, monkeypatch: pytest.MonkeyPatch) -> dict[str, Path]:
     """Write one page of each kind, with this text in every free string of its files."""
     root = write_root(folder / "root", text)
-    training = json.loads((root / "fast" / "config.json").read_text())
+    training = read_json(root / "fast" / "config.json")
     training["config"] |= {"env": f"env {text}", "use": [text], f"key {text}": text}
     (root / "fast" / "config.json").write_text(json.dumps(training))
     (root / "fast" / "versions.json").write_text(json.dumps({f"package {text}": text, "command": text, "device": text}))

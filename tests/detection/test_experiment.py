@@ -31,6 +31,7 @@ from butfor.detection.settings import DetectionConfig, detection_preset
 from butfor.influence.gaussian import KL_FORMS
 from butfor.influence.influence import Influence
 from butfor.rollouts.episodes import Episodes
+from butfor.runs.files import read_json
 from butfor.runs.reading import read_metrics
 
 torch.set_num_threads(1)  # the promise of equal bits is for an equal number of threads
@@ -55,10 +56,6 @@ class Stop(Exception):
 def files(folder: Path) -> set[str]:
     """Every file of a run, hidden ones too."""
     return {str(path.relative_to(folder)) for path in folder.rglob("*") if path.is_file()}
-
-
-def read_json(path: Path) -> Any:
-    return json.loads(path.read_text())
 
 
 def arrays(path: Path) -> dict[str, NDArray[Any]]:

@@ -30,6 +30,7 @@ from butfor.models.fitting import FitConfig
 from butfor.models.networks import make_generators
 from butfor.models.tables import Units
 from butfor.rollouts.episodes import Episodes
+from butfor.runs.files import read_json
 from butfor.runs.folder import open_run
 from butfor.spaces.actions import ActionLaw
 
@@ -566,7 +567,7 @@ def run(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 @pytest.fixture(scope="module")
 def found(run: Path) -> Any:
-    return json.loads((run / "studies.json").read_text())
+    return read_json(run / "studies.json")
 
 
 def test_every_study_has_its_rows(found: Any) -> None:
@@ -585,7 +586,7 @@ def test_every_study_has_its_rows(found: Any) -> None:
 
 
 def test_the_first_row_of_what_helps_is_the_main_table(run: Path, found: Any) -> None:
-    main = json.loads((run / "summary.json").read_text())["detectors"][0]
+    main = read_json(run / "summary.json")["detectors"][0]
     assert (main["name"], found["helps"][0]["title"]) == ("cai", "As in the table")
     for metric in ("auc", "ap", "f1"):
         assert found["helps"][0][metric] == pytest.approx(main[metric])
@@ -595,7 +596,7 @@ def test_ensembles_are_judged_on_every_set_and_label(run: Path, found: Any) -> N
     rows = found["ensembles"]
     assert len(rows) == 2 * 2 * 2 * 2  # variants, ways to choose actions, sets, labels
     assert {row["networks"] for row in rows} == {1, 5}
-    main = json.loads((run / "summary.json").read_text())["detectors"][0]
+    main = read_json(run / "summary.json")["detectors"][0]
     alone = next(row for row in rows if (row["networks"], row["set"], row["label"]) == (1, "test", "exact"))
     for metric in ("auc", "ap", "f1"):
         assert alone[metric] == pytest.approx(main[metric])
@@ -625,7 +626,7 @@ def test_forked_states_are_states_of_the_test_set_and_depend_on_the_action_as_la
 
 
 def test_both_sets_are_judged_by_both_labels(run: Path) -> None:
-    summary = json.loads((run / "summary.json").read_text())
+    summary = read_json(run / "summary.json")
     tables = [(table["set"], table["label"]) for table in summary["others"]]
     assert tables == [("test", "heuristic"), ("random", "exact"), ("random", "heuristic")]
     for table in summary["others"]:

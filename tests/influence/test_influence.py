@@ -583,7 +583,7 @@ def test_a_saved_influence_gives_the_same_numbers(kind: str, tmp_path: Path) -> 
 
 def test_one_replica_can_be_loaded_alone(tmp_path: Path) -> None:
     path, obs = tmp_path / "model.safetensors", normal(10, 4)
-    raw_influence(random_model(3), BOX, {"a": [0, 1]}, [1.0] * 3, ScoreConfig(actions=16), seed=4).save(path)
+    raw_influence(random_model(3), BOX, {"a": [0, 1], "b": [2]}, [1.0] * 3, ScoreConfig(actions=16), seed=4).save(path)
     everything = load_file(path)
     parts = [Influence.load(path, replica=replica) for replica in range(3)]
     for replica, part in enumerate(parts):
@@ -621,6 +621,7 @@ def resave(path: Path, header: Any, tensors: dict[str, Tensor] | None = None) ->
 def header_of(path: Path) -> dict[str, Any]:
     with safe_open(path, framework="pt") as file:
         header: dict[str, Any] = json.loads(file.metadata()["butfor"])
+    del header["digest"]  # a made-up header does not need one: it is then read like a file from before digests
     return header
 
 
@@ -686,6 +687,54 @@ def test_a_header_that_does_not_fit_its_weights_is_refused(saved: Path) -> None:
         resave(saved, changed, weights if weights is not None else tensors)
         with pytest.raises(ValueError, match=r"model\.safetensors"):
             raise AssertionError(f"{case}: loaded as {Influence.load(saved)}")
+
+
+@pytest.mark.parametrize(
+    "change",
+    [
+        {"entities": {"object": [99]}},
+        {"entities": {"object": [-1]}},
+        {"entities": {"object": [1, 1]}},
+        {"entities": {"object": [1.5]}},
+        {"entities": {}},
+        {"entities": 3},
+        {"law": {"low": [1.0], "high": [-1.0], "count": 0}},
+        {"law": {"low": [math.nan], "high": [1.0], "count": 0}},
+        {"law": {"low": [-math.inf], "high": [1.0], "count": 0}},
+        {"law": {"low": [-1.0], "high": [1.0, 1.0], "count": 0}},
+        {"law": {"low": [], "high": [], "count": 0}},
+        {"law": {"low": [], "high": [], "count": -3}},
+        {"law": {"low": [], "high": [], "count": 2.5}},
+        {"scale": [0.0, 1.0]},
+        {"scale": [math.nan, 1.0]},
+        {"scale": []},
+        {"obs_center": []},
+        {"obs_center": [math.inf] * 3},
+        {"obs_spread": [0.0] * 3},
+        {"obs_spread": ["1"] * 3},
+        {"obs_size": 10**12},
+        {"obs_size": "3"},
+        {"seed": "0"},
+        {"seed": 2**80},
+        {"scoring": {"actions": 0}},
+        {"scoring": {"actions": "many"}},
+        {"model": {"layers": 100_000}},
+        {"model": {"layers": 2, "width": 10**9}},
+        {"model": {"width": math.nan}},
+        {"model": {"depth": 3}},
+        {"model": []},
+        {"format": True},
+        {"format": [3]},
+        {"partners": {"object": [{"entity": [1], "partner": [77]}]}},
+        {"partners": 5},
+    ],
+    ids=str,
+)
+def test_a_header_with_a_wrong_value_is_refused_before_memory_is_taken(saved: Path, change: dict[str, Any]) -> None:
+    """The file has no digest, as if somebody had made it."""
+    resave(saved, header_of(saved) | change)
+    with pytest.raises(ValueError, match=r"model\.safetensors"):
+        Influence.load(saved)
 
 
 def test_a_missing_file_is_named(tmp_path: Path) -> None:

@@ -7,7 +7,7 @@ import pytest
 import torch
 
 from butfor.models.tables import Units
-from butfor.models.weights import choose_replica, reading_weights, save_weights, units_of_header
+from butfor.models.weights import build_network, choose_replica, reading_weights, save_weights, units_of_header
 from butfor.runs.files import save_tensors
 from butfor.spaces.actions import ActionLaw
 
@@ -47,6 +47,28 @@ def test_a_file_that_does_not_fit_is_named(path: Path, error: type[Exception]) -
         raise error("depth")
 
 
+def test_a_network_is_built_only_if_every_shape_fits() -> None:
+    made: list[torch.device] = []
+
+    def build() -> torch.nn.Linear:
+        layer = torch.nn.Linear(3, 2)
+        made.append(layer.weight.device)
+        return layer
+
+    weights = {"weight": torch.ones(2, 3), "bias": torch.zeros(2)}
+    assert torch.equal(build_network(build, 1, weights).weight, weights["weight"])
+    assert [device.type for device in made] == ["meta", "cpu"]
+    for wrong in ({"weight": torch.ones(3, 2)}, {"bias": torch.zeros(5)}, {"more": torch.zeros(1)}):
+        made.clear()
+        with pytest.raises(ValueError, match=next(iter(wrong))):
+            build_network(build, 1, weights | wrong)
+        assert [device.type for device in made] == ["meta"]
+    made.clear()
+    with pytest.raises(ValueError, match="100,000"):
+        build_network(build, 100_000, weights)
+    assert not made
+
+
 def test_a_missing_file_is_named(tmp_path: Path) -> None:
     with pytest.raises(FileNotFoundError, match="nothing"), reading_weights(tmp_path / "nothing", "robot", 2):
         pass
@@ -63,8 +85,9 @@ def test_one_replica_of_several() -> None:
 
 def test_a_network_that_saw_unscaled_actions_is_refused() -> None:
     law: dict[str, Any] = {"low": [-1, 0], "high": [1, 10], "count": 0}
-    header = {"law": law, "entities": {"cube": [1]}, "scale": [2.0], "obs_center": [0.0], "obs_spread": [1.0]}
-    units = Units(ActionLaw((-1, 0), (1, 10)), {"cube": [1]}, [2.0], [0.0], [1.0])
+    header: dict[str, Any] = {"law": law, "entities": {"cube": [1]}, "scale": [2.0], "obs_center": [0.0, 3.0]}
+    header |= {"obs_size": 2, "obs_spread": [1.0, 1.0]}
+    units = Units(ActionLaw((-1, 0), (1, 10)), {"cube": [1]}, [2.0], [0.0, 3.0], [1.0, 1.0])
     assert units_of_header(header | {"format": 2}) == units
     with pytest.raises(ValueError, match="format 1"):
         units_of_header(header | {"format": 1})

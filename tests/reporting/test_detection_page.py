@@ -30,6 +30,7 @@ from support.pages import BREAKOUT, FITS, HOSTILE, Tags, page_data
 import butfor
 from butfor.reporting.detection_page import choose_episodes, explore_thresholds
 from butfor.reporting.study_page import write_report
+from butfor.runs.files import read_json
 
 SECTIONS = ("others", "films", "map", "failures", "studies", "diagnosis")
 
@@ -78,7 +79,7 @@ def test_the_page_is_one_file_that_fetches_nothing(run: Path, page: str) -> None
 
 
 def test_the_table_shows_our_numbers_beside_the_papers(run: Path, page: str) -> None:
-    summary = json.loads((run / "summary.json").read_text())
+    summary = read_json(run / "summary.json")
     rows = re.findall(r'<tr role="row">(.*?)</tr>', page, re.DOTALL)[1:]
     assert len(rows) == len(summary["detectors"])
     means = {key: [detector[key]["mean"] for detector in summary["detectors"]] for key in METRICS}
@@ -120,7 +121,7 @@ def test_a_run_of_before_the_distance_is_shown_without_it(tmp_path: Path) -> Non
     metrics = run / "metrics.jsonl"
     kept = [line for line in metrics.read_text().splitlines(keepends=True) if '"distance"' not in line]
     metrics.write_text("".join(kept))
-    rows = json.loads((run / "summary.json").read_text())["detectors"]
+    rows = read_json(run / "summary.json")["detectors"]
     change_json("summary.json", detectors=[row for row in rows if row["name"] != "distance"])(run)
     arrays = dict(np.load(run / "scores.npz"))
     del arrays["distance"]
@@ -233,7 +234,7 @@ def test_each_part_is_there_only_with_its_file(full_page: str, tmp_path: Path) -
     some = write_full_run(tmp_path / "some", episodes=6)
     for name in ("studies.json", "pictures/map.npz"):
         (some / name).unlink()
-    content = json.loads((some / "pictures/index.json").read_text())
+    content = read_json(some / "pictures/index.json")
     (some / "pictures/index.json").write_text(json.dumps({"timelines": content["timelines"]}))
     left = write_report(some).read_text(encoding="utf-8")
     shown = [name for name in SECTIONS if f'<section aria-labelledby="{name}"' in left]
@@ -286,7 +287,7 @@ def test_many_thresholds_are_thinned_but_keep_ends_and_best() -> None:
 
 
 def test_noise_has_a_mean_and_a_range_for_each_level(full: Path, full_page: str) -> None:
-    given = json.loads((full / "studies.json").read_text())["noise"]
+    given = read_json(full / "studies.json")["noise"]
     figures = page_data(full_page)["figures"]
     for metric in METRICS:
         lines = [trace for trace in figures[f"noise-{metric}"]["data"] if "fill" not in trace]
@@ -310,7 +311,7 @@ def test_tables_of_the_studies_are_grouped(full_page: str) -> None:
 
 
 def test_decisions_and_reference_have_the_diagonal(full: Path, full_page: str) -> None:
-    figures, given = page_data(full_page)["figures"], json.loads((full / "studies.json").read_text())
+    figures, given = page_data(full_page)["figures"], read_json(full / "studies.json")
     *lines, diagonal = figures["decisions"]["data"]
     assert diagonal["x"] == diagonal["y"]
     assert [line["y"] for line in lines] == [[0.8, 4.0, 8.0], [0.5, 2.5, 5.0], [1.3, 6.5, 13.0]]

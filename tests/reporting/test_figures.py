@@ -27,6 +27,7 @@ from butfor.reporting import figures, study_page
 from butfor.reporting.charts import detector_chart, heat_chart
 from butfor.reporting.figures import file_name, write_study_figures
 from butfor.reporting.matplotlib_renderer import COLUMN, draw
+from butfor.runs.files import read_json
 
 CURVES = {f"{kind}{name}" for kind in ("roc", "precision-recall") for name in ("", "-test-heuristic", "-random-exact")}
 NAMES = CURVES | {"noise", "actions", "reference", "decisions", "reliability", "timeline-1", "timeline-2", "map"}
@@ -57,7 +58,7 @@ def drawn(run: Path) -> dict[str, Figure]:
 
 @pytest.fixture(scope="module")
 def studies(run: Path) -> Any:
-    return json.loads((run / "studies.json").read_text())
+    return read_json(run / "studies.json")
 
 
 def line(axes: Axes, place: int) -> tuple[Any, Any]:
@@ -80,7 +81,7 @@ def change_title(title: str) -> Any:
     """Give the first detector another title."""
 
     def change(folder: Path) -> None:
-        detectors = json.loads((folder / "summary.json").read_text())["detectors"]
+        detectors = read_json(folder / "summary.json")["detectors"]
         detectors[0]["title"] = title
         change_json("summary.json", detectors=detectors)(folder)
 
@@ -217,7 +218,7 @@ def test_reliability_is_in_percent(drawn: dict[str, Figure]) -> None:
 
 
 def test_a_timeline_shows_frames_over_their_steps(run: Path, drawn: dict[str, Figure]) -> None:
-    film = json.loads((run / "pictures/index.json").read_text())["timelines"][1]
+    film = read_json(run / "pictures/index.json")["timelines"][1]
     below, middle, strip = drawn["timeline-2"].axes
     assert len(strip.images) == 10
     for place, shown in enumerate(strip.images):
@@ -401,7 +402,7 @@ def test_figures_of_the_detection_runs_of_a_study(
 
     (root / "run" / "studies.json").unlink()  # fewer to draw
     shutil.rmtree(root / "run" / "pictures")
-    summary = json.loads((root / "run" / "summary.json").read_text())
+    summary = read_json(root / "run" / "summary.json")
     (root / "run" / "summary.json").write_text(json.dumps(summary | {"others": []}))
     names = [path.name for path in write_study_figures(root, "table1") if path.suffix == ".svg"]
     assert names == [f"table1-pick-and-place-{kind}.svg" for kind in ("roc", "precision-recall", "reliability")]

@@ -36,6 +36,8 @@ from butfor.reporting import study_page
 from butfor.reporting import study_page as report_study
 from butfor.reporting.charts import arm_look
 from butfor.reporting.study_page import STRIP_FRAMES, study_tables, write_study_index, write_study_report
+from butfor.runs.files import read_json
+from butfor.runs.reading import read_metrics
 
 
 @pytest.fixture(scope="module")
@@ -305,7 +307,7 @@ def test_films_and_heat_maps(root: Path, tmp_path: Path) -> None:
 
 def test_a_run_that_was_resumed_by_other_versions_says_so(root: Path, tmp_path: Path) -> None:
     run = Path(shutil.copytree(root / "few", tmp_path / "few"))
-    versions = json.loads((run / "versions.json").read_text())
+    versions = read_json(run / "versions.json")
     resumed = [{"command": "butfor train --resume few", "commit": "def456", "device": "NVIDIA"}, {"started": "later"}]
     (run / "versions.json").write_text(json.dumps(versions | {"resumed": resumed}))
     told = words(section(study_page.write_report(run).read_text(encoding="utf-8"), "run"))
@@ -321,7 +323,7 @@ def test_a_strip_without_a_description_is_described_all_the_same(page: str) -> N
 
 def test_what_the_agent_does_is_drawn_where_it_was_measured(root: Path, tmp_path: Path) -> None:
     run = Path(shutil.copytree(root / "few", tmp_path / "few"))
-    rows = [json.loads(line) for line in (run / "metrics.jsonl").read_text().splitlines()]
+    rows = read_metrics(run)
     for row in rows:
         row |= {"moved": row["seed"] / 10, "held": 0.0}
     (run / "metrics.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows))
@@ -383,7 +385,7 @@ def test_a_damaged_heat_map_keeps_no_study_from_its_report(
 def test_the_results_page_tells_what_the_agent_does_where_a_claim_is_about_it(root: Path, tmp_path: Path) -> None:
     root = Path(shutil.copytree(root, tmp_path / "root"))
     add_behaviour(root / "few")
-    few = next(arm for arm in json.loads((root / "studies" / "try.json").read_text())["arms"] if arm["folder"] == "few")
+    few = next(arm for arm in read_json(root / "studies" / "try.json")["arms"] if arm["folder"] == "few")
     claim = {"words": "It moves it.", "kind": "reaches", "arm": few["label"], "level": 0.05, "measure": "moved"}
     change_study(root, claims=[claim])
     text = results_text(root, tmp_path / "results.md")
@@ -436,7 +438,7 @@ def test_the_results_page_tells_which_runs_were_too_short_to_decide(root: Path, 
         {"words": "Slow gets there.", "kind": "reaches", "arm": "slow arm", "level": 0.99, "within": 20_000},
         {"words": "Fast is better.", "kind": "better", "arm": "fast arm", "than": "slow arm"},
     ]
-    arms = json.loads((root / "studies" / "try.json").read_text())["arms"]
+    arms = read_json(root / "studies" / "try.json")["arms"]
     change_study(root, claims=claims, arms=[arm | {"seeds": 5, "episodes": 20_000} for arm in arms])
     text = results_text(root, tmp_path / "results.md")
     line = "claims that are not fully decided need more of the paper's episodes: **slow arm** (500 of 20,000)"
@@ -528,7 +530,7 @@ def test_episodes_are_strips_of_frames_over_their_influence(detection_root: Path
     assert len(images) == 2 * STRIP_FRAMES
     middle = (detection_root / "run" / "pictures" / f"step-0-{int(0.5 * FILM_STEPS / STRIP_FRAMES)}.png").read_bytes()
     assert images[0] == "data:image/png;base64," + base64.b64encode(middle).decode()
-    index = json.loads((detection_root / "run" / "pictures" / "index.json").read_text())
+    index = read_json(detection_root / "run" / "pictures" / "index.json")
     influenced = np.flatnonzero(index["timelines"][1]["label"])
     shapes = page_data(page)["figures"]["0-film-1"]["layout"]["shapes"]
     (shade,) = shapes[:-1]  # the last is the threshold, and nothing is a cursor
@@ -538,7 +540,7 @@ def test_episodes_are_strips_of_frames_over_their_influence(detection_root: Path
 
 def test_the_paper_has_columns_only_where_it_gives_numbers(detection_root: Path, tmp_path: Path) -> None:
     root = Path(shutil.copytree(detection_root, tmp_path / "root"))
-    summary = json.loads((root / "run" / "summary.json").read_text())
+    summary = read_json(root / "run" / "summary.json")
     summary["detectors"] = [row | {"paper": None} for row in summary["detectors"]]
     (root / "run" / "summary.json").write_text(json.dumps(summary))
     tables = section(write_study_report(root, "table1").read_text(encoding="utf-8"), "detection").split("<h4>")[1:]
@@ -569,7 +571,7 @@ def test_what_a_folder_lacks_is_said_and_the_tables_are_there(detection_root: Pa
         (image,) = Tags(page).named("img")
         assert image["alt"] == f"Figure {figure} of this run, drawn by butfor report --figures"
         assert "butfor report RUN --figures" not in page  # nothing is lacking
-    summary = json.loads((root / "run" / "summary.json").read_text())
+    summary = read_json(root / "run" / "summary.json")
     (root / "run" / "summary.json").write_text(json.dumps(summary | {"others": []}))
     assert "states of the random set" in detection(root, "random-test-set")
 
@@ -596,7 +598,7 @@ def test_a_damaged_file_keeps_nothing_else_from_being_shown(
 
 
 def test_the_page_of_results_shows_the_same_tables(detection_root: Path, tmp_path: Path) -> None:
-    summary = json.loads((detection_root / "run" / "summary.json").read_text())
+    summary = read_json(detection_root / "run" / "summary.json")
     assert [one["title"] for one in study_tables("random-test-set-small", summary)] == [RANDOM]
     assert [one["title"] for one in study_tables("anything", summary)] == [EXACT, HEURISTIC]
     text = results_text(detection_root, tmp_path / "results.md")

@@ -17,6 +17,8 @@ import torch
 from gymnasium.spaces import Box, Dict
 from numpy.typing import NDArray
 
+from butfor.runs.files import read_json
+
 pytest.importorskip("imageio_ffmpeg", reason="videos need the extra 'video'")
 
 from imageio_ffmpeg import count_frames_and_secs, read_frames
@@ -663,7 +665,7 @@ def test_what_cannot_be_filmed_is_told_and_keeps_no_other_from_it(root: Path) ->
     untrained(write_training(root / "blind", [[0.5]]), register(entry_point=Blind), (2, 2, 2))
     (root / "broken").mkdir()
     (root / "broken" / "config.json").write_text("{")
-    record = json.loads((root / "studies" / "tiny.json").read_text())
+    record = read_json(root / "studies" / "tiny.json")
     record["arms"][:0] = [{"label": name, "folder": name, "kind": "training"} for name in ("blind", "broken")]
     record["arms"].append({"label": "table", "folder": "table", "kind": "detection"})
     (root / "studies" / "tiny.json").write_text(json.dumps(record))

@@ -270,7 +270,9 @@ def test_an_interrupted_write_leaves_the_earlier_ones(
             arguments[1].write(b"half of a checkp")
         raise error
 
-    owner, name = {"writing": (torch, "save"), "digest": (checkpoints, "_digest"), "renaming": (os, "replace")}[moment]
+    owner, name = {"writing": (torch, "save"), "digest": (checkpoints, "digest_of_file"), "renaming": (os, "replace")}[
+        moment
+    ]
     with monkeypatch.context() as patch:
         patch.setattr(owner, name, interrupted)
         with pytest.raises(error):

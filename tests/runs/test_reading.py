@@ -72,8 +72,21 @@ def test_what_is_not_an_object_is_refused(tmp_path: Path, value: Any) -> None:
 
 def test_a_broken_line_before_the_last_is_named(tmp_path: Path) -> None:
     (tmp_path / "metrics.jsonl").write_text('{"episode": 1}\n{"epi\n{"episode": 3}\n')
-    with pytest.raises(ValueError, match=r"metrics\.jsonl .*line 2"):
+    with pytest.raises(ValueError, match=r"metrics\.jsonl, line 2"):
         read_metrics(tmp_path)
+
+
+def test_a_damaged_last_line_with_its_line_end_is_not_one_that_was_cut_off(tmp_path: Path) -> None:
+    (tmp_path / "metrics.jsonl").write_text('{"episode": 1}\n{"episode: 2}\n')
+    with pytest.raises(ValueError, match=r"metrics\.jsonl, line 2"):
+        read_metrics(tmp_path)
+
+
+@pytest.mark.parametrize(("line", "lacking"), [("{}", "episode"), ("3", "an object"), ('{"episode": 5}', "success")])
+def test_a_row_without_its_fields_is_named(tmp_path: Path, line: str, lacking: str) -> None:
+    (tmp_path / "metrics.jsonl").write_text(f'{{"episode": 1, "success": 0.5}}\n{line}\n')
+    with pytest.raises(ValueError, match=rf"metrics\.jsonl, line 2.*{lacking}"):
+        read_metrics(tmp_path, needed=("episode", "success"))
 
 
 def evaluations(*rows: tuple[int, int, float], **more: float) -> list[dict[str, Any]]:

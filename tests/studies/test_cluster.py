@@ -18,6 +18,7 @@ from support.small_training import results, small
 from butfor import __version__
 from butfor.runs import locks
 from butfor.runs.config import plain
+from butfor.runs.files import read_json
 from butfor.runs.locks import locked
 from butfor.studies import cluster
 from butfor.studies.cluster import run_on_ray
@@ -118,8 +119,8 @@ def test_a_study_survives_the_loss_of_a_worker(two_workers: None, tmp_path: Path
         assert unit_state(unit, tmp_path / "ray").state == "finished"
     unbroken = run_unit(units[0], tmp_path / "here")
     assert results(killed) == results(unbroken)
-    arguments = json.loads((killed / "versions.json").read_text())["command"]
-    assert arguments == json.loads((unbroken / "versions.json").read_text())["command"]
+    arguments = read_json(killed / "versions.json")["command"]
+    assert arguments == read_json(unbroken / "versions.json")["command"]
 
 
 @pytest.mark.long

@@ -1,6 +1,5 @@
 """Every study is made of configs that exist, and its claims are about its own arms."""
 
-import json
 from dataclasses import replace
 from pathlib import Path
 
@@ -10,6 +9,7 @@ from support.project import ROOT
 
 from butfor.analysis.claims import Claim
 from butfor.detection.settings import detection_preset
+from butfor.runs.files import read_json
 from butfor.studies.paper import HER, STUDIES, Study, make_study, study_states, write_study
 from butfor.studies.units import unit_name
 from butfor.training.settings import Config, preset
@@ -111,12 +111,12 @@ def test_what_there_is_not_is_refused_by_name() -> None:
 
 def test_a_study_leaves_a_record_of_its_arms_and_claims(tmp_path: Path) -> None:
     study = make_study("replay-push")
-    record = json.loads(write_study(study, tmp_path, "paper").read_text())
+    record = read_json(write_study(study, tmp_path, "paper"))
     assert record["schema"] == 1
     assert [arm["folder"] for arm in record["arms"]] == [unit_name(config) for config in study.arms.values()]
     assert [Claim(**claim) for claim in record["claims"]] == study.claims
     assert {state.state for state in study_states(study, tmp_path).values()} == {"absent"}
     short = make_study("replay-push", seeds=3, episodes=3000)  # the record says what the paper's size asks all the same
-    record = json.loads(write_study(short, tmp_path, "paper").read_text())
+    record = read_json(write_study(short, tmp_path, "paper"))
     assert [arm["folder"] for arm in record["arms"]] == [unit_name(config) for config in short.arms.values()]
     assert {(arm["seeds"], arm["episodes"]) for arm in record["arms"]} == {(10, 10_000)}

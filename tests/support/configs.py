@@ -5,6 +5,8 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
+from butfor.runs.files import read_json
+
 
 @dataclass(frozen=True)
 class Inner:
@@ -44,5 +46,5 @@ FOREIGN: dict[str, dict[str, str]] = {
 
 def edit_config(folder: Path, **changes: Any) -> None:
     """Changes entries of a run's `config.json`."""
-    held = json.loads((folder / "config.json").read_text())
+    held = read_json(folder / "config.json")
     (folder / "config.json").write_text(json.dumps(held | changes))

@@ -10,6 +10,8 @@ from typing import Any
 import numpy as np
 from sklearn.metrics import average_precision_score, precision_recall_curve, roc_auc_score
 
+from butfor.runs.files import read_json
+
 STEPS = 30
 WIDTH = 0.2
 FILM_STEPS = 20
@@ -231,7 +233,7 @@ def write_full_run(run: Path, episodes: int = 12, hostile: str = "") -> Path:
     np.savez(run / "scores.npz", **arrays, label_heuristic=wider)
     half = len(label) // 2
     np.savez(run / "scores-random.npz", **{key: value[..., :half] for key, value in arrays.items() if value.ndim})
-    summary = json.loads((run / "summary.json").read_text())
+    summary = read_json(run / "summary.json")
     summary["others"] = [
         {"set": chosen, "title": title + hostile, "label": kind, "states": len(truth), "paper_share": share,
          "positive_share": float(truth.mean()), "detectors": summary["detectors"]}
@@ -252,7 +254,7 @@ def change_json(name: str, **values: Any) -> Callable[[Path], None]:
     """Set or remove (None) keys of a JSON file of the run."""
 
     def change(run: Path) -> None:
-        content = json.loads((run / name).read_text()) | values
+        content = read_json(run / name) | values
         (run / name).write_text(json.dumps({key: value for key, value in content.items() if value is not None}))
 
     return change
@@ -273,7 +275,7 @@ def change_deep(name: str, *keys: Any, value: Any) -> Callable[[Path], None]:
     """Put a value somewhere inside a JSON file of the run."""
 
     def change(run: Path) -> None:
-        content = json.loads((run / name).read_text())
+        content = read_json(run / name)
         inner = content
         for key in keys[:-1]:
             inner = inner[key]

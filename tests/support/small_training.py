@@ -1,7 +1,6 @@
 """Training runs small enough for tests, and what their folders hold."""
 
 import dataclasses
-import json
 from pathlib import Path
 from typing import Any
 
@@ -13,6 +12,7 @@ from torch import nn
 
 from butfor.influence.scoring import ScoreConfig
 from butfor.models.dynamics import ModelConfig
+from butfor.runs.reading import read_metrics
 from butfor.training.agents.policy import AgentConfig
 from butfor.training.exploration import ExploreConfig
 from butfor.training.settings import Config, Use
@@ -65,7 +65,7 @@ def brief(config: Config, **changes: Any) -> Config:
 
 def metrics(folder: Path) -> list[dict[str, Any]]:
     """The rows of metrics.jsonl without the times, which no two runs share."""
-    rows = [json.loads(line) for line in (folder / "metrics.jsonl").read_text().splitlines()]
+    rows = read_metrics(folder)
     return [{name: value for name, value in row.items() if name != "seconds"} for row in rows]
 
 

@@ -8,6 +8,9 @@ from typing import Any
 
 import numpy as np
 
+from butfor.runs.files import read_json
+from butfor.runs.reading import read_metrics
+
 EVALUATIONS = (100, 200, 300, 400, 500)
 RAMP = [0.2, 0.4, 0.6, 0.8, 1.0]  # 30 % at 200, 60 % at 300, 90 % and 95 % at 500 episodes; its mean height is 0.6
 ARM = {"label": "a", "folder": "fast", "kind": "training"}
@@ -96,7 +99,7 @@ def write_detection_study(root: Path, name: str, label: str = "pick-and-place") 
 
 def change_study(root: Path, **values: Any) -> None:
     path = root / "studies" / "try.json"
-    path.write_text(json.dumps(json.loads(path.read_text()) | values))
+    path.write_text(json.dumps(read_json(path) | values))
 
 
 def grey_png(width: int, height: int) -> bytes:
@@ -112,7 +115,7 @@ def grey_png(width: int, height: int) -> bytes:
 
 def add_behaviour(run: Path) -> None:
     """Add to a training run how often the object was moved and held, and a heat map."""
-    rows = [json.loads(line) for line in (run / "metrics.jsonl").read_text().splitlines()]
+    rows = read_metrics(run)
     (run / "metrics.jsonl").write_text(
         "".join(json.dumps(row | {"moved": row["seed"] / 10, "held": 0.5}) + "\n" for row in rows)
     )

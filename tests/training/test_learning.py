@@ -1,6 +1,5 @@
 """Agents learn small environments past thresholds that chance and the ablation fail."""
 
-import json
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -13,6 +12,7 @@ from gymnasium.wrappers import TimeLimit
 
 from butfor.envs import make_vector_env
 from butfor.rollouts.play import collect, random_policy
+from butfor.runs.reading import read_metrics
 from butfor.training.agents.policy import AgentConfig
 from butfor.training.replay import ReplayConfig
 from butfor.training.run import train
@@ -46,7 +46,7 @@ class Point(gymnasium.Env[dict[str, Any], Any]):
 
 def last_success(folder: Path, evaluations: int) -> float:
     """The mean over seeds and the last evaluations."""
-    rows = [json.loads(line) for line in (folder / "metrics.jsonl").read_text().splitlines()]
+    rows = read_metrics(folder)
     last = sorted({row["episode"] for row in rows})[-evaluations:]
     return float(np.mean([row["success"] for row in rows if row["episode"] in last]))
 

@@ -33,6 +33,7 @@ from butfor.runs.checkpoints import latest_checkpoint
 from butfor.runs.config import config_from
 from butfor.runs.files import read_json, save_checkpoint, write_json
 from butfor.runs.folder import open_run
+from butfor.runs.reading import read_metrics
 from butfor.training import loop as trainer_library
 from butfor.training import run as train_library
 from butfor.training.agents.policy import load_policy
@@ -94,7 +95,7 @@ def unbroken(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 def test_metrics_have_a_line_an_evaluation_and_seed(unbroken: Path) -> None:
-    rows = [json.loads(line) for line in (unbroken / "metrics.jsonl").read_text().splitlines()]
+    rows = read_metrics(unbroken)
     assert [(row["episode"], row["seed"]) for row in rows] == [(e, s) for e in EVALUATED for s in (3, 4)]
     names = ["episode", "seed", "success", "critic_loss", "actor_loss", "value", "model_loss", "score", "seconds"]
     assert all(list(row) == names for row in rows)

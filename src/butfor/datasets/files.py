@@ -13,7 +13,7 @@ from gymnasium.spaces import Box
 
 from butfor.datasets.recording import Recording, Table, join_episodes, read_arrays
 from butfor.rollouts.episodes import Episodes
-from butfor.runs.files import atomic_write, begins_as_npz, check_writable, read_json, write_json
+from butfor.runs.files import atomic_write, begins_as_npz, check_writable, read_json, write_text
 
 SCHEMA_VERSION = 1  # of a column file
 NAMES = {  # argument of `read_arrays` -> names of that array in .npz files
@@ -270,12 +270,12 @@ def write_minari(
         about = read_json(temporary / "data" / "metadata.json")
         size = sum(path.stat().st_size for path in (temporary / "data").iterdir())
         about |= {"dataset_id": new, "dataset_size": round(size / 1e6, 1), "butfor": dict(metadata or {})}
-        write_json(temporary / "data" / "metadata.json", about)
+        write_text(temporary / "data" / "metadata.json", json.dumps(about, indent=2))
         for name, text in (beside or {}).items():
-            (temporary / name).write_text(text, encoding="utf-8")
+            write_text(temporary / name, text)
         for namespace in [minari_root() / parent for parent in Path(new).parents if parent.name]:
             if not (namespace / "namespace_metadata.json").exists():
-                write_json(namespace / "namespace_metadata.json", {})
+                write_text(namespace / "namespace_metadata.json", "{}")
         if target.exists():
             target.rename(old)
         temporary.rename(target)

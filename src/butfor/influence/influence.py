@@ -17,7 +17,7 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
-from butfor.influence.contact import ContactConfig, ContactDynamics, choose_partners, fit_contact
+from butfor.influence.contact import ContactConfig, choose_partners, fit_contact
 from butfor.influence.decisions import (
     Calibration,
     Decisions,
@@ -29,7 +29,7 @@ from butfor.influence.decisions import (
 from butfor.influence.diagnosis import FEWEST, GROUPS, Diagnoses, diagnose_entity
 from butfor.influence.display import fit_progress, influence_rows
 from butfor.influence.network_choice import fit_network, split_inputs
-from butfor.influence.partners import Pair
+from butfor.influence.saved_models import count_replicas, describe_model, untrained_model
 from butfor.influence.scoring import (
     Dynamics,
     ScoreConfig,
@@ -40,11 +40,19 @@ from butfor.influence.scoring import (
     score_actions,
     score_states,
 )
-from butfor.models.dynamics import GaussianDynamics, ModelConfig
+from butfor.models.dynamics import ModelConfig
 from butfor.models.fitting import FOR_ANY_DATA, FitConfig
 from butfor.models.networks import choose_generator, make_generators
 from butfor.models.tables import Units, measure_transitions, split_table
-from butfor.models.weights import choose_replica, reading_weights, save_weights, units_of_header
+from butfor.models.weights import (
+    build_network,
+    choose_replica,
+    reading_weights,
+    save_weights,
+    units_of_header,
+    whole_number,
+)
+from butfor.runs.config import config_from
 from butfor.runs.printing import html_table, text_table
 from butfor.spaces.arrays import Array, check_finite_rows, check_table, like, to_tensor, warn_user
 from butfor.spaces.entities import Entities
@@ -370,13 +378,7 @@ class Influence:
 
     def save(self, path: Path | str) -> None:
         """Write one safetensors file with a JSON header; nothing in it is executable."""
-        partners = None
-        if isinstance(self.model, ContactDynamics):
-            partners = {name: [dataclasses.asdict(pair) for pair in pairs] for name, pairs in self.model.pairs.items()}
-        header = dataclasses.asdict(self.units) | {
-            "obs_size": self.model.obs_size,
-            "model": dataclasses.asdict(self.model.config),
-            "partners": partners,
+        header = describe_model(self.model, self.units) | {
             "scoring": dataclasses.asdict(self.scoring),
             "seed": self.seed,
         }
@@ -403,18 +405,15 @@ class Influence:
         """
         with reading_weights(path, "influence", FORMAT_VERSION) as (tensors, header):
             calibration = {name: tensors.pop(name).numpy() for name in list(tensors) if name.startswith("calibration.")}
-            tensors = choose_replica(tensors, len(next(iter(tensors.values()))), replica)  # all have R rows
             units = units_of_header(header)
-            generators = make_generators([0] * len(next(iter(tensors.values()))))
-            model: Dynamics
-            if header.get("partners") is None:
-                config = ModelConfig(**header["model"])
-                model = GaussianDynamics(header["obs_size"], units.law.size, len(units.scale), config, generators)
-            else:
-                pairs = {name: [Pair(**pair) for pair in found] for name, found in header["partners"].items()}
-                model = ContactDynamics(units, pairs, ContactConfig(**header["model"]), generators)
-            model.load_state_dict(tensors)
-            influence = cls(model.to(device), units, ScoreConfig(**header["scoring"]), header["seed"])
+            seed = whole_number(header, "seed", least=-(2**63))
+            scoring = config_from(ScoreConfig, header["scoring"])
+            tensors = choose_replica(tensors, count_replicas(tensors), replica)
+            generators = make_generators([0] * count_replicas(tensors))
+            model = build_network(
+                lambda: untrained_model(header, units, generators), header["model"]["layers"], tensors
+            )
+            influence = cls(model.to(device), units, scoring, seed)
             if calibration and replica is None:
                 for name in influence.entities:
                     scores = calibration[f"calibration.scores.{name}"]

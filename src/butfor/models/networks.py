@@ -86,16 +86,19 @@ class Linear(nn.Module):
         super().__init__()
         replicas = len(generators)
         weight = torch.empty(replicas, inputs, outputs)
-        for replica, generator in enumerate(generators):
+        drawn = not weight.is_meta  # where only the shapes are wanted, see `build_network`
+        for replica, generator in enumerate(generators if drawn else ()):
             initialize(weight[replica], generator=generator)
         self.weight = nn.Parameter(weight)
         self.bias = nn.Parameter(torch.zeros(replicas, 1, outputs))
         self.spectral_norm = spectral_norm
         if spectral_norm:
-            right = torch.stack([torch.randn(outputs, 1, generator=generator) for generator in generators])
+            right = torch.empty(replicas, outputs, 1)
+            for replica, generator in enumerate(generators if drawn else ()):
+                right[replica].normal_(generator=generator)
             self.register_buffer("left", torch.zeros(replicas, inputs, 1))
             self.register_buffer("right", right)
-            for _ in range(15):  # the first forward pass already needs the singular value
+            for _ in range(15 if drawn else 0):  # the first forward pass already needs the singular value
                 self._iterate_power()
 
     @torch.no_grad()

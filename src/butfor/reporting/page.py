@@ -11,7 +11,7 @@ from markupsafe import Markup
 
 from butfor.reporting.charts import detector_look, line_look
 from butfor.reporting.plotly_renderer import DARK
-from butfor.runs.files import atomic_write
+from butfor.runs.files import write_text
 
 
 def render_page(template: str, page: dict[str, Any], **values: Any) -> str:
@@ -31,8 +31,7 @@ def render_page(template: str, page: dict[str, Any], **values: Any) -> str:
 
 def write_page(target: Path, text: str) -> Path:
     """Write a page completely, or leave the file that was there."""
-    with atomic_write(target) as temporary:
-        temporary.write_text(text, encoding="utf-8")
+    write_text(target, text)
     return target
 
 

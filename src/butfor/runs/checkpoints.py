@@ -1,6 +1,5 @@
 """The newest two checkpoints of a run. A digest of the content is part of each name, so that damage is detected."""
 
-import hashlib
 import os
 import re
 import warnings
@@ -8,6 +7,7 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
+from butfor.runs.digests import digest_of_file
 from butfor.runs.files import explain_write_error, load_checkpoint, save_checkpoint
 
 KEPT = 2
@@ -30,7 +30,7 @@ def save_checkpoint_in(folder: Path, episode: int, state: Mapping[str, Any]) -> 
     with explain_write_error(f"The checkpoint of episode {episode}", advice):
         try:
             save_checkpoint(unnamed, state)
-            path = place / f"{episode:08d}-{serial:04d}-{_digest(unnamed)}.pt"
+            path = place / f"{episode:08d}-{serial:04d}-{digest_of_file(unnamed)}.pt"
             os.replace(unnamed, path)
         finally:
             unnamed.unlink(missing_ok=True)
@@ -63,7 +63,7 @@ def latest_checkpoint(folder: Path) -> dict[str, Any] | None:
     problems: list[str] = []
     for _, path in _newest_first(folder / "checkpoint"):
         try:
-            if not path.stem.endswith(_digest(path)):  # torch would not notice a changed number
+            if not path.stem.endswith(digest_of_file(path)):  # torch would not notice a changed number
                 raise ValueError(f"{path} is damaged: its content does not match its name.")
             state = load_checkpoint(path)
         except ValueError as error:
@@ -84,9 +84,3 @@ def _newest_first(place: Path) -> list[tuple[int, Path]]:
     """Return checkpoints with their serial numbers: a run resumed after damage writes an earlier episode later."""
     matches = [(NAME.fullmatch(path.name), path) for path in place.glob("*.pt")]
     return sorted(((int(match[1]), path) for match, path in matches if match), reverse=True)
-
-
-def _digest(path: Path) -> str:
-    """Return 16 hexadecimal digits that change when any byte of a file does."""
-    with path.open("rb") as file:
-        return hashlib.file_digest(file, "blake2b").hexdigest()[:16]

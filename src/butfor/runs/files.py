@@ -7,10 +7,10 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from butfor.runs.digests import FIELD, RESTORE, add_digest, digest_of_tensors, remove_digest
+
 if TYPE_CHECKING:
     from torch import Tensor
-
-RESTORE = "Restore it from a copy, or run the command that wrote it again."
 
 
 def check_writable(path: Path | str) -> None:
@@ -27,15 +27,50 @@ def check_writable(path: Path | str) -> None:
 
 @contextmanager
 def atomic_write(path: Path | str) -> Iterator[Path]:
-    """Yield a temporary path to write to; rename it to `path` at the end, or remove it if anything raises."""
+    """Yield a temporary path to write to; rename it to `path` at the end, or remove it if anything raises.
+
+    The content is on disk before the name: after a power failure the file is the old or the new one.
+
+    Raises:
+        OSError: the file could not be written; the message has the reason, also where a library hid it.
+    """
     path = Path(path)
-    path.parent.mkdir(parents=True, exist_ok=True)
     temporary = path.with_name(f".{path.name}.{os.getpid()}.part")
     try:
+        path.parent.mkdir(parents=True, exist_ok=True)
         yield temporary
+        _flush_to_disk(temporary)
         os.replace(temporary, path)
+        _flush_to_disk(path.parent)
+    except Exception as error:
+        if (reason := reason_of(error)) is None:
+            raise
+        raise OSError(f"{path} could not be written ({reason}).") from error
     finally:
         temporary.unlink(missing_ok=True)
+
+
+def _flush_to_disk(path: Path) -> None:
+    """Wait until the disk has a file, or the names in a folder."""
+    descriptor = os.open(path, os.O_RDONLY)
+    try:
+        os.fsync(descriptor)
+    finally:
+        os.close(descriptor)
+
+
+def reason_of(error: BaseException) -> str | None:
+    """Return why the system refused a file operation, such as "No space left on device"; None for other errors.
+
+    A library that fails to clean up after a full disk raises an error of its own, whose cause or context has the
+    reason.
+    """
+    seen: BaseException | None = error
+    while seen is not None:
+        if isinstance(seen, OSError) and seen.strerror:
+            return seen.strerror
+        seen = seen.__cause__ or seen.__context__
+    return None
 
 
 @contextmanager
@@ -44,23 +79,42 @@ def explain_write_error(what: str, advice: str) -> Iterator[None]:
     try:
         yield
     except OSError as error:
-        raise OSError(f"{what} could not be written ({error.strerror or error}); {advice}.") from error
+        raise OSError(f"{what} could not be written ({reason_of(error) or error}); {advice}.") from error
+
+
+def write_text(path: Path | str, text: str) -> None:
+    """Write a text file."""
+    with atomic_write(path) as temporary:
+        temporary.write_text(text, encoding="utf-8")
 
 
 def write_json(path: Path | str, value: Any) -> None:
-    """Write a value as indented JSON."""
-    with atomic_write(path) as temporary:
-        temporary.write_text(json.dumps(value, indent=2) + "\n")
+    """Write a value as indented JSON; an object gets a digest."""
+    written = add_digest(value) if isinstance(value, Mapping) else value
+    write_text(path, json.dumps(written, indent=2) + "\n")
 
 
 def read_json(path: Path | str) -> Any:
-    """Return the value of a JSON file."""
+    """Return the value of a JSON file, without its digest.
+
+    Raises:
+        FileNotFoundError: there is no such file.
+        ValueError: it is not JSON, or changed after it was written.
+    """
     try:
-        return json.loads(Path(path).read_text(encoding="utf-8"))
+        text = Path(path).read_bytes()
     except FileNotFoundError:
         raise FileNotFoundError(f"There is no file {path}.") from None
-    except (json.JSONDecodeError, UnicodeDecodeError) as error:
-        raise ValueError(f"{path} is not valid JSON ({error}). {RESTORE}") from error
+    return parse_json(text, path)
+
+
+def parse_json(text: bytes | str, name: Path | str) -> Any:
+    """Return a JSON value without its digest; `name` says in messages where it comes from."""
+    try:
+        value = json.loads(text.decode() if isinstance(text, bytes) else text)
+    except (ValueError, RecursionError) as error:  # RecursionError: nested thousands deep
+        raise ValueError(f"{name} is not valid JSON ({error}). {RESTORE}") from error
+    return remove_digest(value, name)
 
 
 def begins_as_npz(path: Path | str) -> bool:
@@ -70,16 +124,23 @@ def begins_as_npz(path: Path | str) -> bool:
 
 
 def save_tensors(path: Path | str, tensors: "Mapping[str, Tensor]", header: Mapping[str, Any]) -> None:
-    """Write a safetensors file with a JSON header inside."""
+    """Write a safetensors file with a JSON header inside; the header has a digest of all."""
     from safetensors.torch import save
 
     contiguous = {name: tensor.detach().cpu().contiguous() for name, tensor in tensors.items()}
+    plain = json.loads(json.dumps(header))
+    text = json.dumps({**plain, FIELD: digest_of_tensors(contiguous, plain)})
     with atomic_write(path) as temporary:
-        temporary.write_bytes(save(contiguous, metadata={"butfor": json.dumps(header)}))
+        temporary.write_bytes(save(contiguous, metadata={"butfor": text}))
 
 
 def load_tensors(path: Path | str) -> "tuple[dict[str, Tensor], dict[str, Any]]":
-    """Return the tensors and the JSON header of a file that `save_tensors` wrote."""
+    """Return the tensors and the JSON header of a file that `save_tensors` wrote.
+
+    Raises:
+        FileNotFoundError: there is no such file.
+        ValueError: it is damaged, or butfor did not write it.
+    """
     from safetensors import SafetensorError, safe_open
 
     if not Path(path).is_file():
@@ -89,10 +150,13 @@ def load_tensors(path: Path | str) -> "tuple[dict[str, Tensor], dict[str, Any]]"
             text = (file.metadata() or {}).get("butfor", "null")
             tensors = {name: file.get_tensor(name) for name in file.keys()}  # noqa: SIM118
         header = json.loads(text)
-    except (SafetensorError, json.JSONDecodeError) as error:
+    except (SafetensorError, json.JSONDecodeError, RecursionError) as error:
         raise ValueError(f"{path} is not a complete safetensors file ({error}).") from error
     if not isinstance(header, dict):
         raise ValueError(f"{path} is a safetensors file, but butfor did not write it: its header is missing.")
+    digest = header.pop(FIELD, None)
+    if digest is not None and digest != digest_of_tensors(tensors, header):
+        raise ValueError(f"{path} changed after butfor wrote it: its content does not match its digest. {RESTORE}")
     return tensors, header
 
 

@@ -18,7 +18,8 @@ from typing import TYPE_CHECKING, Any
 
 from butfor import __version__
 from butfor.runs.config import config_from, differences, plain
-from butfor.runs.files import atomic_write, check_writable, read_json, write_json
+from butfor.runs.digests import add_digest
+from butfor.runs.files import check_writable, read_json, write_json, write_text
 from butfor.runs.reading import SCHEMA_VERSION, is_run, read_metrics, read_run
 
 if TYPE_CHECKING:
@@ -180,26 +181,41 @@ def _processor() -> str:
 
 def write_metrics(folder: Path, rows: Iterable[dict[str, Any]], name: str = "metrics.jsonl") -> None:
     """Write `metrics.jsonl`, one JSON object per line; rows that were there are replaced."""
-    with atomic_write(folder / name) as temporary:
-        temporary.write_text("".join(json.dumps(row) + "\n" for row in rows))
+    write_text(folder / name, _lines_of(rows))
 
 
 def append_metrics(folder: Path, rows: Iterable[dict[str, Any]], name: str = "metrics.jsonl") -> None:
     """Append rows to `metrics.jsonl` in one write; a line that a crash cut off is removed first."""
     path = folder / name
-    if path.is_file() and path.read_bytes()[-1:] not in (b"", b"\n"):
+    if _ends_within_a_line(path):
         write_metrics(folder, read_metrics(folder, name), name)
-    text = "".join(json.dumps(row) + "\n" for row in rows)
     with path.open("ab") as file:
-        file.write(text.encode())
+        file.write(_lines_of(rows).encode())
         file.flush()
         os.fsync(file.fileno())  # on disk before the checkpoint that relies on it
 
 
 def truncate_metrics(folder: Path, episode: int) -> None:
-    """Remove the rows of `metrics.jsonl` after an episode: the run that resumes there writes them again."""
+    """Remove the rows of `metrics.jsonl` after an episode: the run that resumes there writes them again.
+
+    Raises:
+        ValueError: a row is damaged; the file is not changed.
+    """
     if (folder / "metrics.jsonl").is_file():
-        write_metrics(folder, [row for row in read_metrics(folder) if row["episode"] <= episode])
+        rows = read_metrics(folder, needed=("episode", "seed", "success"))
+        write_metrics(folder, [row for row in rows if row["episode"] <= episode])
+
+
+def _lines_of(rows: Iterable[dict[str, Any]]) -> str:
+    return "".join(json.dumps(add_digest(row)) + "\n" for row in rows)
+
+
+def _ends_within_a_line(path: Path) -> bool:
+    if not path.is_file() or not path.stat().st_size:
+        return False
+    with path.open("rb") as file:
+        file.seek(-1, os.SEEK_END)
+        return file.read() != b"\n"
 
 
 class Events:

@@ -1,6 +1,5 @@
 """Read run folders, also of earlier versions. A broken file raises a sentence that names it. Needs no torch."""
 
-import json
 import zipfile
 import zlib
 from collections.abc import Iterator, Sequence
@@ -12,7 +11,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from butfor import __version__
-from butfor.runs.files import RESTORE, read_json
+from butfor.runs.digests import RESTORE
+from butfor.runs.files import parse_json, read_json
 
 Array = NDArray[Any]
 SCHEMA_VERSION = 1
@@ -99,17 +99,31 @@ def read_object(path: Path | str) -> dict[str, Any]:
     return renamed
 
 
-def read_metrics(folder: Path | str, name: str = "metrics.jsonl") -> list[dict[str, Any]]:
-    """Return the rows of metrics.jsonl. A last line that a crash cut off is left out."""
+def read_metrics(folder: Path | str, name: str = "metrics.jsonl", needed: Sequence[str] = ()) -> list[dict[str, Any]]:
+    """Return the rows of metrics.jsonl. A last line that a crash cut off, without a line end, is left out.
+
+    Args:
+        folder: the run folder.
+        name: the file in it.
+        needed: fields that every row must have.
+
+    Raises:
+        ValueError: another line is damaged, or lacks a field.
+    """
     path = Path(folder) / name
+    lines = path.read_bytes().splitlines(keepends=True)
     rows = []
-    lines = path.read_bytes().splitlines()
     for number, line in enumerate(lines, start=1):
         try:
-            rows.append(json.loads(line.decode()))
-        except ValueError as error:
-            if number < len(lines):
-                raise ValueError(f"{path} cannot be read (line {number}: {error}). {RESTORE}") from error
+            row = parse_json(line, f"{path}, line {number}")
+        except ValueError:
+            if not line.endswith(b"\n"):
+                break
+            raise
+        if not isinstance(row, dict) or (missing := [field for field in needed if field not in row]):
+            lacks = ", ".join(missing) if isinstance(row, dict) else "an object"
+            raise ValueError(f"{path}, line {number}, lacks {lacks}. {RESTORE}")
+        rows.append(row)
     return rows
 
 

@@ -1,5 +1,7 @@
 """The law of random actions: the uniform distribution over an action space that CAI averages over."""
 
+import math
+import operator
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from functools import cache
@@ -29,6 +31,14 @@ class ActionLaw:
     count: int = 0
 
     def __post_init__(self) -> None:
+        sides = zip(self.low, self.high, strict=False)
+        if len(self.low) != len(self.high) or not all(math.isfinite(b - a) and a <= b for a, b in sides):
+            raise ValueError(
+                f"The actions are bounded by {self.low} and {self.high}; expected finite numbers, none of the lower "
+                "bounds above the upper one."
+            )
+        if bool(self.low) == bool(self.count) or self.count < 0:
+            raise ValueError(f"An action has {len(self.low)} columns and {self.count} choices; expected one of both.")
         if self.count > MOST_ACTIONS:
             raise ValueError(
                 f"There are {self.count:,} discrete actions, 0 to {self.count - 1:,}; at most {MOST_ACTIONS:,} can be "
@@ -77,7 +87,8 @@ class ActionLaw:
     @classmethod
     def from_plain(cls, data: Mapping[str, Any]) -> "ActionLaw":
         """The inverse of `dataclasses.asdict`, after JSON."""
-        return cls(tuple(data["low"]), tuple(data["high"]), data["count"])
+        low, high = (tuple(float(bound) for bound in data[side]) for side in ("low", "high"))
+        return cls(low, high, operator.index(data["count"]))
 
     def check(self, name: str, action: Tensor) -> None:
         """Refuse actions that are not of this space, naming the first row; warn of actions outside the bounds."""

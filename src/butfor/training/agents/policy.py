@@ -11,8 +11,8 @@ from numpy.typing import NDArray
 from torch import Tensor, nn
 
 from butfor.models.networks import MLP, Generators, copy_replicas, make_generators
-from butfor.models.weights import reading_weights, save_weights
-from butfor.runs.config import check_between, check_least, check_positive
+from butfor.models.weights import build_network, reading_weights, save_weights, whole_number
+from butfor.runs.config import check_between, check_least, check_positive, config_from
 from butfor.spaces.actions import ActionLaw, from_unit
 
 FORMAT_VERSION = 1
@@ -164,15 +164,25 @@ def load_policy(run: Path | str, seed: int | None = None, device: torch.device |
     path = Path(run) / "model.safetensors" if Path(run).is_dir() else Path(run)
     with reading_weights(path, "agent", FORMAT_VERSION) as (tensors, header):
         seeds = header["seeds"]
-        sizes = header["sizes"]
+        if not isinstance(seeds, list) or not all(type(one) is int for one in seeds) or len({*seeds}) != len(seeds) > 0:
+            raise ValueError(f"seeds is {seeds!r:.100}; expected whole numbers, each once.")
+        names = ("observation", "action", "goal")
+        sizes = tuple(whole_number(dict(zip(names, header["sizes"], strict=True)), name) for name in names)
         env = str(header["env"] if "env" in header else header["world"])  # the name of this field before
         law = ActionLaw.from_plain(header["law"])
+        if law.count or law.size != sizes[1]:
+            raise ValueError(f"law has {law.size} action column(s); sizes are {sizes}.")
         if seed is not None and seed not in seeds:
             raise ValueError(f"There is no seed {seed}; the file has the seeds {seeds}.")
         shape = {name: header["agent"][name] for name in ("layers", "width", "observation_clip")}
-        policy = Policy(sizes[0] + sizes[2], sizes[1], AgentConfig(**shape), make_generators([0] * len(seeds)))
+        config = config_from(AgentConfig, shape)
         prefix = "policy."
-        policy.load_state_dict({k.removeprefix(prefix): v for k, v in tensors.items() if k.startswith(prefix)})
+        weights = {k.removeprefix(prefix): v for k, v in tensors.items() if k.startswith(prefix)}
+        if any(len(value) != len(seeds) for value in weights.values()):
+            raise ValueError(f"its weights are not those of {len(seeds)} seeds.")
+        inputs = sizes[0] + sizes[2]
+        generators = make_generators([0] * len(seeds))
+        policy = build_network(lambda: Policy(inputs, sizes[1], config, generators), config.layers, weights)
         index = 0 if seed is None else seeds.index(seed)
         one = copy_replicas(policy, slice(index, index + 1)).to(device)
-        return TrainedPolicy(one, law, tuple(sizes), env, seeds[index], tuple(seeds))
+        return TrainedPolicy(one, law, sizes, env, seeds[index], tuple(seeds))

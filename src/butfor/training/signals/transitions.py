@@ -10,7 +10,14 @@ from torch import Tensor, nn
 
 from butfor.models.networks import Generators, make_generators
 from butfor.models.tables import Table, Units, target_columns
-from butfor.models.weights import choose_replica, reading_weights, save_weights, units_of_header
+from butfor.models.weights import (
+    build_network,
+    choose_replica,
+    reading_weights,
+    save_weights,
+    units_of_header,
+    whole_number,
+)
 from butfor.runs.config import config_from
 from butfor.spaces.actions import ActionLaw
 from butfor.training.replay import ReplayBuffer
@@ -71,9 +78,14 @@ def load_model(
     """
     with reading_weights(path, kind, FORMAT_VERSION) as (tensors, header):
         units = units_of_header(header)
-        tensors = choose_replica(tensors, header["replicas"], replica)
-        sizes = (header["obs_size"], units.law.size, len(units.scale))
-        generators = make_generators([0] * (header["replicas"] if replica is None else 1))
-        model = model_type(sizes, config_from(settings_type, header["config"]), generators)
-        model.load_state_dict(tensors)
-        return model.to(device), units, header["seed"]
+        replicas = whole_number(header, "replicas")
+        seed = whole_number(header, "seed", least=-(2**63))
+        tensors = choose_replica(tensors, replicas, replica)
+        sizes = (whole_number(header, "obs_size"), units.law.size, len(units.scale))
+        settings = config_from(settings_type, header["config"])
+        if replica is None and replicas > len(next(iter(tensors.values()))):
+            raise ValueError(f"replicas is {replicas}; its tensors have fewer.")
+        generators = make_generators([0] * (replicas if replica is None else 1))
+        layers = int(header["config"]["layers"])
+        model = build_network(lambda: model_type(sizes, settings, generators), layers, tensors)
+        return model.to(device), units, seed
