@@ -1,4 +1,4 @@
-"""`butfor data` and `butfor score` on data of other formats."""
+"""`butfor data`, `butfor score` and `butfor curate` on data of other formats."""
 
 from pathlib import Path
 from typing import Any
@@ -62,3 +62,10 @@ def test_scores_of_a_robomimic_file_go_into_a_copy(butfor_command: Butfor, tmp_p
     assert scores[near].mean() > 2 * scores[~near].mean()
     assert digest(path) == before
     assert_error(butfor_command("score", str(path), "--entities", "cube=object", *quick), "low_dim-cai.hdf5")
+    code, out, err = butfor_command(
+        "curate", str(path), "--entities", "cube=object", "--epochs", "2", "--device", "cpu"
+    )
+    assert code == 0, err
+    assert f"Kept part: {tmp_path / 'low_dim-kept.hdf5'}" in out
+    assert "Lift: 50.0% of 2,000 rows in 20 episodes kept" in out
+    assert_error(butfor_command("curate", str(path), "--entities", "cube=object", "--keep", "1.5"), "1.5")

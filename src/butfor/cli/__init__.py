@@ -16,7 +16,7 @@ import tyro
 
 from butfor import __version__
 from butfor.cli import benchmark, collect, detect, evaluate, labels, report, study, train
-from butfor.cli.data import listing, score
+from butfor.cli.data import curate, listing, score
 from butfor.cli.options import refuse_repeated
 from butfor.runs.folder import invoked_as
 
@@ -26,6 +26,7 @@ COMMANDS: dict[str, Callable[..., None]] = {
     "detect": detect.detect,
     "data": listing.data,
     "score": score.score,
+    "curate": curate.curate,
     "train": train.train,
     "evaluate": evaluate.evaluate,
     "watch": evaluate.watch,

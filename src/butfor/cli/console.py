@@ -162,6 +162,19 @@ def print_dataset(dataset: "Dataset") -> None:
         print("Note: There are no actions, so influence cannot be scored.")
 
 
+def print_curation(summary: dict[str, Any]) -> None:
+    """Print what is kept by phase and by task, and the files."""
+    kept = f"{summary['kept_rows']:,} of {summary['rows']:,} rows kept, in {summary['written_episodes']:,} episodes"
+    rows = [[row["phase"], f"{row['before']:.1%}", f"{row['after']:.1%}"] for row in summary["phases"]]
+    _print_table(f"{summary['source']}: {kept}", ["", "all rows", "kept rows"], rows)
+    for row in summary["tasks"]:
+        print(f"{row['task']}: {row['kept']:.1%} of {row['rows']:,} rows in {row['episodes']:,} episodes kept")
+    for note in summary["notes"]:
+        print(f"Note: {note}")
+    print(f"Kept part: {summary['out']}")
+    print(f"Report: {summary['report']}")
+
+
 def print_scores(summary: dict[str, Any]) -> None:
     """Print a table of the scores, the findings of the diagnosis, and the files."""
     entities = summary["entities"]

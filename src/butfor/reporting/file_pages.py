@@ -1,4 +1,4 @@
-"""The pages of data files: the scores of a data set (`butfor score`), and whether labels agree (`butfor labels`)."""
+"""The pages of data files: scores (`butfor score`), what is kept (`butfor curate`), labels (`butfor labels`)."""
 
 from collections.abc import Mapping
 from dataclasses import replace
@@ -12,7 +12,7 @@ from butfor.detection.labels import compare_labels, find_disagreements
 from butfor.envs import facts_of, make_vector_env
 from butfor.envs.facts import named
 from butfor.reporting import charts
-from butfor.reporting.charts import Array, Row
+from butfor.reporting.charts import Array, Axis, Row
 from butfor.reporting.page import data_address, render_page, write_page
 from butfor.reporting.plotly_renderer import draw
 from butfor.rollouts.episodes import Episodes
@@ -74,6 +74,36 @@ def draw_episodes(score: Array, length: Array, chosen: list[int], threshold: flo
     first = np.cumsum(length + 1) - length - 1
     lines = {f"episode {number}": score[first[number] : first[number] + length[number] + 1] for number in chosen}
     return draw(charts.scores_chart(lines, threshold, 1.05 * max(float(score.max()), threshold)))
+
+
+# What is kept of a data set
+
+
+def render_curation(summary: Mapping[str, Any]) -> str:
+    """The page as text, from the summary of `butfor.datasets.curate.curate_file`."""
+    episodes: list[Row] = summary["episodes"]
+    value = np.array([one["value"] for one in episodes])
+    rows = np.array([one["rows"] for one in episodes])
+    kept = rows * np.array([one["kept"] for one in episodes])
+    edges = np.linspace(0, max(float(value.max()), 1e-9), 41)
+    middle = (edges[1:] + edges[:-1]) / 2
+    series = []
+    for place, (name, weight) in enumerate((("kept rows", kept), ("dropped rows", rows - kept))):
+        count = np.histogram(value, edges, weights=weight)[0]
+        hover = "value %{x:.3f}<br>%{y:.0f} rows<extra></extra>"
+        series.append(charts.Series(middle, count, name, width=2, hover=hover, **charts.line_look(place)))
+    order = np.argsort(value, kind="stable")
+    whole = {"dropped": order[::-1][kept[order[::-1]] == 0], "kept": order[kept[order] == rows[order]]}
+    figures: dict[str, Any] = {"values": draw(charts.Chart(series, Axis("value (nats)"), Axis("rows")))}
+    shown: dict[str, list[str]] = {}
+    for kind, numbers in whole.items():
+        if len(numbers):
+            lines = {f"episode {number}": np.asarray(episodes[number]["scores"]) for number in numbers[:SHOWN]}
+            figures[kind] = draw(charts.scores_chart(lines, summary["threshold"]))
+            shown[kind] = list(lines)
+    return render_page(
+        "curation.html.j2", {"figures": figures}, summary=summary, shown=shown, kept_whole=int((kept == rows).sum())
+    )
 
 
 # Agreement of labels

@@ -1,0 +1,123 @@
+"""Keeping part of a dataset: frames are worth what they lead to, phases, shares, and a readable copy with a page."""
+
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from support.dataset_formats import digest, write_d4rl, write_lerobot_3
+from support.pages import page_data
+
+from butfor.datasets.curate import (
+    DISCOUNT,
+    PHASES,
+    CurateOptions,
+    choose_segments,
+    curate_file,
+    find_phases,
+    frame_values,
+)
+from butfor.datasets.formats import open_dataset
+from butfor.datasets.recording import Recording, read_arrays
+from butfor.datasets.score import THRESHOLD, Options
+from butfor.models.dynamics import ModelConfig
+
+QUICK = Options(epochs=150, actions=12, network=ModelConfig(layers=2, width=48))
+ENTITIES = {"cube": [1]}
+
+
+def two_episodes() -> tuple[Recording, dict[str, Any]]:
+    """Four steps each; only in the first episode the cube (column 1) is influenced, at step 2, and moves then."""
+    observations = [np.zeros((5, 2)), np.zeros((5, 2))]
+    observations[0][3:, 1] = 1.0
+    recording = read_arrays(observations, [np.full((4, 1), 0.5), np.ones((4, 1))])
+    scores = np.zeros(10)
+    scores[2] = 1.0
+    return recording, {"cube": scores}
+
+
+def test_a_frame_is_worth_what_it_leads_to() -> None:
+    recording, scores = two_episodes()
+    worth = frame_values(recording, scores, ENTITIES)
+    np.testing.assert_allclose(worth, [DISCOUNT**2, DISCOUNT, 1, 0, 0, 0, 0, 0, 0, 0])
+    assert frame_values(recording, scores, ENTITIES, "motion")[:3].argmax() == 2
+    by_action = frame_values(recording, scores, ENTITIES, "action")
+    assert by_action[5] == 2 * by_action[0] > 0
+    drawn = [frame_values(recording, scores, ENTITIES, "random", seed) for seed in (1, 1, 2)]
+    np.testing.assert_array_equal(drawn[0], drawn[1])
+    assert not np.array_equal(drawn[0], drawn[2])
+
+
+def test_phases_are_told_apart() -> None:
+    recording, scores = two_episodes()
+    names = [PHASES[place] for place in find_phases(recording, scores, ENTITIES, approach=1)]
+    assert names == ["idle", "approach", "effect", "idle", "idle", *["idle"] * 5]
+    still = read_arrays([np.zeros((5, 2)), np.zeros((5, 2))], [np.ones((4, 1)), np.ones((4, 1))])
+    touched = find_phases(still, {"cube": np.where(np.arange(10) == 2, 2 * THRESHOLD, 0)}, ENTITIES, approach=1)
+    assert PHASES[touched[2]] == "contact"
+
+
+@pytest.mark.parametrize("keep", [0.3, 0.5, 0.8])
+def test_about_the_asked_share_is_kept(keep: float, tmp_path: Path) -> None:
+    random = np.random.default_rng(0)
+    lengths = random.integers(20, 60, 40)
+    observations = [random.normal(size=(length + 1, 6)) for length in lengths]
+    path = write_d4rl(tmp_path, observations, [random.normal(size=(length, 2)) for length in lengths])
+    dataset = open_dataset(path)
+    recording = dataset.recording()
+    worth = random.random(40)
+    scores = {"cube": worth[recording.episode]}
+    chosen = choose_segments(dataset, recording, scores, {"cube": [3]}, CurateOptions(keep))
+    assert abs(sum(last - first for _, first, last in chosen) / lengths.sum() - keep) < 60 / lengths.sum()
+    dropped = set(range(40)) - {place for place, _, _ in chosen}
+    assert min(worth[place] for place, _, _ in chosen) > max(worth[list(dropped)])
+
+
+def mixed(episodes: int) -> tuple[list[Any], list[Any]]:
+    """Every second episode, the hand is near the cube (column 3) in the first half and moves it; else it is far."""
+    random = np.random.default_rng(0)
+    observations, actions = [], []
+    for number in range(episodes):
+        action = random.uniform(-1, 1, (40, 2))
+        obs = random.normal(0, 0.01, (41, 6))
+        obs[:, 0] += 2.0
+        obs[: 20 * (1 - number % 2), 0] -= 2.0
+        for step in range(40):
+            obs[step + 1, 3] = obs[step, 3] + 0.1 * action[step, 0] * (obs[step, 0] < 1) + random.normal(0, 0.003)
+        observations.append(obs.astype(np.float32))
+        actions.append(action.astype(np.float32))
+    return observations, actions
+
+
+def test_influential_episodes_are_kept_in_the_same_format(tmp_path: Path) -> None:
+    path = write_lerobot_3(tmp_path, *mixed(40))
+    before = digest(path)
+    summary = curate_file(path, entities=["cube=3"], scoring=QUICK)
+    assert digest(path) == before
+    copy = open_dataset(summary["out"])
+    assert copy.kind == "LeRobot v3.0"
+    assert "cai" in copy.columns
+    whole = open_dataset(path).recording()
+    kept = copy.recording()
+    original = whole.observation.reshape(40, 41, 6)
+    np.testing.assert_array_equal(kept.observation.reshape(-1, 41, 6), original[::2])
+    phases = {row["phase"]: row for row in summary["phases"]}
+    assert phases["idle"]["after"] < phases["idle"]["before"]
+    assert {row["task"]: round(row["kept"], 2) for row in summary["tasks"]} == {"push": 1.0, "lift": 0.0}
+    page = Path(summary["report"]).read_text(encoding="utf-8")
+    assert set(page_data(page)["figures"]) == {"values", "dropped", "kept"}
+
+
+def test_frames_become_episodes(tmp_path: Path) -> None:
+    path = write_d4rl(tmp_path, *mixed(40))
+    curate_file(path, entities=["cube=3"], options=CurateOptions(0.25, "frames"), scoring=QUICK)
+    copy = open_dataset(tmp_path / "cube-v2-kept.hdf5").recording()
+    assert 0.15 < len(copy.action) / 1600 < 0.35
+    near = copy.transitions()[0][:, 0] < 1
+    assert near.mean() > 0.9  # half of every second episode
+
+
+def test_wrong_options_are_told() -> None:
+    for name, value in (("keep", 1.5), ("by", "rows"), ("rank", "beauty"), ("approach", 0)):
+        with pytest.raises(ValueError, match=str(value)):
+            CurateOptions(**{name: value})  # type: ignore[arg-type]
