@@ -57,10 +57,10 @@ class Ghosts:
         return int(self.path.shape[2])
 
     def spread(self) -> Floats:
-        """How far apart the ghosts of a state are [T, K]: the largest range of a coordinate of an object, in metres."""
+        """How far apart the ghosts of each object are [T, K, J]: the largest range of a coordinate of its position."""
         place = self.path[..., :3]
         width = np.fmax.reduce(place, axis=1) - np.fmin.reduce(place, axis=1)  # [T, K, J, 3]; they pass over NaN
-        return np.asarray(width.max(axis=(2, 3)))
+        return np.asarray(width.max(axis=3))
 
 
 @dataclass(frozen=True)

@@ -4,28 +4,25 @@ Episodes of a built-in environment are played again from their reset seeds, so t
 state can be forked.
 """
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 import numpy as np
+import torch
+from numpy.typing import NDArray
 
 from butfor.envs import EnvFacts, facts_of, make_vector_env
 from butfor.influence.influence import Influence
 from butfor.rollouts.episodes import Episodes, concatenate
-from butfor.rollouts.play import Stream, episode_seed, play, play_again
-from butfor.scenes.branches import Choose, FetchSimulator, Simulator, SlideSimulator, flat_poses
+from butfor.rollouts.play import Observation, Progress, Stream, episode_seed, play, play_again
+from butfor.scenes.branches import Choose, make_simulator
 from butfor.scenes.ghosts import DEFAULT_HOLD, deciding_step, fork_ghosts, replay_recorded
-from butfor.scenes.scene import Body, Floats, Scene, SceneEpisode
+from butfor.scenes.positions import StatesOfEpisode, view_states
+from butfor.scenes.scene import Floats, Scene, SceneEpisode
 from butfor.training.agents.policy import load_policy
-
-Progress = Callable[[str, int, int, str], None]
-FETCH_ACTIONS = ("x", "y", "z", "fingers")
-GOAL_RADIUS = 0.02  # metres, of the ball that marks a goal of the robot
-TOLERANCE = 1e-6  # metres; the exact label, as in `butfor.envs.truth`
-SUCCESS_RADIUS = 0.05  # metres around the goal in which an object counts as there
-SLIDE_ACTIONS = ("push",)
+from butfor.training.goal_env import MakeEnv, open_goal_env
 
 
 @dataclass(frozen=True)
@@ -43,6 +40,8 @@ def view_run(
     hold: int = DEFAULT_HOLD,
     outcomes: bool = True,
     progress: Progress = lambda stage, done, total, text: None,
+    *,
+    make_env: MakeEnv | None = None,
 ) -> Scene:
     """Show evaluation episodes of a training run with ghosts of other actions.
 
@@ -53,23 +52,41 @@ def view_run(
         hold: steps for which another action is held.
         outcomes: also find the step that decided the outcome, which takes longer.
         progress: called with the stage, how much of it is done, how much there is, and a word.
+        make_env: makes one environment; by default it is made by its name.
 
-    Raises:
-        ValueError: the environment of the run is not a built-in one.
+    A built-in environment is forked in the simulator. Of another one, positions are drawn: those of the entities of the
+    run's influence model, which predicts the ghosts, or the achieved goal.
     """
     policy = load_policy(run, seed)
-    facts = _known(policy.env)
+    facts = facts_of(policy.env)
     weights = Path(run) / "influence.safetensors"
     influence = Influence.load(weights, replica=policy.seeds.index(policy.seed)) if weights.is_file() else None
-    env = make_vector_env(policy.env, 1)
+    # the entity and its scale, which open_goal_env finds by playing otherwise, are not used here
+    goal_env = open_goal_env(policy.env, entities=["any=0"], target_scale=1.0, make_env=make_env)
+    goal_env.check_sizes(run, policy.sizes)
+    env = goal_env.make(1)
+
+    def act(group: int, time: int, obs: Observation) -> tuple[NDArray[Any], NDArray[np.bool_]]:
+        return policy(obs), np.zeros(1, dtype=bool)
+
     played = []
     for number in numbers:
         start = episode_seed(policy.seed, Stream.EVALUATION, number)
-        played.append(play([env], lambda group, time, obs: (policy(obs), np.zeros(1, dtype=bool)), [start]).episodes)
+        played.append(play([env], act, [start], goal_env.steps).episodes)
     env.close()
-    actor = Actor(lambda obs, time: policy(obs), "the trained policy acts") if outcomes else Actor()
     titles = [f"Seed {policy.seed}, episode {number}" for number in numbers]
-    return _show(facts, concatenate(played), titles, [actor] * len(titles), influence, hold, progress)
+    if facts is not None and make_env is None:
+        actor = Actor(lambda obs, time: policy(obs), "the trained policy acts") if outcomes else Actor()
+        return _show(facts, concatenate(played), titles, [actor] * len(titles), influence, hold, progress)
+    shown = []
+    for title, one in zip(titles, played, strict=True):
+        states = int(one.length[0]) + 1
+        goals = [goal[0, :states] for goal in (one.achieved_goal, one.desired_goal)]
+        reached = np.asarray(goal_env.reward(*map(torch.from_numpy, goals)).numpy() >= 0)
+        obs = goals[0] if influence is None else one.observation[0, :states]
+        shown.append(StatesOfEpisode(title, obs, one.action[0, : states - 1], goals[1], reached=reached))
+    size = min(3, policy.sizes[2])
+    return view_states(policy.env, shown, None if influence else {"object": range(size)}, None, influence)
 
 
 def view_episodes(
@@ -131,42 +148,37 @@ def _show(
     progress: Progress,
 ) -> Scene:
     """Play episodes again, one after the other, and put them into a scene."""
+    wanted = tuple(name for name in ("contact", "exact") if name in facts.labels)
     robot = facts.drawing == "robot"
-    env: Any = make_vector_env(facts.name, 1, ("contact",) if robot else ())
-    simulator: Simulator = FetchSimulator(env) if robot else SlideSimulator()
-    bodies: tuple[Body, ...] = ()
+    env: Any = make_vector_env(facts.name, 1, wanted if not robot else ("contact",))  # the forks tell the exact label
+    simulator = make_simulator(env, facts)
+    objects = tuple(place for place, body in enumerate(simulator.bodies) if body.role == "object")
     shown = []
     for number, (title, actor) in enumerate(zip(titles, actors, strict=True)):
         saved: list[Floats] = []
 
         def look(time: int, saved: list[Floats] = saved) -> None:
-            saved.append(env.save_state())
+            saved.append(env.unwrapped.save_state())
 
         again = play_again(env, episodes, [number], look if robot else lambda time: None)
         length = int(episodes.length[number])
         obs = episodes.observation[number, : length + 1]
-        goal = episodes.desired_goal[number, : length + 1]
-        if robot:
-            states = np.concatenate([*saved[:length], env.save_state()])
-            bodies, pose = _robot(simulator, states, goal)
-        else:
-            states = np.concatenate([obs, goal], axis=1).astype(np.float64)
-            bodies, pose = _line(obs, goal)
-        objects = tuple(place for place, body in enumerate(bodies) if body.role == "object")
+        kept = np.concatenate([*saved[:length], env.unwrapped.save_state()]) if robot else obs
+        states = simulator.states(kept, obs, episodes.desired_goal[number, : length + 1])
 
         def show(done: int, total: int, place: int = number) -> None:
             progress("forks", place * total + done, len(titles) * total, "")
 
         ghosts = fork_ghosts(simulator, states, objects, hold, actor.choose, show)
-        labels = {name: value[0, :length] for name, value in again.labels().items() if name != "exact"}
-        effect = ghosts.spread()[:, 0]
-        labels["exact"] = episodes.label["exact"][number, :length] if "exact" in episodes.label else effect > TOLERANCE
+        labels = {name: value[0, :length] for name, value in again.labels().items()}
+        labels |= {name: value[number, :length] for name, value in episodes.label.items()}
+        labels.setdefault("exact", ghosts.spread()[:, 0].max(axis=1) > simulator.tolerance)
         reached = simulator.reached(states)
         decided = None if ghosts.success is None else deciding_step(ghosts.success, reached)
         shown.append(
             SceneEpisode(
                 title=title,
-                pose=pose,
+                pose=simulator.poses(states),
                 action=episodes.action[number, :length],
                 scores=_scores(episodes, number, obs[:-1], influence),
                 labels=labels,
@@ -176,10 +188,16 @@ def _show(
                 decided_text=_explain(actor, hold, decided, bool(reached[-1])),
             )
         )
+    fps = float(env.metadata["render_fps"])
     env.close()
-    names = FETCH_ACTIONS if robot else SLIDE_ACTIONS
     return Scene(
-        facts.name, 3 if robot else 2, bodies, tuple(shown), 0.04 if robot else 0.1, names, "m" if robot else ""
+        title=facts.name,
+        dimensions=3 if robot else 2,
+        bodies=simulator.bodies,
+        episodes=tuple(shown),
+        step_seconds=1 / fps,
+        action_names=simulator.action_names,
+        unit="m" if robot else "",
     )
 
 
@@ -201,33 +219,3 @@ def _explain(actor: Actor, hold: int, decided: int | None, succeeded: bool) -> s
         return f"{how} After none of them the episode ends differently."
     end = "fails" if succeeded else "succeeds"
     return f"{how} This is the last step at which the episode then {end}."
-
-
-def _robot(simulator: Any, states: Floats, goal: Floats) -> tuple[tuple[Body, ...], Floats]:
-    """The bodies of a Fetch environment and their poses [T + 1, B, 7]; the goal is the last."""
-    from butfor.scenes.robot import bodies_of, poses_of, visible_geoms
-
-    model = simulator.forker.physics.model.mj
-    geoms = visible_geoms(model)
-    bodies = bodies_of(model, geoms)
-    ball = Body("goal", "goal", "sphere", (GOAL_RADIUS, 0.0, 0.0))
-    zone = Body("goal zone", "goal", "sphere", (SUCCESS_RADIUS, 0.0, 0.0), opacity=0.15)
-    poses = poses_of(model, states[:, simulator.layout.qpos], geoms)
-    place = flat_poses(goal)[:, None]
-    return (*bodies, ball, zone), np.concatenate([poses, place, place], axis=1)
-
-
-def _line(obs: Floats, goal: Floats) -> tuple[tuple[Body, ...], Floats]:
-    """The bodies of `slide` and their poses [T + 1, B, 7]."""
-    from butfor.envs import slide
-
-    half = slide.WIDTH / 2
-    bodies = (
-        Body("goal zone", "goal", "box", (slide.GOAL_RADIUS, half, half), opacity=0.35),
-        Body("limit of the agent", "scenery", "box", (0.02, 2 * half, half)),
-        Body("agent", "agent", "box", (half, half, half)),
-        Body("object", "object", "box", (half, half, half)),
-    )
-    limit = np.full_like(goal, slide.AGENT_LIMIT + half)
-    poses = np.stack([flat_poses(place) for place in (goal, limit, obs[:, 0:1], obs[:, 2:3])], axis=1)
-    return bodies, poses

@@ -60,6 +60,7 @@ def player_html(scene: Scene | Packed) -> str:
         css=player_styles(),
         player=player_part(packed, whole=True),
         scripts=player_scripts(packed["dimensions"] == 3),
+        three=packed["dimensions"] == 3,
         version=__version__,
     )
 

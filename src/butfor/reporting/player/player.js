@@ -4,7 +4,6 @@
   const KINDS = { float32: Float32Array, uint8: Uint8Array, uint16: Uint16Array, uint32: Uint32Array };
   const LINES = ["influence", "other", "contact", "goal", "soft"];
   const SPEEDS = [0.125, 0.25, 0.5, 1];
-  const NO_FAN = 5e-4;  // metres: ghosts that are closer together are not told apart
 
   function unpack(packed) {
     if (!packed) return null;
@@ -24,26 +23,48 @@
       scores: Object.entries(one.scores).map(([name, values]) => [name, unpack(values)]),
       labels: Object.entries(one.labels).map(([name, values]) => [name, unpack(values)]),
       reached: unpack(one.reached),
-      ghosts: readGhosts(one.ghosts, packed),
+      ghosts: readGhosts(one.ghosts),
     }));
-    const scene = { ...packed, bodies, episodes, robot };
+    const scene = { ...packed, bodies, episodes, robot, ...sizesOf(packed, bodies, episodes, robot) };
+    for (const { ghosts } of episodes) if (ghosts) ghosts.strength = (t, k, j) => Math.min(1, Math.sqrt(Math.max(ghosts.fanOf(t, k, j) - scene.noFan, 0) / scene.fullFan));
     scene.line = scene.dimensions === 2 && episodes.every((one) => one.pose.every((value, place) => place % 7 !== 1 || value === 0));
     return scene;
   }
 
-  function readGhosts(packed, scene) {
+  // Ghosts closer together than noFan are not told apart; from fullFan on they are fully visible.
+  function sizesOf(packed, bodies, episodes, robot) {
+    if (robot) return { noFan: 5e-4, fullFan: 0.03 };
+    const low = [Infinity, Infinity, Infinity];
+    const high = [-Infinity, -Infinity, -Infinity];
+    for (const one of episodes) {
+      for (let place = 0; place < one.pose.length; place += 7) {
+        if (bodies[(place / 7) % bodies.length].role === "scenery") continue;
+        for (let i = 0; i < 3; i++) {
+          low[i] = Math.min(low[i], one.pose[place + i]);
+          high[i] = Math.max(high[i], one.pose[place + i]);
+        }
+      }
+    }
+    const extent = Math.max(...high.map((value, i) => value - low[i]), 1e-9);
+    return { noFan: 1e-3 * extent, fullFan: 0.04 * extent };
+  }
+
+  function readGhosts(packed) {
     if (!packed) return null;
     const [steps, count, hold, objects] = packed.path.shape;
     const spread = unpack(packed.spread);
     const numbers = packed.action.shape[2];
-    const full = scene.dimensions === 3 ? 0.03 : 0.3;  // the spread at which ghosts are fully visible
     return {
       ...packed, steps, count, hold, objects, numbers, spread,
       path: unpack(packed.path), action: unpack(packed.action), agent: unpack(packed.agent), success: unpack(packed.success),
       place: (t, m, k, j) => (((t * count + m) * hold + k - 1) * objects + j) * 7,
       agentPlace: (t, m, k) => ((t * count + m) * hold + k - 1) * 3,
-      fan: (t, k) => spread[t * hold + k - 1],
-      strength: (t, k) => Math.min(1, Math.sqrt(Math.max(spread[t * hold + k - 1] - NO_FAN, 0) / full)),
+      fanOf: (t, k, j) => spread[(t * hold + k - 1) * objects + j],
+      fan(t, k) {
+        let widest = 0;
+        for (let j = 0; j < objects; j++) widest = Math.max(widest, this.fanOf(t, k, j));
+        return widest;
+      },
     };
   }
 
@@ -301,7 +322,8 @@
       if (ghosts) {
         let most = 1e-6;
         for (let t = 0; t < episode.steps; t++) most = Math.max(most, ghosts.fan(t, state.hold));
-        panel(`Distance between the ghosts after ${state.hold} step${state.hold > 1 ? "s" : ""}`, 40, [["", (t) => ghosts.fan(t, state.hold), "object"]], most, (value) => length(value, scene.unit));
+        const names = ghosts.objects > 1 ? `: ${ghosts.bodies.map((body) => scene.bodies[body].name).join(", ")}` : "";
+        panel(`Distance between the ghosts after ${state.hold} step${state.hold > 1 ? "s" : ""}${names}`, 40, ghosts.bodies.map((body, j) => [scene.bodies[body].name, (t) => ghosts.fanOf(t, state.hold, j), j ? LINES[j % LINES.length] : "object"]), most, (value) => length(value, scene.unit));
       }
       for (const [name, values] of episode.labels) {
         svg("text", picture, { x: 0, y: top + 10 }, name === "exact" ? "The action matters (exact label)" : name === "contact" ? "Contact" : name);
@@ -342,7 +364,7 @@
       const fan = ghosts.fan(step, state.hold);
       const held = ghosts.source === "model" ? "By the model's prediction, other" : "Other";
       const time = state.hold > 1 ? `, held for ${state.hold} steps,` : "";
-      let text = fan < NO_FAN
+      let text = fan < scene.noFan
         ? `${held} actions${time} all lead to the same place: the action does not matter here.`
         : `${held} actions${time} would have put the object up to ${length(fan, scene.unit)} apart: the action matters here.`;
       if (ghosts.success && fan >= 0) {

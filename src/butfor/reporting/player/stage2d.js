@@ -14,18 +14,19 @@ function butforStage2d(canvas, scene, colour) {
   function setEpisode(next) {
     episode = next;
     box = [Infinity, -Infinity, Infinity, -Infinity];
-    const include = (x, y, size) => {
+    const include = (x, y, w, h) => {
       if (!Number.isFinite(x)) return;
-      box = [Math.min(box[0], x - size), Math.max(box[1], x + size), Math.min(box[2], y - size), Math.max(box[3], y + size)];
+      box = [Math.min(box[0], x - w), Math.max(box[1], x + w), Math.min(box[2], y - h), Math.max(box[3], y + h)];
     };
     const count = scene.bodies.length;
     for (let time = 0; time <= episode.steps; time++) {
       for (const index of drawn) {
         const first = (time * count + index) * 7;
-        if (scene.bodies[index].role !== "scenery") include(episode.pose[first], episode.pose[first + 1], scene.bodies[index].size[0]);
+        const [w, h] = scene.bodies[index].size;
+        include(episode.pose[first], episode.pose[first + 1], w, h || w);
       }
     }
-    if (episode.ghosts) for (let place = 0; place < episode.ghosts.path.length; place += 7) include(episode.ghosts.path[place], episode.ghosts.path[place + 1], 0);
+    if (episode.ghosts) for (let place = 0; place < episode.ghosts.path.length; place += 7) include(episode.ghosts.path[place], episode.ghosts.path[place + 1], 0, 0);
     const margin = 0.06 * Math.max(box[1] - box[0], box[3] - box[2]);
     box = [box[0] - margin, box[1] + margin, box[2] - margin, box[3] + margin];
   }
@@ -81,7 +82,6 @@ function butforStage2d(canvas, scene, colour) {
     }
     const ghosts = episode.ghosts;
     const at = Math.min(step, episode.steps - 1);
-    const strength = ghosts ? ghosts.strength(at, hold) : 0;
     const now = new Float32Array(7);
     const poses = scene.bodies.map((body, index) => {
       const first = (step * count + index) * 7;
@@ -93,9 +93,11 @@ function butforStage2d(canvas, scene, colour) {
       const body = scene.bodies[index];
       if (body.role !== "object") fill(body, poses[index], 0, body.role === "scenery" ? body.colour || colour("scenery") : colour(body.role), body.opacity);
     }
-    if (showGhosts && strength > 0.02) {
+    if (showGhosts && ghosts) {
       ghosts.bodies.forEach((bodyIndex, j) => {
         const body = scene.bodies[bodyIndex];
+        const strength = ghosts.strength(at, hold, j);
+        if (strength < 0.02) return;
         for (let m = 0; m < ghosts.count; m++) {
           const paint = differs(at, m) ? colour("other") : colour("object");
           const dy = lift(m, ghosts.count, strength);
@@ -119,20 +121,33 @@ function butforStage2d(canvas, scene, colour) {
     }
     pen.globalAlpha = 1;
     for (const index of drawn) if (scene.bodies[index].role === "object") fill(scene.bodies[index], poses[index], 0, colour("object"), 1);
-    last = { at, hold, strength: showGhosts ? strength : 0 };
+    if (scene.bodies.filter((body) => body.role === "object").length > 1) {
+      pen.font = "12px system-ui, sans-serif";
+      pen.textAlign = "center";
+      pen.fillStyle = colour("ink");
+      for (const index of drawn) {
+        const body = scene.bodies[index];
+        if (body.role !== "object") continue;
+        const [x, y] = place(poses[index][0], poses[index][1]);
+        pen.fillText(body.name, x, y - scale() * body.size[0] - 5);
+      }
+    }
+    last = { at, hold, shown: showGhosts };
   }
   let last = null;
 
   function pick(x, y) {
     const ghosts = episode.ghosts;
-    if (!ghosts || !last || last.strength <= 0.02) return null;
+    if (!ghosts || !last || !last.shown) return null;
     let best = null;
     let nearest = 24;  // pixels
     ghosts.bodies.forEach((body, j) => {
+      const strength = ghosts.strength(last.at, last.hold, j);
+      if (strength < 0.02) return;
       for (let m = 0; m < ghosts.count; m++) {
         const p = ghosts.place(last.at, m, last.hold, j);
         const [left, top] = place(ghosts.path[p], ghosts.path[p + 1]);
-        const distance = Math.hypot(left - x * width, top + lift(m, ghosts.count, last.strength) - y * height);
+        const distance = Math.hypot(left - x * width, top + lift(m, ghosts.count, strength) - y * height);
         if (distance < nearest) [best, nearest] = [m, distance];
       }
     });

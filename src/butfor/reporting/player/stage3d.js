@@ -140,7 +140,7 @@ function butforStage3d(canvas, scene, colour, changed) {
     const middle = low.clone().add(high).multiplyScalar(0.5);
     const reach = Math.max(high.clone().sub(low).length() / 2, scene.robot ? 0.16 : 0.1);
     const narrow = Math.max(1, 1.15 / Math.max(camera.aspect, 0.1));
-    const distance = (2.6 * reach + (scene.robot ? 0.62 : 0.2 * reach)) * narrow;
+    const distance = ((scene.robot ? 2.6 : 2.1) * reach + (scene.robot ? 0.62 : 0)) * narrow;
     controls.target.copy(middle);
     if (scene.robot) controls.target.z += 0.06;
     const around = -48 * Math.PI / 180;
@@ -190,11 +190,13 @@ function butforStage3d(canvas, scene, colour, changed) {
     if (ghosts) {
       const at = Math.min(step, episode.steps - 1);
       const next = Math.min(at + 1, episode.steps - 1);
-      const strength = ghosts.strength(at, hold) * (1 - share) + ghosts.strength(next, hold) * share;
-      const visible = showGhosts && strength > 0.02;
       let segment = 0;
+      let any = 0;
       const ends = trails.geometry.attributes.position.array;
       clouds.forEach((cloud, j) => {
+        const strength = ghosts.strength(at, hold, j) * (1 - share) + ghosts.strength(next, hold, j) * share;
+        any = Math.max(any, strength);
+        const visible = showGhosts && strength > 0.02;
         cloud.visible = visible;
         outlines[j].visible = visible;
         cloud.material.opacity = 0.30 * strength;
@@ -207,6 +209,7 @@ function butforStage3d(canvas, scene, colour, changed) {
           let from = solids[ghosts.bodies[j]].position;
           for (let k = 1; k <= ghosts.hold; k++) {
             const place = ghosts.place(at, m, Math.min(k, hold), j);
+            if (!visible) from = { x: ghosts.path[place], y: ghosts.path[place + 1], z: ghosts.path[place + 2] };
             ends.set([from.x, from.y, from.z, ghosts.path[place], ghosts.path[place + 1], ghosts.path[place + 2]], 6 * segment++);
             from = { x: ghosts.path[place], y: ghosts.path[place + 1], z: ghosts.path[place + 2] };
           }
@@ -217,10 +220,10 @@ function butforStage3d(canvas, scene, colour, changed) {
         const future = (Math.min(step + hold, episode.steps) * count + ghosts.bodies[j]) * 7;
         poseAt(episode.pose, future, future, 0, outlines[j].position, outlines[j].quaternion);
       });
-      trails.visible = visible;
-      trails.material.opacity = 0.5 * strength;
+      trails.visible = showGhosts && any > 0.02;
+      trails.material.opacity = 0.5 * any;
       trails.geometry.attributes.position.needsUpdate = true;
-      chosenTrail.visible = visible && chosen !== null && Boolean(ghosts.agent);
+      chosenTrail.visible = trails.visible && chosen !== null && Boolean(ghosts.agent);
       if (chosenTrail.visible) {
         const way = chosenTrail.geometry.attributes.position.array;
         way.fill(0);
@@ -239,9 +242,8 @@ function butforStage3d(canvas, scene, colour, changed) {
 
   const ray = new T.Raycaster();
   function pick(x, y) {
-    if (!clouds.length || !clouds[0].visible) return null;
     ray.setFromCamera(new T.Vector2(2 * x - 1, 1 - 2 * y), camera);
-    const hits = clouds.flatMap((cloud) => ray.intersectObject(cloud));
+    const hits = clouds.filter((cloud) => cloud.visible).flatMap((cloud) => ray.intersectObject(cloud));
     hits.sort((a, b) => a.distance - b.distance);
     return hits.length ? hits[0].instanceId : null;
   }
