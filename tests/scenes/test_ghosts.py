@@ -7,8 +7,8 @@ import pytest
 
 from butfor.envs import make_vector_env
 from butfor.envs.facts import BUILT_IN
-from butfor.envs.truth import exact_label
-from butfor.scenes.branches import FetchSimulator, SlideSimulator
+from butfor.envs.truth import Forker, exact_label
+from butfor.scenes.branches import FetchSimulator, FlatSimulator
 from butfor.scenes.ghosts import deciding_step, fork_ghosts, replay_recorded
 
 
@@ -16,6 +16,15 @@ class Counter:
     """A simulator whose state is a number that actions are added to; the goal is to have at least 5."""
 
     actions = np.array([[-1.0], [1.0]])
+    action_names: tuple[str, ...] = ("up",)
+    tolerance = 0.0
+    bodies: Any = ()
+
+    def states(self, saved: Any, obs: Any, goal: Any) -> Any:
+        return obs
+
+    def poses(self, states: Any) -> Any:
+        return self.object_poses(states)
 
     def step(self, states: Any, actions: Any) -> Any:
         return states + actions
@@ -44,7 +53,7 @@ def test_ghosts_hold_their_action_and_the_policy_goes_on() -> None:
     assert not ghosts.success[:5, 0].any()  # 6 - 2 * 2
     assert not ghosts.success[5, 0]  # 5 - 1: the episode ends while the action is held
     assert ghosts.success[:, 1].all()
-    assert np.array_equal(ghosts.spread(), np.tile([2.0, 4.0], (6, 1)))
+    assert np.array_equal(ghosts.spread()[..., 0], np.tile([2.0, 4.0], (6, 1)))
 
 
 def test_without_a_policy_there_are_no_outcomes() -> None:
@@ -87,7 +96,7 @@ def pushed() -> tuple[Any, Any, Any]:
 def test_fetch_branches_do_what_the_environment_does(pushed: tuple[Any, Any, Any]) -> None:
     """The branch from state 4 with an action held for 3 steps ends where the environment itself ends."""
     states, _, env = pushed
-    simulator = FetchSimulator(env)
+    simulator = FetchSimulator(env, BUILT_IN["push"])
     ghosts = fork_ghosts(simulator, states, (0,), hold=3)
     for number in (0, 5):
         env.restore_state(None, states[4:5])
@@ -101,15 +110,15 @@ def test_fetch_branches_do_what_the_environment_does(pushed: tuple[Any, Any, Any
 
 def test_the_fan_after_one_step_is_the_exact_label(pushed: tuple[Any, Any, Any]) -> None:
     states, _, env = pushed
-    simulator = FetchSimulator(env)
-    _, effect = exact_label(simulator.forker, states[:-1], shortcut=False)
-    assert np.array_equal(fork_ghosts(simulator, states, (0,), hold=1).spread()[:, 0], effect)
+    simulator = FetchSimulator(env, BUILT_IN["push"])
+    _, effect = exact_label(Forker("push"), states[:-1], shortcut=False)
+    assert np.array_equal(fork_ghosts(simulator, states, (0,), hold=1).spread()[:, 0, 0], effect)
 
 
 def test_recorded_actions_repeat_the_outcome(pushed: tuple[Any, Any, Any]) -> None:
     """A branch that takes the recorded action ends in the recorded state."""
     states, actions, env = pushed
-    simulator = FetchSimulator(env)
+    simulator = FetchSimulator(env, BUILT_IN["push"])
     simulator.actions = actions[6:7]
     ghosts = fork_ghosts(simulator, states[6:], (0,), hold=1, policy=replay_recorded(actions[6:]))
     assert np.array_equal(ghosts.path[0, 0, 0, 0], states[7, simulator.layout.object_pose])
@@ -120,6 +129,19 @@ def test_recorded_actions_repeat_the_outcome(pushed: tuple[Any, Any, Any]) -> No
 def test_slide_has_no_fan_out_of_reach() -> None:
     """An object that no action can reach in one step stays where it is; one beside the agent is hit by some."""
     states = np.array([[-4.0, 0, -2.0, 0, 2.5], [-2.23, 0, -2.0, 0, 2.5], [-2.23, 0, -2.0, 0, 2.5]])
-    spread = fork_ghosts(SlideSimulator(), states, (0,), hold=1).spread()
-    assert spread[0, 0] == 0
-    assert spread[1, 0] > 0
+    simulator = FlatSimulator(make_vector_env("slide", 1), BUILT_IN["slide"])
+    spread = fork_ghosts(simulator, states, (0,), hold=1).spread()[:, 0, 0]
+    assert spread[0] == 0
+    assert spread[1] > 0
+
+
+def test_pucks_branch_as_the_environment_does() -> None:
+    env: Any = make_vector_env("pucks", 1)
+    obs, _ = env.reset(seed=[5])
+    simulator = FlatSimulator(env, BUILT_IN["pucks"])
+    states = simulator.states(obs["observation"], obs["observation"], obs["desired_goal"])
+    ghosts = fork_ghosts(simulator, np.concatenate([states, states]), (3, 4, 5), hold=4)
+    for _ in range(4):
+        obs, *_ = env.step(simulator.actions[7:8])
+    places = obs["observation"][0].reshape(4, 4)[1:, :2]
+    assert np.array_equal(ghosts.path[0, 7, 3, :, :2], places)

@@ -2,6 +2,7 @@
 
 import sys
 import webbrowser
+from contextlib import suppress
 from pathlib import Path
 from typing import Annotated
 
@@ -48,11 +49,14 @@ def watch(run: Run, /, out: File = None, seed: Seed = None, episodes: int = 1, f
 
 
 def view(
-    what: Annotated[str, tyro.conf.Positional, tyro.conf.arg(metavar="RUN|FILE")],
+    what: Annotated[str, tyro.conf.Positional, tyro.conf.arg(metavar="RUN|DATA|MODEL")],
     /,
     episodes: Annotated[tuple[int, ...], tyro.conf.arg(metavar="N")] = (0,),
     hold: Annotated[int, tyro.conf.arg(metavar="STEPS")] = 5,
     influence: File = None,
+    data: Annotated[str | None, tyro.conf.arg(metavar="DATA", help_behavior_hint="")] = None,
+    positions: Annotated[tuple[str, ...], tyro.conf.arg(metavar="NAME=COLUMNS", help_behavior_hint="")] = (),
+    agent: Annotated[str | None, tyro.conf.arg(metavar="NAME=COLUMNS", help_behavior_hint="")] = None,
     seed: Seed = None,
     skip_outcomes: Flag = False,
     out: File = None,
@@ -60,39 +64,48 @@ def view(
 ) -> None:
     """Write and open a page that plays episodes, with ghosts of the actions that were not taken.
 
-    In each state the ghosts show where the object would have gone under other actions. Built-in environments are
-    forked in the simulator.
+    In each state the ghosts show where the object would have gone under other actions: by forks of the simulator for
+    runs and episode files of built-in environments, else by the prediction of a model one step ahead.
 
     Args:
-        what: training run (folder, the beginning of its name in runs/, or latest), or an episode file (.npz)
+        what: run (folder, the beginning of its name in runs/, or latest), episode file or other dataset, or a saved
+            Influence (.safetensors) with --data
         episodes: numbers of the episodes to show
-        hold: number of steps for which another action is held
-        influence: saved Influence that scores the states of an episode file
-        seed: which seed of a run acts
+        hold: number of steps for which another action is held, where the simulator is forked
+        influence: saved Influence that scores the states of a dataset, and predicts ghosts that cannot be forked
+        data: dataset to show with the model
+        positions: columns of the observation that are drawn as positions, such as cube=3:6, for a dataset that cannot
+            be forked (default: the first columns of the model's entities)
+        agent: columns of the agent's position, such as hand=0:3 (default: what the model found to touch the entities)
+        seed: which seed of a training run acts
         skip_outcomes: do not search the step that decided the outcome, which takes most of the time
-        out: page, .html (default: view.html in the run folder or beside the file)
+        out: page, .html (default: view.html in the run folder, or NAME-view.html beside the data)
         no_browser: do not open the page
     """
-    is_file = Path(what).suffix == ".npz"
-    source = Path(what) if is_file else find_run(what)
-    page = out or (source.with_suffix(".view.html") if is_file else source / "view.html")
+    if Path(what).suffix == ".safetensors":
+        if data is None or influence is not None:
+            raise ValueError(f"{what} is a model. Give the data to show it on with --data, and no --influence.")
+        influence = Path(what)
+        what = data
+    elif data is not None:
+        raise ValueError("--data is for a saved Influence; give the data themselves as the first argument.")
+    source = Path(what)
+    if not source.exists():
+        with suppress(FileNotFoundError):  # an id of a Minari dataset is not a run
+            source = find_run(what)
+    page = out or (source / "view.html" if source.is_dir() else Path(f"{source.stem}-view.html"))
+    if out is None and source.is_file():
+        page = source.with_name(f"{source.stem}-view.html")
     check_writable(page)
 
+    from butfor.datasets.view import ViewOptions, view_anything
+    from butfor.influence.influence import Influence
     from butfor.reporting.player import write_player
-    from butfor.scenes.view import view_episodes, view_run
 
+    model = None if influence is None else Influence.load(influence)
+    options = ViewOptions(episodes, hold, not skip_outcomes, seed, positions, agent or ())
     with live_progress() as progress:
-        if is_file:
-            from butfor.influence.influence import Influence
-            from butfor.rollouts.episodes import Episodes
-
-            model = None if influence is None else Influence.load(influence)
-            stored = Episodes.load(source)
-            scene = view_episodes(stored, episodes, model, hold, not skip_outcomes, progress)
-        else:
-            if influence is not None:
-                raise ValueError("--influence is for an episode file; a run has a model of its own. Remove it.")
-            scene = view_run(source, episodes, seed, hold, not skip_outcomes, progress)
+        scene = view_anything(source, options, model, progress)
     write_player(page, scene)
     print(f"Player: {page}")
     if sys.stdout.isatty() and not no_browser:

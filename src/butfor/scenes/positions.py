@@ -129,9 +129,7 @@ def other_actions(law: ActionLaw, most: int = MOST_GHOSTS) -> NDArray[Any]:
     return ends
 
 
-def _positions(
-    positions: Mapping[str, Sequence[int]] | None, influence: Influence | None
-) -> dict[str, Sequence[int]]:
+def _positions(positions: Mapping[str, Sequence[int]] | None, influence: Influence | None) -> dict[str, Sequence[int]]:
     if positions is not None:
         return dict(positions)
     if influence is None:

@@ -1,0 +1,110 @@
+"""The scene of whatever a user wants to see: a run, an episode file, or a dataset of any format with a model."""
+
+from dataclasses import dataclass
+from pathlib import Path
+
+import numpy as np
+
+from butfor.datasets.formats import open_dataset
+from butfor.datasets.recording import Recording
+from butfor.envs import facts_of
+from butfor.influence.influence import Influence
+from butfor.rollouts.episodes import Episodes
+from butfor.rollouts.play import Progress
+from butfor.runs.files import begins_as_npz
+from butfor.runs.reading import is_run, read_run
+from butfor.scenes.ghosts import DEFAULT_HOLD
+from butfor.scenes.positions import StatesOfEpisode, view_states
+from butfor.scenes.scene import Scene
+from butfor.scenes.view import view_episodes, view_run
+from butfor.spaces.entities import Entities, entity_columns
+
+
+@dataclass(frozen=True)
+class ViewOptions:
+    """What is shown, and how."""
+
+    episodes: tuple[int, ...] = (0,)
+    """numbers of the episodes"""
+    hold: int = DEFAULT_HOLD
+    """steps for which another action is held, where the simulator is forked"""
+    outcomes: bool = True
+    """search the step that decided the outcome, where the simulator is forked"""
+    seed: int | None = None
+    """which seed of a training run acts; None: its first"""
+    positions: Entities = ()
+    """columns of the observation that are drawn as positions of objects, for data that cannot be forked"""
+    agent: Entities = ()
+    """columns of the agent's position, such as "hand=0:3", for data that cannot be forked"""
+
+
+def view_anything(
+    source: Path | str,
+    options: ViewOptions,
+    influence: Influence | None = None,
+    progress: Progress = lambda stage, done, total, text: None,
+) -> Scene:
+    """Make the scene of a run, of an episode file, or of a dataset.
+
+    Args:
+        source: a folder of a training or detection run, an episode file, or a dataset of a format that
+            `butfor.datasets.open` reads.
+        options: which episodes, and how they are shown.
+        influence: scores the states, and predicts the ghosts of what cannot be forked. A run has its own.
+        progress: called with the stage, how much of it is done, how much there is, and a word.
+
+    Raises:
+        FileNotFoundError: there is no such run or dataset.
+        ValueError: there is no such episode, or it cannot be shown.
+    """
+    path = Path(source)
+    if path.is_dir() and is_run(path):
+        if influence is not None:
+            raise ValueError(f"{path} is a run, which has a model of its own; give no other one.")
+        if read_run(path)["kind"] == "training":
+            return view_run(path, options.episodes, options.seed, options.hold, options.outcomes, progress)
+        influence = Influence.load(path / "model.safetensors")
+        path = path / "data" / "test.npz"
+    own = _own_episodes(path)
+    if own is not None and own.reset_seed is not None and not options.positions:
+        return view_episodes(own, options.episodes, influence, options.hold, options.outcomes, progress)
+    recording = open_dataset(path if path.exists() else source).recording()
+    sizes = recording.sizes
+    positions = entity_columns(options.positions, sizes) if options.positions else None
+    agent = next(iter(entity_columns(options.agent, sizes).values())) if options.agent else None
+    if positions is None and influence is None:
+        raise ValueError(
+            f"{source} cannot be forked, so it needs --influence, a saved model that predicts the ghosts, or "
+            "--positions, the columns to draw, such as cube=3:6."
+        )
+    episodes = [_episode(recording, number, own) for number in options.episodes]
+    return view_states(Path(source).name, episodes, positions, agent, influence)
+
+
+def _own_episodes(path: Path) -> Episodes | None:
+    """The content of an episode file of a built-in environment; None for anything else."""
+    if not path.is_file() or path.suffix != ".npz" or not begins_as_npz(path):
+        return None
+    with np.load(path, allow_pickle=False) as file:
+        if not {"schema_version", "sampled", "achieved_goal"} <= set(file.files):
+            return None
+    episodes = Episodes.load(path)
+    env = episodes.metadata.get("config", {}).get("env", "")
+    return episodes if facts_of(str(env)) is not None else None
+
+
+def _episode(recording: Recording, number: int, own: Episodes | None) -> StatesOfEpisode:
+    """One episode of a dataset; goal, labels and scores are those of an episode file."""
+    count = len(recording.length)
+    if not 0 <= number < count:
+        raise ValueError(f"There is no episode {number}; {recording.source} has the episodes 0 to {count - 1}.")
+    states = np.flatnonzero(recording.episode == number)
+    first = int(recording.length[:number].sum())
+    length = int(recording.length[number])
+    action = recording.action[first : first + length]
+    observation = recording.observation[states]
+    if own is None:
+        return StatesOfEpisode(f"Episode {number}", observation, action)
+    goal = own.desired_goal[number, : length + 1]
+    labels = {name: value[number, :length] for name, value in own.labels().items()}
+    return StatesOfEpisode(f"Episode {number}", observation, action, goal, labels=labels)
