@@ -23,13 +23,14 @@ from torch import Tensor, nn
 from butfor.influence.gaussian import kl_between, log_normal
 from butfor.influence.partners import Pair, find_partners
 from butfor.models.networks import MLP, Generators, make_generators, single_thread
-from butfor.models.tables import Table, Transitions, Units
+from butfor.models.tables import SMALLEST_DEVIATION, Table, Transitions, Units
 from butfor.runs.config import check_least, check_positive
 
 STEP_SHARE = 0.3  # weight of the partner's predicted step among the inputs: the distance should matter more
 SMALL = 0.58  # gain of the initial weights: networks that start smooth stay smoother
 SMALL_OUTPUT = 0.1
 SELDOM = 2.0  # log odds against a touch before training
+FOLLOWED = 200  # batches that the units of a model that learns along are about
 
 
 @dataclass(frozen=True)
@@ -56,6 +57,8 @@ class ContactConfig:
     """updates of the networks of free motion and of the partners' steps"""
     motion_learning_rate: float = 3e-3
     batch_size: int = 500
+    running: bool = False
+    """units of the inputs follow the batches of a model that learns along, instead of being measured once"""
 
     def __post_init__(self) -> None:
         check_least(self, 1, "width", "layers", "motion_width", "updates", "motion_updates", "batch_size")
@@ -75,9 +78,12 @@ class FitProgress:
 class EntityContact(nn.Module):
     """The model of one entity for R replicas; see the module's formula."""
 
+    obs_center: Tensor
+    obs_spread: Tensor
     center: Tensor
     spread: Tensor
     step_scale: Tensor
+    batches: Tensor
 
     def __init__(
         self, sizes: tuple[int, int], columns: Sequence[int], pairs: Sequence[Pair], config: ContactConfig,
@@ -107,25 +113,56 @@ class EntityContact(nn.Module):
         self.register_buffer("center", torch.zeros(replicas, 1, geometry))
         self.register_buffer("spread", torch.ones(replicas, 1, geometry))
         self.register_buffer("step_scale", torch.ones(replicas, 1, steps))
+        if config.running:
+            self.register_buffer("obs_center", torch.zeros(replicas, 1, obs_size))
+            self.register_buffer("obs_spread", torch.ones(replicas, 1, obs_size))
+            self.register_buffer("batches", torch.zeros(replicas, 1, 1))
 
     def positions(self, obs: Tensor, units: Tensor) -> list[Tensor]:
-        """Where the entity is relative to each partner, in the data's units: [R, B, D] -> [R, B, k] each."""
-        center, spread = units
-        return [
-            obs[..., pair.entity] * spread[pair.entity]
-            - obs[..., pair.partner] * spread[pair.partner]
-            + (center[pair.entity] - center[pair.partner])
-            for pair in self.pairs
-        ]
+        """Where the entity is relative to each partner, in the data's units: [R, B, D] -> [R, B, k] each.
+
+        `units` [R, 2, D] are center and spread of the observation.
+        """
+        center, spread = units.split(1, 1)  # [R, 1, D]
+        found = []
+        for pair in self.pairs:
+            own, other = (
+                choose_columns(obs, columns) * choose_columns(spread, columns) for columns in (pair.entity, pair.partner)
+            )
+            offset = choose_columns(center, pair.entity) - choose_columns(center, pair.partner)
+            found.append(own - other + offset)
+        return found
+
+    @torch.no_grad()
+    def follow(self, obs: Tensor, steps: Tensor, units: Tensor) -> None:
+        """Let the units of the inputs follow a batch: [R, B, D] and the partners' changes [R, B, steps].
+
+        All batches count alike at first, later the latest `FOLLOWED`.
+        """
+        self.batches.add_(1)
+        share = (1 / self.batches).clamp_min(1 / FOLLOWED)
+        geometry = self.describe(obs, units)
+        for batch, center, spread in ((obs, self.obs_center, self.obs_spread), (geometry, self.center, self.spread)):
+            center.lerp_(batch.mean(1, keepdim=True), share)
+            spread.lerp_(_deviation(batch), share)
+        self.step_scale.lerp_(_deviation(steps), share)
+
+    def describe(self, obs: Tensor, units: Tensor) -> Tensor:
+        """The geometry of states, without steps, which are short beside it: [R, B, D] -> [R, B, G]."""
+        return torch.cat([_describe(place) for place in self.positions(obs, units) for _ in range(3)], -1)
+
+    def seen(self, obs: Tensor) -> Tensor:
+        """The observation as the networks see it: [R, B, D]."""
+        return (obs - self.obs_center) / self.obs_spread if self.config.running else obs
 
     def inputs(self, obs: Tensor, action: Tensor, free: Tensor, units: Tensor, change_scale: Tensor) -> Tensor:
         """What the network of touches sees: [R, B, D], [R, B, A] and the free change [R, B, d] -> [R, B, G + steps]."""
-        scaled_step = self.partner_step(torch.cat([obs, action], -1))
+        scaled_step = self.partner_step(torch.cat([self.seen(obs), action], -1))
         steps = (scaled_step * self.step_scale).split([len(pair.partner) for pair in self.pairs], -1)
         free_change = free / change_scale
         features = []
         for pair, now, step in zip(self.pairs, self.positions(obs, units), steps, strict=True):
-            own = free_change[..., [self.columns.index(column) for column in pair.entity]]
+            own = choose_columns(free_change, [self.columns.index(column) for column in pair.entity])
             for place in (now, now - step, now - step + own):
                 features.append(_describe(place))
         geometry = (torch.cat(features, -1) - self.center) / self.spread
@@ -138,8 +175,23 @@ class EntityContact(nn.Module):
         count = len(self.columns)
         push, raw, odds = self.touch(seen).split([count, count, 1], -1)
         variance = nn.functional.softplus(raw + math.log(math.e - 1)) + self.config.wide  # 1 + wide before training
-        narrow = self.config.narrowest + self.config.narrow_range * torch.sigmoid(self.free_variance(obs) - 3)
+        narrow = self.config.narrowest + self.config.narrow_range * torch.sigmoid(self.free_variance(self.seen(obs)) - 3)
         return Touch(odds[..., 0] - SELDOM, free + push, variance, free, narrow)
+
+
+    def loss(
+        self, obs: Tensor, action: Tensor, target: Tensor, steps: Tensor, units: Tensor, change_scale: Tensor
+    ) -> Tensor:
+        """The loss of a batch, with the partners' changes in the data's units; see `ContactDynamics.loss`: [R]."""
+        seen = self.seen(obs)
+        free = self.free(seen)
+        step = self.partner_step(torch.cat([seen, action], -1))
+        found = self.predict(obs, action, free.detach(), units, change_scale)
+        return (
+            (free - target).abs().mean((1, 2))  # most rows are not touched, and the median is theirs
+            + (step - steps / self.step_scale).abs().mean((1, 2))
+            - found.log_density(target).mean(1)
+        )
 
 
 @dataclass(frozen=True)
@@ -235,17 +287,41 @@ class ContactDynamics(nn.Module):
         self.dims = units.dims
         self.pairs = {name: list(found) for name, found in pairs.items()}
         sizes = (self.obs_size, units.law.size)
-        self.entities = nn.ModuleList(
-            EntityContact(sizes, columns, pairs[name], config, generators) for name, columns in units.entities.items()
-        )
-        # buffers without replicas, which a weight file has in its header
-        self.register_buffer("units", torch.tensor([units.obs_center, units.obs_spread]), persistent=False)
-        self.register_buffer("change_scale", torch.tensor(units.scale, dtype=torch.float32), persistent=False)
+        parts = [EntityContact(sizes, columns, pairs[name], config, generators) for name, columns in units.entities.items()]
+        self.entities = nn.ModuleList(parts)
+        self.partner_columns = [column for part in parts for column in part.partner_columns]
+        # not part of a weight file, which has them in its header
+        both = torch.tensor([units.obs_center, units.obs_spread]).repeat(self.replicas, 1, 1)  # [R, 2, D]
+        self.register_buffer("units", both, persistent=False)
+        scale = torch.tensor(units.scale, dtype=torch.float32).repeat(self.replicas, 1, 1)  # [R, 1, d]
+        self.register_buffer("change_scale", scale, persistent=False)
 
     @property
     def widest(self) -> int:
         """Numbers per state and action that a prediction needs at once."""
         return 2 * self.config.motion_width
+
+    def loss(self, inputs: Tensor, target: Tensor) -> Tensor:
+        """The loss of a batch of data that grow along, of each replica: [R].
+
+        It is the sum of three, which train networks of their own: the error of free motion, that of the partners'
+        steps, and the negative log-likelihood of touches.
+
+        Args:
+            inputs: observations and actions [R, B, D + A].
+            target: the scaled changes of the entities and the changes of `partner_columns`, [R, B, d + steps].
+        """
+        obs, action = inputs.tensor_split([self.obs_size], -1)
+        changes, all_steps = target.tensor_split([self.target_size], -1)
+        total = torch.zeros(self.replicas, device=inputs.device)
+        by_entity = all_steps.split([len(entity.partner_columns) for entity in self.entities], -1)
+        for dims, entity, steps in zip(self.dims, self.entities, by_entity, strict=True):
+            assert isinstance(entity, EntityContact)
+            if self.training:
+                entity.follow(obs, steps, self.units)
+            scale = choose_columns(self.change_scale, dims)
+            total = total + entity.loss(obs, action, choose_columns(changes, dims), steps, self.units, scale)
+        return total
 
     @torch.no_grad()
     def predictor(self) -> Callable[[Tensor, Tensor], ContactPrediction]:
@@ -259,8 +335,8 @@ class ContactDynamics(nn.Module):
             touches = {}
             for dims, entity in zip(self.dims, self.entities, strict=True):
                 assert isinstance(entity, EntityContact)
-                free = entity.free(obs).unsqueeze(2).expand(-1, -1, count, -1).flatten(1, 2)
-                found = entity.predict(rows, actions, free, self.units, self.change_scale[dims])
+                free = entity.free(entity.seen(obs)).unsqueeze(2).expand(-1, -1, count, -1).flatten(1, 2)
+                found = entity.predict(rows, actions, free, self.units, choose_columns(self.change_scale, dims))
                 parts = (part.unflatten(1, (states, count)) for part in vars(found).values())
                 touches[tuple(dims)] = Touch(*parts)
             return ContactPrediction(touches, self.target_size)
@@ -322,8 +398,7 @@ def _fit_one(
     deviation = steps.std(0)
     entity.step_scale.copy_(torch.where(deviation > 1e-12, deviation, 1.0))
     scaled_steps = (steps / entity.step_scale[0, 0]).float()
-    places = entity.positions(obs, model.units)
-    geometry = torch.cat([_describe(place) for place in places for _ in range(3)], -1)  # steps are short beside it
+    geometry = entity.describe(obs[None], model.units)[0]
     entity.center.copy_(geometry.mean(0))
     entity.spread.copy_(geometry.std(0).clamp_min(1e-12))
 
@@ -339,7 +414,7 @@ def _fit_one(
     def touch_loss(index: Tensor) -> Tensor:
         with torch.no_grad():
             free = entity.free(obs[index])
-        found = entity.predict(obs[index], action[index], free, model.units, model.change_scale[list(dims)])
+        found = entity.predict(obs[index], action[index], free, model.units, choose_columns(model.change_scale, dims))
         return -found.log_density(target[index]).mean(1)
 
     count = len(obs)
@@ -406,6 +481,17 @@ def _pair_with(agent: Sequence[int], columns: Sequence[int], name: str, obs_size
                 f"agent contains column {column}; expected columns from 0 to {obs_size - 1} that are not of {name!r}."
             )
     return Pair(list(columns[: len(agent)]), list(agent))
+
+
+def choose_columns(values: Tensor, columns: Sequence[int]) -> Tensor:
+    """Some columns of [..., n]; without an index tensor, whose copy to a GPU could not be recorded."""
+    return torch.stack([values[..., column] for column in columns], -1)
+
+
+def _deviation(batch: Tensor) -> Tensor:
+    """The standard deviation of each column [R, B, n] -> [R, 1, n]; 1 where it is constant."""
+    deviation = batch.std(1, keepdim=True)
+    return torch.where(deviation > SMALLEST_DEVIATION, deviation, 1.0)
 
 
 def _describe(place: Tensor) -> Tensor:
