@@ -31,9 +31,9 @@ from butfor.influence.contact import (
     ContactDynamics,
     ContactPrediction,
     EntityContact,
-    FitProgress,
     Touch,
 )
+from butfor.influence.contact_fitting import FitProgress
 from butfor.influence.diagnosis import Diagnosis
 from butfor.influence.influence import STRONG_ACTIONS, Influence
 from butfor.influence.partners import Pair
@@ -190,6 +190,25 @@ def test_density_and_moments_are_those_of_torch_distributions() -> None:
 def test_density_is_finite_far_from_everything() -> None:
     touch = same_push(torch.tensor([-30.0, 0.0, 30.0]))
     assert torch.isfinite(touch.log_density(torch.full((2,), 1e4))).all()
+
+
+def test_half_of_the_actions_can_be_the_mixture() -> None:
+    touch = random_touch(2, 5, 6, 2)
+    halves = [Touch(*(part[:, :, half] for part in touch.parts())) for half in (slice(0, 3), slice(3, 6))]
+    found = ContactPrediction({(0, 1): touch}, 2).divergence([0, 1], "mean", separate=True)
+    assert found.shape == (2, 5, 3)
+    torch.testing.assert_close(found, halves[0].divergence(halves[1]))
+    torch.testing.assert_close(halves[0].divergence(halves[0]), halves[0].divergence())
+    probability, other = (half.log_odds.sigmoid() for half in halves)
+    share = other / other.sum(-1, keepdim=True)
+    others = Independent(Normal(halves[1].mean, halves[1].variance.sqrt()), 1)
+    for k in range(3):
+        own = Independent(Normal(halves[0].mean[:, :, [k]], halves[0].variance[:, :, [k]].sqrt()), 1)
+        between = -(share * (-kl_divergence(own.expand(others.batch_shape), others)).exp()).sum(-1).log()
+        whether = kl_divergence(
+            torch.distributions.Bernoulli(probability[:, :, k]), torch.distributions.Bernoulli(other.mean(-1))
+        )
+        torch.testing.assert_close(found[:, :, k], (whether + probability[:, :, k] * between).clamp_min(0))
 
 
 # --- members --------------------------------------------------------------------------------------

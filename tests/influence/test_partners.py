@@ -7,8 +7,7 @@ import pytest
 import torch
 from support.hand_and_object import ANGLE, DRIFTER, HAND, NOISE, OBJECT, STEP, Array, Labels, carried, transitions
 
-from butfor.influence.contact import choose_partners
-from butfor.influence.partners import FEWEST, Pair, find_partners, find_surprises
+from butfor.influence.partners import FEWEST, Pair, choose_partners, find_partners, find_surprises
 from butfor.models.tables import measure_transitions
 
 Given = tuple[Array, Array, Array]

@@ -167,7 +167,7 @@ def test_what_compares_the_actions_decides() -> None:
     """By its predicted mean in one dimension alone, the chosen action is the candidate for which that is highest."""
     policy, model = make_policy(2), make_model(2)
     config = dataclasses.replace(EXPLORE, epsilon=1.0, active=1.0)
-    acting = Explorer(policy, model, slice(0, 2), 3, LAW, config, lambda mean, variance: mean[..., 1])
+    acting = Explorer(policy, model, slice(0, 2), 3, LAW, config, lambda predicted: predicted[0][..., 1])
     acting.begin(1, make_generators([5, 6]))
     obs = observation(6)
     actions, _ = acting(0, obs)

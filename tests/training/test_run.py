@@ -235,9 +235,10 @@ def test_an_end_between_two_evaluations_adds_one_and_changes_nothing_else(tmp_pa
         {"use": ALL_USES, "replay": {"capacity": 5}},
         {"use": ALL_USES, "overlap": ("acting", "updates", "model"), "num_envs": 2},
         {"use": ALL_USES, "cai": {"rescore": "newest", "scoring": {"sampling": "sobol"}}},
+        {"use": ALL_USES, "cai": {"model": "touch"}, "overlap": ("acting", "model")},
         {"algorithm": "td3", "agent": {"critic_layer_norm": True}},
     ],
-    ids=["per", "intrinsic", "full memory", "overlap", "newest", "critics"],
+    ids=["per", "intrinsic", "full memory", "overlap", "newest", "touches", "critics"],
 )
 def test_every_kind_of_run_goes_on_to_the_same_bits(tmp_path: Path, changes: dict[str, Any]) -> None:
     config = small(seeds=2, evaluate_every=2, checkpoint_seconds=0.0, **changes)

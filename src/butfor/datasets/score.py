@@ -21,7 +21,7 @@ from butfor.datasets.files import (
 )
 from butfor.datasets.formats import Dataset, copy_path, default_copy, open_dataset
 from butfor.datasets.recording import Recording, Table
-from butfor.influence.contact import FitProgress
+from butfor.influence.contact_fitting import FitProgress
 from butfor.influence.diagnosis import FEWEST as FEWEST_JUDGED
 from butfor.influence.diagnosis import GROUPS, Diagnosis
 from butfor.influence.influence import Influence

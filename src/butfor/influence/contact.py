@@ -14,16 +14,16 @@ changes the probability of a touch, and how much it changes the push. Both are z
 
 import math
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field
-from typing import Any
+from dataclasses import dataclass
 
 import torch
 from torch import Tensor, nn
 
 from butfor.influence.gaussian import kl_between, log_normal
-from butfor.influence.partners import Pair, find_partners
-from butfor.models.networks import MLP, Generators, make_generators, single_thread
-from butfor.models.tables import SMALLEST_DEVIATION, Table, Transitions, Units
+from butfor.influence.partners import Pair, Partners, partner_columns
+from butfor.models.fitting import Fittable
+from butfor.models.networks import MLP, Generators
+from butfor.models.tables import SMALLEST_DEVIATION, Units
 from butfor.runs.config import check_least, check_positive
 
 STEP_SHARE = 0.3  # weight of the partner's predicted step among the inputs: the distance should matter more
@@ -65,14 +65,8 @@ class ContactConfig:
         check_positive(self, "narrowest", "narrow_range", "wide", "learning_rate", "motion_learning_rate")
 
 
-@dataclass
-class FitProgress:
-    """How far a fit is; `butfor.models.Fitting` has the same attributes."""
-
-    epoch: int
-    """hundreds of updates done"""
-    epochs: int
-    best_error: Tensor
+ALONG = ContactConfig(running=True)
+"""The model of touches that learns along with an agent."""
 
 
 class EntityContact(nn.Module):
@@ -127,7 +121,8 @@ class EntityContact(nn.Module):
         found = []
         for pair in self.pairs:
             own, other = (
-                choose_columns(obs, columns) * choose_columns(spread, columns) for columns in (pair.entity, pair.partner)
+                choose_columns(obs, columns) * choose_columns(spread, columns)
+                for columns in (pair.entity, pair.partner)
             )
             offset = choose_columns(center, pair.entity) - choose_columns(center, pair.partner)
             found.append(own - other + offset)
@@ -175,9 +170,10 @@ class EntityContact(nn.Module):
         count = len(self.columns)
         push, raw, odds = self.touch(seen).split([count, count, 1], -1)
         variance = nn.functional.softplus(raw + math.log(math.e - 1)) + self.config.wide  # 1 + wide before training
-        narrow = self.config.narrowest + self.config.narrow_range * torch.sigmoid(self.free_variance(self.seen(obs)) - 3)
+        narrow = self.config.narrowest + self.config.narrow_range * torch.sigmoid(
+            self.free_variance(self.seen(obs)) - 3
+        )
         return Touch(odds[..., 0] - SELDOM, free + push, variance, free, narrow)
-
 
     def loss(
         self, obs: Tensor, action: Tensor, target: Tensor, steps: Tensor, units: Tensor, change_scale: Tensor
@@ -187,11 +183,9 @@ class EntityContact(nn.Module):
         free = self.free(seen)
         step = self.partner_step(torch.cat([seen, action], -1))
         found = self.predict(obs, action, free.detach(), units, change_scale)
-        return (
-            (free - target).abs().mean((1, 2))  # most rows are not touched, and the median is theirs
-            + (step - steps / self.step_scale).abs().mean((1, 2))
-            - found.log_density(target).mean(1)
-        )
+        loss: Tensor = (free - target).abs().mean((1, 2))  # most rows are not touched, and the median is theirs
+        loss = loss + (step - steps / self.step_scale).abs().mean((1, 2))
+        return loss - found.log_density(target).mean(1)
 
 
 @dataclass(frozen=True)
@@ -203,6 +197,10 @@ class Touch:
     variance: Tensor
     free_mean: Tensor
     free_variance: Tensor
+
+    def parts(self) -> tuple[Tensor, Tensor, Tensor, Tensor, Tensor]:
+        """All of it, in order."""
+        return self.log_odds, self.mean, self.variance, self.free_mean, self.free_variance
 
     def log_density(self, target: Tensor) -> Tensor:
         """log p(target): [..., d] -> [...]."""
@@ -221,14 +219,16 @@ class Touch:
         free = [part.unflatten(0, (-1, members)) for part in (self.free_mean, self.free_variance)]
         return Touch(torch.logit(probability.mean(1), 1e-7), mean, variance, *_merge(equal, *free))
 
-    def divergence(self) -> Tensor:
-        """KL of each action's outcome, the touch included, to the mixture over the K actions: [..., K] -> [..., K]."""
-        touched = self.log_odds.sigmoid().clamp(1e-7, 1 - 1e-7)
-        mean_touched = touched.mean(-1, keepdim=True)
+    def divergence(self, mixture: "Touch | None" = None) -> Tensor:
+        """KL of each action's outcome, the touch included, to the mixture over all, or over M others: [..., K]."""
+        mixture = mixture or self
+        touched, others = (part.log_odds.sigmoid().clamp(1e-7, 1 - 1e-7) for part in (self, mixture))
+        mean_touched = others.mean(-1, keepdim=True)
         whether = touched * (touched / mean_touched).log()
         whether = whether + (1 - touched) * ((1 - touched) / (1 - mean_touched)).log()
-        log_share = (touched / touched.sum(-1, keepdim=True)).log().unsqueeze(-2)  # [..., 1, K]
-        push = -torch.logsumexp(log_share - kl_between(self.mean, self.variance), -1)
+        log_share = (others / others.sum(-1, keepdim=True)).log().unsqueeze(-2)  # [..., 1, M]
+        between = kl_between(self.mean, self.variance, mixture.mean, mixture.variance)  # [..., K, M]
+        push = -torch.logsumexp(log_share - between, -1)
         return (whether + touched * push).clamp_min(0)
 
     def moments(self) -> tuple[Tensor, Tensor]:
@@ -253,8 +253,15 @@ class ContactPrediction:
         return ContactPrediction(merged, self.target_size)
 
     def divergence(self, dims: Sequence[int], form: str, separate: bool = False) -> Tensor:
-        """KL of each action's outcome to the mixture over all K, for one entity: [R, n, K]."""
-        return self.touches[tuple(dims)].divergence()
+        """KL of each action to the mixture over all, for one entity; if `separate`, the second half is the mixture.
+
+        `form` has no effect: there is only one.
+        """
+        touch = self.touches[tuple(dims)]
+        if not separate:
+            return touch.divergence()
+        given, mixture = zip(*(part.chunk(2, 2) for part in touch.parts()), strict=True)
+        return Touch(*given).divergence(Touch(*mixture))
 
     def log_density(self, target: Tensor, dims: Sequence[int]) -> Tensor:
         """log p(target) of one entity under each action: target [n, 1, d] -> [R, n, K]."""
@@ -270,15 +277,13 @@ class ContactPrediction:
         return mean, variance
 
 
-class ContactDynamics(nn.Module):
+class ContactDynamics(Fittable):
     """p(s'_j | s, a) of every entity as in the module's formula, for R replicas."""
 
     units: Tensor
     change_scale: Tensor
 
-    def __init__(
-        self, units: Units, pairs: Mapping[str, Sequence[Pair]], config: ContactConfig, generators: Generators
-    ) -> None:
+    def __init__(self, units: Units, pairs: Partners, config: ContactConfig, generators: Generators) -> None:
         super().__init__()
         self.obs_size = len(units.obs_center)
         self.target_size = len(units.scale)
@@ -287,9 +292,12 @@ class ContactDynamics(nn.Module):
         self.dims = units.dims
         self.pairs = {name: list(found) for name, found in pairs.items()}
         sizes = (self.obs_size, units.law.size)
-        parts = [EntityContact(sizes, columns, pairs[name], config, generators) for name, columns in units.entities.items()]
+        parts = [
+            EntityContact(sizes, columns, pairs[name], config, generators) for name, columns in units.entities.items()
+        ]
         self.entities = nn.ModuleList(parts)
-        self.partner_columns = [column for part in parts for column in part.partner_columns]
+        self.partner_columns = partner_columns(pairs, units.entities)
+        self.step_counts = [len(part.partner_columns) for part in parts]
         # not part of a weight file, which has them in its header
         both = torch.tensor([units.obs_center, units.obs_spread]).repeat(self.replicas, 1, 1)  # [R, 2, D]
         self.register_buffer("units", both, persistent=False)
@@ -314,7 +322,7 @@ class ContactDynamics(nn.Module):
         obs, action = inputs.tensor_split([self.obs_size], -1)
         changes, all_steps = target.tensor_split([self.target_size], -1)
         total = torch.zeros(self.replicas, device=inputs.device)
-        by_entity = all_steps.split([len(entity.partner_columns) for entity in self.entities], -1)
+        by_entity = all_steps.split(self.step_counts, -1)
         for dims, entity, steps in zip(self.dims, self.entities, by_entity, strict=True):
             assert isinstance(entity, EntityContact)
             if self.training:
@@ -337,150 +345,10 @@ class ContactDynamics(nn.Module):
                 assert isinstance(entity, EntityContact)
                 free = entity.free(entity.seen(obs)).unsqueeze(2).expand(-1, -1, count, -1).flatten(1, 2)
                 found = entity.predict(rows, actions, free, self.units, choose_columns(self.change_scale, dims))
-                parts = (part.unflatten(1, (states, count)) for part in vars(found).values())
-                touches[tuple(dims)] = Touch(*parts)
+                touches[tuple(dims)] = Touch(*(part.unflatten(1, (states, count)) for part in found.parts()))
             return ContactPrediction(touches, self.target_size)
 
         return predict
-
-
-def choose_partners(
-    transitions: Transitions, table: Table, units: Units, agent: Sequence[int] | None
-) -> dict[str, list[Pair]] | None:
-    """The partners of each entity: the given columns of the agent, or what the data show; None if one has none.
-
-    Discrete actions have no partners: on a grid, nearness is not what decides.
-    """
-    if agent is not None:
-        obs_size = len(units.obs_center)
-        return {name: [_pair_with(agent, columns, name, obs_size)] for name, columns in units.entities.items()}
-    if units.law.count:
-        return None
-    found = {}
-    for (name, columns), dims in zip(units.entities.items(), units.dims, strict=True):
-        found[name] = find_partners(transitions[0], table[0][:, : transitions[0].shape[1]], table[1][:, dims], columns)
-        if not found[name]:
-            return None
-    return found
-
-
-def fit_contact(
-    transitions: Transitions,
-    table: Table,
-    units: Units,
-    pairs: Mapping[str, Sequence[Pair]],
-    config: ContactConfig,
-    seeds: Sequence[int],
-    progress: Callable[[Any], None] | None = None,
-) -> ContactDynamics:
-    """Fit one replica per seed: first free motion and the partners' steps, then touches."""
-    generators = make_generators(seeds)
-    inputs, target = table
-    model = ContactDynamics(units, pairs, config, generators).to(inputs.device)
-    obs, action = inputs.tensor_split([model.obs_size], 1)
-    changes = (transitions[2].double() - transitions[0].double()).to(inputs.device)
-    report = _Reporter(progress, 2 * config.motion_updates + config.updates, len(model.entities))
-    with single_thread():
-        for dims, entity in zip(model.dims, model.entities, strict=True):
-            assert isinstance(entity, EntityContact)
-            _fit_one(entity, (obs, action, target[:, dims]), changes, model, dims, generators, report)
-    return model.eval()
-
-
-def _fit_one(
-    entity: EntityContact, rows: tuple[Tensor, Tensor, Tensor], changes: Tensor, model: ContactDynamics,
-    dims: Sequence[int], generators: Generators, report: "_Reporter",
-) -> None:  # fmt: skip
-    """Fit the networks of one entity, one after the other."""
-    obs, action, target = rows
-    config = entity.config
-    steps = changes[:, entity.partner_columns]
-    deviation = steps.std(0)
-    entity.step_scale.copy_(torch.where(deviation > 1e-12, deviation, 1.0))
-    scaled_steps = (steps / entity.step_scale[0, 0]).float()
-    geometry = entity.describe(obs[None], model.units)[0]
-    entity.center.copy_(geometry.mean(0))
-    entity.spread.copy_(geometry.std(0).clamp_min(1e-12))
-
-    def free_loss(index: Tensor) -> Tensor:
-        error: Tensor = entity.free(obs[index]) - target[index]
-        return error.abs().mean((1, 2))  # most rows are not touched, and the median is theirs
-
-    def step_loss(index: Tensor) -> Tensor:
-        both = torch.cat([obs[index], action[index]], -1)
-        error: Tensor = entity.partner_step(both) - scaled_steps[index]
-        return error.abs().mean((1, 2))
-
-    def touch_loss(index: Tensor) -> Tensor:
-        with torch.no_grad():
-            free = entity.free(obs[index])
-        found = entity.predict(obs[index], action[index], free, model.units, choose_columns(model.change_scale, dims))
-        return -found.log_density(target[index]).mean(1)
-
-    count = len(obs)
-    motion = (config.motion_updates, config.motion_learning_rate, 0.0, config.batch_size)
-    _train(free_loss, list(entity.free.parameters()), *motion, count, generators, report)
-    _train(step_loss, list(entity.partner_step.parameters()), *motion, count, generators, report)
-    trained = [*entity.touch.parameters(), *entity.free_variance.parameters()]
-    touching = (config.updates, config.learning_rate, config.weight_decay, config.batch_size)
-    _train(touch_loss, trained, *touching, count, generators, report)
-
-
-def _train(
-    loss_of: Callable[[Tensor], Tensor],
-    parameters: list[nn.Parameter],
-    updates: int,
-    rate: float,
-    weight_decay: float,
-    batch: int,
-    count: int,
-    generators: Generators,
-    report: "_Reporter",
-) -> None:
-    """Take AdamW steps on random batches; the rate rises over 100 steps and falls along half a cosine."""
-    optimizer = torch.optim.AdamW(parameters, lr=rate, weight_decay=weight_decay, fused=True)
-    device = parameters[0].device
-    for update in range(updates):
-        for group in optimizer.param_groups:
-            group["lr"] = rate * min(1, (update + 1) / 100) * 0.5 * (1 + math.cos(math.pi * update / updates))
-        index = torch.stack([torch.randint(count, (batch,), generator=g) for g in generators]).to(device)
-        loss = loss_of(index)
-        optimizer.zero_grad(set_to_none=True)
-        loss.sum().backward()
-        optimizer.step()
-        report.step(loss)
-    if not torch.isfinite(loss).all():
-        raise FloatingPointError("The loss became NaN or infinite; if the data contain extreme values, rescale them.")
-
-
-@dataclass
-class _Reporter:
-    """Calls `progress` after every 100 updates."""
-
-    progress: Callable[[Any], None] | None
-    updates: int
-    entities: int
-    done: int = field(default=0, init=False)
-
-    def step(self, loss: Tensor) -> None:
-        self.done += 1
-        if self.progress is not None and self.done % 100 == 0:
-            self.progress(FitProgress(self.done // 100, self.updates * self.entities // 100, loss.detach()))
-
-
-def _pair_with(agent: Sequence[int], columns: Sequence[int], name: str, obs_size: int) -> Pair:
-    """The agent's position beside the first columns of an entity."""
-    if not 1 <= len(agent) <= len(columns):
-        raise ValueError(
-            f"agent has {len(agent)} columns; expected 1 to {len(columns)}, as many as the position of {name!r} has, "
-            "in the same order and units."
-        )
-    for column in agent:
-        if column not in range(obs_size) or column in columns:
-            raise ValueError(
-                f"agent contains column {column}; expected columns from 0 to {obs_size - 1} that are not of {name!r}."
-            )
-    return Pair(list(columns[: len(agent)]), list(agent))
 
 
 def choose_columns(values: Tensor, columns: Sequence[int]) -> Tensor:

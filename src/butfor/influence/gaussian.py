@@ -25,10 +25,10 @@ def log_normal(target: Tensor, mean: Tensor, variance: Tensor) -> Tensor:
     return -0.5 * (squared + variance.log() + math.log(2 * math.pi)).sum(-1)
 
 
-def kl_between(mean: Tensor, variance: Tensor) -> Tensor:
-    """KL of each of K Gaussians to each other one: [..., K, d] -> [..., K, K]."""
-    ratio = variance.unsqueeze(-2) / variance.unsqueeze(-3)
-    squared = (mean.unsqueeze(-2) - mean.unsqueeze(-3)).square() / variance.unsqueeze(-3)
+def kl_between(mean: Tensor, variance: Tensor, other_mean: Tensor, other_variance: Tensor) -> Tensor:
+    """KL of each of K Gaussians to each of M others: [..., K, d], [..., M, d] -> [..., K, M]."""
+    ratio = variance.unsqueeze(-2) / other_variance.unsqueeze(-3)
+    squared = (mean.unsqueeze(-2) - other_mean.unsqueeze(-3)).square() / other_variance.unsqueeze(-3)
     return 0.5 * (squared + ratio - 1 - ratio.log()).sum(-1)
 
 

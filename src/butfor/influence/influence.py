@@ -17,7 +17,8 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
-from butfor.influence.contact import ContactConfig, choose_partners, fit_contact
+from butfor.influence.contact import ContactConfig
+from butfor.influence.contact_fitting import fit_contact
 from butfor.influence.decisions import (
     Calibration,
     Decisions,
@@ -29,6 +30,7 @@ from butfor.influence.decisions import (
 from butfor.influence.diagnosis import FEWEST, GROUPS, Diagnoses, diagnose_entity
 from butfor.influence.display import fit_progress, influence_rows
 from butfor.influence.network_choice import fit_network, split_inputs
+from butfor.influence.partners import choose_partners
 from butfor.influence.saved_models import count_replicas, describe_model, untrained_model
 from butfor.influence.scoring import (
     Dynamics,

@@ -4,7 +4,7 @@ Nobody has to name the hand. The change of the entity is predicted without the a
 something has touched it. A position that is near the entity at these times, and farther away otherwise, is a partner.
 """
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 
 import numpy as np
@@ -14,6 +14,7 @@ from sklearn.metrics import roc_auc_score
 from torch import Tensor, nn
 
 from butfor.models.networks import MLP, make_generators, single_thread
+from butfor.models.tables import Table, Transitions, Units
 
 SURPRISE = 0.3  # standard deviations of the entity's change, beyond its free motion
 FEWEST = 30  # surprises, and as many rows without
@@ -30,6 +31,50 @@ class Pair:
 
     entity: list[int]
     partner: list[int]
+
+
+Partners = Mapping[str, Sequence[Pair]]
+"""The partners of each entity, by its name."""
+
+
+def partner_columns(partners: Partners, entities: Iterable[str]) -> list[int]:
+    """The columns of all partners, entity by entity."""
+    return [column for name in entities for pair in partners[name] for column in pair.partner]
+
+
+def choose_partners(
+    transitions: Transitions, table: Table, units: Units, agent: Sequence[int] | None
+) -> dict[str, list[Pair]] | None:
+    """The partners of each entity: the given columns of the agent, or what the data show; None if one has none.
+
+    Discrete actions have no partners: on a grid, nearness is not what decides.
+    """
+    if agent is not None:
+        obs_size = len(units.obs_center)
+        return {name: [pair_with(agent, columns, name, obs_size)] for name, columns in units.entities.items()}
+    if units.law.count:
+        return None
+    found = {}
+    for (name, columns), dims in zip(units.entities.items(), units.dims, strict=True):
+        found[name] = find_partners(transitions[0], table[0][:, : transitions[0].shape[1]], table[1][:, dims], columns)
+        if not found[name]:
+            return None
+    return found
+
+
+def pair_with(agent: Sequence[int], columns: Sequence[int], name: str, obs_size: int) -> Pair:
+    """The agent's position beside the first columns of an entity."""
+    if not 1 <= len(agent) <= len(columns):
+        raise ValueError(
+            f"agent has {len(agent)} columns; expected 1 to {len(columns)}, as many as the position of {name!r} has, "
+            "in the same order and units."
+        )
+    for column in agent:
+        if column not in range(obs_size) or column in columns:
+            raise ValueError(
+                f"agent contains column {column}; expected columns from 0 to {obs_size - 1} that are not of {name!r}."
+            )
+    return Pair(list(columns[: len(agent)]), list(agent))
 
 
 def find_partners(obs: Tensor, standardized: Tensor, target: Tensor, columns: Sequence[int]) -> list[Pair]:

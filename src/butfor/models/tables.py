@@ -114,6 +114,14 @@ def target_scale(transitions: Transitions, entities: Mapping[str, Sequence[int]]
     return torch.where(deviation > change_rounding(obs, next_obs), 1 / deviation, 1.0)
 
 
+def move_scale(transitions: Transitions, entities: Mapping[str, Sequence[int]]) -> Tensor:
+    """The factor that makes moves about 1 however rare they are: mean |change| / mean change^2 [d] (1 if at rest)."""
+    obs, next_obs = (table[:, target_columns(entities)] for table in transitions[::2])
+    change = next_obs.double() - obs.double()
+    factor = change.abs().mean(0) / change.square().mean(0)
+    return torch.where(change.std(0) > change_rounding(obs, next_obs), factor, 1.0)
+
+
 def split_table(table: Table, share: float, seed: int) -> tuple[Table, Table]:
     """Hold out a random share of the rows for validation: (train, validation)."""
     inputs, target = table

@@ -10,7 +10,7 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from butfor.influence.gaussian import kl_to_mixture
-from butfor.models.dynamics import GaussianDynamics
+from butfor.influence.scoring import Dynamics
 from butfor.models.gpu import captured, compiled
 from butfor.models.networks import Generators, copy_replicas, refresh_replicas
 from butfor.rollouts.play import Observation
@@ -123,14 +123,14 @@ class Explorer:
     def __init__(
         self,
         policy: Policy,
-        model: GaussianDynamics | None,
+        model: Dynamics | None,
         part: slice,
         envs: int,
         law: ActionLaw,
         config: ExploreConfig,
-        compare: Callable[[Tensor, Tensor], Tensor] = kl_to_mixture,
+        compare: Callable[[Any], Tensor] = lambda predicted: kl_to_mixture(*predicted),
     ) -> None:
-        """Copy the policy, and for active choice the model, whose predictions [..., K, d] `compare` scores [..., K]."""
+        """Copy the policy, and for active choice the model; `compare` scores its predictions of K actions: [..., K]."""
         self.sources = (policy, model)
         self.policy = copy_replicas(policy, part)
         self.model = None if model is None else copy_replicas(model, part).eval()
@@ -190,7 +190,7 @@ class Explorer:
         if self.model is not None and active:
             predict = self.model.predictor()
             seen = inputs[..., : self.model.obs_size]
-            score = lambda candidates: self.compare(*predict(seen, self.law.encode(candidates)))  # noqa: E731
+            score = lambda candidates: self.compare(predict(seen, self.law.encode(candidates)))  # noqa: E731
         action = from_unit(self.policy(inputs), self.bounds)
         chosen, sampled = explore(action, noise, self.bounds, self.config, score)
         return torch.cat([chosen, sampled[..., None]], -1)

@@ -1,7 +1,8 @@
 """A goal-conditioned environment as training sees it: how to make many, its sizes, its reward, and its entities."""
 
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from contextlib import closing
+from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -14,10 +15,21 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from butfor.envs import EnvFacts, env_id, facts_of, make_vector_env
-from butfor.models.tables import target_columns
+from butfor.influence.partners import ROWS, Pair, Partners, choose_partners, pair_with
+from butfor.models.tables import Units, move_scale, target_columns
 from butfor.models.tables import target_scale as scale_of
 from butfor.rollouts.episodes import STATES
-from butfor.rollouts.play import EnvError, Observation, Played, Stream, episode_seed, episode_steps, play, random_policy
+from butfor.rollouts.play import (
+    EnvError,
+    Observation,
+    Played,
+    Stream,
+    collect,
+    episode_seed,
+    episode_steps,
+    play,
+    random_policy,
+)
 from butfor.spaces.actions import ActionLaw
 from butfor.spaces.entities import entity_columns
 from butfor.training.replay import Reward
@@ -45,6 +57,7 @@ class GoalEnv:
     reached: float = 0.0  # the environment's own reward of a reached goal, which is subtracted from all its rewards
     remarks: tuple[str, ...] = ()  # on the units of the observations
     rewards: tuple[float, float] = (-1.0, 0.0)  # the lowest and the highest of random episodes, less `reached`
+    partners: Partners | None = None  # what touches each entity, for a model of touches
     labels: tuple[str, ...] = ()  # that the environments report, for a signal that reads the first of them
 
     @property
@@ -87,6 +100,16 @@ class GoalEnv:
                 f"{(self.steps, bounds)}. Use the environment as it was, or train a new agent."
             )
 
+    def touching(self) -> dict[str, Any]:
+        """What `add_partners` added, for a checkpoint."""
+        partners = {name: [asdict(pair) for pair in pairs] for name, pairs in (self.partners or {}).items()}
+        return {"partners": partners, "scale": list(self.scale)}
+
+    def with_touching(self, saved: Mapping[str, Any]) -> "GoalEnv":
+        """The environment with what `touching` returned."""
+        partners = {name: [Pair(**pair) for pair in pairs] for name, pairs in saved["partners"].items()}
+        return replace(self, partners=partners or None, scale=tuple(saved["scale"]))
+
     def unmoved(self) -> list[str]:
         """The entities that random actions did not move, so that the size of their moves is not known."""
         return [name for name, one in self.describe()["entities"].items() if set(one["scale"]) == {1.0}]
@@ -96,6 +119,7 @@ class GoalEnv:
         scale = dict(zip(target_columns(self.entities), self.scale, strict=True))
         entities = {
             name: {"columns": list(columns), "scale": [scale[column] for column in columns]}
+            | ({"touched_by": [pair.partner for pair in self.partners[name]]} if self.partners else {})
             for name, columns in self.entities.items()
         }
         return {"entities": entities, "reward_of_a_reached_goal": self.reached, "longest_episode": self.steps}
@@ -105,6 +129,7 @@ class GoalEnv:
         parts = [
             f"{name}: columns {', '.join(map(str, one['columns']))} of the observation, their changes times "
             + ", ".join(f"{factor:.3g}" for factor in one["scale"])
+            + "".join(f", touched by columns {', '.join(map(str, other))}" for other in one.get("touched_by", ()))
             for name, one in self.describe()["entities"].items()
         ]
         shifted = ", subtracted from all rewards" if self.reached else ""
@@ -166,6 +191,41 @@ def open_goal_env(
         return GoalEnv(name, make, steps, sizes, law, reward, None, watched, scale, 4, reached, remarks, rewards)
     finally:
         probe.close()
+
+
+def add_partners(env: GoalEnv, agent: Sequence[int], required: bool, measure: bool) -> GoalEnv:
+    """Add what touches each entity, for a model of touches: as given, as known, or as random episodes show it.
+
+    Args:
+        env: the environment
+        agent: columns of the agent's position; none: those of a built-in environment, else they are looked for
+        required: whether an entity without partners is an error; if not, the environment is returned as it is
+        measure: whether to measure the factors on the changes, too, by the size of the entities' moves
+
+    Raises:
+        ValueError: the columns do not fit the entities, or `required` and nothing was found
+    """
+    if not agent and env.facts and set(env.entities.values()) == {env.facts.object_position}:
+        agent = env.facts.agent_position
+    partners: Partners | None = {
+        name: [pair_with(agent, columns, name, env.sizes[0])] for name, columns in env.entities.items() if agent
+    }
+    scale = env.scale
+    if not partners or measure:
+        with closing(env.make(env.evaluation_envs)) as envs:
+            episodes = collect(envs, random_policy(envs), -(-ROWS // env.steps), 0, stream=Stream.PROBE)
+        obs, action, next_obs = (torch.from_numpy(part) for part in episodes.transitions())
+        columns = {name: list(entity) for name, entity in env.entities.items()}
+        scale = tuple(move_scale((obs, action, next_obs), columns).tolist()) if measure else scale
+        units = Units.measure((obs, action, next_obs), columns, env.law)
+        table = units.table((obs, action, next_obs), "cpu")
+        partners = partners or choose_partners((obs, action, next_obs), table, units, None)
+    if partners is None and required:
+        raise ValueError(
+            f"Random episodes of {env.name} do not show what touches {' and '.join(env.entities)}; give the columns of "
+            "its position with --cai.agent, or choose --cai.model gaussian."
+        )
+    return env if partners is None else replace(env, partners=partners, scale=scale)
 
 
 def _check_spaces(name: str, env: VectorEnv[Any, Any, Any]) -> tuple[int, int, int]:

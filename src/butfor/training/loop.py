@@ -15,7 +15,6 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
-from butfor.influence.gaussian import kl_to_mixture
 from butfor.models.fitting import check_finite
 from butfor.models.gpu import captured, matrix_precision
 from butfor.models.networks import draw_uniform, make_generators, single_thread
@@ -93,7 +92,8 @@ class Trainer:
         self.agent = AGENTS[config.algorithm](config, obs_size + goal_size, action_size, first, self.device)
         self.signal: Signal | None = None
         if config.use:
-            table = TransitionTable(self.replay, goal_env.law, goal_env.entities, goal_env.scale)
+            known = (goal_env.law, goal_env.entities, goal_env.scale, goal_env.partners)
+            table = TransitionTable(self.replay, *known)
             self.signal = SIGNALS[config.signal](config, table, goal_env, first)
 
         even = config.priority.kind != "per" and not config.priority.within_episode
@@ -107,10 +107,10 @@ class Trainer:
         self._recorded: Callable[[Tensor], Tensor] | None = None
 
         active = self.signal.action_model() if self.signal is not None and "active" in config.use else None
-        model, compare = active or (None, kl_to_mixture)
+        model, *compare = active or (None,)
         edges = [0, (config.seeds + 1) // 2, config.seeds] if "acting" in config.overlap else [0, config.seeds]
         self.explorers = [
-            Explorer(self.agent.policy, model, slice(*edge), config.num_envs, goal_env.law, config.explore, compare)
+            Explorer(self.agent.policy, model, slice(*edge), config.num_envs, goal_env.law, config.explore, *compare)
             for edge in pairwise(edges)
             if edge[0] < edge[1]
         ]
@@ -383,6 +383,7 @@ class Trainer:
             "learner": learner,
             "replay": self.replay.state(),
             "law": asdict(self.goal_env.law),
+            "touching": self.goal_env.touching(),
             "model": None if self.signal is None else self.signal.state(),
             "acting": [
                 [part.policy.state_dict(), {} if part.model is None else part.model.state_dict()]

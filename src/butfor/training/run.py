@@ -32,7 +32,7 @@ from butfor.runs.locks import locked
 from butfor.runs.reading import read_metrics, read_run
 from butfor.runs.stopping import check_time_limit, stopping
 from butfor.training.agents import load_policy, save_agent
-from butfor.training.goal_env import GoalEnv, MakeEnv, open_goal_env, reward_remarks
+from butfor.training.goal_env import GoalEnv, MakeEnv, add_partners, open_goal_env, reward_remarks
 from butfor.training.loop import Trainer, learn
 from butfor.training.settings import Config
 from butfor.training.signals import LABELS
@@ -124,7 +124,7 @@ def resume(
         config = before if episodes is None else replace(before, episodes=episodes)
         if state is not None and config.episodes < state["replay"]["stored"]:
             raise ValueError(f"{folder} has already played {state['replay']['stored']} episodes; got {episodes}.")
-        goal_env = _open_env(config, make_env)
+        goal_env = _open_env(config, make_env, state)
         if state is not None:
             goal_env.check_unchanged(folder, state["replay"], state.get("law"))
         if config != before:
@@ -211,13 +211,21 @@ def _episode_file(folder: Path, given: Path | str | None) -> Path | str | None:
     return given
 
 
-def _open_env(config: Config, make_env: MakeEnv | None) -> GoalEnv:
-    """The environment of a config, checked against its settings."""
+def _open_env(config: Config, make_env: MakeEnv | None, state: dict[str, Any] | None = None) -> GoalEnv:
+    """The environment of a config, checked against its settings; with a checkpoint it has the same partners."""
     if make_env is not None and facts_of(config.env) is not None:
         raise ValueError(f"{config.env!r} is a built-in environment; with make_env, choose another name as config.env.")
     scale = config.cai.network.target_scale
     labels = LABELS.get(config.signal, ()) if config.use else ()
     goal_env = open_goal_env(config.env, config.entities, scale, make_env, labels)
+    if config.priority.kind == "ebp" and goal_env.sizes[2] != 3:
+        size = goal_env.sizes[2]
+        raise ValueError(f"priority.kind 'ebp' needs goals (x, y, z); those of {goal_env.name} have {size} column(s).")
+    touches = config.use and config.signal in ("cai", "shuffled") and config.cai.model != "gaussian"
+    if touches and state is not None:
+        goal_env = goal_env.with_touching(state["touching"])
+    elif touches:
+        goal_env = add_partners(goal_env, config.cai.agent, config.cai.model == "touch", measure=scale is None)
     if config.use and scale is None and (still := goal_env.unmoved()):
         warnings.warn(
             f"A few random episodes of {goal_env.name} did not move {' and '.join(still)}, so the size of its moves is "
@@ -225,9 +233,6 @@ def _open_env(config: Config, make_env: MakeEnv | None) -> GoalEnv:
             "objects that move by centimetres).",
             stacklevel=3,
         )
-    if config.priority.kind == "ebp" and goal_env.sizes[2] != 3:
-        size = goal_env.sizes[2]
-        raise ValueError(f"priority.kind 'ebp' needs goals (x, y, z); those of {goal_env.name} have {size} column(s).")
     return goal_env
 
 

@@ -370,7 +370,7 @@ def test_scores_of_several_entities_are_combined(combine: str, tmp_path: Path) -
 def test_actions_are_compared_by_the_same_combination(combine: str) -> None:
     generator = make_generators([1])[0]
     mean, variance = torch.randn(2, 4, 6, 3, generator=generator), torch.rand(2, 4, 6, 3, generator=generator) + 0.1
-    found = several(make_replay([0, 1], 1), combine).compare(mean, variance)
+    found = several(make_replay([0, 1], 1), combine).compare((mean, variance))
     assert found.shape == (2, 4, 6)
     own = [kl_to_mixture(mean[..., dims], variance[..., dims]) for dims in DIMS]
     hand = {"sum": own[0] + own[1] + own[2], "max": torch.maximum(torch.maximum(own[0], own[1]), own[2])}
@@ -382,7 +382,7 @@ def test_actions_are_compared_by_the_configured_form() -> None:
     generator = make_generators([1])[0]
     mean, variance = torch.randn(2, 4, 6, 2, generator=generator), torch.rand(2, 4, 6, 2, generator=generator) + 0.1
     model = make(make_replay([0, 1], 1), [5, 6], with_settings(scoring=ScoreConfig(actions=4, form="variational")))
-    assert torch.equal(model.compare(mean, variance), kl_to_mixture(mean, variance, form="variational"))
+    assert torch.equal(model.compare((mean, variance)), kl_to_mixture(mean, variance, form="variational"))
 
 
 # --- settings -------------------------------------------------------------------------------------

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any, Protocol
 
 from torch import Tensor
 
-from butfor.models.dynamics import GaussianDynamics
+from butfor.influence.scoring import Dynamics
 from butfor.models.networks import Generators
 from butfor.training.signals.cai import CaiConfig, CaiSignal
 from butfor.training.signals.disagreement import DisagreementSignal, EnsembleConfig
@@ -49,8 +49,8 @@ class Signal(Protocol):
         """The slots to score again after a round of training."""
         ...
 
-    def action_model(self) -> tuple[GaussianDynamics, Callable[[Tensor, Tensor], Tensor]] | None:
-        """For active exploration: a model of outcomes, and the score of K actions by it; None if there is none."""
+    def action_model(self) -> tuple[Dynamics, Callable[[Any], Tensor]] | None:
+        """For active exploration: a model of outcomes, and the score of K actions by its prediction; or None."""
         ...
 
     def prepare(self, fast: bool) -> None:

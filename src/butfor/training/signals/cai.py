@@ -3,16 +3,18 @@
 from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Literal
+from typing import Any, Literal
 
 import torch
 from torch import Tensor
 
+from butfor.influence.contact import ALONG, ContactDynamics, ContactPrediction
+from butfor.influence.contact_fitting import make_contact_optimizer
 from butfor.influence.gaussian import kl_to_mixture
 from butfor.influence.influence import Influence
-from butfor.influence.scoring import ScoreConfig, combine_scores, score_states
+from butfor.influence.scoring import Dynamics, ScoreConfig, combine_scores, score_states
 from butfor.models.dynamics import GaussianDynamics, ModelConfig
-from butfor.models.fitting import FitConfig, train_step
+from butfor.models.fitting import FitConfig, make_optimizer, train_step
 from butfor.models.networks import Generators, draw_uniform
 from butfor.runs.config import check_between, check_choices, check_least, check_positive
 from butfor.spaces.arrays import warn_shared
@@ -41,12 +43,20 @@ class CaiConfig:
     """after a round, score the whole replay buffer again, or the newest 1,000 episodes and the whole every 1,000"""
     only_sampled: bool = False
     """learn only from actions that were drawn uniformly (the paper's section 4.2)"""
+    model: Literal["gaussian", "touch", "auto"] = "gaussian"
+    """gaussian: the paper's network; touch: a model of what touches the entities (butfor.influence.contact), which
+    needs to know what does, see agent; auto: touch if that is known or random episodes show it, else gaussian"""
+    agent: tuple[int, ...] = ()
+    """columns of the position of what touches the entities, such as a hand, in the order and units of the first columns
+    of each entity; none: known of built-in environments, else found in random episodes"""
 
     def __post_init__(self) -> None:
         check_least(self, 2 if self.network.normalize_input else 1, "batch_size")  # a batch of 1 has no spread
         check_positive(self, "learning_rate")
         check_between(self, 0, 1, "newest_share", open_end=True)
-        check_choices(self, "rescore")
+        check_choices(self, "model", "rescore")
+        if self.agent and self.model == "gaussian":
+            raise ValueError(f"cai.agent is {self.agent}, but cai.model is 'gaussian'; give 'touch' or no agent.")
 
 
 class CaiSignal(LearnedSignal):
@@ -61,9 +71,16 @@ class CaiSignal(LearnedSignal):
         every: int = 100,
     ) -> None:
         """Draw the first weights; `combine` as in `Config`, `every` is the number of episodes between rounds."""
-        model = GaussianDynamics(*table.sizes, config.network, generators).to(table.device)
-        fitting = FitConfig(learning_rate=config.learning_rate, betas=config.betas)
-        super().__init__(model, fitting, table, even=not config.only_sampled)
+        model: Dynamics
+        optimizer: torch.optim.Optimizer
+        if table.partners is None:
+            model = GaussianDynamics(*table.sizes, config.network, generators).to(table.device)
+            fitting = FitConfig(learning_rate=config.learning_rate, betas=config.betas)
+            optimizer = make_optimizer(model, fitting)
+        else:
+            model = ContactDynamics(table.units, table.partners, ALONG, generators).to(table.device)
+            optimizer = make_contact_optimizer(model, config.learning_rate, config.betas)
+        super().__init__(model, optimizer, table, even=not config.only_sampled)
         self.config = config
         self.combine = combine
         self.every = every
@@ -111,14 +128,18 @@ class CaiSignal(LearnedSignal):
         everything = self.config.rescore == "all" or self.replay.stored % RESCORED < self.every
         return self.replay.slots(self.replay.size if everything else RESCORED)
 
-    def action_model(self) -> tuple[GaussianDynamics, Callable[[Tensor, Tensor], Tensor]]:
+    def action_model(self) -> tuple[Dynamics, Callable[[Any], Tensor]]:
         return self.model, self.compare
 
-    def compare(self, mean: Tensor, variance: Tensor) -> Tensor:
-        """Score each of K actions by what the model predicts for them: [..., K, d] -> [..., K]."""
+    def compare(self, predicted: Any) -> Tensor:
+        """Score each of K actions by what the model's predictor returns for them: [..., K]."""
         form = self.config.scoring.form
-        parts = [(mean.index_select(-1, dims), variance.index_select(-1, dims)) for dims in self._dims]
-        return combine_scores(torch.stack([kl_to_mixture(*part, form=form) for part in parts], -1), self.combine)
+        if isinstance(predicted, ContactPrediction):
+            scores = [predicted.divergence(dims, form) for dims in self.watched]
+        else:
+            chosen = [[part.index_select(-1, dims) for part in predicted] for dims in self._dims]
+            scores = [kl_to_mixture(mean, variance, form=form) for mean, variance in chosen]
+        return combine_scores(torch.stack(scores, -1), self.combine)
 
     def save(self, folder: Path, seed: int) -> None:
         """Write the models as one public `Influence`, influence.safetensors."""

@@ -8,7 +8,7 @@ from typing import Literal
 import torch
 from torch import Tensor, nn
 
-from butfor.models.fitting import FitConfig, train_step
+from butfor.models.fitting import FitConfig, make_optimizer, train_step
 from butfor.models.networks import ACTIVATIONS, Activation, Generators, InputNorm, Linear, draw_uniform
 from butfor.runs.config import check_between, check_choices, check_least, check_positive
 from butfor.training.signals.learned import LearnedSignal
@@ -104,7 +104,7 @@ class DisagreementSignal(LearnedSignal):
         """Draw the first weights, one generator per replica."""
         model = Ensemble(table.sizes, config, generators).to(table.device)
         fitting = FitConfig(learning_rate=config.learning_rate, betas=config.betas)
-        super().__init__(model, fitting, table)
+        super().__init__(model, make_optimizer(model, fitting), table)
         self.config = config
 
     def weigh_data(self) -> Tensor:

@@ -6,7 +6,6 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from butfor.models.fitting import FitConfig, make_optimizer
 from butfor.models.gpu import captured, compiled, matrix_precision
 from butfor.models.networks import Generators, make_generators
 from butfor.training.replay import Weights
@@ -25,10 +24,10 @@ class LearnedSignal:
     learns = True
     scored = 0  # episodes stored at the last scoring, of signals that score each episode once
 
-    def __init__(self, model: Any, fitting: FitConfig, table: TransitionTable, even: bool = True) -> None:
+    def __init__(self, model: Any, optimizer: torch.optim.Optimizer, table: TransitionTable, even: bool = True) -> None:
         """`even`: all steps of an episode have the same weight."""
         self.model = model.eval()  # but for `fit`: a restored model scores before it learns again
-        self.optimizer = make_optimizer(model, fitting)
+        self.optimizer = optimizer
         self.table = table
         self.replay = table.replay
         self.weights = Weights(table.replay, even)

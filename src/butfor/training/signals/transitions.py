@@ -8,6 +8,7 @@ from typing import Any, TypeVar
 import torch
 from torch import Tensor, nn
 
+from butfor.influence.partners import Partners, partner_columns
 from butfor.models.networks import Generators, make_generators
 from butfor.models.tables import Table, Units, target_columns
 from butfor.models.weights import (
@@ -31,17 +32,28 @@ class TransitionTable:
     """The transitions of the replay buffer as inputs and targets, in the units of the environment."""
 
     def __init__(
-        self, replay: ReplayBuffer, law: ActionLaw, entities: Mapping[str, Sequence[int]], scale: Sequence[float]
+        self,
+        replay: ReplayBuffer,
+        law: ActionLaw,
+        entities: Mapping[str, Sequence[int]],
+        scale: Sequence[float],
+        partners: Partners | None = None,
     ) -> None:
-        """`scale` is the factor on the change of each column that belongs to any entity, in rising order."""
+        """`scale` is the factor on the change of each column that belongs to any entity, in rising order.
+
+        For a model of touches the `partners` of each entity are given; their changes, unscaled, follow in the targets.
+        """
+        self.partners = partners
         columns = target_columns(entities)
+        steps = partner_columns(partners, entities) if partners else []
         size = replay.observation.shape[-1]
         self.replay = replay
         self.device = replay.observation.device
         self.units = Units.raw(law, entities, scale, size)
         self.sizes = (size, law.size, len(columns))  # of an observation, an action and a target
-        self.columns = torch.tensor(columns, device=self.device)
-        self.factor = torch.tensor(self.units.scale, dtype=torch.float32, device=self.device)
+        self.columns = torch.tensor([*columns, *steps], device=self.device)
+        factor = [*self.units.scale, *[1.0] * len(steps)]
+        self.factor = torch.tensor(factor, dtype=torch.float32, device=self.device)
 
     def table(self, replica: Tensor, episode: Tensor, time: Tensor) -> Table:
         """Inputs [..., D + A] and targets [..., d] of the transitions at these indices, which broadcast."""

@@ -7,7 +7,7 @@ import torch
 from torch import Tensor, nn
 
 from butfor.models.bayesian import BayesianNetwork, VimeConfig, draw_noise, gain_of_steps, train_block
-from butfor.models.fitting import FitConfig
+from butfor.models.fitting import FitConfig, make_optimizer
 from butfor.models.networks import Generators, draw_uniform
 from butfor.training.signals.learned import LearnedSignal
 from butfor.training.signals.transitions import TransitionTable, save_model
@@ -43,7 +43,7 @@ class VimeSignal(LearnedSignal):
     def __init__(self, config: VimeConfig, table: TransitionTable, generators: Generators) -> None:
         """Draw the first weights, one generator per replica."""
         model = BayesianNetwork(table.sizes, config, generators).to(table.device)
-        super().__init__(model, FitConfig(learning_rate=config.learning_rate), table)
+        super().__init__(model, make_optimizer(model, FitConfig(learning_rate=config.learning_rate)), table)
         self.config = config
         self.median = RunningMedian(self.replay.replicas, self.replay.steps).to(table.device)
 
