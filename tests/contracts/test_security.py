@@ -16,7 +16,7 @@ import sys
 import warnings
 import zipfile
 from collections.abc import Callable, Iterator
-from contextlib import suppress
+from contextlib import nullcontext, suppress
 from html.parser import HTMLParser
 from pathlib import Path
 from typing import Any
@@ -112,7 +112,8 @@ def test_objects_in_an_episode_file_are_not_executed(reader: str, name: str, tmp
     path, trace = tmp_path / "episodes.npz", tmp_path / "trace"
     episodes().save(path)
     copy = shutil.copy(poisoned(path, name, trace), tmp_path / "copy.npz")
-    with pytest.raises((ValueError, OSError), match=r"episodes\.npz"):
+    ignored = name == "further" and reader in ("Episodes.load", "read_npz")  # arrays that are not known are not read
+    with nullcontext() if ignored else pytest.raises((ValueError, OSError), match=r"episodes\.npz"):
         READERS[reader](path)
     check_not_executed(trace, lambda: list(np.load(copy, allow_pickle=True)[name]))
 

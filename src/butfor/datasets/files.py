@@ -13,6 +13,7 @@ from gymnasium.spaces import Box
 
 from butfor.datasets.recording import Recording, Table, join_episodes, read_arrays
 from butfor.rollouts.episodes import Episodes
+from butfor.runs.arrays import ArrayFile, open_arrays
 from butfor.runs.files import atomic_write, begins_as_npz, check_writable, read_json, write_text
 
 SCHEMA_VERSION = 1  # of a column file
@@ -46,8 +47,8 @@ def read_npz(path: Path | str, ignore: Sequence[str] = ()) -> Recording:
     if not begins_as_npz(path):
         raise ValueError(f"{path} is not a valid .npz file; save arrays with numpy.savez.")
     try:
-        with np.load(path, allow_pickle=False) as file:
-            names = sorted(file.files)
+        with open_arrays(path) as file:
+            names = sorted(file)
             is_own = {"schema_version", "sampled", "achieved_goal"} <= set(names)
             given = {} if is_own else {name: _read_array(file, known) for name, known in NAMES.items()}
     except Exception as error:  # a damaged file can fail in many ways
@@ -64,12 +65,12 @@ def read_npz(path: Path | str, ignore: Sequence[str] = ()) -> Recording:
     return read_arrays(**given, ignore=ignore, source=str(path))
 
 
-def _read_array(file: Any, names: Sequence[str]) -> Any:
+def _read_array(file: ArrayFile, names: Sequence[str]) -> Any:
     """The first array with one of the names, or a dictionary of those called `NAME/PART`, or None."""
     for name in names:
-        if name in file.files:
+        if name in file:
             return file[name]
-        if parts := {key.removeprefix(f"{name}/"): file[key] for key in file.files if key.startswith(f"{name}/")}:
+        if parts := {key.removeprefix(f"{name}/"): file[key] for key in file if key.startswith(f"{name}/")}:
             return parts
     return None
 

@@ -16,6 +16,7 @@ from butfor.envs.facts import BUILT_IN
 from butfor.rollouts.episodes import Episodes, concatenate
 from butfor.rollouts.play import Progress, play_again
 from butfor.runs.files import atomic_write
+from butfor.runs.reading import read_arrays
 from butfor.training.run import resume, train
 from butfor.training.settings import Config, preset
 
@@ -144,8 +145,8 @@ class ExperimentData:
             obs, outcome = fork_states(self.config.env, test, min(FORKS, len(test)), self.progress)
             with atomic_write(path) as temporary, temporary.open("wb") as file:
                 np.savez_compressed(file, allow_pickle=False, obs=obs, outcome=outcome)
-        with np.load(path, allow_pickle=False) as file:
-            return file["obs"], file["outcome"]
+        held = read_arrays(path)
+        return held["obs"], held["outcome"]
 
 
 def choose_evenly(length: int, count: int, generator: np.random.Generator) -> NDArray[np.int64]:

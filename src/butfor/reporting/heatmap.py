@@ -12,7 +12,7 @@ from butfor.rollouts.play import Progress, Stream, episode_seed
 from butfor.runs.checkpoints import latest_checkpoint
 from butfor.runs.config import config_from
 from butfor.runs.files import atomic_write
-from butfor.runs.reading import read_run
+from butfor.runs.reading import read_arrays, read_run
 from butfor.training.settings import Config
 
 GROUP = 100  # episodes that are averaged
@@ -35,10 +35,8 @@ def write_heatmap(run: Path | str, progress: Progress = lambda stage, done, tota
         raise ValueError(f"{run} has no checkpoint; a heat map needs its replay buffer.")
     replay = {name: value[0].numpy() for name, value in state["replay"].items() if name != "stored"}
     stored = int(state["replay"]["stored"])
-    if target.is_file():
-        with np.load(target, allow_pickle=False) as file:
-            if int(file["played"]) == stored:  # else the run was resumed since
-                return target
+    if target.is_file() and int(read_arrays(target)["played"]) == stored:  # else the run was resumed since
+        return target
     size = len(replay["length"])
     number = np.arange(stored - size, stored)  # from the oldest to the newest
     kept = ("observation", "action", "achieved_goal", "desired_goal", "length", "sampled", "score")

@@ -17,7 +17,7 @@ from butfor.influence.influence import Influence
 from butfor.rollouts.episodes import Episodes
 from butfor.rollouts.play import Observation, Progress, play, play_again, reset_seeds
 from butfor.runs.files import atomic_write, write_json
-from butfor.runs.reading import read_run
+from butfor.runs.reading import read_arrays, read_run
 
 Flags = NDArray[np.bool_]
 Floats = NDArray[np.float64]
@@ -319,8 +319,8 @@ def _read(run: Path) -> tuple[EnvFacts, Episodes, Floats]:
             f"Pictures need a detection run on {' or '.join(named(drawing='robot'))}; {run} is another one."
         )
     episodes = Episodes.load(run / "data" / "test.npz")
-    with np.load(run / "scores.npz", allow_pickle=False) as file:
-        score = np.atleast_2d(file["cai"])
-        scores = np.zeros((len(score), *episodes.valid.shape))
-        scores[:, file["episode"], file["time"]] = score
+    held = read_arrays(run / "scores.npz")
+    score = np.atleast_2d(held["cai"])
+    scores = np.zeros((len(score), *episodes.valid.shape))
+    scores[:, held["episode"], held["time"]] = score
     return facts, episodes, scores

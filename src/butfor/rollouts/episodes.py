@@ -9,6 +9,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from butfor.runs.arrays import open_arrays
 from butfor.runs.files import atomic_write, begins_as_npz, check_writable
 from butfor.runs.printing import html_table, text_table
 from butfor.runs.reading import with_new_names
@@ -16,6 +17,7 @@ from butfor.runs.reading import with_new_names
 SCHEMA_VERSION = 1
 NEEDED = ("observation", "action", "achieved_goal", "desired_goal", "length", "sampled")
 ARRAYS = (*NEEDED, "contact", "score", "reset_seed")
+HEADER = ("schema_version", "metadata")
 VECTORS = ("observation", "action", "achieved_goal", "desired_goal")  # a vector each step, not a number
 STATES = ("observation", "achieved_goal", "desired_goal")  # one more than there are steps
 PER_EPISODE = ("length", "reset_seed")
@@ -129,10 +131,11 @@ class Episodes:
         try:
             if not begins_as_npz(path):
                 raise ValueError("it is not a valid .npz file")
-            with np.load(path, allow_pickle=False) as file:
+            with open_arrays(path) as file:
                 if missing := [name for name in ("schema_version", *NEEDED) if name not in file]:
                     raise ValueError(f"it has no {', '.join(missing)}; it contains {', '.join(file) or 'nothing'}")
-                arrays = dict(file)
+                known = [name for name in file if name in (*ARRAYS, *HEADER) or name.startswith("label_")]
+                arrays = {name: file[name] for name in known}
             version = arrays["schema_version"].item()
             if version != SCHEMA_VERSION:
                 raise ValueError(f"it has schema version {version}; this version of butfor reads {SCHEMA_VERSION}")

@@ -1,7 +1,5 @@
 """Read run folders, also of earlier versions. A broken file raises a sentence that names it. Needs no torch."""
 
-import zipfile
-import zlib
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
@@ -11,6 +9,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from butfor import __version__
+from butfor.runs.arrays import open_arrays
 from butfor.runs.digests import RESTORE
 from butfor.runs.files import parse_json, read_json
 
@@ -157,11 +156,11 @@ def read_curves(folder: Path | str, names: Sequence[str]) -> tuple[Array, tuple[
 def read_arrays(path: Path | str) -> dict[str, Array]:
     """Return the arrays of an .npz file by name; nothing in it is executed."""
     try:
-        with Path(path).open("rb") as file, np.load(file, allow_pickle=False) as arrays:
-            return {name: arrays[name] for name in arrays.files}
+        with open_arrays(path) as arrays:
+            return dict(arrays)
     except FileNotFoundError:
         raise FileNotFoundError(f"There is no file {path}.") from None
-    except (OSError, ValueError, EOFError, AttributeError, zipfile.BadZipFile, zlib.error) as error:
+    except (OSError, ValueError) as error:
         raise ValueError(f"{path} cannot be read ({error}). {RESTORE}") from error
 
 

@@ -12,6 +12,7 @@ from butfor.datasets.files import NAMES, read_npz
 from butfor.datasets.formats.dataset import Arrays, Column, Dataset, Segment, describe_left_out
 from butfor.datasets.formats.hdf5 import column_of, import_h5py, leaves
 from butfor.datasets.recording import Recording, Table, read_arrays
+from butfor.runs.arrays import open_arrays
 
 
 @dataclass
@@ -51,7 +52,7 @@ class FlatFile(Dataset):
 
     def _load(self, names: Any) -> Arrays:
         if self.is_npz:
-            with np.load(self.path, allow_pickle=False) as file:
+            with open_arrays(self.path) as file:
                 return {name: file[name] for name in names}
         with import_h5py().File(self.path, "r") as file:
             return {name: file[name][()] for name in names}
@@ -84,8 +85,8 @@ class FlatFile(Dataset):
             return rows
 
         if self.is_npz:
-            with np.load(self.path, allow_pickle=False) as file:
-                arrays = {name: chosen(name, file[name]) for name in file.files}
+            with open_arrays(self.path) as file:
+                arrays = {name: chosen(name, array) for name, array in file.items()}
             with temporary.open("wb") as target:
                 np.savez_compressed(target, allow_pickle=False, **arrays, **new)
             return
@@ -108,7 +109,7 @@ class EpisodeFile(Dataset):
         return read_npz(self.path, ignore)
 
     def read(self, names: Sequence[str]) -> Iterator[Arrays]:
-        with np.load(self.path, allow_pickle=False) as file:
+        with open_arrays(self.path) as file:
             arrays = {name: file[name] for name in names}
         for place, rows in enumerate(self.rows):
             yield {name: array[place, : rows + (array.shape[1] > rows)] for name, array in arrays.items()}
@@ -117,8 +118,8 @@ class EpisodeFile(Dataset):
         if any((first, last) != (0, self.rows[place]) for place, first, last in segments):
             raise ValueError(f"{self.path} has padded episodes, of which only whole ones can be kept.")
         order = np.array([place for place, _, _ in segments])
-        with np.load(self.path, allow_pickle=False) as file:
-            arrays = {name: file[name] for name in file.files}
+        with open_arrays(self.path) as file:
+            arrays = dict(file)
         steps = next(array.shape[1] for name, array in arrays.items() if name in NAMES["action"])
         for name, values in added.items():
             arrays[name] = np.zeros((len(self), steps), np.float32)
@@ -134,16 +135,10 @@ class EpisodeFile(Dataset):
 def open_npz(path: Path) -> FlatFile | EpisodeFile:
     """Open an .npz file; reads it once to find its episodes."""
     try:
-        with np.load(path, allow_pickle=False) as file:
-            columns = {}
-            for name in file.files:
-                try:
-                    array = file[name]
-                except ValueError:  # of objects, which are not loaded
-                    columns[name] = Column((), "object")
-                    continue
-                columns[name] = Column(tuple(array.shape[1:]), array.dtype.name)
-            names = file.files
+        with open_arrays(path) as file:
+            headers = {name: file.header(name) for name in file}
+        columns = {name: Column(header.shape[1:], header.dtype.name) for name, header in headers.items()}
+        names = list(headers)
     except Exception as error:  # a damaged file can fail in many ways
         raise ValueError(f"{path} is not a valid .npz file ({error}); save arrays with numpy.savez.") from error
     found = _meanings(names)
@@ -198,7 +193,7 @@ def _meanings(names: Sequence[str]) -> dict[str, str]:
 
 def _episode_task(path: Path, episodes: int) -> tuple[str, ...]:
     """The environment in the metadata of an episode file, for each episode."""
-    with np.load(path, allow_pickle=False) as file:
-        about = json.loads(str(file["metadata"])) if "metadata" in file.files else {}
+    with open_arrays(path) as file:
+        about = json.loads(str(file["metadata"])) if "metadata" in file else {}
     task = about.get("config", {}).get("env", "") if isinstance(about, dict) else ""
     return (str(task),) * episodes if task else ()
