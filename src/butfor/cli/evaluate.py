@@ -60,6 +60,8 @@ def view(
     seed: Seed = None,
     skip_outcomes: Flag = False,
     out: File = None,
+    gif: File = None,
+    mp4: File = None,
     no_browser: Flag = False,
 ) -> None:
     """Write and open a page that plays episodes, with ghosts of the actions that were not taken.
@@ -80,6 +82,8 @@ def view(
         seed: which seed of a training run acts
         skip_outcomes: do not search the step that decided the outcome, which takes most of the time
         out: page, .html (default: view.html in the run folder, or NAME-view.html beside the data)
+        gif: film of the first of the episodes, .gif, instead of the page
+        mp4: the same as .mp4
         no_browser: do not open the page
     """
     if Path(what).suffix == ".safetensors":
@@ -93,10 +97,13 @@ def view(
     if not source.exists():
         with suppress(FileNotFoundError):  # an id of a Minari dataset is not a run
             source = find_run(what)
-    page = out or (source / "view.html" if source.is_dir() else Path(f"{source.stem}-view.html"))
-    if out is None and source.is_file():
-        page = source.with_name(f"{source.stem}-view.html")
-    check_writable(page)
+    page = out or (source / "view.html" if source.is_dir() else source.with_name(f"{source.stem}-view.html"))
+    films = {".gif": gif, ".mp4": mp4}
+    if wrong := [film for suffix, film in films.items() if film is not None and film.suffix.lower() != suffix]:
+        raise ValueError(f"{wrong[0]} does not end in .gif for --gif or in .mp4 for --mp4; give another name.")
+    wanted = [film for film in films.values() if film is not None]
+    for path in wanted or [page]:
+        check_writable(path)
 
     from butfor.datasets.view import ViewOptions, view_anything
     from butfor.influence.influence import Influence
@@ -106,6 +113,12 @@ def view(
     options = ViewOptions(episodes, hold, not skip_outcomes, seed, positions, agent or ())
     with live_progress() as progress:
         scene = view_anything(source, options, model, progress)
+    if wanted:
+        from butfor.reporting.player.film import write_film
+
+        for film in wanted:
+            print(f"Film: {write_film(film, scene)}")
+        return
     write_player(page, scene)
     print(f"Player: {page}")
     if sys.stdout.isatty() and not no_browser:

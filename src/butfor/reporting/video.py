@@ -231,20 +231,26 @@ def watch(
 
 
 def write_video(path: Path, recorded: Iterable[RecordedEpisode], recorder: Recorder) -> None:
-    """Write a video of episodes as they are recorded: .gif by pillow, .mp4 by ffmpeg."""
-    fps = float(recorder.env.metadata.get("render_fps") or 30)
-    frames = (frame for episode in recorded for frame in _video_frames(episode, recorder.width))
+    """Write a video of episodes as they are recorded."""
+    frames = chain.from_iterable(_video_frames(episode, recorder.width) for episode in recorded)
+    write_frames(path, frames, float(recorder.env.metadata.get("render_fps") or 30))
+
+
+def write_frames(path: Path, frames: Iterator[Image.Image], fps: float) -> None:
+    """Write frames as they are drawn: .gif by pillow, .mp4 by ffmpeg."""
     opening = next(frames)
     with atomic_write(path) as temporary:
         if path.suffix.lower() == ".gif":
             opening.save(temporary, "GIF", save_all=True, append_images=frames, duration=round(1000 / fps), loop=0)
             return
-        from imageio_ffmpeg import write_frames
+        import imageio_ffmpeg
 
         # the temporary name does not show the format; faststart lets a browser play while it loads
         options = ["-f", "mp4", "-movflags", "+faststart"]
         with closing(
-            write_frames(temporary, opening.size, fps=fps, codec="libx264", macro_block_size=2, output_params=options)
+            imageio_ffmpeg.write_frames(
+                temporary, opening.size, fps=fps, codec="libx264", macro_block_size=2, output_params=options
+            )
         ) as video:
             video.send(None)  # starts ffmpeg
             for frame in chain([opening], frames):
@@ -254,7 +260,7 @@ def write_video(path: Path, recorded: Iterable[RecordedEpisode], recorder: Recor
 def draw_panel(episode: RecordedEpisode, step: int, width: int) -> Image.Image:
     """The panel below the image of a step: texts, and the plot up to this step."""
     pixel = width * OVERSAMPLING / 480  # all lengths are those of a panel 480 pixels wide
-    panel = Image.new("RGB", (width * OVERSAMPLING, _panel_height(width) * OVERSAMPLING), WHITE)
+    panel = Image.new("RGB", (width * OVERSAMPLING, panel_height(width) * OVERSAMPLING), WHITE)
     draw = ImageDraw.Draw(panel)
     large, small = (ImageFont.load_default(points * pixel) for points in (15, 11))
     for text, left, colour in zip(episode.texts(step), (12, 92, 236), (BLACK, BLUE, GREEN), strict=True):
@@ -301,13 +307,13 @@ def draw_plot(
 def _video_frames(episode: RecordedEpisode, width: int) -> Iterator[Image.Image]:
     """A frame for each state of an episode: its image, and the panel below."""
     for step, image in enumerate(episode.images):
-        frame = Image.new("RGB", (width, image.height + _panel_height(width)), WHITE)
+        frame = Image.new("RGB", (width, image.height + panel_height(width)), WHITE)
         frame.paste(image, (0, 0))
         frame.paste(draw_panel(episode, step, width), (0, image.height))
         yield frame
 
 
-def _panel_height(width: int) -> int:
+def panel_height(width: int) -> int:
     """A quarter of the width, even."""
     return width // 8 * 2
 
@@ -321,10 +327,15 @@ def _video_path(folder: Path, out: Path | str | None) -> Path:
     has_ffmpeg = find_spec("imageio_ffmpeg") is not None
     if out is None and not has_ffmpeg:
         warnings.warn(f"Writing a .gif, because .mp4 needs imageio-ffmpeg; {INSTALL}.", stacklevel=3)
-    path = Path(out or folder / (VIDEO_FILE if has_ffmpeg else "watch.gif"))
+    return film_path(out or folder / (VIDEO_FILE if has_ffmpeg else "watch.gif"))
+
+
+def film_path(out: Path | str) -> Path:
+    """The path of a video; one that cannot be written is refused."""
+    path = Path(out)
     if path.suffix.lower() not in (".mp4", ".gif"):
         raise ValueError(f"A video must end in .mp4 or .gif; got {path}.")
-    if path.suffix.lower() == ".mp4" and not has_ffmpeg:
+    if path.suffix.lower() == ".mp4" and find_spec("imageio_ffmpeg") is None:
         raise ImportError(f"{path} needs imageio-ffmpeg; {INSTALL}, or write a .gif.")
     if path.is_dir():
         raise FileExistsError(f"{path} is a folder; expected the path of a video.")
