@@ -13,10 +13,9 @@ export PIP_DISABLE_PIP_VERSION_CHECK := 1
 help:  ## show this list
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "make %-9s %s\n", $$1, $$2 }' Makefile
 
-demo: $(INSTALLED)  ## detect influence in a small environment and write a report, runs/demo/report.html
-	@OMP_NUM_THREADS=1 $(BIN)/butfor detect slide --preset demo --run runs/demo --overwrite
-	@test -f runs/demo/report.html || { echo "The demo ended without its report, runs/demo/report.html." >&2; exit 1; }
-	@echo "Open $(CURDIR)/runs/demo/report.html in a browser."
+demo: $(INSTALLED)  ## a robot and a cube: when does the action matter? Writes runs/demo-robot/report.html
+	@OMP_NUM_THREADS=1 $(BIN)/butfor demo
+	@test -f runs/demo-robot/report.html || { echo "The demo ended without its report." >&2; exit 1; }
 
 test: lint  ## lint, types and all tests but the long ones
 	@OMP_NUM_THREADS=1 $(BIN)/python -m pytest -n 2 --dist loadfile

@@ -23,8 +23,6 @@ __all__ = ["curves", "influence_map", "outcomes", "reliability", "timeline"]
 Array = NDArray[Any]
 Column = int | tuple[int, int]
 """A column of the observation; of (a, b), column a minus column b."""
-WIDE = 2.0  # standard deviations of a column that a map shows to either side
-STEPS = 3.0  # standard deviations of the change that a fan shows to either side
 
 
 def timeline(
@@ -93,33 +91,16 @@ def outcomes(
     Returns:
         A figure of plotly.
     """
+    from butfor.influence.views import fan_of
     from butfor.reporting.charts import outcomes_chart
     from butfor.reporting.plotly_renderer import figure
 
     (name,) = _chosen(influence, entity, one=True)
-    state = np.asarray(obs, dtype=np.float64)
-    if state.shape != (influence.model.obs_size,):
-        raise ValueError(f"obs has shape {list(state.shape)}; expected one state [{influence.model.obs_size}].")
-    own = influence.entities[name]
-    law = influence.law
-    drawn = law.draw_shared(actions, influence.seed, influence.device, influence.scoring.extreme)[0, 0]
-    tried = law.decode(drawn).cpu().numpy()  # [K, A], or integers [K]
-    mean, deviation = (part[0] for part in influence.predict(state[None], tried[None])[name])  # [K, d] each
-    usual = 1 / np.asarray(influence.units.scale)[influence.dims(name)]
-    if columns is None:
-        columns = sorted(own[place] for place in np.argsort(-(mean.std(0) / usual), kind="stable")[:2])
-    if unknown := [column for column in columns if column not in own]:
-        raise ValueError(f"columns contains {unknown}; the columns of {name!r} are {own}.")
-    if len(columns) not in (1, 2):
-        raise ValueError(f"columns has {len(columns)} entries; give one or two columns of {name!r}.")
-    places = [own.index(column) for column in columns]
-    hover = [f"action {np.round(action, 2).tolist()}" for action in tried]
-    chart = outcomes_chart(
-        state[list(columns)], mean[:, places], deviation[:, places].mean(0), STEPS * usual[places],
-        list(names or [f"column {column}" for column in columns]), hover,
-    )  # fmt: skip
-    score = float(influence.score(state[None])[name][0])
-    return figure(chart, title=f"Where {name} goes under {len(tried)} actions: CAI {score:.2f} nats")
+    fan = fan_of(influence, obs, name, columns, actions)
+    hover = [f"action {np.round(action, 2).tolist()}" for action in fan.actions]
+    shown = list(names or [f"column {column}" for column in fan.columns])
+    chart = outcomes_chart(fan.now, fan.outcomes, fan.deviation, fan.ends, shown, hover)
+    return figure(chart, title=f"Where {name} goes under {len(hover)} actions: CAI {fan.score:.2f} nats")
 
 
 def influence_map(
@@ -149,6 +130,7 @@ def influence_map(
     Returns:
         A figure of plotly.
     """
+    from butfor.influence.views import WIDE, difference, mean_in_cells, vary_state
     from butfor.reporting.charts import field_chart
     from butfor.reporting.plotly_renderer import figure
 
@@ -159,9 +141,11 @@ def influence_map(
         if column not in range(influence.model.obs_size):
             raise ValueError(f"There is no column {column}; expected 0 to {influence.model.obs_size - 1}.")
     if states.ndim == 2:
-        axes, values = _binned(influence.score(states)[name], [_difference(states, pair) for pair in pairs], size)
+        shown_values = [difference(states, pair) for pair in pairs]
+        axes, values = mean_in_cells(influence.score(states)[name], shown_values, size)
     else:
-        axes, grid = _varied(states, pairs, np.asarray(influence.units.obs_spread), size)
+        reach = [WIDE * influence.units.obs_spread[first] for first, _ in pairs]
+        axes, grid = vary_state(states, pairs, reach, size)
         values = influence.score(grid if adjust is None else adjust(grid))[name].reshape(size, size)
     shown = names or tuple(f"column {a}" + ("" if b is None else f" − column {b}") for a, b in pairs)
     return figure(field_chart(axes[0], axes[1], values, (shown[0], shown[1])), title=f"Influence on {name}")
@@ -197,14 +181,14 @@ def curves(runs: Sequence[Path | str] | Path | str, measure: str = "success") ->
     Returns:
         A figure of plotly.
     """
-    from butfor.analysis.arms import name_runs, read_run_folder
+    from butfor.analysis.arms import read_runs
     from butfor.reporting.charts import arm_look, learning_chart
     from butfor.reporting.plotly_renderer import figure
 
     folders = [Path(runs)] if isinstance(runs, Path | str) else [Path(run) for run in runs]
     if not folders:
         raise ValueError("There are no runs to plot; give the folder of at least one training run.")
-    arms = name_runs([read_run_folder(folder) for folder in folders])
+    arms = read_runs(folders)
     looks = {arm.label: arm_look(place, len(arms)) for place, arm in enumerate(arms)}
     given = []
     for arm in arms:
@@ -224,36 +208,3 @@ def _chosen(influence: "Influence", entity: str | None, one: bool = False) -> li
     if one and len(influence.entities) > 1:
         raise ValueError(f"There are several entities; choose one with entity=: {', '.join(influence.entities)}.")
     return list(influence.entities)
-
-
-def _difference(states: Array, pair: tuple[int, int | None]) -> Array:
-    """A column of states [N, D], or the difference of two: [N]."""
-    first, second = pair
-    difference: Array = states[:, first] - (0.0 if second is None else states[:, second])
-    return difference
-
-
-def _binned(score: Array, values: Sequence[Array], size: int) -> tuple[list[Array], Array]:
-    """The mean score [size, size] in each cell of two columns, NaN where there is no state, and the cells' middles."""
-    edges = [np.linspace(column.min(), max(column.max(), column.min() + 1e-9), size + 1) for column in values]
-    places = [np.clip(np.searchsorted(edge, column, "right") - 1, 0, size - 1)
-              for edge, column in zip(edges, values, strict=True)]  # fmt: skip
-    cell = places[1] * size + places[0]
-    counts = np.bincount(cell, minlength=size * size)
-    totals = np.bincount(cell, np.asarray(score, dtype=np.float64), minlength=size * size)
-    means = np.divide(totals, counts, out=np.full(size * size, np.nan), where=counts > 0)
-    return [(edge[1:] + edge[:-1]) / 2 for edge in edges], means.reshape(size, size)
-
-
-def _varied(
-    state: Array, pairs: Sequence[tuple[int, int | None]], spread: Array, size: int
-) -> tuple[list[Array], Array]:
-    """Two axes [size], and copies [size * size, D] of a state with these values, x fastest."""
-    axes = []
-    for first, second in pairs:
-        middle = state[first] if second is None else 0.0
-        axes.append(middle + WIDE * spread[first] * np.linspace(-1, 1, size))
-    grid = np.repeat(state[None], size * size, 0)
-    for values, (first, second) in zip(np.meshgrid(*axes), pairs, strict=True):
-        grid[:, first] = values.ravel() + (0.0 if second is None else state[second])
-    return axes, grid

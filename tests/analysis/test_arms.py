@@ -8,7 +8,16 @@ from typing import Any
 import pytest
 from support.study_runs import RAMP, change_study, write_root, write_training
 
-from butfor.analysis.arms import changes, read_run_folder, read_study, study_names, use_of, weaknesses
+from butfor.analysis.arms import (
+    changes,
+    differing_settings,
+    read_run_folder,
+    read_runs,
+    read_study,
+    study_names,
+    use_of,
+    weaknesses,
+)
 from butfor.analysis.claims import Claim, Curve
 
 
@@ -65,3 +74,16 @@ def test_the_settings_of_a_label() -> None:
 )
 def test_what_a_run_uses_in_words(settings: dict[str, Any], expected: str) -> None:
     assert use_of(settings) == expected
+
+
+def test_only_settings_with_different_values_differ(tmp_path: Path) -> None:
+    """A setting that one run does not have came later, and is not a difference."""
+    folders = [write_training(tmp_path / name, [RAMP] * seeds) for name, seeds in (("a", 2), ("b", 3))]
+    config = json.loads((folders[1] / "config.json").read_text())
+    config["config"]["vime"] = {"layers": 2}
+    (folders[1] / "config.json").write_text(json.dumps(config))
+    arms = read_runs(folders)
+    assert [arm.label for arm in arms] == ["a", "b"]  # both use influence in the same way
+    assert differing_settings(arms) == [("seeds", ["2", "3"])]
+    with pytest.raises(ValueError, match="twice"):
+        read_runs([folders[0], folders[0]])

@@ -85,7 +85,7 @@ def tiny_run(tmp_path_factory: pytest.TempPathFactory) -> Path:
     folder = tmp_path_factory.mktemp("train") / "tiny"
     child = fresh("train", "slide", *SMALL_TRAIN, "--use", "priority", "bonus", "active", "--run", str(folder))
     assert child.returncode == 0, child.stderr
-    assert f"Run: {folder}\nNext: butfor report {folder}" in child.stdout
+    assert f"Run: {folder}\nReport: {folder / 'report.html'}\nNext: open {folder / 'report.html'}" in child.stdout
     assert "on slide, 2 seeds, after 8 episodes" in child.stdout
     shown = [line.split()[0] for line in child.stdout.splitlines() if line.strip()[:1].isdigit()]
     assert shown[:2] == ["6", "8"]

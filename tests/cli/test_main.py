@@ -25,7 +25,7 @@ def test_help_names_the_commands_and_a_way_to_start(butfor_command: Butfor, argu
     code, out, err = butfor_command(*arguments)
     assert code == 0
     assert err == ""
-    for word in ("detect", "report", "butfor detect slide --preset demo"):
+    for word in ("detect", "report", "butfor demo"):
         assert word in out
 
 

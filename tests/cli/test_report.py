@@ -1,10 +1,11 @@
-"""`butfor report`: pages and figures of both kinds of run."""
+"""`butfor report` and `butfor compare`: pages and figures of both kinds of run, and several runs beside each other."""
 
 import os
 from pathlib import Path
 
 import pytest
 from support.command_line import Butfor, Result, assert_error
+from support.study_runs import FLAT, RAMP, write_detection, write_training
 
 
 @pytest.mark.parametrize(("folder", "words"), [("nowhere", "nowhere"), (".", "config.json")])
@@ -39,3 +40,25 @@ def test_the_report_and_its_figures_can_be_written_elsewhere(
     assert {path.suffix for path in (tmp_path / figures).iterdir()} == {".svg", ".png"}
     assert_error(butfor_command("report", str(folder), "--out", "page"), "page", ".html")
     assert {path: path.stat().st_mtime_ns for path in folder.rglob("*")} == before
+
+
+def test_runs_are_compared_in_a_table_and_on_a_page(butfor_command: Butfor, tmp_path: Path) -> None:
+    slow = write_training(tmp_path / "runs" / "slow", [FLAT] * 3)
+    write_training(tmp_path / "runs" / "fast", [RAMP] * 3, note="new")
+    code, out, _ = butfor_command("compare", "slow", "runs/fast")
+    assert code == 0
+    row = next(line.split() for line in out.splitlines() if line.split()[:1] == ["fast"])
+    assert row[1:4] == ["1.00", "±", "0.00"]
+    assert "300" in row  # episodes to 60 %
+    assert any(line.split() == ["note", "new"] for line in out.splitlines())
+    page = (tmp_path / "runs" / "comparison.html").read_text(encoding="utf-8")
+    assert "Settings that differ" in page
+    assert_error(butfor_command("compare", str(slow)), "2 runs", "1")
+    assert_error(butfor_command("compare", str(slow), str(slow)), "slow")
+    assert_error(butfor_command("compare", "slow", "fast", "--out", "page.txt"), "page.txt")
+
+
+def test_only_training_runs_are_compared(butfor_command: Butfor, tmp_path: Path) -> None:
+    write_training(tmp_path / "one", [RAMP])
+    write_detection(tmp_path / "two")
+    assert_error(butfor_command("compare", "one", "two"), "two", "detection")

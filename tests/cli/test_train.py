@@ -13,6 +13,7 @@ from support.command_line import SMALL_TRAIN, Asked, Butfor, assert_error
 from support.small_training import ALL_USES, TRACK, Track
 
 from butfor.detection.settings import DetectionConfig
+from butfor.reporting.study_page import write_report
 from butfor.runs import checkpoints
 from butfor.runs.files import read_json, save_checkpoint
 from butfor.runs.folder import open_run
@@ -26,7 +27,7 @@ from butfor.training.settings import preset
 def trained_as(monkeypatch: pytest.MonkeyPatch, butfor_command: Butfor, *arguments: str) -> tuple[Any, ...]:
     """What `train` or `resume` is called with: its positional arguments, then those by name."""
 
-    def stand_in(*values: Any, progress: Any, **named: Any) -> None:
+    def stand_in(*values: Any, progress: Any, on_evaluation: Any, **named: Any) -> None:
         raise Asked(*values, named)
 
     monkeypatch.setattr(train_library, "train", stand_in)
@@ -200,7 +201,7 @@ def test_a_run_goes_on_to_more_episodes(tiny_run: Path, butfor_command: Butfor, 
     code, out, err = butfor_command("train", "--resume", "run", "--episodes", "10", "--device", "cpu")
     assert code == 0, err
     assert "after 10 episodes" in out
-    assert "Run: run\nNext: butfor report run" in out
+    assert "Run: run\nReport: run/report.html\nNext: open run/report.html" in out
     assert (tmp_path / "run/model.safetensors").read_bytes() != (tiny_run / "model.safetensors").read_bytes()
 
 
@@ -255,7 +256,7 @@ def test_after_an_error_during_training_the_run_can_be_resumed(
     assert not read_json(tmp_path / "run/summary.json")["finished"]
     code, out, err = butfor_command("train", "--resume", "run", "--device", "cpu")
     assert code == 0, err
-    assert "Run: run\nNext: butfor report run" in out
+    assert "Run: run\nReport: run/report.html\nNext: open run/report.html" in out
 
 
 @pytest.mark.parametrize(
@@ -308,3 +309,36 @@ def test_help_lists_few_options(butfor_command: Butfor, monkeypatch: pytest.Monk
     ]
     assert listed[0] <= 25
     assert listed[1] > 60
+
+
+def test_a_running_training_has_a_page_that_loads_itself_again(
+    butfor_command: Butfor, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    pages: list[str] = []
+
+    def write(run: Path, out: Path | None = None, running: bool = False) -> Path:
+        page = write_report(run, out, running)
+        pages.append(page.read_text(encoding="utf-8"))
+        return page
+
+    monkeypatch.setattr("butfor.reporting.study_page.write_report", write)
+    monkeypatch.setattr("butfor.cli.train.BETWEEN_PAGES", 0)
+    code, out, _ = butfor_command("train", TRACK, *SMALL_TRAIN, "--run", "run")
+    assert code == 0
+    assert "Report: run/report.html" in out
+    assert len(pages) >= 2
+    assert all('http-equiv="refresh"' in page for page in pages[:-1])
+    assert 'http-equiv="refresh"' not in pages[-1]
+
+
+def test_a_page_that_cannot_be_written_does_not_stop_the_training(
+    butfor_command: Butfor, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def refuse(run: Path, out: Path | None = None, running: bool = False) -> Path:
+        raise OSError("no space left")
+
+    monkeypatch.setattr("butfor.reporting.study_page.write_report", refuse)
+    code, out, err = butfor_command("train", TRACK, *SMALL_TRAIN, "--run", "run")
+    assert code == 0
+    assert "no space left" in err
+    assert "butfor report run" in out

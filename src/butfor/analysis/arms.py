@@ -168,6 +168,37 @@ def name_runs(arms: Sequence[ReadArm]) -> list[ReadArm]:
     return [replace(arm, label=name) for arm, name in zip(arms, names, strict=True)]
 
 
+def read_runs(folders: Sequence[Path]) -> list[ReadArm]:
+    """Return training runs to compare, with labels that tell them apart.
+
+    Raises:
+        ValueError: a run is not a training run, or is given twice.
+    """
+    arms = [read_run_folder(Path(folder)) for folder in folders]
+    for arm in arms:
+        if arm.kind != "training":
+            raise ValueError(f"{arm.folder} is a run of kind {arm.kind!r}; only training runs can be compared.")
+    return name_runs(arms)
+
+
+def differing_settings(arms: Sequence[ReadArm]) -> list[tuple[str, list[str]]]:
+    """Return the settings with different values, and the value in each run; "–" in a run of before the setting."""
+    found = [dict(_flat(arm.config["config"])) for arm in arms]
+    names = dict.fromkeys(name for settings in found for name in settings)
+    rows = [(name, [settings.get(name, "–") for settings in found]) for name in names]
+    return [(name, values) for name, values in rows if len(set(values) - {"–"}) > 1]
+
+
+def _flat(settings: dict[str, Any], prefix: str = "") -> Iterable[tuple[str, str]]:
+    """Settings by their names with dots, as text."""
+    for name, value in settings.items():
+        if isinstance(value, dict):
+            yield from _flat(value, f"{prefix}{name}.")
+        else:
+            text = ", ".join(map(str, value)) or "none" if isinstance(value, list) else str(value)
+            yield prefix + name, text
+
+
 def _read_curves_of(arm: ReadArm) -> ReadArm:
     """Return a training run with its curves [S, E] of success and behaviour, and how far it is."""
     with expected_form(arm.folder / "config.json"):

@@ -15,7 +15,7 @@ from typing import Any
 import tyro
 
 from butfor import __version__
-from butfor.cli import benchmark, collect, detect, evaluate, labels, report, study, train
+from butfor.cli import benchmark, collect, demo, detect, evaluate, labels, report, study, train
 from butfor.cli.data import curate, listing, score
 from butfor.cli.options import refuse_repeated
 from butfor.runs.folder import invoked_as
@@ -23,6 +23,7 @@ from butfor.runs.folder import invoked_as
 __all__ = ["main"]
 
 COMMANDS: dict[str, Callable[..., None]] = {
+    "demo": demo.demo,
     "detect": detect.detect,
     "data": listing.data,
     "score": score.score,
@@ -36,11 +37,12 @@ COMMANDS: dict[str, Callable[..., None]] = {
     "study": study.study,
     "benchmark": benchmark.benchmark,
     "report": report.report,
+    "compare": report.compare,
 }
 DESCRIPTION = """Would it have happened but for the action?
 
 butfor measures, state by state, how much an agent's action influences each object of its environment (causal action
-influence, CAI). Start with: butfor detect slide --preset demo. `butfor --version` prints the version."""
+influence, CAI). Start with: butfor demo. `butfor --version` prints the version."""
 STDOUT = 1  # its file descriptor
 CLOSED_PIPE = 128 + 13  # the exit code that shells show for a program ended by SIGPIPE
 

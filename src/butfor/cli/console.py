@@ -96,6 +96,19 @@ def _print_detectors(title: str, detectors: list[dict[str, Any]]) -> None:
         _print_table(title, ["", "AUC", "paper", "AP", "paper", "best F1", "paper"], rows)
 
 
+def print_demo(summary: dict[str, Any]) -> None:
+    """Print how well each score finds the influenced states, the decisions, and whether the model can be trusted."""
+    share = f"{summary['influenced']:.0%} of {summary['states']:,} test states have it"
+    rows = [[row["title"], *(f"{row[key]:.3f}" for key in ("auc", "ap", "f1"))] for row in summary["detectors"]]
+    _print_table(f"The action's influence on the cube: {share}", ["", "AUC", "AP", "best F1"], rows)
+    decided = summary["decisions"]
+    print(f"Decisions at a false discovery rate of {decided['rate']:.0%}: {decided['called']:,} states are called")
+    print(f"influenced; {decided['false']:.1%} of these are false, {decided['found']:.0%} of the influenced are found.")
+    print(f"Can the model be trusted? {'Problems found:' if summary['problems'] else 'No problem found.'}")
+    for problem in summary["problems"]:
+        print(f"  - {problem}")
+
+
 def print_training(folder: Path) -> bool:
     """Print the success over episodes, and where the time went; return whether the run is finished."""
     summary = read_object(folder / "summary.json")
@@ -110,6 +123,34 @@ def print_training(folder: Path) -> bool:
     spent = ", ".join(f"{name} {value:.1f}" for name, value in seconds.items() if value >= 0.05)
     print(f"{learning:.1f} s without evaluation and start-up; seconds by kind: {spent}")
     return bool(summary["finished"])
+
+
+def print_comparison(folders: Sequence[Path]) -> None:
+    """Print success at the end, episodes to 60 %, and the chance of each run to be better; then what differs."""
+    from butfor.analysis.arms import differing_settings, read_runs
+    from butfor.analysis.rows import LEVELS, arm_row, shared_range
+
+    arms = read_runs(folders)
+    ends = shared_range(arms)
+    rows = []
+    for arm in arms:
+        if arm.curve is None:
+            rows.append([arm.label, arm.words, "", "", ""])
+            continue
+        row = arm_row(arm, arms[0], ends)
+        reach = row["reach"][LEVELS.index(0.6)]
+        cells = [row["end"], reach, row["area"], row["improvement"]]
+        rows.append([arm.label, *(f"{one['value']}\n{one['spread']}".rstrip() for one in cells)])
+    _print_table(
+        "Training runs, mean over seeds", ["", "success", "episodes to 60 %", "area", "better than first"], rows
+    )
+    differing = differing_settings(arms)
+    if differing:
+        _print_table(
+            "Settings that differ", ["", *(arm.label for arm in arms)], [[name, *values] for name, values in differing]
+        )
+    else:
+        print("All settings are the same.")
 
 
 def print_benchmark(benchmark: "Benchmark") -> None:

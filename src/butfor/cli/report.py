@@ -1,6 +1,11 @@
-"""`butfor report`: the page of a finished run."""
+"""`butfor report` and `butfor compare`: the page of a run, and several training runs beside each other."""
 
-from butfor.cli.console import print_next
+from pathlib import Path
+from typing import Annotated
+
+import tyro
+
+from butfor.cli.console import print_comparison, print_next
 from butfor.cli.options import File, Flag, Run
 from butfor.runs.files import check_writable
 from butfor.runs.reading import find_run
@@ -23,4 +28,30 @@ def report(run: Run, /, figures: Flag = False, out: File = None) -> None:
         from butfor.reporting.figures import write_figures
 
         print(f"Figures: {write_figures(folder, out and out.with_name(f'{out.stem}-figures'))[0].parent}")
+    print_next(f"open {page} in a browser")
+
+
+def compare(
+    runs: Annotated[
+        tuple[str, ...],
+        tyro.conf.Positional,
+        tyro.conf.arg(
+            metavar="RUN", help="run folders, or beginnings of their names in runs/; the first is the baseline"
+        ),
+    ],
+    /,
+    out: Annotated[Path, tyro.conf.arg(metavar="FILE")] = Path("runs/comparison.html"),
+) -> None:
+    """Compare training runs: success with intervals, episodes to a level, and the settings that differ.
+
+    Args:
+        out: page, .html
+    """
+    from butfor.reporting.study_page import write_comparison
+
+    folders = [find_run(run) for run in runs]
+    check_writable(out)
+    page = write_comparison(folders, out)
+    print_comparison(folders)
+    print(f"Report: {page}")
     print_next(f"open {page} in a browser")

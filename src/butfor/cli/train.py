@@ -1,6 +1,9 @@
 """`butfor train`: agents that use influence, or a rival of it; or the rest of an interrupted run."""
 
 import dataclasses
+import math
+import sys
+import time
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, get_args, get_type_hints
 
@@ -23,6 +26,8 @@ PRESETS = (
     "settings to start from: paper, intrinsic (influence is the only reward), fast (shorter fits of the model), vime, "
     "vime-object, vime-full, disagreement, disagreement-position or disagreement-full"
 )
+
+BETWEEN_PAGES = 20  # seconds, at least, between two reports of a running training
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -72,10 +77,34 @@ def train(arguments: list[str]) -> None:
         folder = _start(arguments)
     finished = print_training(folder)
     print(f"Run: {folder}")
+    page = _Page().write(folder, running=False)
+    if page is not None:
+        print(f"Report: {page}")
     if finished:
-        print_next(f"butfor report {folder}", f"butfor watch {folder}")
+        opened = f"open {page} in a browser" if page else f"butfor report {folder}"
+        print_next(opened, f"butfor watch {folder}")
     else:
         print_next(f"butfor train --resume {folder} (the time limit was reached)")
+
+
+class _Page:
+    """The report of a run, written anew after evaluations while it trains, and once more at the end."""
+
+    written = -math.inf
+
+    def write(self, folder: Path, running: bool = True) -> Path | None:
+        """Write it, unless that was done a moment ago; a page that cannot be written does not stop the training."""
+        from butfor.reporting.study_page import write_report
+
+        if running and time.monotonic() - self.written < BETWEEN_PAGES:
+            return None
+        self.written = time.monotonic()
+        try:
+            return write_report(folder, running=running)
+        except (OSError, ValueError) as error:
+            if not running:
+                print(f"The report could not be written: {error}", file=sys.stderr)
+            return None
 
 
 def _resume(arguments: list[str]) -> Path:
@@ -91,6 +120,7 @@ def _resume(arguments: list[str]) -> Path:
         return resume(
             find_run(options.resume), choose_device(options.device), episodes=options.episodes,
             time_limit=options.time_limit, keep_episodes=options.keep_episodes, progress=progress,
+            on_evaluation=_Page().write,
         )  # fmt: skip
 
 
@@ -103,6 +133,7 @@ def _start(arguments: list[str]) -> Path:
         return train_run(
             config, options.run, choose_device(options.device), overwrite=options.overwrite,
             time_limit=options.time_limit, keep_episodes=options.keep_episodes, progress=progress,
+            on_evaluation=_Page().write,
         )  # fmt: skip
 
 

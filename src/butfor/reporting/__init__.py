@@ -7,6 +7,12 @@ in a notebook (`butfor.plot`) and `matplotlib_renderer.py` in a figure for a pap
 episodes again and do.
 """
 
-from butfor.reporting.study_page import write_report, write_rliable, write_study_index, write_study_report
+from butfor.reporting.study_page import (
+    write_comparison,
+    write_report,
+    write_rliable,
+    write_study_index,
+    write_study_report,
+)
 
-__all__ = ["write_report", "write_rliable", "write_study_index", "write_study_report"]
+__all__ = ["write_comparison", "write_report", "write_rliable", "write_study_index", "write_study_report"]

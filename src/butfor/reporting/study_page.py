@@ -3,7 +3,7 @@
 import os
 import re
 from collections import Counter
-from collections.abc import Collection
+from collections.abc import Collection, Sequence
 from dataclasses import dataclass
 from functools import reduce
 from pathlib import Path
@@ -14,7 +14,16 @@ import numpy as np
 
 from butfor.analysis import ReadArm, ReadStudy, read_study, rows, study_names
 from butfor.analysis import detection_runs as detection
-from butfor.analysis.arms import BEHAVIOUR, SMALL, changes, count_words, read_heat_map, read_run_folder
+from butfor.analysis.arms import (
+    BEHAVIOUR,
+    SMALL,
+    changes,
+    count_words,
+    differing_settings,
+    read_heat_map,
+    read_run_folder,
+    read_runs,
+)
 from butfor.analysis.claims import ENOUGH
 from butfor.analysis.statistics import episodes_to_reach, export_rliable
 from butfor.analysis.table_claims import rule_of
@@ -33,6 +42,7 @@ FILMS = {  # kind on the page, media type, mark in the file and its place
     "watch.mp4": ("video", "video/mp4", b"ftyp", 4),
 }
 FINDINGS = ("reproduced", "partly", "not reproduced", "undecided")
+REFRESH = 30  # seconds after which the open page of a running training loads itself again
 DRAW = "butfor report RUN --figures"
 
 
@@ -54,12 +64,13 @@ SHOWN = {
 }
 
 
-def write_report(run: Path, out: Path | None = None) -> Path:
+def write_report(run: Path, out: Path | None = None, running: bool = False) -> Path:
     """Write the report of a detection or training run as one self-contained HTML page.
 
     Args:
         run: the run folder
         out: the page, a name that ends in .html (default: report.html in the run folder)
+        running: whether the training still runs: an open page then loads itself again from time to time
 
     Returns:
         the path of the page
@@ -72,7 +83,7 @@ def write_report(run: Path, out: Path | None = None) -> Path:
     if target.suffix != ".html":
         raise ValueError(f"The report {target} ends in {target.suffix!r}; expected a name that ends in .html.")
     if read_run(run)["kind"] == "training":
-        return write_page(target, render_arms([read_run_folder(Path(run))], target.parent, None))
+        return write_page(target, render_arms([read_run_folder(Path(run))], target.parent, None, running))
     return write_page(target, detection_page.render_detection(detection_page.read_detection_run(Path(run))))
 
 
@@ -85,6 +96,30 @@ def write_study_report(root: Path, name: str) -> Path:
     target = Path(root) / "reports" / f"{name}.html"
     study = read_study(Path(root), name)
     return write_page(target, render_arms(study.arms, target.parent, study))
+
+
+def write_comparison(runs: Sequence[Path], out: Path) -> Path:
+    """Write a page that compares training runs: curves, intervals, and the settings that differ.
+
+    Args:
+        runs: run folders; the first is the baseline
+        out: the page, a name that ends in .html
+
+    Returns:
+        the path of the page
+
+    Raises:
+        ValueError: there are fewer than two runs, one is not a training run or is given twice
+    """
+    if len(runs) < 2:
+        raise ValueError(f"A comparison needs at least 2 runs; got {len(runs)}.")
+    if out.suffix != ".html":
+        raise ValueError(f"The page {out} ends in {out.suffix!r}; expected a name that ends in .html.")
+    arms = read_runs(runs)
+    envs = ", ".join(dict.fromkeys(str(arm.config["config"].get("env", "?")) for arm in arms))
+    title = f"{count_words(len(arms), 'run')} on {envs}"
+    compared = ReadStudy("", title, "", "", "", arms, [])
+    return write_page(out, render_arms(arms, out.parent, compared))
 
 
 def write_rliable(root: Path, name: str) -> Path | None:
@@ -165,7 +200,7 @@ def number_range(counts: Collection[int]) -> str:
     return " to ".join(f"{count:,}" for count in sorted({min(counts), max(counts)}))
 
 
-def render_arms(arms: list[ReadArm], folder: Path, study: ReadStudy | None) -> str:
+def render_arms(arms: list[ReadArm], folder: Path, study: ReadStudy | None, running: bool = False) -> str:
     """The page of a study, or of a single run, as text; links are as seen from a folder."""
     curves = [(arm, arm.curve) for arm in arms if arm.curve]
     measured = [arm for arm, _ in curves]
@@ -201,6 +236,7 @@ def render_arms(arms: list[ReadArm], folder: Path, study: ReadStudy | None) -> s
         counts=count_verdicts(study) if study else {}, shorter=describe_shortfall(study) if study else "",
         arm_counts=count_arms(arms), rule_of=rule_of, looks=looks, common=common, detections=detections,
         films=[part for arm in arms for part in film_parts(arm, folder)], heat=heat, problems=problems, shares=shares,
+        refresh=REFRESH if running else 0, differing=differing_settings(arms) if study and not study.name else [],
     )  # fmt: skip
 
 

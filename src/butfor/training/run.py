@@ -3,6 +3,7 @@
 import os
 import time
 import warnings
+from collections.abc import Callable
 from contextlib import AbstractContextManager, closing, nullcontext
 from dataclasses import replace
 from pathlib import Path
@@ -48,6 +49,7 @@ def train(
     time_limit: float | None = None,
     keep_episodes: Path | str | None = None,
     progress: Progress = lambda stage, done, total, text: None,
+    on_evaluation: Callable[[Path], object] = lambda folder: None,
 ) -> Path:
     """Train all seeds of a config, fill a run folder and return its path.
 
@@ -63,6 +65,7 @@ def train(
         time_limit: seconds after which to save and stop
         keep_episodes: an .npz file for every episode that is played
         progress: called with stage, done, total and a text
+        on_evaluation: called with the run folder after every evaluation, such as to write a report
 
     Raises:
         FileExistsError: the folder already contains a run
@@ -81,7 +84,8 @@ def train(
         open_run(folder, "training", config, overwrite)
         if keep_episodes is not None:  # so that a resumed run keeps them, too
             write_json(folder / "episodes.json", {"file": str(Path(keep_episodes).resolve())})
-        return _Run(config, goal_env, folder, torch.device(device), None, keep_episodes, progress).go(time_limit)
+        run = _Run(config, goal_env, folder, torch.device(device), None, keep_episodes, progress)
+        return run.go(time_limit, on_evaluation)
 
 
 def resume(
@@ -93,6 +97,7 @@ def resume(
     time_limit: float | None = None,
     keep_episodes: Path | str | None = None,
     progress: Progress = lambda stage, done, total, text: None,
+    on_evaluation: Callable[[Path], object] = lambda folder: None,
 ) -> Path:
     """Resume a training run from its last checkpoint; return its folder.
 
@@ -104,6 +109,7 @@ def resume(
         time_limit: seconds after which to save and stop
         keep_episodes: the episode file that the run was started with
         progress: called with stage, done, total and a text
+        on_evaluation: called with the run folder after every evaluation
     """
     check_time_limit(time_limit)
     folder = Path(folder)
@@ -131,7 +137,8 @@ def resume(
             changed = {"label": run_label("training", config), "config": plain(config)}
             write_json(folder / "config.json", record | changed)
         with deterministic(config.deterministic and torch.device(device).type == "cuda"):
-            return _Run(config, goal_env, folder, torch.device(device), state, keep_episodes, progress).go(time_limit)
+            run = _Run(config, goal_env, folder, torch.device(device), state, keep_episodes, progress)
+            return run.go(time_limit, on_evaluation)
 
 
 def evaluate_run(
@@ -275,9 +282,10 @@ class _Run:
         self.saved = time.monotonic()
         self.seconds_before = self.trainer.seconds.get("total", 0.0)
 
-    def go(self, time_limit: float | None) -> Path:
+    def go(self, time_limit: float | None, on_evaluation: Callable[[Path], object]) -> Path:
         """Train, then write models and summary."""
         trainer = self.trainer
+        self.on_evaluation = on_evaluation
         with closing(trainer), closing(self.events), stopping(time_limit, self.started) as stop:
             learn(trainer, stop, self.progress, self.keep, self.evaluate_when_due, self.end_episode)
             self.save()
@@ -335,6 +343,7 @@ class _Run:
         self.summarize(finished=False)  # for a process that is killed
         spread = f" ± {success.std():.2f}" if len(success) > 1 else ""
         self.text = f"success {success.mean():.2f}{spread}, "
+        self.on_evaluation(self.folder)
 
     def end_episode(self) -> None:
         """Report progress, and save where that is due."""

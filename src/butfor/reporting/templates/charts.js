@@ -46,3 +46,10 @@
   }
   window.addEventListener("beforeprint", () => forPrint(true));
   window.addEventListener("afterprint", () => forPrint(false));
+
+  // A chart that was drawn while its part of the page was closed has no width.
+  for (const part of document.querySelectorAll("details")) {
+    part.addEventListener("toggle", () => {
+      if (part.open) for (const div of part.querySelectorAll(".plot")) Plotly.Plots.resize(div);
+    });
+  }
