@@ -68,7 +68,7 @@ def test_the_demo_without_a_simulator(tmp_path: Path, monkeypatch: pytest.Monkey
     monkeypatch.setattr(demo, "fit_cube", quick_fit)
     monkeypatch.setattr(demo, "find_spec", lambda name: None)
     summary = demo.run_demo(tmp_path / "demo")
-    assert json.loads((tmp_path / "demo" / "summary.json").read_text()) == summary
+    assert json.loads((tmp_path / "demo" / "summary.json").read_text()).items() >= summary.items()
     assert not summary["film"]
     assert [row["name"] for row in summary["detectors"]] == ["cai", "distance", "moved", "contact"]
     assert summary["states"] == 2400

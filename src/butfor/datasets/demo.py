@@ -164,7 +164,7 @@ def show_fans(influence: Influence, obs: Array) -> list[dict[str, Any]]:
     score = influence.score(obs)[CUBE]
     order = np.argsort(score, kind="stable")
     columns = influence.entities[CUBE][:2]
-    found = []
+    found: list[dict[str, Any]] = []
     for title, place in (
         ("The gripper is far away", order[len(order) // 10]),
         ("The gripper is at the cube", order[-1]),
