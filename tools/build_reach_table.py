@@ -14,7 +14,7 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from butfor.envs.fetch_physics import ACTION_SCALE, ROBOT_JOINTS, SUBSTEPS, Batch, assets, mujoco, settle
+from butfor.envs.fetch_physics import ACTION_SCALE, SUBSTEPS, Batch, assets, mujoco, settle
 from butfor.runs.files import atomic_write
 
 Floats = npt.NDArray[np.float64]
@@ -30,7 +30,7 @@ UNITS = {"start": 5e-5, "movement": 2e-6}  # metres; the unit of the 16-bit numb
 def reach_model() -> tuple[Any, Floats, Floats]:
     """Build FetchReach of gymnasium-robotics v4: the mujoco.MjModel, its state after a reset, the initial grip."""
     mj = mujoco.MjSpec.from_file(str(assets() / "fetch/reach.xml")).compile()
-    state, sites = settle(mj, ROBOT_JOINTS | {"robot0:slide0": 0.4049}, 0.2)
+    state, sites = settle(mj, {"robot0:slide0": 0.4049, "robot0:slide1": 0.48, "robot0:slide2": 0.0}, 0.2)
     return mj, state, sites[mj.site("robot0:grip").id]
 
 

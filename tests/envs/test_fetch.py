@@ -131,7 +131,9 @@ def test_initial_gripper_pose(task: str, pose: list[float]) -> None:
     place = observation["achieved_goal"] - model.gripper
     assert (np.abs(place[:, :2]) <= TASKS[task].object_range).all()
     assert (np.linalg.norm(place[:, :2], axis=1) >= 0.1).all()
-    assert np.abs(observation["achieved_goal"][:, 2] - BUILT_IN[task].table.resting_height).max() < 1e-3
+    table = BUILT_IN[task].table
+    assert table is not None
+    assert np.abs(observation["achieved_goal"][:, 2] - table.resting_height).max() < 1e-3
 
 
 def test_reward_on_numpy_and_torch() -> None:

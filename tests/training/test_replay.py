@@ -326,6 +326,59 @@ def test_new_weights_replace_the_old_ones_in_the_same_tensors() -> None:
 # --- samples --------------------------------------------------------------------------------------
 
 
+def test_a_share_of_the_replaced_goals_is_the_desired_goal_of_another_episode() -> None:
+    replay = wrapped()
+    weights = uniform_weights(replay)
+    config = ReplayConfig(hindsight=0.8, other_goals=0.25)
+    noise = torch.cat([uniform(2, 1000), uniform(2, 1000, seed=7)[..., :2]], -1)
+    assert noise.shape[-1] == config.noise
+    batch = sample(replay, weights, noise, asymmetric_reward, config)
+    plain = sample(replay, weights, noise[..., :NOISE], asymmetric_reward, ReplayConfig(hindsight=0.8))
+    other, _ = weights.draw(noise[..., NOISE:])
+    is_other = noise[..., 2] < 0.2
+    assert torch.equal(batch.inputs[~is_other], plain.inputs[~is_other])
+    expected = replay.desired_goal[replay.rows, other, 0]
+    assert torch.equal(batch.inputs[..., 3:][is_other], expected[is_other])
+    assert torch.equal(batch.next_inputs[..., 3:], batch.inputs[..., 3:])
+    achieved = replay.achieved_goal[replay.rows, batch.episode, batch.time + 1]
+    assert torch.equal(batch.reward, asymmetric_reward(achieved, batch.inputs[..., 3:]))
+
+
+def test_influenced_goals_come_from_after_the_next_influenced_step() -> None:
+    replay = wrapped()
+    replay.score.copy_(torch.rand(replay.score.shape, generator=make_generators([4])[0]))
+    weights = uniform_weights(replay)
+    batch = sample(replay, weights, uniform(2, 1000), no_reward, ReplayConfig(hindsight=1.0, influenced_goals=0.7))
+    kept = 0
+    for replica in range(2):
+        for i in range(1000):
+            slot, t = int(batch.episode[replica, i]), int(batch.time[replica, i])
+            length = int(replay.length[replica, slot])
+            later = [k for k in range(t, length) if replay.score[replica, slot, k] > 0.7]
+            goal = batch.inputs[replica, i, 3:]
+            if later:
+                assert later[0] < goal[1] <= length
+            else:
+                assert torch.equal(goal, replay.desired_goal[replica, slot, t])
+                kept += 1
+    assert 0 < kept < 2000
+
+
+def test_relative_goals_are_what_is_left_to_the_goal() -> None:
+    replay = wrapped()
+    weights = uniform_weights(replay)
+    noise = uniform(2, 200)
+    plain = sample(replay, weights, noise, no_reward, ReplayConfig())
+    batch = sample(replay, weights, noise, no_reward, ReplayConfig(relative_goals=True))
+    goal = plain.inputs[..., 3:]
+    for inputs, before, time in (
+        (batch.inputs, plain.inputs, plain.time),
+        (batch.next_inputs, plain.next_inputs, plain.time + 1),
+    ):
+        assert torch.equal(inputs[..., :5], before)
+        assert torch.equal(inputs[..., 5:], goal - replay.achieved_goal[replay.rows, plain.episode, time])
+
+
 @pytest.mark.parametrize(("hindsight", "even"), [(0.0, True), (0.8, True), (0.8, False), (1.0, False)])
 def test_a_batch_is_what_a_plain_loop_takes_from_the_memory(hindsight: float, even: bool) -> None:
     replay = wrapped(ends=True)

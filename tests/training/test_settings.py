@@ -238,8 +238,16 @@ def test_a_foreign_environment_has_the_papers_settings_and_a_measured_scale() ->
     assert config.agent == AgentConfig()
 
 
+@pytest.mark.parametrize("env_name", ["push", "pick-and-place", "fetch-slide"])
+def test_the_record_has_one_preset_for_three_tasks(env_name: str) -> None:
+    config = preset(env_name, "record")
+    assert config == dataclasses.replace(preset("push", "record"), env=env_name)
+    assert config.use == ("priority", "bonus", "active", "relay")
+    assert config.warmup < preset(env_name).warmup
+
+
 def test_unknown_presets_are_refused() -> None:
-    with pytest.raises(ValueError, match=r"slow.*paper, intrinsic, fast"):
+    with pytest.raises(ValueError, match=r"slow.*paper, record, intrinsic"):
         preset("slide", "slow")
 
 

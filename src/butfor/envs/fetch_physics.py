@@ -109,8 +109,8 @@ class Model:
                     intprm=[1 << int(mujoco.mjtConDataField.mjCONDATA_FORCE), 0, CONTACT_POINTS],
                 )
         mj = spec.compile()
-        joints = {"robot0:slide0": task.robot_start, "robot0:slide1": 0.48, "robot0:slide2": 0.0}
-        joints["object0:joint"] = [*task.object_start, 1, 0, 0, 0]
+        base = {"robot0:slide0": task.robot_start, "robot0:slide1": 0.48, "robot0:slide2": 0.0}
+        joints: dict[str, Any] = base | {"object0:joint": [*task.object_start, 1, 0, 0, 0]}
         fingers = [mj.joint(f"robot0:{side}_gripper_finger_joint").id for side in "rl"]
         actuated = [mj.actuator_trnid[i, 0] for i in range(mj.nu) if mj.actuator(i).name.startswith("robot0:")]
         thing = mj.joint("object0:joint").id

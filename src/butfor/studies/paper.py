@@ -187,7 +187,9 @@ def _replay_study(env: str) -> Study:
 
 def _controls_study() -> Study:
     """Return our question about the priority and the bonus: does it need influence, or any sign of contact?"""
-    names = ("oracle", "contact", "moved", "nearness", "shuffled")
+    names: tuple[Literal["oracle", "contact", "moved", "nearness", "shuffled"], ...] = (
+        "oracle", "contact", "moved", "nearness", "shuffled",
+    )  # fmt: skip
     controls = {f"{name}-P": replace(_run(PICK, "priority"), signal=name) for name in names}
     nearness = replace(_run(PICK, "bonus"), signal="nearness")
     return Study(

@@ -7,7 +7,7 @@ from typing import Any, Literal
 import numpy as np
 import torch
 from numpy.typing import NDArray
-from torch import Tensor
+from torch import Tensor, nn
 
 from butfor.influence.gaussian import kl_to_mixture
 from butfor.influence.scoring import Dynamics
@@ -17,6 +17,7 @@ from butfor.rollouts.play import Observation
 from butfor.runs.config import check_between, check_choices, check_least
 from butfor.spaces.actions import ActionLaw, Bounds, from_unit
 from butfor.training.agents.policy import Policy
+from butfor.training.relay import Relay
 
 
 @dataclass(frozen=True)
@@ -43,15 +44,17 @@ class ExploreConfig:
         check_choices(self, "choice")
 
 
-def noise_size(law: ActionLaw, candidates: int) -> int:
-    """Count the random numbers of one exploratory action; `candidates` is 0 without active choice."""
-    return 1 + 2 * law.size + candidates * (law.size + 1)
+def noise_size(law: ActionLaw, candidates: int, relay: bool = False) -> int:
+    """Count the random numbers of one exploratory action; `candidates` is 0 where no actions are compared."""
+    return 1 + 2 * law.size + candidates * (law.size + 1) + relay
 
 
-def draw_noise(steps: int, envs: int, law: ActionLaw, candidates: int, generator: torch.Generator) -> Tensor:
+def draw_noise(
+    steps: int, envs: int, law: ActionLaw, candidates: int, generator: torch.Generator, relay: bool = False
+) -> Tensor:
     """Draw all random numbers of an episode: [T, W, noise_size], normal for the Gaussian noise, else uniform."""
     device = generator.device
-    noise = torch.rand(steps, envs, noise_size(law, candidates), generator=generator, device=device)
+    noise = torch.rand(steps, envs, noise_size(law, candidates, relay), generator=generator, device=device)
     noise[..., 1 : 1 + law.size] = torch.randn(steps, envs, law.size, generator=generator, device=device)
     return noise
 
@@ -70,27 +73,33 @@ def explore(
     bounds: Bounds,
     config: ExploreConfig,
     score: Callable[[Tensor], Tensor] | None,
+    relay: tuple[Tensor, Callable[[Tensor, Tensor], Tensor]] | None = None,
 ) -> tuple[Tensor, Tensor]:
     """Make the policy's actions [R, W, A] exploratory by `noise` [R, W, n].
 
     With probability epsilon the action is exploratory: active in the share `config.active`, which means chosen among
-    candidates by `score` ([R, W, K, A] -> [R, W, K]), else uniform. Otherwise it is the policy's with Gaussian noise.
-    The result is actions [R, W, A], and which of them were drawn uniformly [R, W].
+    candidates by `score` ([R, W, K, A] -> [R, W, K]), else uniform. Otherwise it is the policy's with Gaussian
+    noise, or the relay's, given its actions and when it has its turn. The result is actions [R, W, A], and which of
+    them were drawn uniformly [R, W].
     """
     low, high = bounds
     size = action.shape[-1]
     lot = noise[..., :1]
     normal = noise[..., 1 : 1 + size]
     uniform = noise[..., 1 + size : 1 + 2 * size]
-    noisy = (action + config.noise * (high - low) / 2 * normal).clamp(low, high)
-    sampled = lot < config.epsilon
-    result = torch.where(sampled, low + (high - low) * uniform, noisy)
     if score is not None:
         rest = noise[..., 1 + 2 * size :]
         count = rest.shape[-1] // (size + 1)
         candidates = low + (high - low) * rest[..., : count * size].unflatten(-1, (count, size))  # [R, W, K, A]
         scores = score(candidates)  # [R, W, K]
-        chosen = choose(scores, candidates, rest[..., count * size :], config.choice)
+        if relay is not None:
+            other, turn = relay
+            action = torch.where(turn(scores.mean(-1, keepdim=True), noise[..., -1:]), other, action)
+    noisy = (action + config.noise * (high - low) / 2 * normal).clamp(low, high)
+    sampled = lot < config.epsilon
+    result = torch.where(sampled, low + (high - low) * uniform, noisy)
+    if score is not None and config.active:
+        chosen = choose(scores, candidates, rest[..., count * size : count * (size + 1)], config.choice)
         active = lot < config.epsilon * config.active
         if config.threshold:
             active = active & (scores.mean(-1, keepdim=True) >= config.threshold)
@@ -111,9 +120,11 @@ def choose(score: Tensor, candidates: Tensor, noise: Tensor, choice: str) -> Ten
     return candidates.gather(2, index[..., None, None].expand(-1, -1, 1, candidates.shape[-1])).squeeze(2)
 
 
-def stack_inputs(obs: Observation) -> NDArray[np.float32]:
-    """What the policy sees of W environments: observation and goal, [W, D + G]."""
+def stack_inputs(obs: Observation, relative_goals: bool = False) -> NDArray[np.float32]:
+    """What the policy sees of W environments: observation, goal and perhaps what is left to it, [W, D + G (+ G)]."""
     parts = [obs["observation"], obs["desired_goal"]]
+    if relative_goals:
+        parts.append(obs["desired_goal"] - obs["achieved_goal"])
     return np.concatenate(parts, axis=1, dtype=np.float32, casting="unsafe")
 
 
@@ -129,6 +140,9 @@ class Explorer:
         law: ActionLaw,
         config: ExploreConfig,
         compare: Callable[[Any], Tensor] = lambda predicted: kl_to_mixture(*predicted),
+        *,
+        relay: Relay | None = None,
+        relative_goals: bool = False,
     ) -> None:
         """Copy the policy, and for active choice the model; `compare` scores its predictions of K actions: [..., K]."""
         self.sources = (policy, model)
@@ -139,6 +153,9 @@ class Explorer:
         self.law = law
         self.config = config
         self.compare = compare
+        self.relay = relay
+        self.relay_policy = None if relay is None else copy_replicas(relay.policy, part)
+        self.relative_goals = relative_goals
         self.candidates = 0 if model is None else config.candidates
         weight = self.policy.normalizer.mean
         self.device = weight.device
@@ -149,29 +166,38 @@ class Explorer:
         self._ready: torch.cuda.Event | None = None
         self._stream = torch.cuda.Stream(priority=-1) if self.device.type == "cuda" else None
 
+    @property
+    def copies(self) -> list[nn.Module | None]:
+        """The copies of policy, model and relay that act."""
+        return [self.policy, self.model, self.relay_policy]
+
     def refresh(self) -> None:
         """Copy the present policy and model."""
         refresh_replicas(self.policy, self.sources[0], self.part)
         if self.model is not None and self.sources[1] is not None:
             refresh_replicas(self.model, self.sources[1], self.part)
+        if self.relay is not None and self.relay_policy is not None:
+            refresh_replicas(self.relay_policy, self.relay.policy, self.part)
         if self._stream is not None:  # acting waits for this, and not for what the learning stream does afterwards
             self._ready = torch.cuda.current_stream().record_event()
 
     def begin(self, steps: int, generators: Generators) -> None:
         """Draw all random numbers of an episode, from each replica's own stream."""
         with torch.cuda.stream(self._stream):  # None: no stream
-            draws = [draw_noise(steps, self.envs, self.law, self.candidates, g) for g in generators[self.part]]
+            relay = self.relay is not None
+            draws = [draw_noise(steps, self.envs, self.law, self.candidates, g, relay) for g in generators[self.part]]
             self.noise = torch.stack(draws, 1)  # [T, R, W, n]
             if self._stream is not None and self._ready is not None:
                 self._stream.wait_event(self._ready)
 
     def __call__(self, time: int, obs: Observation) -> tuple[NDArray[Any], NDArray[np.bool_]]:
         """Actions [R x W, A] at a step of the episode, and which of them were drawn uniformly."""
-        inputs = torch.from_numpy(stack_inputs(obs)).view(self.replicas, self.envs, -1)
+        inputs = torch.from_numpy(stack_inputs(obs, self.relative_goals)).view(self.replicas, self.envs, -1)
         noise = self.noise[time]
         if self._stream is None:
             active = self.config.epsilon * self.config.active
-            output = self._act(inputs, noise, bool((noise[..., 0] < active).any()))
+            needed = self.relay is not None or bool((noise[..., 0] < active).any())
+            output = self._act(inputs, noise, needed)
         else:  # through pinned memory and the recorded graph
             self.prepare(inputs.shape[-1])
             with torch.cuda.stream(self._stream):
@@ -187,12 +213,15 @@ class Explorer:
         """Inputs [R, W, D + G] and noise [R, W, n] -> actions and the flag, [R, W, A + 1]."""
         inputs = inputs.to(noise.device)  # a recorded graph has them there already
         score = None
+        relay = None
         if self.model is not None and active:
             predict = self.model.predictor()
             seen = inputs[..., : self.model.obs_size]
             score = lambda candidates: self.compare(predict(seen, self.law.encode(candidates)))  # noqa: E731
+            if self.relay is not None and self.relay_policy is not None:
+                relay = (from_unit(self.relay_policy(seen), self.bounds), self.relay.turn)
         action = from_unit(self.policy(inputs), self.bounds)
-        chosen, sampled = explore(action, noise, self.bounds, self.config, score)
+        chosen, sampled = explore(action, noise, self.bounds, self.config, score, relay)
         return torch.cat([chosen, sampled[..., None]], -1)
 
     def prepare(self, features: int) -> None:
@@ -203,7 +232,8 @@ class Explorer:
         self._input = torch.zeros(*shape, features).pin_memory()
         self._output = torch.zeros(*shape, self.law.size + 1).pin_memory()
         with torch.cuda.stream(self._stream):
-            noise = torch.zeros(*shape, noise_size(self.law, self.candidates), device=self.device)
+            size = noise_size(self.law, self.candidates, self.relay is not None)
+            noise = torch.zeros(*shape, size, device=self.device)
             act = compiled(self._act, self.device)
             self._recorded = captured(act, [self._input.to(self.device), noise], [])
             self._stream.synchronize()

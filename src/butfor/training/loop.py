@@ -6,7 +6,7 @@
 import time
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
-from dataclasses import asdict
+from dataclasses import asdict, replace
 from itertools import pairwise
 from typing import Any
 
@@ -26,7 +26,8 @@ from butfor.training.agents import AGENTS
 from butfor.training.bonus import add_bonus, bonus_weight
 from butfor.training.exploration import Explorer, random_actions, stack_inputs
 from butfor.training.goal_env import GoalEnv
-from butfor.training.replay import NOISE, Batch, ReplayBuffer, Weights, sample
+from butfor.training.relay import Relay
+from butfor.training.replay import Batch, ReplayBuffer, Weights, sample
 from butfor.training.settings import Config
 from butfor.training.signals import SIGNALS, Signal
 from butfor.training.signals.transitions import TransitionTable
@@ -89,7 +90,11 @@ class Trainer:
         labelled = bool(goal_env.labels)
         self.replay = ReplayBuffer(config.seeds, capacity, goal_env.steps, goal_env.sizes, self.device, labelled)
         obs_size, action_size, goal_size = goal_env.sizes
-        self.agent = AGENTS[config.algorithm](config, obs_size + goal_size, action_size, first, self.device)
+        self.input_size = obs_size + goal_size * (2 if config.replay.relative_goals else 1)
+        self.agent = AGENTS[config.algorithm](config, self.input_size, action_size, first, self.device)
+        self.relay: Relay | None = None
+        if "relay" in config.use:
+            self.relay = Relay(config.relay, config.agent, obs_size, action_size, first, self.device)
         self.signal: Signal | None = None
         if config.use:
             known = (goal_env.law, goal_env.entities, goal_env.scale, goal_env.partners)
@@ -106,11 +111,14 @@ class Trainer:
         self.importance = torch.zeros((), device=self.device)
         self._recorded: Callable[[Tensor], Tensor] | None = None
 
-        active = self.signal.action_model() if self.signal is not None and "active" in config.use else None
+        compares = bool({"active", "relay"} & set(config.use))
+        active = self.signal.action_model() if self.signal is not None and compares else None
         model, *compare = active or (None,)
+        exploring = config.explore if "active" in config.use else replace(config.explore, active=0.0)
+        more: dict[str, Any] = {"relay": self.relay, "relative_goals": config.replay.relative_goals}
         edges = [0, (config.seeds + 1) // 2, config.seeds] if "acting" in config.overlap else [0, config.seeds]
         self.explorers = [
-            Explorer(self.agent.policy, model, slice(*edge), config.num_envs, goal_env.law, config.explore, *compare)
+            Explorer(self.agent.policy, model, slice(*edge), config.num_envs, goal_env.law, exploring, *compare, **more)
             for edge in pairwise(edges)
             if edge[0] < edge[1]
         ]
@@ -253,9 +261,10 @@ class Trainer:
     def draw_batch(self, noise: Tensor) -> Batch:
         """Draw transitions with hindsight goals, rewards with the bonus and importance weights: noise [R, B, n]."""
         config = self.config
-        batch = sample(self.replay, self.weights, noise[..., :NOISE], self.goal_env.reward, config.replay)
+        used = config.replay.noise
+        batch = sample(self.replay, self.weights, noise[..., :used], self.goal_env.reward, config.replay)
         batch.action = to_unit(batch.action, self.bounds)
-        batch.noise = noise[..., NOISE:] if self.agent.noise_size else None
+        batch.noise = noise[..., used:] if self.agent.noise_size else None
         if "intrinsic" in config.use:
             batch.reward = batch.score.clamp(0, config.bonus.cap)
         elif "bonus" in config.use:
@@ -274,6 +283,8 @@ class Trainer:
         for index, batch in enumerate(batches):
             statistics, error = self.agent.update(batch, index)
             total += statistics
+            if self.relay is not None:
+                self.relay.update(batch, index)
             if by_error:
                 self.error[self.replay.rows, batch.episode, batch.time] = error.abs()
                 self.largest_error.copy_(torch.maximum(self.largest_error, error.abs().amax(-1)))
@@ -282,15 +293,17 @@ class Trainer:
 
     def _noise(self, batches: int) -> Tensor:
         rows = batches * self.config.agent.batch_size
-        return draw_uniform(self.generators["updates"], rows, NOISE + self.agent.noise_size)
+        return draw_uniform(self.generators["updates"], rows, self.config.replay.noise + self.agent.noise_size)
 
     def _recorded_updates(self) -> Callable[[Tensor], Tensor]:
         """`update_agent`, on a GPU and with a built-in environment as a graph that is recorded once."""
         if self._recorded is None and self.goal_env.facts is not None:  # whose rewards are tensor operations
             config = self.config
             rows = config.agent.updates * config.num_envs * config.agent.batch_size
-            noise = torch.zeros(config.seeds, rows, NOISE + self.agent.noise_size, device=self.device)
-            changes = [*self.agent.changes(), self.error, self.largest_error, self.weights.step, self.weights.running]
+            noise = torch.zeros(config.seeds, rows, config.replay.noise + self.agent.noise_size, device=self.device)
+            relay = [] if self.relay is None else self.relay.changes()
+            tensors = [self.error, self.largest_error, self.weights.step, self.weights.running]
+            changes = [*self.agent.changes(), *relay, *tensors]
             with matrix_precision("high" if config.tf32 else "highest"):
                 self._recorded = captured(self.update_agent, [noise], changes)
         return self._recorded or self.update_agent
@@ -308,7 +321,7 @@ class Trainer:
                 if self.signal is not None:
                     self.signal.prepare(self.config.tf32)
                 for part in self.explorers:
-                    part.prepare(self.goal_env.sizes[0] + self.goal_env.sizes[2])
+                    part.prepare(self.input_size)
 
     # ------------------------------------------------------------------------------------------ evaluation
 
@@ -339,7 +352,8 @@ class Trainer:
 
     def _best(self, obs: Observation) -> tuple[NDArray[Any], NDArray[np.bool_]]:
         """The policy's own actions in W environments."""
-        inputs = torch.from_numpy(stack_inputs(obs)).to(self.device).unflatten(0, (self.config.seeds, -1))
+        relative = self.config.replay.relative_goals
+        inputs = torch.from_numpy(stack_inputs(obs, relative)).to(self.device).unflatten(0, (self.config.seeds, -1))
         action = from_unit(self.agent.policy(inputs), self.bounds).flatten(0, 1).cpu().numpy()
         return action, np.zeros(len(action), dtype=bool)
 
@@ -385,9 +399,9 @@ class Trainer:
             "law": asdict(self.goal_env.law),
             "touching": self.goal_env.touching(),
             "model": None if self.signal is None else self.signal.state(),
+            "relay": None if self.relay is None else self.relay.state(),
             "acting": [
-                [part.policy.state_dict(), {} if part.model is None else part.model.state_dict()]
-                for part in self.explorers
+                [{} if module is None else module.state_dict() for module in part.copies] for part in self.explorers
             ],
             "generators": {name: [g.get_state() for g in streams] for name, streams in self.generators.items()},
             "model_loss": self.model_loss,
@@ -407,10 +421,12 @@ class Trainer:
         self.normalized = learner["normalized"]
         if self.signal is not None:
             self.signal.restore(state["model"])
-        for part, (policy, model) in zip(self.explorers, state["acting"], strict=True):
-            part.policy.load_state_dict(policy)
-            if part.model is not None:
-                part.model.load_state_dict(model)
+        if self.relay is not None:
+            self.relay.restore(state["relay"])
+        for part, saved_copies in zip(self.explorers, state["acting"], strict=True):
+            for module, saved in zip(part.copies, saved_copies, strict=False):  # older files have no relay
+                if module is not None:
+                    module.load_state_dict(saved)
         for name, streams in self.generators.items():
             for generator, saved in zip(streams, state["generators"][name], strict=True):
                 generator.set_state(saved)

@@ -25,10 +25,22 @@ class ReplayConfig:
     """share of samples whose goal is replaced by one achieved later in the same episode; 0: none"""
     goals_by_score: bool = False
     """choose those goals in proportion to the influence of the step that achieved them (the paper tried it in vain)"""
+    other_goals: float = 0.0
+    """share of the replaced goals that are the desired goal of another episode instead (not in the paper)"""
+    influenced_goals: float | None = None
+    """take goals only from after the next step whose score exceeds this, in nats; without such a step the goal stays as
+    it was (not in the paper)"""
+    relative_goals: bool = False
+    """actor and critic also see the difference between desired and achieved goal (not in the paper)"""
 
     def __post_init__(self) -> None:
         check_least(self, 1, "capacity")
-        check_between(self, 0, 1, "hindsight")
+        check_between(self, 0, 1, "hindsight", "other_goals")
+
+    @property
+    def noise(self) -> int:
+        """Uniform numbers per sample: episode, time, whether and which hindsight goal, the episode of another goal."""
+        return NOISE + (2 if self.other_goals else 0)
 
 
 @dataclass
@@ -192,21 +204,43 @@ def sample(replay: ReplayBuffer, weights: Weights, noise: Tensor, reward: Reward
     if config.goals_by_score:
         later = hindsight_by_score(replay.score[at], time, length, noise[..., 3])
     else:
-        later = time + 1 + (noise[..., 3] * (length - time)).long().clamp(max=replay.steps)  # in t + 1 .. length
+        first = time
+        if config.influenced_goals is not None:
+            first = next_influenced(replay.score[at], time, length, config.influenced_goals)
+        later = first + 1 + (noise[..., 3] * (length - first)).long().clamp(max=replay.steps)  # in first + 1 .. length
         later = torch.minimum(later, length)
-    relabelled = (noise[..., 2] < config.hindsight)[..., None]  # [R, B, 1]
-    goal = torch.where(relabelled, replay.achieved_goal[*at, later], replay.desired_goal[*at, time])
+    relabelled = noise[..., 2] < config.hindsight  # [R, B]
+    if config.influenced_goals is not None:
+        relabelled = relabelled & (first < length)
+    goal = torch.where(relabelled[..., None], replay.achieved_goal[*at, later], replay.desired_goal[*at, time])
+    if config.other_goals:
+        other, start = weights.draw(noise[..., NOISE:])
+        other_goal = replay.desired_goal[replay.rows, other, torch.zeros_like(start)]
+        goal = torch.where((noise[..., 2] < config.hindsight * config.other_goals)[..., None], other_goal, goal)
     ended = replay.terminated[at] & (time + 1 == length)
     return Batch(
-        inputs=torch.cat([replay.observation[*at, time], goal], -1),
+        inputs=inputs_at(replay, at, time, goal, config.relative_goals),
         action=replay.action[*at, time],
-        next_inputs=torch.cat([replay.observation[*at, time + 1], goal], -1),
+        next_inputs=inputs_at(replay, at, time + 1, goal, config.relative_goals),
         reward=reward(replay.achieved_goal[*at, time + 1], goal),
         bootstrap=(~ended).float(),
         score=replay.score[*at, time],
         episode=episode,
         time=time,
     )
+
+
+def inputs_at(replay: ReplayBuffer, at: tuple[Tensor, Tensor], time: Tensor, goal: Tensor, relative: bool) -> Tensor:
+    """What actor and critic see of stored states [R, B] with these goals [R, B, G]: [R, B, D + G (+ G)]."""
+    parts = [replay.observation[*at, time], goal]
+    return torch.cat([*parts, goal - replay.achieved_goal[*at, time]] if relative else parts, -1)
+
+
+def next_influenced(score: Tensor, time: Tensor, length: Tensor, threshold: float) -> Tensor:
+    """The first step from `time` on with a score [R, B, T] above the threshold, else `length`: [R, B]."""
+    step = torch.arange(score.shape[-1], device=score.device)
+    found = (score > threshold) & (step >= time[..., None])
+    return torch.minimum(torch.where(found, step, score.shape[-1]).amin(-1), length)
 
 
 def hindsight_by_score(score: Tensor, time: Tensor, length: Tensor, noise: Tensor) -> Tensor:

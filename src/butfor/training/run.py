@@ -294,7 +294,8 @@ class _Run:
             law = goal_env.law
             path = self.folder / "model.safetensors"
             tensors = trainer.agent.state_dict()
-            save_agent(path, tensors, config.agent, law, goal_env.sizes, config.env, trainer.seeds)
+            relative = config.replay.relative_goals
+            save_agent(path, tensors, config.agent, law, goal_env.sizes, config.env, trainer.seeds, relative)
             if trainer.signal is not None:
                 trainer.signal.save(self.folder, config.first_seed)
             played = self.replay.stored >= config.episodes

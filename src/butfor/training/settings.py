@@ -15,13 +15,14 @@ from butfor.training.agents.td3 import TD3Config
 from butfor.training.bonus import BonusConfig
 from butfor.training.exploration import ExploreConfig
 from butfor.training.priorities import PriorityConfig
+from butfor.training.relay import RelayConfig
 from butfor.training.replay import ReplayConfig
 from butfor.training.signals.cai import CaiConfig
 from butfor.training.signals.disagreement import EnsembleConfig
 from butfor.training.signals.moved import MovedConfig
 from butfor.training.signals.nearness import NearnessConfig
 
-Use = Literal["priority", "bonus", "active", "intrinsic"]
+Use = Literal["priority", "bonus", "active", "intrinsic", "relay"]
 Overlap = Literal["acting", "updates", "model"]
 ONE_SCORE = ("vime", "disagreement")  # signals with one score for all that they predict
 
@@ -33,7 +34,8 @@ class Config:
     env: str = "pick-and-place"
     use: tuple[Use, ...] = ()
     """what the signal is used for: priority (replay episodes with a high score more often), bonus (add it to the
-    reward), active (explore with the actions of the largest influence), intrinsic (the only reward); none: no signal"""
+    reward), active (explore with the actions of the largest influence), intrinsic (the only reward), relay (a second
+    agent that only seeks influence acts while there is none; not in the paper); none: no signal"""
     signal: Literal["cai", "vime", "disagreement", "moved", "nearness", "contact", "oracle", "shuffled"] = "cai"
     """cai (causal action influence), a rival (vime: information gain; disagreement: of an ensemble), or a control
     (moved: the object moved; nearness and contact: of hand and object; oracle: the exact label; shuffled: CAI, but
@@ -76,6 +78,7 @@ class Config:
     priority: PriorityConfig = PriorityConfig()
     explore: ExploreConfig = ExploreConfig()
     bonus: BonusConfig = BonusConfig()
+    relay: RelayConfig = RelayConfig()
     fit_every: int = 100
     """episodes between rounds of fitting the signal's model; the first round follows the warm-up"""
     fit_schedule: tuple[tuple[int, int], ...] = ((200, 40_000), (5_200, 10_000), (10_200, 5_000))
@@ -115,12 +118,14 @@ class Config:
                 f"agent.target_range is {self.agent.target_range}; intrinsic rewards are positive and need None, as in "
                 "the preset 'intrinsic'."
             )
-        if "active" in self.use and self.signal != "cai":
-            raise ValueError(f"use contains 'active', but signal {self.signal!r} cannot compare actions; use cai.")
+        if (compares := sorted({"active", "relay"} & set(self.use))) and self.signal != "cai":
+            raise ValueError(
+                f"use contains {compares[0]!r}, but signal {self.signal!r} cannot compare actions; use cai."
+            )
         if self.signal != "cai" and not self.use:
             raise ValueError(f"signal is {self.signal!r}, but nothing uses it; give use, for example bonus.")
-        if self.replay.goals_by_score and not self.use:
-            raise ValueError("replay.goals_by_score needs the scores of a signal; give use.")
+        if (self.replay.goals_by_score or self.replay.influenced_goals is not None) and not self.use:
+            raise ValueError("replay.goals_by_score and influenced_goals need the scores of a signal; give use.")
 
     def _check_entities(self) -> None:
         """Check names and their combination; the columns are checked together with the environment."""
@@ -137,7 +142,8 @@ class Config:
     @property
     def needs_scores(self) -> bool:
         """Whether stored states are scored (choosing actions alone does not need it)."""
-        return bool(set(self.use) - {"active"}) or self.replay.goals_by_score
+        by_score = self.replay.goals_by_score or self.replay.influenced_goals is not None
+        return bool(set(self.use) - {"active"}) or by_score
 
     @property
     def weighs_importance(self) -> bool:
@@ -166,7 +172,7 @@ RIVALS = {
     "disagreement-position": Rival("disagreement", "positions", 100, (5_000, 5_000), 50.0, 0.1),
     "disagreement-full": Rival("disagreement", "full_state", 10, (500, 500), 0.25, 5.0),
 }
-PRESETS = ("paper", "intrinsic", "fast", *RIVALS)
+PRESETS = ("paper", "record", "intrinsic", "fast", *RIVALS)
 
 
 def preset(env: str, name: str = "paper") -> Config:
@@ -174,8 +180,9 @@ def preset(env: str, name: str = "paper") -> Config:
 
     Args:
         env: name of a built-in environment, id of a registered one, or your own name for `make_env`
-        name: paper (its settings for the environment), intrinsic (the signal is the only reward), fast (shorter rounds
-            of fitting), or a rival of CAI: one of `RIVALS`, such as vime or disagreement
+        name: paper (its settings for the environment), record (ours, to learn from as few episodes as we can),
+            intrinsic (the signal is the only reward), fast (shorter rounds of fitting), or a rival of CAI: one of
+            `RIVALS`, such as vime or disagreement
     """
     if name not in PRESETS:
         raise ValueError(f"There is no preset {name!r}; the presets are {', '.join(PRESETS)}.")
@@ -196,6 +203,17 @@ def preset(env: str, name: str = "paper") -> Config:
         )
     if name in RIVALS:
         return _with_rival(config, name)
+    if name == "record":
+        return replace(
+            config,
+            use=("priority", "bonus", "active", "relay"),
+            episodes=min(config.episodes, 1_500),
+            warmup=min(config.warmup, 100),
+            agent=replace(config.agent, updates=60, critic_layer_norm=True),
+            replay=replace(config.replay, other_goals=0.5, influenced_goals=0.3, relative_goals=True),
+            fit_every=50,
+            fit_schedule=((100, 10_000), (5_000, 3_000)),
+        )
     if name == "fast" and env != "slide":  # whose rounds are short already
         return replace(config, fit_schedule=((200, 10_000), (10_200, 2_000)))
     return config

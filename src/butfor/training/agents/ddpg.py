@@ -16,7 +16,6 @@ from butfor.training.replay import Batch
 class DDPG(nn.Module):
     """Actor, critic and their targets; `update` is one step on a batch."""
 
-    critic_count = 1
     noise_size = 0
 
     def __init__(
@@ -32,7 +31,7 @@ class DDPG(nn.Module):
         self.config = config
         self.policy = Policy(inputs, actions, config, generators)
         sizes = [inputs + actions, *[config.width] * config.layers, 1]
-        self.critics = nn.ModuleList(MLP(sizes, generators, config.critic_layer_norm) for _ in range(self.critic_count))
+        self.critics = nn.ModuleList(MLP(sizes, generators, config.critic_layer_norm) for _ in range(config.critics))
         self.target_actor = copy.deepcopy(self.policy.actor).requires_grad_(False)
         self.target_critics = copy.deepcopy(self.critics).requires_grad_(False)
         self.to(device)

@@ -46,6 +46,10 @@ class AgentConfig:
     """batches that the input normaliser sees before the first update"""
     critic_layer_norm: bool = False
     """layer normalisation in the critic (not in the paper)"""
+    actor_layer_norm: bool = False
+    """layer normalisation in the actor (not in the paper)"""
+    critics: int = 1
+    """critics of DDPG, of which the smallest estimate is the target (TD3 always has two)"""
 
     def __post_init__(self) -> None:
         check_least(self, 1, "layers", "width", "batch_size", "updates")
@@ -97,7 +101,7 @@ class Policy(nn.Module):
     def __init__(self, inputs: int, actions: int, config: AgentConfig, generators: Generators) -> None:
         super().__init__()
         self.normalizer = Normalizer(inputs, len(generators), config.observation_clip)
-        self.actor = MLP([inputs, *[config.width] * config.layers, actions], generators)
+        self.actor = MLP([inputs, *[config.width] * config.layers, actions], generators, config.actor_layer_norm)
 
     def forward(self, inputs: Tensor) -> Tensor:
         """Observations with goals [R, B, D + G] -> actions [R, B, A] in [-1, 1]."""
@@ -118,20 +122,26 @@ class TrainedPolicy:
     env: str  # name of the environment that it was trained on
     seed: int  # the seed that acts
     seeds: tuple[int, ...]  # all seeds that its file holds
+    relative_goals: bool = False  # it also sees the difference between desired and achieved goal
 
     @torch.no_grad()
     def __call__(self, obs: Mapping[str, Any]) -> NDArray[np.float32]:
         """Actions [A] or [N, A] for a dictionary with `observation` [D] or [N, D] and `desired_goal` [G] or [N, G]."""
-        if not isinstance(obs, Mapping) or not {"observation", "desired_goal"} <= set(obs):
-            raise ValueError(f"The policy needs a dictionary with observation and desired_goal; got {type(obs)}.")
-        parts = {name: np.asarray(obs[name], dtype=np.float32) for name in ("observation", "desired_goal")}
-        for (name, part), size in zip(parts.items(), self.sizes[::2], strict=True):
+        sizes = {"observation": self.sizes[0], "desired_goal": self.sizes[2]}
+        if self.relative_goals:
+            sizes["achieved_goal"] = self.sizes[2]
+        if not isinstance(obs, Mapping) or not set(sizes) <= set(obs):
+            raise ValueError(f"The policy needs a dictionary with {' and '.join(sizes)}; got {type(obs)}.")
+        parts = {name: np.asarray(obs[name], dtype=np.float32) for name in sizes}
+        for (name, part), size in zip(parts.items(), sizes.values(), strict=True):
             if part.ndim not in (1, 2) or part.shape[-1] != size or part.shape[:-1] != parts["observation"].shape[:-1]:
                 raise ValueError(
                     f"{name} has shape {list(part.shape)}; expected [{size}] or [N, {size}], one goal per observation."
                 )
             if not np.isfinite(part).all():
                 raise ValueError(f"{name} contains NaN or infinite values.")
+        if self.relative_goals:
+            parts["achieved_goal"] = parts["desired_goal"] - parts["achieved_goal"]
         inputs = torch.from_numpy(np.concatenate([*parts.values()], -1))
         batch = inputs.reshape(1, -1, inputs.shape[-1]).to(self.policy.normalizer.mean.device)
         action = from_unit(self.policy(batch), self.law.bounds(batch.device))[0].cpu().numpy()
@@ -146,9 +156,13 @@ def save_agent(
     sizes: Sequence[int],
     env: str,
     seeds: Sequence[int],
+    relative_goals: bool = False,
 ) -> None:
     """Write the policies and critics of all seeds as one safetensors file, from which `load_policy` takes one."""
-    header = {"env": env, "sizes": list(sizes), "law": asdict(law), "agent": asdict(config), "seeds": list(seeds)}
+    header = {
+        "env": env, "sizes": list(sizes), "law": asdict(law), "agent": asdict(config), "seeds": list(seeds),
+        "relative_goals": relative_goals,
+    }  # fmt: skip
     kept = {name: value for name, value in tensors.items() if not name.startswith("target")}
     save_weights(path, "agent", FORMAT_VERSION, kept, header)
 
@@ -175,14 +189,16 @@ def load_policy(run: Path | str, seed: int | None = None, device: torch.device |
         if seed is not None and seed not in seeds:
             raise ValueError(f"There is no seed {seed}; the file has the seeds {seeds}.")
         shape = {name: header["agent"][name] for name in ("layers", "width", "observation_clip")}
+        shape["actor_layer_norm"] = header["agent"].get("actor_layer_norm", False)  # files before had none
         config = config_from(AgentConfig, shape)
+        relative = bool(header.get("relative_goals", False))
         prefix = "policy."
         weights = {k.removeprefix(prefix): v for k, v in tensors.items() if k.startswith(prefix)}
         if any(len(value) != len(seeds) for value in weights.values()):
             raise ValueError(f"its weights are not those of {len(seeds)} seeds.")
-        inputs = sizes[0] + sizes[2]
+        inputs = sizes[0] + sizes[2] * (2 if relative else 1)
         generators = make_generators([0] * len(seeds))
         policy = build_network(lambda: Policy(inputs, sizes[1], config, generators), config.layers, weights)
         index = 0 if seed is None else seeds.index(seed)
         one = copy_replicas(policy, slice(index, index + 1)).to(device)
-        return TrainedPolicy(one, law, sizes, env, seeds[index], tuple(seeds))
+        return TrainedPolicy(one, law, sizes, env, seeds[index], tuple(seeds), relative)

@@ -1,7 +1,7 @@
 """TD3 (Fujimoto et al., 2018): DDPG with clipped double critics, smoothed targets and a delayed actor."""
 
 import math
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import torch
 from torch import Tensor
@@ -32,8 +32,6 @@ class TD3Config:
 class TD3(DDPG):
     """Two critics, of which the smaller estimate is the target; see `TD3Config` for the rest."""
 
-    critic_count = 2
-
     def __init__(
         self,
         inputs: int,
@@ -45,7 +43,7 @@ class TD3(DDPG):
         td3: TD3Config,
     ) -> None:
         """Draw the first weights, one generator per replica."""
-        super().__init__(inputs, actions, config, generators, device)
+        super().__init__(inputs, actions, replace(config, critics=2), generators, device)
         self.td3 = td3
         self.noise_size = actions if td3.target_noise else 0
 
