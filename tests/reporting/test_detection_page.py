@@ -26,11 +26,13 @@ from support.detection_runs import (
     write_run,
 )
 from support.pages import BREAKOUT, FITS, HOSTILE, Tags, page_data
+from support.scenes import small_scene
 
 import butfor
 from butfor.reporting.detection_page import choose_episodes, explore_thresholds
 from butfor.reporting.study_page import write_report
 from butfor.runs.files import read_json
+from butfor.scenes.scene import SCENE_FILE, save_scene
 
 SECTIONS = ("others", "films", "map", "failures", "studies", "diagnosis")
 
@@ -632,3 +634,13 @@ def test_hostile_text_in_the_parts_stays_text_and_all_fits(tmp_path: Path, view:
     assert "rgb(86, 180, 233)" in page.evaluate(colours)
     page.emulate_media(color_scheme="light")
     page.wait_for_function(f"() => {colours}.includes('rgb(0, 114, 178)')")
+
+
+def test_the_player_stands_for_films(tmp_path: Path) -> None:
+    """A run with a scene shows the player; the films of earlier versions are left out."""
+    folder = write_full_run(tmp_path / "run", episodes=30)
+    save_scene(folder / SCENE_FILE, small_scene(2))
+    text = write_report(folder).read_text(encoding="utf-8")
+    assert len([tag for tag in Tags(text).named("div") if tag.get("class") == "bf-player"]) == 1
+    assert 'id="film-frame"' not in text
+    assert page_data(text)["films"] == []

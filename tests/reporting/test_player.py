@@ -12,8 +12,9 @@ from support.browser import chromium
 from support.pages import BREAKOUT, FITS, HOSTILE, Tags
 from support.scenes import small_scene
 
-from butfor.reporting.player import player_html, player_part, write_player
+from butfor.reporting.player import embed_scene, player_html, player_part, write_player
 from butfor.scenes import Scene, pack, read_scene, save_scene
+from butfor.scenes.scene import SCENE_FILE
 
 
 def test_scenes_are_stored_as_the_page_carries_them(tmp_path: Path) -> None:
@@ -135,3 +136,14 @@ def test_other_actions_fan_out_where_they_matter(show: Callable[..., Page]) -> N
             view.keyboard.press("g")
         differs[step] = pictures[0] != pictures[1]
     assert differs == {5: False, 40: True}
+
+
+def test_a_page_embeds_the_scene_of_a_run_folder(tmp_path: Path) -> None:
+    """The part, its styles and its scripts; nothing where there is no scene."""
+    assert embed_scene(tmp_path / SCENE_FILE) is None
+    save_scene(tmp_path / SCENE_FILE, small_scene(2))
+    found = embed_scene(tmp_path / SCENE_FILE)
+    assert found is not None
+    assert found["part"].startswith('<div class="bf-player">')
+    assert "THREE" not in found["scripts"]
+    assert ".bf-player" in found["styles"]

@@ -16,7 +16,7 @@ from butfor.runs.reading import is_run, read_run
 from butfor.scenes.ghosts import DEFAULT_HOLD
 from butfor.scenes.positions import StatesOfEpisode, view_states
 from butfor.scenes.scene import Scene
-from butfor.scenes.view import view_episodes, view_run
+from butfor.scenes.view import env_of, view_episodes, view_run
 from butfor.spaces.entities import Entities, entity_columns
 
 
@@ -89,8 +89,7 @@ def _own_episodes(path: Path) -> Episodes | None:
         if not {"schema_version", "sampled", "achieved_goal"} <= set(file.files):
             return None
     episodes = Episodes.load(path)
-    env = episodes.metadata.get("config", {}).get("env", "")
-    return episodes if facts_of(str(env)) is not None else None
+    return episodes if facts_of(env_of(episodes)) is not None else None
 
 
 def _episode(recording: Recording, number: int, own: Episodes | None) -> StatesOfEpisode:

@@ -14,8 +14,10 @@ from butfor.envs import facts_of
 from butfor.reporting import charts
 from butfor.reporting.charts import Array, Axis, Chart, Row, Series
 from butfor.reporting.page import data_address, render_page
+from butfor.reporting.player import embed_scene
 from butfor.reporting.plotly_renderer import draw, plain
 from butfor.runs.reading import expected_form, finite_array, read_arrays, read_metrics, read_object, read_run
+from butfor.scenes.scene import SCENE_FILE
 
 Figures = dict[str, Any]  # name of a plot on the page -> plotly figure
 FILES = ("versions.json", "summary.json", "metrics.jsonl", "scores.npz", "data/test.npz")
@@ -88,10 +90,12 @@ def render_detection(run: DetectionRun) -> str:
     figures["scores"] = draw(charts.score_chart(title, first, label, run.thresholds[0]))
     figures["explorer"] = draw(charts.explorer_chart(title, explorer), cursor=explorer["threshold"][explorer["best"]])
     pictures = show_pictures(run, figures)
-    page = {"figures": figures, "timeline": show_episodes(run), "explorer": explorer, "films": pictures["films"]}
+    player = embed_scene(run.folder / SCENE_FILE)
+    films = [] if player else pictures["films"]  # runs of earlier versions have films only
+    page = {"figures": figures, "timeline": show_episodes(run), "explorer": explorer, "films": films}
     return render_page(
         "detection.html.j2", page, run=run, share=float(label.mean()), explored=charts.EXPLORED.values(),
-        metadata=json.loads(str(run.data.get("metadata", "{}"))), pictures=pictures,
+        metadata=json.loads(str(run.data.get("metadata", "{}"))), pictures=pictures, player=player,
         studies=show_studies(run.folder, figures), diagnosis=show_diagnosis(run.folder, figures),
     )  # fmt: skip
 

@@ -18,6 +18,9 @@ from butfor.rollouts.episodes import Episodes
 from butfor.rollouts.play import Observation, Progress, play, play_again, reset_seeds
 from butfor.runs.files import atomic_write, write_json
 from butfor.runs.reading import read_arrays, read_run
+from butfor.scenes import save_scene
+from butfor.scenes.scene import SCENE_FILE
+from butfor.scenes.view import view_episodes
 
 Flags = NDArray[np.bool_]
 Floats = NDArray[np.float64]
@@ -52,9 +55,12 @@ def illustrate(
         The path of the report, if it could be written, and a sentence for each thing that was skipped.
     """
     skipped = []
+    drawn = [write_scene] if pictures else []
     if pictures and _robot_facts(run) is not None:
+        drawn.append(write_pictures)
+    for draw in drawn:
         try:
-            write_pictures(run, progress)
+            draw(run, progress)
         except (ImportError, ValueError, RuntimeError, OSError) as error:
             skipped.append(f"No pictures were drawn: {error}")
     try:
@@ -63,6 +69,24 @@ def illustrate(
         return write_report(run), skipped
     except ImportError as error:
         return None, [*skipped, f"No report was written: {error}. Write it with: butfor report {run}"]
+
+
+def write_scene(run: Path | str, progress: Progress = lambda stage, done, total, text: None) -> Path:
+    """Write player.json, the episodes that the report's player shows, unless it is there already."""
+    path = Path(run) / SCENE_FILE
+    if path.is_file():
+        return path
+    episodes, scores = _read_test_set(Path(run))
+    episodes.score = scores.mean(0).astype(np.float32)
+    if episodes.contact is not None and _robot_facts(Path(run)) is not None:
+        chosen = choose_timelines(episodes)
+    else:
+        influenced = (episodes.label["exact"] & episodes.valid).any(1)
+        kinds = {"With influence": influenced, "Without influence": ~influenced}
+        chosen = {title: int(kind.argmax()) for title, kind in kinds.items() if kind.any()}
+    titles = [f"{title} (episode {number})" for title, number in chosen.items()]
+    save_scene(path, view_episodes(episodes, list(chosen.values()), progress=progress, titles=titles))
+    return path
 
 
 def is_illustrated(run: Path) -> bool:
@@ -318,9 +342,14 @@ def _read(run: Path) -> tuple[EnvFacts, Episodes, Floats]:
         raise ValueError(
             f"Pictures need a detection run on {' or '.join(named(drawing='robot'))}; {run} is another one."
         )
+    return facts, *_read_test_set(run)
+
+
+def _read_test_set(run: Path) -> tuple[Episodes, Floats]:
+    """The test episodes and CAI [S, E, T] of a finished detection run."""
     episodes = Episodes.load(run / "data" / "test.npz")
     held = read_arrays(run / "scores.npz")
     score = np.atleast_2d(held["cai"])
     scores = np.zeros((len(score), *episodes.valid.shape))
     scores[:, held["episode"], held["time"]] = score
-    return facts, episodes, scores
+    return episodes, scores

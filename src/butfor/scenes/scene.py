@@ -23,6 +23,7 @@ Role = Literal["agent", "object", "goal", "robot", "scenery"]
 Form = Literal["mesh", "box", "sphere", "cylinder", "capsule", "ellipsoid"]
 
 FORMAT_VERSION = 1
+SCENE_FILE = "player.json"  # in a run folder
 STEPS_16_BIT = 65535  # a vertex is stored as three 16-bit numbers within the box of its mesh
 
 

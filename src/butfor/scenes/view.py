@@ -96,6 +96,8 @@ def view_episodes(
     hold: int = DEFAULT_HOLD,
     outcomes: bool = True,
     progress: Progress = lambda stage, done, total, text: None,
+    *,
+    titles: Sequence[str] = (),
 ) -> Scene:
     """Show stored episodes of a built-in environment with ghosts of other actions.
 
@@ -106,6 +108,7 @@ def view_episodes(
         hold: steps for which another action is held.
         outcomes: also find the step that decided the outcome, which takes longer.
         progress: called with the stage, how much of it is done, how much there is, and a word.
+        titles: of the episodes; by default their numbers.
 
     Raises:
         ValueError: there is no such episode, or it cannot be played again.
@@ -113,11 +116,23 @@ def view_episodes(
     wrong = [number for number in numbers if not 0 <= number < len(episodes)]
     if wrong:
         raise ValueError(f"There is no episode {wrong[0]}; the file has the episodes 0 to {len(episodes) - 1}.")
+    facts = facts_of(env_of(episodes))
+    if facts is None:
+        raise ValueError(
+            f"The episodes are of {env_of(episodes) or 'an environment that the file does not name'}, which is not "
+            "built in, so they cannot be played again and forked."
+        )
     config = episodes.metadata.get("config", {})
-    facts = _known(config.get("env", "an environment that the file does not name"))
     chosen = episodes.take(np.array(numbers, dtype=np.int64))
     actors = [_actor(facts, config, action) if outcomes else Actor() for action in chosen.action]
-    return _show(facts, chosen, [f"Episode {number}" for number in numbers], actors, influence, hold, progress)
+    titles = titles or [f"Episode {number}" for number in numbers]
+    return _show(facts, chosen, titles, actors, influence, hold, progress)
+
+
+def env_of(episodes: Episodes) -> str:
+    """Return the name of the environment in the metadata of episodes, or an empty text."""
+    config = episodes.metadata.get("config", episodes.metadata)
+    return str(config.get("env", ""))
 
 
 def _actor(facts: EnvFacts, config: Mapping[str, Any], action: Floats) -> Actor:
@@ -129,13 +144,6 @@ def _actor(facts: EnvFacts, config: Mapping[str, Any], action: Floats) -> Actor:
         policy = load_policy(name, config.get("agent_seed"))
         return Actor(lambda obs, time: policy(obs), "the trained policy acts")
     return Actor(replay_recorded(action), "the recorded actions go on")
-
-
-def _known(env: str) -> EnvFacts:
-    facts = facts_of(env)
-    if facts is None:
-        raise ValueError(f"{env} is not a built-in environment, so its episodes cannot be played again and forked.")
-    return facts
 
 
 def _show(

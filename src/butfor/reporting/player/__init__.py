@@ -5,6 +5,13 @@ a page of their own. `player.js` is the timeline and the chart, `stage3d.js` and
 `three.min.js` contains the parts of three.js that they use; `three.LICENSE` is its licence.
 """
 
-from butfor.reporting.player.page import player_html, player_part, player_scripts, player_styles, write_player
+from butfor.reporting.player.page import (
+    embed_scene,
+    player_html,
+    player_part,
+    player_scripts,
+    player_styles,
+    write_player,
+)
 
-__all__ = ["player_html", "player_part", "player_scripts", "player_styles", "write_player"]
+__all__ = ["embed_scene", "player_html", "player_part", "player_scripts", "player_styles", "write_player"]

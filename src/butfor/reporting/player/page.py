@@ -10,7 +10,7 @@ from markupsafe import Markup
 
 from butfor import __version__
 from butfor.reporting.page import write_page
-from butfor.scenes.scene import Scene, pack
+from butfor.scenes.scene import Scene, pack, read_scene
 
 FOLDER = Path(__file__).parent
 Packed = Mapping[str, Any]
@@ -48,6 +48,15 @@ def player_scripts(three_dimensional: bool = True) -> Markup:
     if three_dimensional:
         texts[0] = f"/*\n{(FOLDER / 'three.LICENSE').read_text(encoding='utf-8')}*/\n{texts[0]}"
     return Markup("\n").join(Markup("<script>{}</script>").format(Markup(text)) for text in texts)
+
+
+def embed_scene(path: Path) -> dict[str, Markup] | None:
+    """Return what a page needs to show the scene in a file, `styles`, `part` and `scripts`, or None without a file."""
+    if not path.is_file():
+        return None
+    packed = read_scene(path)
+    scripts = player_scripts(packed["dimensions"] == 3)
+    return {"styles": player_styles(), "part": player_part(packed), "scripts": scripts}
 
 
 def player_html(scene: Scene | Packed) -> str:

@@ -92,8 +92,8 @@
 
   function start(root) {
     const scene = readScene(JSON.parse(root.querySelector("script").textContent));
-    root.classList.toggle("flat", scene.dimensions === 2);
-    root.classList.toggle("line", scene.line);
+    root.classList.toggle("bf-flat", scene.dimensions === 2);
+    root.classList.toggle("bf-line", scene.line);
     const head = make("div", root, "bf-head");
     const title = make("b", head);
     const badge = make("span", head, "bf-badge");
@@ -192,10 +192,10 @@
       holdLabel.hidden = state.hold < 2;
       ghostButton.hidden = !ghosts;
       title.textContent = scene.episodes.length > 1 ? scene.title : `${scene.title}: ${episode.title}`;
-      badge.hidden = !episode.reached;
+      badge.hidden = !episode.reached || scene.episodes.length > 1;  // the list of episodes says so, too
       if (episode.reached) {
         badge.textContent = episode.reached[episode.steps] ? "goal reached" : "goal not reached";
-        badge.classList.toggle("good", Boolean(episode.reached[episode.steps]));
+        badge.classList.toggle("bf-good", Boolean(episode.reached[episode.steps]));
       }
       decideButton.hidden = !(ghosts && ghosts.success);
       decideButton.disabled = episode.decided === null;
