@@ -18,6 +18,7 @@ from butfor.envs.several.pucks import (
     PAIRS,
     RADIUS,
     RESTITUTION,
+    SLOPE,
     SUBSTEPS,
     TIME_STEP,
     WALL_RESTITUTION,
@@ -30,7 +31,7 @@ from butfor.envs.several.pucks import (
 
 pytestmark = pytest.mark.filterwarnings("error")
 STILL = np.zeros(2, np.float32)
-CORNERS = np.array([[-0.5, -0.5, 0, 0], [-0.5, 0.5, 0, 0], [0.5, -0.5, 0, 0], [0.5, 0.5, 0, 0]], np.float32)
+CORNERS = np.array([[-1, -1, 0, 0], [-1, 1, 0, 0], [1, -1, 0, 0], [1, 1, 0, 0]], np.float32) * np.float32(0.25)
 
 
 def state(**bodies: list[float]) -> Any:
@@ -57,19 +58,26 @@ def played(count: int, steps: int) -> tuple[Any, Any]:
 
 def test_a_puck_slides_and_stops() -> None:
     after, collided = advance(state(first=[0, 0, 0.5, 0]), STILL)
-    slower = [0.5 - FRICTION * TIME_STEP / SUBSTEPS * (step + 1) for step in range(SUBSTEPS)]
-    np.testing.assert_allclose(after[4:8], [TIME_STEP / SUBSTEPS * sum(slower), 0, slower[-1], 0], atol=1e-6)
+    place, speed = 0.0, 0.5
+    for _ in range(SUBSTEPS):
+        speed -= (SLOPE * place + FRICTION) * TIME_STEP / SUBSTEPS
+        place += speed * TIME_STEP / SUBSTEPS
+    np.testing.assert_allclose(after[4:8], [place, 0, speed, 0], atol=1e-6)
     assert not collided.any()
     resting, _ = advance(state(first=[0, 0, 1e-3, 0]), STILL)
     np.testing.assert_array_equal(resting[4:8], 0)
+    steep, _ = advance(state(first=[1.1 * FRICTION / SLOPE, 0, 0, 0]), STILL)
+    assert steep[6] < 0  # it slides down where the slope exceeds friction
 
 
 def test_the_agent_approaches_its_final_speed() -> None:
-    now = state(agent=[-0.6, 0, 0, 0])
+    now = state(agent=[0, 0, 0, 0])
     first, _ = advance(now, np.array([1, 0], np.float32))
-    speed = 0.0
+    place, speed = 0.0, 0.0
     for _ in range(SUBSTEPS):
+        speed -= TIME_STEP / SUBSTEPS * SLOPE * place
         speed += TIME_STEP / SUBSTEPS * (ACCELERATION - DRAG * speed)
+        place += TIME_STEP / SUBSTEPS * speed
     assert first[2] == pytest.approx(speed, abs=1e-6)
     np.testing.assert_array_equal(advance(now, np.array([9, 0], np.float32))[0], first)  # actions are clipped
 
@@ -82,7 +90,8 @@ def test_a_central_hit_exchanges_momentum() -> None:
     slower = 1 - FRICTION * TIME_STEP / SUBSTEPS
     expected = np.array([1 - RESTITUTION, 1 + RESTITUTION]) / 2 * slower
     later = FRICTION * TIME_STEP * (SUBSTEPS - 1) / SUBSTEPS
-    np.testing.assert_allclose(after[[6, 10]], np.maximum(expected - later, 0), atol=1e-6)
+    # the slope takes up to SLOPE x 1.5 RADIUS a second
+    np.testing.assert_allclose(after[[6, 10]], np.maximum(expected - later, 0), atol=SLOPE * 1.5 * RADIUS * TIME_STEP)
 
 
 def test_a_hit_conserves_momentum_and_nothing_else_moves() -> None:
@@ -92,7 +101,7 @@ def test_a_hit_conserves_momentum_and_nothing_else_moves() -> None:
     alone, _ = advance(start, STILL, absent=3)
     assert collided[PAIRS.index((0, 3))]
     rows = with_hit.reshape(4, 4)
-    np.testing.assert_array_equal(rows[1:3], CORNERS[1:3])
+    np.testing.assert_array_equal(rows[1:3], CORNERS[1:3])  # friction holds them on the slope
     lost = alone.reshape(4, 4)[0, 2:] - rows[0, 2:]  # of the agent's velocity; its drag is proportional to it
     gained = rows[3, 2:]
     assert gained @ lost > 0.99 * np.linalg.norm(gained) * np.linalg.norm(lost)  # along one line
@@ -101,9 +110,10 @@ def test_a_hit_conserves_momentum_and_nothing_else_moves() -> None:
 
 def test_walls_reflect_and_hold() -> None:
     after, _ = advance(state(first=[BOX - RADIUS - 0.001, 0, 1, 0]), STILL)
-    slower = 1 - FRICTION * TIME_STEP / SUBSTEPS
-    later = FRICTION * TIME_STEP * (SUBSTEPS - 1) / SUBSTEPS
-    assert after[6] == pytest.approx(-(WALL_RESTITUTION * slower - later), abs=1e-6)
+    pull = SLOPE * (BOX - RADIUS)
+    slower = 1 - (FRICTION + pull) * TIME_STEP / SUBSTEPS
+    later = (pull - FRICTION) * TIME_STEP * (SUBSTEPS - 1) / SUBSTEPS
+    assert after[6] == pytest.approx(-(WALL_RESTITUTION * slower + later), abs=1e-2)
     states, actions = played(20, 60)
     assert np.abs(states.reshape(-1, 4)[:, :2]).max() <= np.float32(BOX - RADIUS)
     assert len(actions) == len(states)
@@ -163,6 +173,6 @@ def test_a_picture_shows_every_body_and_the_goal() -> None:
     picture = draw(state(), [0.0, 0.0])
     assert picture.shape == (240, 240, 3)
     assert picture[120, 120].tolist() == [250, 205, 200]
-    half = round(240 * (0.5 + BOX) / (2 * BOX))
+    half = round(240 * (0.25 + BOX) / (2 * BOX))
     assert picture[half, 240 - half].tolist() == [20, 20, 20]  # the agent, below on the left
     assert picture[240 - half, half].tolist() == [210, 140, 20]  # the third puck, above on the right

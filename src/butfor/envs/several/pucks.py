@@ -1,4 +1,4 @@
-"""Pucks: an agent and three pucks in a box that hit each other; the third puck must come to rest at the goal.
+"""Pucks: an agent and three pucks in a shallow bowl that hit each other; the third one must come to the goal.
 
 The state is position and velocity of the agent and of each puck, [x, y, velocity x, velocity y] four times. States and
 actions are float32; a step computes in float64 and rounds once. An observation is therefore the complete state: it can
@@ -26,11 +26,13 @@ PAIRS = tuple(combinations(range(len(BODIES)), 2))
 TIME_STEP = 0.05
 SUBSTEPS = 5  # a body moves by at most a quarter of its radius in one of them
 RADIUS = 0.08  # of every body
-BOX = 0.7  # centres stay within BOX - RADIUS of the middle
+BOX = 1.2  # centres stay within BOX - RADIUS of the middle; the slope turns almost all bodies before
+START = 0.55  # largest coordinate of a start or a goal
+SLOPE = 2.0  # acceleration towards the middle, per distance from it
 MASS = np.array([2.0, 1.0, 1.0, 1.0])
 ACCELERATION = 20.0  # of the agent by an action of 1
 DRAG = 10.0  # of the agent, per second: it approaches a speed of ACCELERATION / DRAG
-FRICTION = 0.8  # deceleration of a sliding puck
+FRICTION = 0.8  # deceleration of a sliding puck, which rests where the slope is weaker
 RESTITUTION = 0.9  # of two bodies
 WALL_RESTITUTION = 0.6
 SPEED_LIMIT = 4.0
@@ -52,6 +54,8 @@ def advance(state: npt.ArrayLike, action: npt.ArrayLike, absent: int | None = No
     collided = np.zeros((*shape, len(PAIRS)), dtype=np.bool_)
     time = TIME_STEP / SUBSTEPS
     for _ in range(SUBSTEPS):
+        u -= time * SLOPE * x
+        v -= time * SLOPE * y
         u[..., 0] += time * (push[..., 0] - DRAG * u[..., 0])
         v[..., 0] += time * (push[..., 1] - DRAG * v[..., 0])
         speed = np.sqrt(u[..., 1:] * u[..., 1:] + v[..., 1:] * v[..., 1:])
@@ -172,7 +176,7 @@ def draw(state: npt.ArrayLike, desired_goal: npt.ArrayLike) -> Frame:
 
 
 class PucksVectorEnv(GoalVectorEnv):
-    """Many boxes of pucks at once; `info` always has `contact` (agent and third puck) and, if asked, `label_exact`."""
+    """Many bowls of pucks at once; `info` always has `contact` (agent and third puck) and, if asked, `label_exact`."""
 
     metadata = {"render_modes": ["rgb_array"], "render_fps": 20}
     compute_reward = staticmethod(reward)
@@ -197,15 +201,14 @@ class PucksVectorEnv(GoalVectorEnv):
         self._labels = tuple(labels)
 
     def _start(self, envs: Indices, generators: Sequence[np.random.Generator]) -> None:
-        reach = BOX - RADIUS
         for env, generator in zip(envs, generators, strict=True):
             places: list[Floats] = []
             while len(places) < len(BODIES):
-                place = generator.uniform(-reach, reach, 2)
+                place = generator.uniform(-START, START, 2)
                 if all(np.hypot(*(place - other)) > CLEARANCE for other in places):
                     places.append(place)
             self._observation[env] = np.pad(np.array(places), ((0, 0), (0, 2))).ravel()
-            self._goal[env] = generator.uniform(-reach, reach, 2)
+            self._goal[env] = generator.uniform(-START, START, 2)
 
     def _advance(self, action: Array, envs: Indices | slice) -> tuple[dict[str, npt.NDArray[Any]], Flags]:
         values: dict[str, npt.NDArray[Any]] = {}
@@ -244,7 +247,7 @@ class PucksVectorEnv(GoalVectorEnv):
 
 
 class PucksEnv(SingleGoalEnv):
-    """One box of pucks; `info` has `contact`, `is_success` and the label asked for."""
+    """One bowl of pucks; `info` has `contact`, `is_success` and the label asked for."""
 
     metadata = PucksVectorEnv.metadata
     compute_reward = staticmethod(reward)
