@@ -100,6 +100,26 @@ def test_overwrite_starts_anew(tmp_path: Path) -> None:
     assert read_json(folder / "config.json")["config"]["seeds"] == 2
 
 
+def test_overwrite_removes_only_what_a_run_consists_of(tmp_path: Path) -> None:
+    folder = open_run(tmp_path / "run", "detection", Outer())
+    own = ["summary.json", "checkpoint/00000002-0001-0123456789abcdef.pt", "data/test.npz", "data/agents/config.json",
+           "data/agents/metrics.jsonl", "events/events.out.tfevents.1.host", "figures/roc-test-exact.png",
+           "pictures/index.json", ".summary.json.99999.part"]  # fmt: skip
+    others = ["thesis.tex", "data/mine.npz", "figures/mine.png", "checkpoint/mine.txt", "deep/er/notes.md"]
+    for name in own + others:
+        (folder / name).parent.mkdir(parents=True, exist_ok=True)
+        (folder / name).write_text("")
+    elsewhere = tmp_path / "elsewhere"
+    elsewhere.mkdir()
+    (elsewhere / "index.json").write_text("precious")
+    shutil.rmtree(folder / "pictures")
+    (folder / "pictures").symlink_to(elsewhere)
+    open_run(folder, "detection", Outer(seeds=2), overwrite=True)
+    assert content(folder).keys() == {"config.json", *others}
+    assert (elsewhere / "index.json").read_text() == "precious"
+    assert read_json(folder / "config.json")["config"]["seeds"] == 2
+
+
 @pytest.mark.parametrize("overwrite", [False, True])
 def test_a_file_in_the_way_is_refused_and_kept(tmp_path: Path, overwrite: bool) -> None:
     (tmp_path / "run").write_text("precious")

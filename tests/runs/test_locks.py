@@ -16,7 +16,7 @@ from typing import Any
 import pytest
 
 from butfor.runs import locks
-from butfor.runs.locks import BusyError, lock_path, locked, worker_on
+from butfor.runs.locks import BusyError, lock_path, locked, occupied, worker_on
 
 HOLD = """
 import sys, time
@@ -144,6 +144,30 @@ def test_the_holders_words_are_cleaned(folder: Path) -> None:
         assert worker_on(folder) == ("process 1[2J on host" + "x" * 500)[: 200 - 2]
         lock_path(folder).write_text("")  # its owner has not written yet
         assert worker_on(folder) == "another process"
+
+
+def test_a_folder_is_held_itself_and_left_as_it_was(tmp_path: Path) -> None:
+    with occupied(tmp_path / "new"), pytest.raises(BusyError, match="new"), occupied(tmp_path / "new"):
+        pass
+    assert not (tmp_path / "new").exists()
+    (tmp_path / "old").mkdir()
+    with occupied(tmp_path / "old"):
+        pass
+    assert (tmp_path / "old").is_dir()
+    with occupied(tmp_path / "filled"):
+        (tmp_path / "filled" / "config.json").write_text("")
+    assert (tmp_path / "filled" / "config.json").is_file()
+
+
+def test_a_file_system_that_cannot_lock_folders_is_used_without(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def flock(lock: int, kind: int) -> None:
+        raise OSError(errno.EBADF, "no")
+
+    monkeypatch.setattr(fcntl, "flock", flock)
+    with occupied(tmp_path / "new"):
+        assert (tmp_path / "new").is_dir()
 
 
 def test_the_error_travels_between_processes() -> None:

@@ -903,7 +903,7 @@ def test_an_overwritten_run_starts_anew(tmp_path: Path, unbroken: Path) -> None:
     train(CONFIG, folder, overwrite=True)
     assert results(folder) == results(unbroken)
     assert stored(folder) == [10]
-    assert not (folder / "checkpoint" / "note").exists()
+    assert (folder / "checkpoint" / "note").read_text() == "old"  # it is not the run's
 
 
 def test_an_episode_file_that_exists_is_left_alone(tmp_path: Path, unbroken: Path) -> None:

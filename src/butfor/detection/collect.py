@@ -17,6 +17,7 @@ from butfor.rollouts.play import Policy, Stream, collect, random_policy
 from butfor.runs.config import check_least
 from butfor.runs.files import explain_write_error
 from butfor.runs.folder import versions
+from butfor.runs.locks import locked
 from butfor.spaces.actions import ActionLaw
 from butfor.training.agents.policy import load_policy
 
@@ -82,11 +83,17 @@ def collect_file(
 
     Raises:
         FileExistsError: the file contains other episodes.
+        BusyError: another process writes the file.
     """
-    path = Path(path)
+    check_episode_file(path)
+    with locked(path):
+        return _collect_file(config, Path(path), progress)
+
+
+def _collect_file(config: CollectConfig, path: Path, progress: Callable[[int], None]) -> Episodes:
+    """Play into a file that no other process writes."""
     env_name = short_name(config.env)
     wanted = asdict(config) | {"env": env_name, "labels": list(config.labels)}
-    check_episode_file(path)
     whole = Episodes.load(path) if path.is_file() else None
     if whole is not None:
         found = whole.metadata.get("config", {})

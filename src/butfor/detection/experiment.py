@@ -32,8 +32,9 @@ from butfor.models.tables import Table, Units, target_scale
 from butfor.rollouts.episodes import Episodes
 from butfor.rollouts.play import Progress
 from butfor.runs.config import differences
-from butfor.runs.files import atomic_write, load_checkpoint, read_json, save_checkpoint, write_json
+from butfor.runs.files import atomic_write, check_writable, load_checkpoint, read_json, save_checkpoint, write_json
 from butfor.runs.folder import open_run, versions_resumed, write_metrics
+from butfor.runs.locks import working_on
 from butfor.spaces.actions import ActionLaw
 from butfor.spaces.arrays import check_transitions
 
@@ -66,7 +67,16 @@ def run_detection(
     """
     if config.data == "agents":
         agents_config(config)  # raises before anything is written
-    folder = open_run(folder, "detection", config, overwrite)
+    folder = Path(folder)
+    if folder.is_file():
+        raise FileExistsError(f"{folder} is a file; give another name for the run folder.")
+    check_writable(folder)
+    with working_on(folder):
+        return _run(config, open_run(folder, "detection", config, overwrite), device, progress)
+
+
+def _run(config: DetectionConfig, folder: Path, device: torch.device | str, progress: Progress) -> Path:
+    """Run the experiment in its folder, which no other process uses."""
     if (folder / "summary.json").is_file():
         return folder
     show, note_time = _keep_time(folder, device, progress)

@@ -2,6 +2,7 @@
 
 import json
 from collections.abc import Sequence
+from contextlib import suppress
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -179,11 +180,15 @@ def concatenate(parts: Sequence[Episodes]) -> Episodes:
 class EpisodeStream:
     """Episodes that are written while a run plays them: as parts beside the file, which are joined at the end."""
 
-    def __init__(self, path: Path | str, played: int) -> None:
-        """Open the stream of a run that has `played` episodes of each seed on disk; parts past them are removed."""
+    def __init__(self, path: Path | str, played: int, run: str = "") -> None:
+        """Open the stream of a run that has `played` episodes of each seed on disk; parts past them are removed.
+
+        `run` identifies the run: it is written into the files, and those of another run are refused.
+        """
         self.path = Path(path)
         self.played = played
-        self.folder = self.path.with_name(self.path.name + ".parts")
+        self.run = run
+        self.folder = self.parts_of(path)
         self.waiting: list[Episodes] = []
         finished = self.path.exists()  # the file of a finished run becomes the first part, instead of all others
         if not played:
@@ -193,20 +198,34 @@ class EpisodeStream:
         elif finished:
             whole = Episodes.load(self.path)
             before = whole.metadata.get("played")
-            if not isinstance(before, int) or before < played or len(whole) % before:
+            if not isinstance(before, int) or before < played or len(whole) % before or not self._is_own(self.path):
                 raise FileExistsError(f"{self.path} is not the file of this run; give another name.")
             first = whole.take(np.arange(played * (len(whole) // before)))
         elif not any(self.folder.glob("*.npz")):
             raise FileNotFoundError(
                 f"{self.path} has none of the {played} episodes played so far; give the file that the run began with."
             )
+        if other := [part for part in self.folder.glob("*.npz") if not self._is_own(part)]:
+            raise FileExistsError(f"{other[0]} is of another run; remove {self.folder}, or give another name.")
         self.folder.mkdir(parents=True, exist_ok=True)
         for part in (*self.folder.glob("*.npz"), *self.folder.glob(".*.part")):
             if finished or part.suffix == ".part" or int(part.stem) >= played:  # .part: half-written by a killed run
                 part.unlink()
         if finished:
+            first.metadata["run"] = self.run
             first.save(self.folder / f"{0:08d}.npz")
             self.path.unlink()
+
+    @staticmethod
+    def parts_of(path: Path | str) -> Path:
+        """Return the folder with the parts of a file that is not joined yet."""
+        return Path(path).with_name(Path(path).name + ".parts")
+
+    def _is_own(self, path: Path) -> bool:
+        """Whether a file is of this run, or of a time when files did not say so."""
+        with suppress(OSError, ValueError, KeyError), open_arrays(path) as file:
+            return json.loads(str(file["metadata"])).get("run", "") in ("", self.run)
+        return True  # what is damaged is reported when it is read
 
     def add(self, episodes: Episodes, seeds: int) -> None:
         """Add episodes [seeds x N] that all seeds played; they are kept episode by episode, seeds in turn."""
@@ -216,7 +235,9 @@ class EpisodeStream:
     def flush(self, played: int) -> None:
         """Write what is waiting as a part; from then on `played` episodes of each seed are on disk."""
         if self.waiting:
-            concatenate(self.waiting).save(self.folder / f"{self.played:08d}.npz")
+            part = concatenate(self.waiting)
+            part.metadata["run"] = self.run
+            part.save(self.folder / f"{self.played:08d}.npz")
             self.waiting = []
             self.played = played
 
@@ -224,7 +245,7 @@ class EpisodeStream:
         """Write all parts as one file, then remove them."""
         parts = sorted(self.folder.glob("*.npz"))
         whole = concatenate([Episodes.load(part) for part in parts])
-        whole.metadata = metadata | {"played": self.played}
+        whole.metadata = metadata | {"played": self.played} | ({"run": self.run} if self.run else {})
         whole.save(self.path)
         for part in parts:
             part.unlink()

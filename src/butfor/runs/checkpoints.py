@@ -8,11 +8,10 @@ from pathlib import Path
 from typing import Any
 
 from butfor.runs.digests import digest_of_file
-from butfor.runs.files import explain_write_error, load_checkpoint, save_checkpoint
+from butfor.runs.files import explain_write_error, load_checkpoint, remove_leftovers, save_checkpoint
 
 KEPT = 2
 NAME = re.compile(r"\d{8,}-(\d{4,})-[0-9a-f]{16}\.pt")  # episode, serial number, digest
-PART = re.compile(r".*\.(\d{1,7})\.part")  # with the number of a process
 
 
 def save_checkpoint_in(folder: Path, episode: int, state: Mapping[str, Any]) -> Path:
@@ -36,22 +35,9 @@ def save_checkpoint_in(folder: Path, episode: int, state: Mapping[str, Any]) -> 
             unnamed.unlink(missing_ok=True)
     for _, old in earlier[KEPT - 1 :]:
         old.unlink(missing_ok=True)
-    for left in (*place.glob("*.part"), *folder.glob("*.part")):  # half-written by killed processes
-        match = PART.fullmatch(left.name)
-        if match and not _is_another(int(match[1])):
-            left.unlink(missing_ok=True)
+    remove_leftovers(place)
+    remove_leftovers(folder)
     return path
-
-
-def _is_another(process: int) -> bool:
-    """Whether another process with this number is running."""
-    try:
-        os.kill(process, 0)  # signal 0 only asks
-    except ProcessLookupError:
-        return False
-    except PermissionError:  # of another user
-        return True
-    return process != os.getpid()
 
 
 def latest_checkpoint(folder: Path) -> dict[str, Any] | None:

@@ -1,7 +1,9 @@
 """Files that are complete or absent: written under a temporary name, then renamed. Reading never executes anything."""
 
+import glob
 import json
 import os
+import re
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
@@ -11,6 +13,8 @@ from butfor.runs.digests import FIELD, RESTORE, add_digest, digest_of_tensors, r
 
 if TYPE_CHECKING:
     from torch import Tensor
+
+PART = re.compile(r".*\.(\d{1,7})\.part")  # with the number of a process
 
 
 def check_writable(path: Path | str) -> None:
@@ -42,12 +46,32 @@ def atomic_write(path: Path | str) -> Iterator[Path]:
         _flush_to_disk(temporary)
         os.replace(temporary, path)
         _flush_to_disk(path.parent)
+        remove_leftovers(path.parent, f".{glob.escape(path.name)}.*.part")
     except Exception as error:
         if (reason := reason_of(error)) is None:
             raise
         raise OSError(f"{path} could not be written ({reason}).") from error
     finally:
         temporary.unlink(missing_ok=True)
+
+
+def remove_leftovers(folder: Path, pattern: str = "*.part") -> None:
+    """Remove what killed processes left half-written: temporary files, named with a process that no longer runs."""
+    for left in folder.glob(pattern):
+        match = PART.fullmatch(left.name)
+        if match and not _is_another(int(match[1])):
+            left.unlink(missing_ok=True)
+
+
+def _is_another(process: int) -> bool:
+    """Whether another process with this number is running."""
+    try:
+        os.kill(process, 0)  # signal 0 only asks
+    except ProcessLookupError:
+        return False
+    except PermissionError:  # of another user
+        return True
+    return process != os.getpid()
 
 
 def _flush_to_disk(path: Path) -> None:

@@ -6,7 +6,6 @@ import json
 import os
 import platform
 import re
-import shutil
 import subprocess
 import warnings
 from collections.abc import Iterable, Iterator, Mapping
@@ -25,6 +24,20 @@ from butfor.runs.reading import SCHEMA_VERSION, is_run, read_metrics, read_run
 if TYPE_CHECKING:
     import torch
 
+# What butfor writes into a run folder.
+WRITTEN = (
+    "versions.json", "metrics.jsonl", "summary.json", "episodes.json", "diagnosis.json", "studies.json", "scores.npz",
+    "heatmap.npz", "model.safetensors", "influence.safetensors", "vime.safetensors", "disagreement.safetensors",
+    "report.html", "watch.mp4", "watch.gif", "strip.png", ".*.part", "checkpoint/*.pt", "checkpoint/*.part",
+    "events/events.out.tfevents.*", "pictures/index.json", "pictures/map.npz", "pictures/step-*.jpg",
+    "pictures/state-*.jpg", "data/train*.npz", "data/validation*.npz", "data/test*.npz", "data/random*.npz",
+    "data/expert*.npz", "data/noisy-expert*.npz", "data/agents.npz", "data/agents.npz.parts/*.npz", "data/forks.npz",
+    *(f"figures/{name}.{kind}" for name in (
+        "roc*", "precision-recall*", "timeline-*", "actions", "reference", "decisions", "noise", "reliability", "map",
+        "curves", "reach", "behaviour", "heat-map*",
+    ) for kind in ("svg", "png", "pdf")),
+)  # fmt: skip
+PLACES = ("checkpoint", "events", "pictures", "figures", "data/agents.npz.parts", "data/agents", "data")
 LONGEST_WORDS = 40  # characters of a run's name that say what is different
 _command: ContextVar[str] = ContextVar("command", default="")
 
@@ -44,8 +57,18 @@ def invoked_command() -> str:
     return _command.get()
 
 
-def open_run(folder: Path | str, kind: str, config: Any, overwrite: bool = False) -> Path:
+def open_run(
+    folder: Path | str, kind: str, config: Any, overwrite: bool = False, episodes: Mapping[str, Any] | None = None
+) -> Path:
     """Create a run folder of a kind ("training" or "detection"), or open the one that the same config created.
+
+    Args:
+        folder: the run folder.
+        kind: "training" or "detection".
+        config: the settings.
+        overwrite: replace the run in the folder.
+        episodes: content of episodes.json, which says where a run keeps its episodes. It is written before
+            config.json, so that a run that was killed in between does not forget it.
 
     Raises:
         FileExistsError: the folder contains a run with other settings, or files that are not a run.
@@ -55,20 +78,36 @@ def open_run(folder: Path | str, kind: str, config: Any, overwrite: bool = False
     if folder.exists() and not folder.is_dir():
         raise FileExistsError(f"{folder} is a file; give another name for the run folder.")
     check_writable(folder)
-    if folder.is_dir() and any(entry.suffix != ".part" for entry in folder.iterdir()):
+    if folder.is_dir() and any(entry.suffix != ".part" and entry.name != "episodes.json" for entry in folder.iterdir()):
         if not is_run(folder):
             raise FileExistsError(f"{folder} is not empty and is not a run; give another name for the run folder.")
         if overwrite:
-            (folder / "summary.json").unlink(missing_ok=True)  # from here on the run is not a finished one
-            for entry in folder.iterdir():
-                shutil.rmtree(entry) if entry.is_dir() and not entry.is_symlink() else entry.unlink()
+            remove_run(folder)
         elif not _same_run(read_run(folder), kind, config):
             raise FileExistsError(
                 f"{folder} contains a run with other settings. Give another name, or replace it with --overwrite."
             )
     folder.mkdir(parents=True, exist_ok=True)
+    if episodes is not None:
+        write_json(folder / "episodes.json", episodes)
     write_json(folder / "config.json", record)
     return folder
+
+
+def remove_run(folder: Path) -> None:
+    """Remove what butfor wrote into a run folder, except config.json; files that it did not write stay."""
+    (folder / "summary.json").unlink(missing_ok=True)  # from here on the run is not a finished one
+    for place in PLACES:
+        if (folder / place).is_symlink():  # what a link points to is not part of the run
+            (folder / place).unlink()
+    if (agents := folder / "data" / "agents" / "config.json").is_file():  # a run that played the data of detection
+        remove_run(agents.parent)
+        agents.unlink()
+    for path in [path for pattern in WRITTEN for path in folder.glob(pattern)]:
+        path.unlink()
+    for place in PLACES:
+        with suppress(OSError):  # missing, or with files of others
+            (folder / place).rmdir()
 
 
 def _same_run(held: dict[str, Any], kind: str, config: Any) -> bool:

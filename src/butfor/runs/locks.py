@@ -8,7 +8,7 @@ import threading
 import time
 import warnings
 from collections.abc import Iterator
-from contextlib import contextmanager, suppress
+from contextlib import contextmanager, nullcontext, suppress
 from pathlib import Path
 
 GRACE = 1.0  # seconds: a killed process, or one that only tests the lock, may hold it a moment longer
@@ -25,10 +25,10 @@ _held = set[tuple[int, Path]]()  # by threads of this process
 
 @contextmanager
 def locked(folder: Path | str, patience: float = 0.0, again: bool = False) -> Iterator[None]:
-    """Hold the lock of a folder, which need not exist.
+    """Hold the lock of a folder or file, which need not exist.
 
     Args:
-        folder: the run folder.
+        folder: the run folder, or the file.
         patience: seconds to wait for a process on another machine. If that machine crashed, the file server releases
             its lock only after a while; the lock of a process that died on this machine is free at once.
         again: accept that this thread holds the lock already.
@@ -57,6 +57,49 @@ def locked(folder: Path | str, patience: float = 0.0, again: bool = False) -> It
         _held.discard(mine)
         path.unlink(missing_ok=True)  # before the release, so that no other process's is removed
         os.close(lock)
+
+
+@contextmanager
+def occupied(folder: Path | str) -> Iterator[None]:
+    """Hold the folder itself, too, so that a second process is refused where somebody removed the lock file.
+
+    The folder is created; it is removed again if it is still empty at the end.
+
+    Raises:
+        BusyError: another process holds the folder.
+    """
+    folder = Path(folder)
+    existed = folder.exists()
+    folder.mkdir(parents=True, exist_ok=True)
+    descriptor = os.open(folder, os.O_RDONLY)
+    try:
+        fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except BlockingIOError:
+        os.close(descriptor)
+        raise BusyError(
+            f"{folder} is in use by another process. Wait until it is done, or use another folder."
+        ) from None
+    except OSError:  # a file system that cannot lock folders: the lock file has to do
+        pass
+    try:
+        yield
+    finally:
+        os.close(descriptor)
+        if not existed:
+            with suppress(OSError):
+                folder.rmdir()
+
+
+@contextmanager
+def working_on(folder: Path | str) -> Iterator[None]:
+    """Hold both locks of a run folder; that of the file may be held already, as by a study that runs its unit.
+
+    Beside a folder that is mounted into a read-only place, no lock file can be made.
+    """
+    place = Path(folder).resolve()
+    mounted = place.is_dir() and not os.access(place.parent, os.W_OK)
+    with nullcontext() if mounted else locked(place, again=True), occupied(place):
+        yield
 
 
 def worker_on(folder: Path | str) -> str:

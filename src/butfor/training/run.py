@@ -1,11 +1,11 @@
 """Training runs: a folder that is filled by the training loop, saved, resumed, and evaluated."""
 
-import os
 import time
+import uuid
 import warnings
-from collections.abc import Callable
-from contextlib import AbstractContextManager, closing, nullcontext
-from dataclasses import replace
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import closing, contextmanager, nullcontext
+from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -17,7 +17,7 @@ from butfor.models.gpu import deterministic
 from butfor.rollouts.episodes import EpisodeStream, check_episode_file
 from butfor.rollouts.play import Played, Progress, Stream, episode_seed, play
 from butfor.runs.checkpoints import latest_checkpoint, save_checkpoint_in
-from butfor.runs.config import config_from, plain
+from butfor.runs.config import config_from, differences, plain
 from butfor.runs.files import check_writable, read_json, write_json
 from butfor.runs.folder import (
     Events,
@@ -29,8 +29,8 @@ from butfor.runs.folder import (
     versions,
     versions_resumed,
 )
-from butfor.runs.locks import locked
-from butfor.runs.reading import read_metrics, read_run
+from butfor.runs.locks import locked, working_on
+from butfor.runs.reading import expected_form, read_metrics, read_run
 from butfor.runs.stopping import check_time_limit, stopping
 from butfor.training.agents import load_policy, save_agent
 from butfor.training.goal_env import GoalEnv, MakeEnv, add_partners, open_goal_env, reward_remarks
@@ -79,12 +79,13 @@ def train(
         check_episode_file(keep_episodes)
     goal_env = _open_env(config, make_env)  # before anything is written: a mistake leaves no folder behind
     check_writable(folder)
-    with _lock(folder), deterministic(config.deterministic and torch.device(device).type == "cuda"):
+    kept = None if keep_episodes is None else KeptEpisodes.of_new_run(keep_episodes, folder)
+    with _working(folder, kept, config, device):
         _refuse_begun(folder, overwrite)  # again: another process may just have begun it
-        open_run(folder, "training", config, overwrite)
-        if keep_episodes is not None:  # so that a resumed run keeps them, too
-            write_json(folder / "episodes.json", {"file": str(Path(keep_episodes).resolve())})
-        run = _Run(config, goal_env, folder, torch.device(device), None, keep_episodes, progress)
+        if kept is not None:
+            kept.refuse_taken()
+        open_run(folder, "training", config, overwrite, None if kept is None else asdict(kept))
+        run = _Run(config, goal_env, folder, torch.device(device), None, kept, progress)
         return run.go(time_limit, on_evaluation)
 
 
@@ -115,9 +116,13 @@ def resume(
     folder = Path(folder)
     if (kind := read_run(folder)["kind"]) != "training":
         raise ValueError(f"{folder} contains a run of kind {kind!r}; only training runs can be resumed.")
+    kept = KeptEpisodes.of_run(folder, keep_episodes)
     for place in (folder, folder / "checkpoint"):
         check_writable(place)
-    with _lock(folder):
+    if kept is not None:
+        check_writable(kept.file)
+    before = config_from(Config, read_run(folder)["config"])
+    with _working(folder, kept, before, device):
         record = read_run(folder)  # again: another process may just have resumed it
         before = config_from(Config, record["config"])
         state = latest_checkpoint(folder)
@@ -126,19 +131,18 @@ def resume(
                 f"{folder} contains results but no checkpoint to resume from; copy its folder checkpoint/ as well, or "
                 "start again with --overwrite (in a study: delete the folder), or in another folder."
             )
-        keep_episodes = _episode_file(folder, keep_episodes)
         config = before if episodes is None else replace(before, episodes=episodes)
         if state is not None and config.episodes < state["replay"]["stored"]:
             raise ValueError(f"{folder} has already played {state['replay']['stored']} episodes; got {episodes}.")
         goal_env = _open_env(config, make_env, state)
         if state is not None:
+            _check_settings(folder, before, state)
             goal_env.check_unchanged(folder, state["replay"], state.get("law"))
         if config != before:
             changed = {"label": run_label("training", config), "config": plain(config)}
             write_json(folder / "config.json", record | changed)
-        with deterministic(config.deterministic and torch.device(device).type == "cuda"):
-            run = _Run(config, goal_env, folder, torch.device(device), state, keep_episodes, progress)
-            return run.go(time_limit, on_evaluation)
+        run = _Run(config, goal_env, folder, torch.device(device), state, kept, progress)
+        return run.go(time_limit, on_evaluation)
 
 
 def evaluate_run(
@@ -193,11 +197,12 @@ def _refuse_begun(folder: Path, overwrite: bool) -> None:
         )
 
 
-def _lock(folder: Path) -> AbstractContextManager[None]:
-    """Lock a run folder; a study already holds the lock of its unit, and beside a mounted folder none can be made."""
-    place = folder.resolve()
-    mounted = place.is_dir() and not os.access(place.parent, os.W_OK)
-    return nullcontext() if mounted else locked(place, again=True)
+@contextmanager
+def _working(folder: Path, kept: "KeptEpisodes | None", config: Config, device: torch.device | str) -> Iterator[None]:
+    """Hold the locks of the run folder and of the episode file, with the run's settings of torch."""
+    deterministic_cuda = config.deterministic and torch.device(device).type == "cuda"
+    with working_on(folder), nullcontext() if kept is None else locked(kept.file), deterministic(deterministic_cuda):
+        yield
 
 
 def _has_results(folder: Path) -> bool:
@@ -206,16 +211,64 @@ def _has_results(folder: Path) -> bool:
     return (folder / "model.safetensors").exists() or (summary.is_file() and bool(read_json(summary)["finished"]))
 
 
-def _episode_file(folder: Path, given: Path | str | None) -> Path | str | None:
-    """The episode file that a run was started with."""
-    if (folder / "episodes.json").is_file():
-        kept = read_json(folder / "episodes.json")["file"]
-        if given is not None and str(Path(given).resolve()) != kept:
-            raise ValueError(f"{folder} keeps its episodes in {kept}; it cannot continue in {given}.")
-        given = kept
-    if given is not None:
-        check_writable(given)
-    return given
+@dataclass(frozen=True)
+class KeptEpisodes:
+    """The content of episodes.json: where a run keeps its episodes, and who it is."""
+
+    file: str
+    run: str = ""
+    """the run folder, by which a copy of it is recognised; empty in files of before"""
+    id: str = ""
+    """written into the episode file, by which the episodes of another run are recognised"""
+
+    @classmethod
+    def of_new_run(cls, file: Path | str, folder: Path) -> "KeptEpisodes":
+        """A new run, with an identity that no other has."""
+        return cls(str(Path(file).resolve()), str(folder.resolve()), uuid.uuid4().hex[:16])
+
+    @classmethod
+    def of_run(cls, folder: Path, given: Path | str | None) -> "KeptEpisodes | None":
+        """What a run was started with.
+
+        Raises:
+            ValueError: another file is given, or the folder is a copy of a run that uses the file.
+        """
+        path = folder / "episodes.json"
+        if not path.is_file():
+            return None if given is None else cls.of_new_run(given, folder)
+        with expected_form(path):
+            kept = config_from(cls, read_json(path))
+        here = str(folder.resolve())
+        other = given is not None and str(Path(given).resolve()) != kept.file
+        if kept.run not in ("", here) and (Path(kept.run) / "config.json").is_file():
+            if not other:
+                raise ValueError(
+                    f"{folder} is a copy of {kept.run}, which keeps its episodes in {kept.file}. Copy that file (or "
+                    f"{kept.file}.parts) and give the copy with --keep-episodes, or remove {path} to keep none."
+                )
+            return cls(str(Path(given or "").resolve()), here, kept.id)
+        if other:
+            raise ValueError(f"{folder} keeps its episodes in {kept.file}; it cannot continue in {given}.")
+        return replace(kept, run=here)
+
+    def refuse_taken(self) -> None:
+        """Refuse a file that exists, or whose parts another run has begun."""
+        for taken in (Path(self.file), EpisodeStream.parts_of(self.file)):
+            if taken.exists():
+                raise FileExistsError(f"{taken} already exists; give another name for the episode file.")
+
+
+def _check_settings(folder: Path, config: Config, state: Mapping[str, Any]) -> None:
+    """Refuse a config.json with other settings than the checkpoint; checkpoints of before have none."""
+    if "config" not in state:
+        return
+    saved = config_from(Config, state["config"])
+    changed = [name for name, _ in differences(config, saved) if name not in ("episodes", "checkpoint_seconds")]
+    if changed:
+        raise ValueError(
+            f"config.json of {folder} differs from the checkpoint in {', '.join(changed)}. A run keeps its settings; "
+            "restore config.json from a copy, or start another run."
+        )
 
 
 def _open_env(config: Config, make_env: MakeEnv | None, state: dict[str, Any] | None = None) -> GoalEnv:
@@ -243,6 +296,18 @@ def _open_env(config: Config, make_env: MakeEnv | None, state: dict[str, Any] | 
     return goal_env
 
 
+def _restore(trainer: Trainer, state: Mapping[str, Any], folder: Path) -> None:
+    """Put back a checkpoint; one that does not fit the settings is refused with a sentence."""
+    try:
+        trainer.restore(state)
+    except (RuntimeError, ValueError, KeyError, IndexError, TypeError, AttributeError) as error:
+        problem = " ".join(str(error).split())
+        raise ValueError(
+            f"The checkpoint of {folder} does not fit the settings in its config.json ({problem:.300}). A run keeps "
+            "its settings; restore config.json from a copy, or start another run."
+        ) from error
+
+
 class _Run:
     """One process of a training run: what surrounds the loop."""
 
@@ -253,7 +318,7 @@ class _Run:
         folder: Path,
         device: torch.device,
         state: dict[str, Any] | None,
-        keep_episodes: Path | str | None,
+        kept: KeptEpisodes | None,
         progress: Progress,
     ) -> None:
         """Make the trainer, restored from a checkpoint where there is one."""
@@ -269,13 +334,16 @@ class _Run:
                 progress("environment", 1, 1, words)
         self.trainer = Trainer(config, goal_env, device)
         if state is not None:
-            self.trainer.restore(state)
+            _restore(self.trainer, state, folder)
         self.trainer.prepare()
         self.replay = self.trainer.replay
         evaluated = self.replay.stored - self.trainer.interrupted  # an interrupted round precedes its evaluation
         truncate_metrics(folder, evaluated)
         self.events = Events(folder, evaluated)
-        self.kept = EpisodeStream(keep_episodes, self.replay.stored) if keep_episodes is not None else None
+        self.kept: EpisodeStream | None = None
+        if kept is not None:
+            self.kept = EpisodeStream(kept.file, self.replay.stored, kept.id)
+            write_json(folder / "episodes.json", asdict(kept))  # a resumed run may have been given it, or moved
         self.text = ""
         self.began = time.monotonic()
         self.first_episode = self.replay.stored
@@ -362,7 +430,8 @@ class _Run:
         self.note_time()
         if self.kept is not None:
             self.kept.flush(self.replay.stored)
-        save_checkpoint_in(self.folder, self.replay.stored, self.trainer.state())
+        state = self.trainer.state() | {"config": plain(self.config)}
+        save_checkpoint_in(self.folder, self.replay.stored, state)
 
     def note_time(self) -> None:
         """Add up the time of all processes of this run."""
