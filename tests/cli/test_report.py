@@ -62,3 +62,16 @@ def test_only_training_runs_are_compared(butfor_command: Butfor, tmp_path: Path)
     write_training(tmp_path / "one", [RAMP])
     write_detection(tmp_path / "two")
     assert_error(butfor_command("compare", "one", "two"), "two", "detection")
+
+
+def test_a_training_report_with_a_baseline(butfor_command: Butfor, tmp_path: Path) -> None:
+    write_training(tmp_path / "fast", [RAMP] * 3)
+    write_training(tmp_path / "slow", [FLAT] * 3, note="old")
+    code, out, _ = butfor_command("report", "fast", "--baseline", "slow")
+    assert code == 0, out
+    page = (tmp_path / "fast" / "report.html").read_text(encoding="utf-8")
+    sentence = " ".join(page.partition('class="question">')[2].partition("</p>")[0].replace("&nbsp;", " ").split())
+    assert "100 %" in sentence
+    assert "slow: 10 %" in sentence
+    write_detection(tmp_path / "other")
+    assert_error(butfor_command("report", "other", "--baseline", "slow"), "other", "--baseline")

@@ -88,3 +88,12 @@ def test_charts_above_each_other_share_their_steps_and_a_cursor() -> None:
     assert layout["yaxis"]["domain"][0] > layout["yaxis2"]["domain"][1]
     assert (layout["shapes"][0]["x0"], layout["shapes"][0]["x1"]) == (1.0, 1.0)
     assert sum(shape["type"] == "rect" for shape in layout["shapes"]) == 1  # one shade across both
+
+
+def test_what_training_reports_is_drawn_as_mean_and_range() -> None:
+    values = np.array([[1.0, 2.0], [3.0, 6.0]])
+    looks = {"absent": charts.arm_look(0, 2), "run": charts.arm_look(1, 2)}
+    (series,) = charts.trained_chart({"run": (np.array([100, 200]), values)}, looks, "nats").series
+    assert series.y.tolist() == [2.0, 4.0]
+    assert series.band.tolist() == [[1.0, 2.0], [3.0, 6.0]]
+    assert series.group == "arm-1"  # the place among all runs, which the page's legend uses

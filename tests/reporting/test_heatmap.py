@@ -28,6 +28,11 @@ def test_a_heat_map_is_of_what_the_replay_buffer_contains(tmp_path: Path) -> Non
     order = np.arange(4, 10) % 6
     states = state["replay"]["observation"][0].numpy()[order][[0, 1, 2, 3], :-1]  # the first four of six, one in one
     np.testing.assert_allclose(found["label"][:, 0], slide.influence(states.reshape(-1, 4)).reshape(4, -1).mean(0))
+    (run / "heatmap.npz").unlink()
+    with np.load(write_heatmap(run, labels=False), allow_pickle=False) as file:
+        assert "label" not in file
+    with np.load(write_heatmap(run), allow_pickle=False) as file:  # labels are added where they are wanted
+        assert np.array_equal(file["label"], found["label"])
     before = (run / "heatmap.npz").stat().st_mtime_ns
     assert write_heatmap(run).stat().st_mtime_ns == before  # once is enough
     resume(run, episodes=12)

@@ -11,18 +11,25 @@ from butfor.runs.files import check_writable
 from butfor.runs.reading import find_run
 
 
-def report(run: Run, /, figures: Flag = False, out: File = None) -> None:
+def report(
+    run: Run,
+    /,
+    figures: Flag = False,
+    out: File = None,
+    baseline: Annotated[str | None, tyro.conf.arg(metavar="RUN", help_behavior_hint="(default: none)")] = None,
+) -> None:
     """Write the report of a run.
 
     Args:
         figures: also write figures for papers, as SVG and PNG
         out: report file, .html (default: report.html in the run folder); figures go to NAME-figures beside it
+        baseline: training run to draw beside this one
     """
     from butfor.reporting.study_page import write_report
 
     folder = find_run(run)
     check_writable(out or folder / "report.html")
-    page = write_report(folder, out)
+    page = write_report(folder, out, baseline=None if baseline is None else find_run(baseline))
     print(f"Report: {page}")
     if figures:
         from butfor.reporting.figures import write_figures

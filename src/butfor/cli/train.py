@@ -4,6 +4,7 @@ import dataclasses
 import math
 import sys
 import time
+from contextlib import suppress
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, get_args, get_type_hints
 
@@ -94,12 +95,16 @@ class _Page:
 
     def write(self, folder: Path, running: bool = True) -> Path | None:
         """Write it, unless that was done a moment ago; a page that cannot be written does not stop the training."""
+        from butfor.reporting.heatmap import write_heatmap
         from butfor.reporting.study_page import write_report
 
         if running and time.monotonic() - self.written < BETWEEN_PAGES:
             return None
         self.written = time.monotonic()
         try:
+            if not running:
+                with suppress(ValueError):  # a run without influence has none
+                    write_heatmap(folder, labels=False)
             return write_report(folder, running=running)
         except (OSError, ValueError) as error:
             if not running:

@@ -19,11 +19,13 @@ GROUP = 100  # episodes that are averaged
 LABELLED = 4  # episodes of each group with labels, which need the simulator
 
 
-def write_heatmap(run: Path | str, progress: Progress = lambda stage, done, total, text: None) -> Path:
+def write_heatmap(
+    run: Path | str, progress: Progress = lambda stage, done, total, text: None, labels: bool = True
+) -> Path:
     """Write heatmap.npz of a training run: score and label [T, groups] of its first seed's replay buffer.
 
-    Scores are those in the last checkpoint; labels are of a few episodes of each group, played again. `counts` [groups]
-    and `labelled` [groups] are the numbers of episodes averaged.
+    Scores are those in the last checkpoint; `labels` are of a few episodes of each group, played again. `counts`
+    [groups] and `labelled` [groups] are the numbers of episodes averaged.
     """
     run = Path(run)
     target = run / "heatmap.npz"
@@ -52,7 +54,7 @@ def write_heatmap(run: Path | str, progress: Progress = lambda stage, done, tota
         "episodes": np.array([number[group].mean() for group in groups]),
         "score": np.stack([_mean_score(episodes.take(group)) for group in groups], 1),  # [T, groups]
     }
-    facts = facts_of(config.env)
+    facts = facts_of(config.env) if labels else None
     if facts is not None:
         chosen = [group[:: max(1, len(group) // LABELLED)][:LABELLED] for group in groups]
         some = episodes.take(np.concatenate(chosen))

@@ -21,18 +21,25 @@ from butfor.analysis.arms import (
     count_words,
     differing_settings,
     read_heat_map,
-    read_run_folder,
     read_runs,
 )
 from butfor.analysis.claims import ENOUGH
 from butfor.analysis.statistics import episodes_to_reach, export_rliable
 from butfor.analysis.table_claims import rule_of
 from butfor.reporting import detection_page
-from butfor.reporting.charts import Row, arm_look, heat_chart, learning_chart
+from butfor.reporting.charts import Row, arm_look, heat_chart, learning_chart, trained_chart
 from butfor.reporting.detection_page import Figures, draw_curves, embed_images, film_figures, list_tables, show_studies
 from butfor.reporting.page import data_address, render_page, write_page
 from butfor.reporting.plotly_renderer import draw
-from butfor.runs.reading import expected_form, finite_array, read_arrays, read_metrics, read_optional, read_run
+from butfor.runs.reading import (
+    expected_form,
+    finite_array,
+    read_arrays,
+    read_curves,
+    read_metrics,
+    read_optional,
+    read_run,
+)
 
 MOST_BYTES = 3 * 2**20  # bytes: a larger film is linked, not embedded
 STRIP_FRAMES = 10  # images above the score of an episode
@@ -42,6 +49,12 @@ FILMS = {  # kind on the page, media type, mark in the file and its place
     "watch.mp4": ("video", "video/mp4", b"ftyp", 4),
 }
 FINDINGS = ("reproduced", "partly", "not reproduced", "undecided")
+TRAINED = {  # of metrics.jsonl: title and unit
+    "score": ("Influence in new episodes", "nats"),
+    "critic_loss": ("Loss of the critic", ""),
+    "actor_loss": ("Loss of the actor", ""),
+    "model_loss": ("Loss of the influence model", ""),
+}
 REFRESH = 30  # seconds after which the open page of a running training loads itself again
 DRAW = "butfor report RUN --figures"
 
@@ -64,13 +77,14 @@ SHOWN = {
 }
 
 
-def write_report(run: Path, out: Path | None = None, running: bool = False) -> Path:
+def write_report(run: Path, out: Path | None = None, running: bool = False, baseline: Path | None = None) -> Path:
     """Write the report of a detection or training run as one self-contained HTML page.
 
     Args:
         run: the run folder
         out: the page, a name that ends in .html (default: report.html in the run folder)
         running: whether the training still runs: an open page then loads itself again from time to time
+        baseline: another training run, whose curve is drawn beside that of a training run
 
     Returns:
         the path of the page
@@ -83,7 +97,10 @@ def write_report(run: Path, out: Path | None = None, running: bool = False) -> P
     if target.suffix != ".html":
         raise ValueError(f"The report {target} ends in {target.suffix!r}; expected a name that ends in .html.")
     if read_run(run)["kind"] == "training":
-        return write_page(target, render_arms([read_run_folder(Path(run))], target.parent, None, running))
+        runs = read_runs([Path(run)] if baseline is None else [Path(run), Path(baseline)])
+        return write_page(target, render_arms(runs, target.parent, None, running))
+    if baseline is not None:
+        raise ValueError(f"{run} is not a training run, so it has no baseline; leave out --baseline.")
     return write_page(target, detection_page.render_detection(detection_page.read_detection_run(Path(run))))
 
 
@@ -204,7 +221,9 @@ def render_arms(arms: list[ReadArm], folder: Path, study: ReadStudy | None, runn
     """The page of a study, or of a single run, as text; links are as seen from a folder."""
     curves = [(arm, arm.curve) for arm in arms if arm.curve]
     measured = [arm for arm, _ in curves]
-    looks = {arm.label: arm_look(place, len(arms)) for place, arm in enumerate(arms)}
+    baseline = None if len(arms) < 2 else arms[0] if study else arms[1]  # of a study the first, of a run the other
+    order = arms if study else arms[::-1]  # the baseline is grey
+    looks = {arm.label: arm_look(order.index(arm), len(arms)) for arm in arms}
     figures: Figures = {}
     problems: list[str] = []
     if curves:
@@ -213,6 +232,7 @@ def render_arms(arms: list[ReadArm], folder: Path, study: ReadStudy | None, runn
     for key in shares:
         given = [(arm, arm.behaviour[key]) for arm in measured if key in arm.behaviour]
         figures[f"curves-{key}"] = draw(learning_chart(given, looks, "share of steps"))
+    trained = draw_trained(measured, looks, figures)
     heat: list[Row] = []
     detections: list[Row] = []
     for place, arm in enumerate(arms):
@@ -223,12 +243,12 @@ def render_arms(arms: list[ReadArm], folder: Path, study: ReadStudy | None, runn
                 detections.append(part | {"href": link(arm.folder / "report.html", folder)})
         except ValueError as error:
             problems.append(str(error))
-    baseline = arms[0] if len(arms) > 1 else None
     ends = rows.shared_range(arms)
     common = common_changes(arms)
     return render_page(
-        "study.html.j2", {"figures": figures}, study=study, arms=arms, measured=measured, baseline=baseline, ends=ends,
+        "study.html.j2", {"figures": figures}, study=study, arms=arms, measured=measured, ends=ends,
         rows=[rows.arm_row(arm, baseline, ends) | {"look": looks[arm.label]} for arm in measured],
+        last={arm.label: f"{100 * curve.success[:, -1].mean():.0f}" for arm, curve in curves},
         areas={arm.label: rows.areas(curve, ends) for arm, curve in curves},
         reached={arm.label: episodes_to_reach(curve.episodes, curve.success, 0.6) for arm, curve in curves},
         runs=[run_row(arm, folder, common) for arm in arms], levels=rows.LEVELS, compared=rows.COMPARED, enough=ENOUGH,
@@ -236,8 +256,21 @@ def render_arms(arms: list[ReadArm], folder: Path, study: ReadStudy | None, runn
         counts=count_verdicts(study) if study else {}, shorter=describe_shortfall(study) if study else "",
         arm_counts=count_arms(arms), rule_of=rule_of, looks=looks, common=common, detections=detections,
         films=[part for arm in arms for part in film_parts(arm, folder)], heat=heat, problems=problems, shares=shares,
-        refresh=REFRESH if running else 0, differing=differing_settings(arms) if study and not study.name else [],
+        trained=trained, refresh=REFRESH if running else 0, baseline=baseline,
+        differing=differing_settings(arms) if len(arms) > 1 and not (study and study.name) else [],
     )  # fmt: skip
+
+
+def draw_trained(arms: list[ReadArm], looks: dict[str, Row], figures: Figures) -> dict[str, str]:
+    """Draw losses and scores between evaluations; returns the titles of the charts by name."""
+    found = {arm.label: read_curves(arm.folder, tuple(TRAINED)) for arm in arms}
+    shown = {}
+    for name, (title, unit) in TRAINED.items():
+        given = {label: (episodes, values[name]) for label, (episodes, _, values) in found.items() if name in values}
+        if given:
+            figures[f"trained-{name}"] = draw(trained_chart(given, looks, unit))
+            shown[name] = title
+    return shown
 
 
 def show_heat_maps(arm: ReadArm, place: int, figures: Figures) -> list[Row]:

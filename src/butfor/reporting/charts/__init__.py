@@ -58,7 +58,7 @@ from butfor.reporting.charts.influence import (
     spread_chart,
     timeline_charts,
 )
-from butfor.reporting.charts.training import heat_chart, learning_chart, reach_chart
+from butfor.reporting.charts.training import heat_chart, learning_chart, reach_chart, trained_chart
 
 __all__ = [
     "BLUE",
@@ -111,5 +111,5 @@ __all__ = [
     "seed_points",
     "shorten",
     "spread_chart",
-    "timeline_charts",
+    "timeline_charts", "trained_chart",
 ]  # fmt: skip

@@ -9,7 +9,7 @@ from butfor.analysis.arms import ReadArm
 from butfor.analysis.claims import ENOUGH, Curve
 from butfor.analysis.rows import COMPARED, shown_curves
 from butfor.analysis.statistics import reach_summary
-from butfor.reporting.charts.chart import Array, Axis, Chart, HeatMap, Row, Series, shorten
+from butfor.reporting.charts.chart import Array, Axis, Chart, HeatMap, Row, Series, range_of, shorten
 
 
 def learning_chart(
@@ -50,6 +50,18 @@ def learning_chart(
     y_range = (-0.02, 1.03) if top > 0.5 else (-0.02 * top, 1.08 * top or 1.0)
     x = Axis("episodes of each seed", (0, 1.02 * end), thousands=True)
     return Chart(series, x, Axis(measure, y_range), title)
+
+
+def trained_chart(given: Mapping[str, tuple[Array, Array]], looks: Mapping[str, Row], unit: str = "") -> Chart:
+    """What training reports between evaluations: episodes [E] and values [S, E] by label, mean and range over seeds."""
+    hover = "<b>%{fullData.name}</b><br>%{x:,} episodes<br>%{y:.3g}<extra></extra>"
+    places = {label: place for place, label in enumerate(looks)}
+    series = [
+        Series(episodes, values.mean(0), label, band=range_of(values), hover=hover, group=f"arm-{places[label]}",
+               **looks[label] | {"symbol": "none"})
+        for label, (episodes, values) in given.items()
+    ]  # fmt: skip
+    return Chart(series, Axis("episodes of each seed", thousands=True), Axis(unit))
 
 
 def reach_chart(given: Sequence[tuple[ReadArm, Curve]], looks: Mapping[str, Row]) -> Chart:

@@ -26,7 +26,7 @@
       draw("curves");
     });
   }
-  if (element("curve-legend")) hideByName(element("curve-legend"), (name) => curves.includes(name));
+  if (element("curve-legend")) hideByName(element("curve-legend"), (name) => /^(curves|trained)/.test(name));
   drawAll();
   dark.addEventListener("change", drawAll);
 })();
