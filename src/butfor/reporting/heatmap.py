@@ -37,7 +37,9 @@ def write_heatmap(
         raise ValueError(f"{run} has no checkpoint; a heat map needs its replay buffer.")
     replay = {name: value[0].numpy() for name, value in state["replay"].items() if name != "stored"}
     stored = int(state["replay"]["stored"])
-    if target.is_file() and int(read_arrays(target)["played"]) == stored:  # else the run was resumed since
+    held = read_arrays(target) if target.is_file() else {"played": -1}
+    with_labels = labels and facts_of(config.env) is not None
+    if int(held["played"]) == stored and ("label" in held or not with_labels):  # else the run was resumed since
         return target
     size = len(replay["length"])
     number = np.arange(stored - size, stored)  # from the oldest to the newest
