@@ -433,8 +433,17 @@ def test_the_page_opens_in_a_browser(scored: tuple[Path, dict[str, Any]]) -> Non
             view.on("request", lambda request: fetched.add(request.url))
             view.goto(address)
             view.wait_for_selector("#plot-gain-1 .main-svg")
-            assert view.locator(".plot").count() == view.locator(".plot:has(.main-svg)").count() == 10
+            assert view.locator(".plot").count() == view.locator(".plot:has(.main-svg)").count() == 14
             assert view.evaluate("document.documentElement.scrollWidth") <= width
+            view.locator("#threshold-slider").fill("40")  # moves every chart of scores and the numbers with it
+            chosen = view.evaluate(
+                "JSON.parse(document.getElementById('page-data').textContent).explorer.threshold[40]"
+            )
+            places = ("spread-0", "x0"), ("spread-1", "x0"), ("most-0", "y0"), ("least-1", "y0")
+            for name, key in places:
+                shown = view.evaluate(f"document.getElementById('plot-{name}').layout.shapes[0].{key}")
+                assert shown == pytest.approx(chosen)
+            assert float(view.locator(".question [data-threshold]").inner_text()) == pytest.approx(chosen, rel=0.01)
             view.close()
     assert wrong == []
     assert fetched == {address}

@@ -26,6 +26,7 @@ from butfor.influence.diagnosis import FEWEST as FEWEST_JUDGED
 from butfor.influence.diagnosis import GROUPS, Diagnosis
 from butfor.influence.influence import Influence
 from butfor.influence.scoring import ScoreConfig
+from butfor.influence.views import Fan, fan_of
 from butfor.models.dynamics import STEEP, ModelConfig
 from butfor.models.fitting import FOR_ANY_DATA, Fitting
 from butfor.models.networks import make_generators
@@ -42,6 +43,7 @@ STRETCHES = 20  # parts into which all steps are cut if a few episodes hold most
 UPDATES = 60_000  # most updates of the model if the number of epochs is not given
 THRESHOLD = 0.1  # nats
 QUANTILES = (0.05, 0.25, 0.5, 0.75, 0.95)
+FAN = 64  # actions whose outcomes the report shows
 CHUNK = 20_000  # states per progress update
 
 
@@ -162,7 +164,7 @@ def score_file(
     kept = model or save_model
     advice = f"score again with --model {kept}" if kept else "free some space, or choose another place"
     with explain_write_error(f"The scores {out}", advice):
-        text = render_scores(summary, scores, recording.length)
+        text = render_scores(summary, scores, recording.length, choose_fans(influence, recording, scores))
         if page == target / "report.html":  # inside a new dataset
             write_minari(data, str(out), recording, scores, summary, overwrite, {"report.html": text})
             return summary
@@ -315,6 +317,17 @@ def score_recording(
             "Remove such outliers."
         )
     return scores
+
+
+def choose_fans(influence: Influence, recording: Recording, scores: Mapping[str, Table]) -> dict[str, list[Fan]]:
+    """By entity, outcomes of other actions in a state with little and in the state with the most influence."""
+    found = {}
+    for name, score in scores.items():
+        order = np.argsort(score, kind="stable")
+        most = fan_of(influence, recording.observation[order[-1]], name, None, FAN)
+        least = fan_of(influence, recording.observation[order[len(order) // 20]], name, most.columns, FAN)
+        found[name] = [least, most]
+    return found
 
 
 def diagnose_recording(

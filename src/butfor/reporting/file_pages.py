@@ -1,9 +1,9 @@
 """The pages of data files: scores (`butfor score`), what is kept (`butfor curate`), labels (`butfor labels`)."""
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -14,11 +14,15 @@ from butfor.envs.facts import named
 from butfor.reporting import charts
 from butfor.reporting.charts import Array, Axis, Row
 from butfor.reporting.page import data_address, render_page, write_page
-from butfor.reporting.plotly_renderer import draw
+from butfor.reporting.plotly_renderer import draw, plain
 from butfor.rollouts.episodes import Episodes
 from butfor.rollouts.play import Stream, episode_seed, play_again
 
+if TYPE_CHECKING:
+    from butfor.influence.views import Fan
+
 SHOWN = 3  # episodes with the most and with the least influence
+THRESHOLDS = 80  # that the reader may choose
 QUANTILE_NAMES = {"0.05": "5 %", "0.25": "25 %", "0.5": "median", "0.75": "75 %", "0.95": "95 %"}
 PICTURES = 12
 PIXELS = 720  # size of the rendering
@@ -28,8 +32,20 @@ AROUND_GRIPPER = (slice(240, 600), slice(200, 560))  # the part of it that is sh
 # Scores of a data set
 
 
-def render_scores(summary: Mapping[str, Any], scores: Mapping[str, Array], length: Array) -> str:
-    """The page as text, from the summary that `butfor score` writes, scores [S] by entity and lengths [E]."""
+def render_scores(
+    summary: Mapping[str, Any],
+    scores: Mapping[str, Array],
+    length: Array,
+    fans: "Mapping[str, Sequence[Fan]] | None" = None,
+) -> str:
+    """The page as text.
+
+    Args:
+        summary: what `butfor score` writes.
+        scores: CAI [S] of every state, by entity.
+        length: of every episode [E].
+        fans: by entity, outcomes of other actions in the state with the least and in that with the most influence.
+    """
     figures: dict[str, Any] = {}
     rows = []
     for place, (name, score) in enumerate(scores.items()):
@@ -40,7 +56,8 @@ def render_scores(summary: Mapping[str, Any], scores: Mapping[str, Array], lengt
             shown[kind] = [f"episode {number}" for number in chosen]
         entity: Row = summary["entities"][name]
         quantiles = [(QUANTILE_NAMES.get(key, key), value) for key, value in entity["quantiles"].items()]
-        rows.append({"name": name, "place": place, "shown": shown} | entity | {"quantiles": quantiles})
+        drawn = draw_fans((fans or {}).get(name, ()), f"fan-{place}", figures)
+        rows.append({"name": name, "place": place, "shown": shown, "fans": drawn} | entity | {"quantiles": quantiles})
     diagnosis = []
     for place, (name, found) in enumerate(summary["diagnosis"].items()):
         levels, realised = (np.asarray(found["reliability"][key]) for key in ("levels", "realised"))
@@ -51,13 +68,34 @@ def render_scores(summary: Mapping[str, Any], scores: Mapping[str, Array], lengt
     about = ("source", "out", "model", "saved_model", "seconds", "butfor")
     return render_page(
         "scores.html.j2",
-        {"figures": figures},
+        {"figures": figures, "explorer": explore_thresholds(scores, summary["threshold"])},
         summary=summary,
         rows=rows,
         diagnosis=diagnosis,
         about={key: summary[key] for key in about if summary.get(key) is not None},
         parts={path or "the observation": size for path, size in summary["parts"].items()},
     )
+
+
+def explore_thresholds(scores: Mapping[str, Array], threshold: float) -> dict[str, Any]:
+    """Thresholds that the reader may choose, the place of the given one, and the share of states above by entity."""
+    top = max(float(np.quantile(score, 0.999)) for score in scores.values())
+    values = np.union1d(np.linspace(0, max(top, 2 * threshold), THRESHOLDS), [threshold])
+    shares = [[float((score > value).mean()) for value in values] for score in scores.values()]
+    return {"threshold": plain(values), "chosen": int(np.searchsorted(values, threshold)), "shares": plain(shares)}
+
+
+def draw_fans(fans: "Sequence[Fan]", name: str, figures: dict[str, Any]) -> list[Row]:
+    """Draw where an entity goes under other actions, on the same scale in each state."""
+    found = []
+    for number, fan in enumerate(fans):
+        ends = np.max([np.abs(one.outcomes - one.now).max(0) for one in fans if one.columns == fan.columns], 0)
+        axes = [f"column {column}" for column in fan.columns]
+        hover = [f"action {np.round(action, 2).tolist()}" for action in fan.actions]
+        chart = charts.outcomes_chart(fan.now, fan.outcomes, fan.deviation, 1.1 * ends, axes, hover)
+        figures[f"{name}-{number}"] = draw(chart)
+        found.append({"plot": f"{name}-{number}", "score": fan.score, "actions": len(fan.actions)})
+    return found
 
 
 def choose_episodes(score: Array, length: Array) -> dict[str, list[int]]:
