@@ -86,7 +86,8 @@ class Judged:
     def score(self, obs: Any) -> dict[str, Any]:
         return {"object": self.label.astype(np.float32)}
 
-    def diagnose(self, obs: Any, action: Any, next_obs: Any) -> dict[str, Any]:
+    def diagnose(self, obs: Any, action: Any, next_obs: Any, groups: Any) -> dict[str, Any]:
+        assert len(obs) == len(groups)
         self.diagnosed = len(obs)
         if self.trusted is None:
             raise ValueError("no finite likelihood")
@@ -100,7 +101,9 @@ class Judged:
 def test_when_a_diagnosis_is_right(trusted: bool | None, auc: float, right: bool) -> None:
     model: Any = Judged(np.zeros(4), trusted)
     parts = {name: np.zeros((4, 1)) for name in ("obs", "action", "next_obs")}
-    found = judge_diagnosis(model, parts | {"sampled": np.array([True, False, True, True])}, auc)
+    found = judge_diagnosis(
+        model, parts | {"sampled": np.array([True, False, True, True]), "episode": np.arange(4)}, auc
+    )
     assert found["right"] == right
     assert found["trusted"] == bool(trusted)
     assert (found["problems"] != []) == (trusted is None)

@@ -187,6 +187,25 @@ def test_density_and_moments_are_those_of_torch_distributions() -> None:
     torch.testing.assert_close(variance, mixture(touch).variance)
 
 
+def test_drawn_outcomes_have_the_moments_of_the_chosen_action() -> None:
+    """4,000 copies of two states; the chosen actions are the second and the third."""
+    touch = random_touch(1, 2, 3, 2)
+    copies = 4000
+    many = Touch(*(part.repeat_interleave(copies, 1) for part in vars(touch).values()))
+    chosen = torch.tensor([[False, True, False], [False, False, True]])
+    outcome = many.sample(chosen.repeat_interleave(copies, 0), torch.Generator().manual_seed(0))
+    assert outcome.shape == (1, 2 * copies, 2)
+    drawn = outcome[0].unflatten(0, (2, copies))
+    for mean, variance, found in zip(*(part[0, chosen] for part in touch.moments()), drawn, strict=True):
+        assert ((found.mean(0) - mean).abs() < 5 * (variance / copies).sqrt()).all()
+        spread = ((found - mean).square() - variance).std(0) / math.sqrt(copies)
+        assert ((found.var(0) - variance).abs() < 5 * spread).all()
+    prediction = ContactPrediction({(2, 0): many}, 4)
+    whole = prediction.sample(chosen.repeat_interleave(copies, 0), torch.Generator().manual_seed(0))
+    torch.testing.assert_close(whole[..., [2, 0]], outcome)
+    assert not whole[..., [1, 3]].any()
+
+
 def test_density_is_finite_far_from_everything() -> None:
     touch = same_push(torch.tensor([-30.0, 0.0, 30.0]))
     assert torch.isfinite(touch.log_density(torch.full((2,), 1e4))).all()

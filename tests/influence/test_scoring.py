@@ -24,7 +24,15 @@ import butfor
 import butfor.influence.influence
 import butfor.influence.scoring
 from butfor.influence.gaussian import KL_FORMS, KLForm, kl_to_mixture
-from butfor.influence.scoring import ScoreConfig, chunk_states, score_actions, score_entropy, score_states
+from butfor.influence.scoring import (
+    ScoreConfig,
+    chunk_states,
+    hide_among_redrawn,
+    promised_gain,
+    score_actions,
+    score_entropy,
+    score_states,
+)
 from butfor.models.dynamics import GaussianDynamics
 from butfor.models.networks import make_generators
 from butfor.spaces.actions import ActionLaw
@@ -82,6 +90,19 @@ def test_cai_of_a_linear_data_is_its_mutual_information(ratio: float) -> None:
     gap = limits["variational"] - max(0.0, limits["product"])
     score = linear_score(ratio, sampling="sobol", actions=1024).item()
     assert abs(score - truth) <= 0.5 * gap + 0.02
+
+
+@pytest.mark.parametrize("ratio", [0.3, 3.0])
+def test_the_promise_of_a_model_is_the_mutual_information(ratio: float) -> None:
+    """2,000 states with 8 outcomes each and 256 actions; the promise of a state varies with its action."""
+    model = linear_model([ratio * 0.1], 0.1)
+    taken = UNIT.draw(2000, 1, [generator(1)])[0, :, 0]
+    actions, is_taken = hide_among_redrawn(UNIT, taken, 255, generator(2))
+    promise = promised_gain(model, torch.zeros(1, 2000, 1), actions[None], is_taken, [0], generator(3))
+    error = promise.std().item() / math.sqrt(2000)
+    assert promise.mean().item() == pytest.approx(mutual_information(ratio), abs=4 * error)
+    still = promised_gain(ignore_actions(model), torch.zeros(1, 2000, 1), actions[None], is_taken, [0], generator(3))
+    torch.testing.assert_close(still, torch.zeros(2000), atol=1e-5, rtol=0)
 
 
 @pytest.mark.parametrize("form", ["variational", "mean_clip_product"])

@@ -133,7 +133,8 @@ def judge_diagnosis(influence: Influence, test: Mapping[str, Array], auc: float)
     """Diagnose the fit with the held-out transitions whose actions were random, and judge the answer by the AUC."""
     random = test["sampled"].astype(bool)
     try:
-        found = influence.diagnose(*(test[name][random] for name in ("obs", "action", "next_obs")))[OBJECT]
+        obs, action, next_obs, episode = (test[name][random] for name in ("obs", "action", "next_obs", "episode"))
+        found = influence.diagnose(obs, action, next_obs, groups=episode)[OBJECT]
         trusted = found.trusted
         problems = [finding.words for finding in found.findings if not finding.fine]
     except ValueError as error:  # a model so poor that it cannot be diagnosed is not trusted

@@ -38,6 +38,7 @@ from butfor.spaces.entities import Entities
 
 FEWEST = 1_000  # steps needed to fit a model
 FEWEST_RANDOM = 10 * GROUPS  # held-out steps with random actions, from which on only these are diagnosed
+SIMILAR = 100  # steps of an episode that the diagnosis does not take for independent; an episode may be the only one
 MOST_JUDGED = 20_000  # held-out steps; more do not improve the diagnosis
 STRETCHES = 20  # parts into which all steps are cut if a few episodes hold most of them
 UPDATES = 60_000  # most updates of the model if the number of epochs is not given
@@ -341,7 +342,9 @@ def diagnose_recording(
     if sampled is not None and sampled.sum() < min(FEWEST_RANDOM, len(sampled)):
         notes = [f"Only {sampled.sum()} of {len(sampled)} held-out actions are known to be random; all are diagnosed."]
         sampled = None
-    return influence.diagnose(*recording.transitions(judged), sampled=sampled), notes
+    steps = ~recording.last
+    stretches = recording.episode[steps] * len(recording.observation) + recording.time[steps] // SIMILAR
+    return influence.diagnose(*recording.transitions(judged), sampled=sampled, groups=stretches[judged]), notes
 
 
 def summarize_scores(recording: Recording, scores: Mapping[str, Table], influence: Influence) -> dict[str, Any]:

@@ -268,7 +268,8 @@ def _diagnose(influence: Influence, test: Episodes) -> dict[str, Any]:
     obs, action, next_obs = (part[chosen] for part in test.transitions())
     sampled = test.sampled[test.valid][chosen]
     drawn = sampled if sampled.sum() >= FEWEST_DRAWN else None
-    found = detectors.only_seed(influence, 0).diagnose(obs, action, next_obs, drawn)
+    episode = np.nonzero(test.valid)[0][chosen]
+    found = detectors.only_seed(influence, 0).diagnose(obs, action, next_obs, drawn, episode)
     return {name: one.plain() for name, one in found.items()}
 
 

@@ -238,6 +238,17 @@ class Touch:
         variance = touched * (self.variance + (self.mean - mean).square())
         return mean, variance + (1 - touched) * (self.free_variance + (self.free_mean - mean).square())
 
+    def sample(self, chosen: Tensor, generator: torch.Generator) -> Tensor:
+        """Draw an outcome of each state under its chosen action: chosen [n, K] -> [R, n, d]."""
+        device = generator.device
+        log_odds, *parts = (part[:, chosen] for part in vars(self).values())
+        touched = torch.rand(log_odds.shape, generator=generator, device=device) < log_odds.sigmoid()
+        mean, variance, free_mean, free_variance = parts
+        noise = torch.randn(mean.shape, generator=generator, device=device)
+        touched = touched[..., None]
+        deviation = torch.where(touched, variance, free_variance).sqrt()
+        return torch.where(touched, mean, free_mean) + deviation * noise
+
 
 @dataclass(frozen=True)
 class ContactPrediction:
@@ -275,6 +286,14 @@ class ContactPrediction:
         for dims, touch in self.touches.items():
             mean[..., list(dims)], variance[..., list(dims)] = touch.moments()
         return mean, variance
+
+    def sample(self, chosen: Tensor, generator: torch.Generator) -> Tensor:
+        """Draw an outcome of each state under its chosen action: chosen [n, K] -> [R, n, d]."""
+        drawn = {dims: touch.sample(chosen, generator) for dims, touch in self.touches.items()}
+        outcome = next(iter(drawn.values())).new_zeros(*next(iter(drawn.values())).shape[:2], self.target_size)
+        for dims, part in drawn.items():
+            outcome[..., list(dims)] = part
+        return outcome
 
 
 class ContactDynamics(Fittable):

@@ -9,6 +9,7 @@ import numpy as np
 from numpy.typing import NDArray
 from scipy.special import logsumexp
 from scipy.stats import norm
+from scipy.stats import t as student
 
 from butfor.influence.display import diagnosis_html, diagnosis_text
 
@@ -21,7 +22,9 @@ LOWEST_WITHIN = (0.55, 0.88)  # below these, the variance is too small
 LEVELS = tuple(round(0.05 * step, 2) for step in range(1, 20))  # of the reliability curve's central intervals
 GROUPS = 10  # of states by their score
 BINS = 10  # of each action dimension
-LOW_SCORE = 0.1  # nats: lower scores are not taken for influence
+FALSE_ALARMS = 0.01  # largest chance that a right model is called overconfident, over all groups and the whole
+KEPT = 0.5  # share of the promised gain that must be found
+SLACK = 0.05  # nats: a smaller shortfall does not matter
 LITTLE = 0.5  # share of the variance of the change that the predicted mean explains
 STEEPER = "try a steeper network: model=butfor.models.dynamics.STEEP, or `butfor score --network steep`"
 LOWEST_COVERAGE = 0.8  # share of the bins with at least a tenth of what uniform actions would put there
@@ -51,7 +54,8 @@ class Diagnosis:
     rank_error: float  # its standard error
     gain: float  # mean of log p(s'|s,a) - log p(s'|s), in nats: how much knowing the action helps
     gain_error: float  # its standard error
-    gain_by_score: dict[str, list[float]]  # score, gain, rank and standard errors, in tenths by rising score
+    promise: float  # mean of the gain that the model itself expects
+    gain_by_score: dict[str, list[float]]  # score, promise, gain, rank, standard errors, in tenths by rising score
     coverage: list[float]  # share of the bins of each action dimension (discrete: of the actions) that are covered
     smallest_bin: list[float]  # share of the transitions in the emptiest bin
     findings: list[Finding]
@@ -92,10 +96,12 @@ def diagnose_entity(
     variance: Float,
     log_likelihood: Float,
     log_redrawn: Float,
+    promise: Float,
     score: Float,
     action: Float,
     discrete: bool = False,
     drawn: NDArray[np.bool_] | None = None,
+    episodes: NDArray[Any] | None = None,
     doubt: str | None = None,
     extreme: float = 0.0,
     steep: bool = False,
@@ -105,14 +111,15 @@ def diagnose_entity(
     `target` [N, d] is the scaled change, `mean` and `variance` [N, d] its prediction for the taken action.
     `log_likelihood` [N] is its log-density under the taken action, `log_redrawn` [N, K] under K others of the same law.
     p(s'|s) is the mean density over all of them, so the gain is at most log(K + 1), and 0 on average without influence.
+    `promise` [N] is the gain that the model itself expects (`scoring.promised_gain`).
     `score` [N] is the CAI, `action` [N, A] the taken action in [-1, 1], or one-hot if `discrete`. `drawn` [N] is where
     it was drawn from the law, which is where its effect is judged (default: everywhere); a `doubt` about that is
-    reported. Scores with an `extreme` share need extreme actions in the data. A `steep` network gets no advice to try
-    one.
+    reported. Rows of one of the `episodes` [N] are not independent; without these, each row is. Scores with an
+    `extreme` share need extreme actions in the data. A `steep` network gets no advice to try one.
     """
-    target, mean, variance, log_likelihood, log_redrawn, score, action = (
+    target, mean, variance, log_likelihood, log_redrawn, promise, score, action = (
         np.asarray(part, dtype=np.float64)
-        for part in (target, mean, variance, log_likelihood, log_redrawn, score, action)
+        for part in (target, mean, variance, log_likelihood, log_redrawn, promise, score, action)
     )
     if len(target) < GROUPS:
         raise ValueError(f"{len(target)} transitions are too few to diagnose a model; give at least {FEWEST}.")
@@ -129,6 +136,8 @@ def diagnose_entity(
     others = log_redrawn[chosen]
     gains = taken - logsumexp(np.column_stack([taken, others]), axis=1) + math.log(1 + others.shape[1])
     ranks = (others < taken[:, None]).mean(1) + 0.5 * (others == taken[:, None]).mean(1)
+    clusters = np.unique(np.arange(len(target)) if episodes is None else episodes, return_inverse=True)[1][chosen]
+    groups = np.array_split(np.argsort(score[chosen], kind="stable"), GROUPS)
     shares = _shares_of_bins(action, discrete)
     found = Diagnosis(
         transitions=len(target),
@@ -143,17 +152,28 @@ def diagnose_entity(
             "realised": [float((residual <= norm.ppf((1 + level) / 2)).mean()) for level in LEVELS],
         },
         rank=float(ranks.mean()),
-        rank_error=_standard_error(ranks),
+        rank_error=_standard_error(ranks, clusters),
         gain=float(gains.mean()),
-        gain_error=_standard_error(gains),
-        gain_by_score=_group_by_score(score[chosen], gains, ranks),
+        gain_error=_standard_error(gains, clusters),
+        promise=float(promise[chosen].mean()),
+        gain_by_score={
+            "score": [float(score[chosen][group].mean()) for group in groups],
+            "promise": [float(promise[chosen][group].mean()) for group in groups],
+            "gain": [float(gains[group].mean()) for group in groups],
+            "error": [_standard_error(gains[group], clusters[group]) for group in groups],
+            "rank": [float(ranks[group].mean()) for group in groups],
+            "rank_error": [_standard_error(ranks[group], clusters[group]) for group in groups],
+        },
         coverage=[float((bins >= 0.1 / len(bins)).mean()) for bins in shares],
         smallest_bin=[float(bins.min()) for bins in shares],
         findings=[],
     )
     advice = "" if steep else STEEPER
     found.findings.extend([_check_size(found), _check_likelihood(found), _check_error(found, advice)])
-    found.findings.extend([_check_variance(found.within), _check_rank(found, advice), _check_promise(found, advice)])
+    broken = find_broken_promises(gains, promise[chosen], groups, clusters)
+    found.findings.extend(
+        [_check_variance(found.within), _check_rank(found, advice), _check_promise(found, broken, advice)]
+    )
     if doubt:
         why = "their effect may be that of the state. Mark the random ones with `sampled`, or collect some"
         found.findings.append(Finding(False, f"the actions do not look random ({doubt}), so {why}."))
@@ -161,11 +181,6 @@ def diagnose_entity(
     if extreme and not discrete:
         found.findings.append(_check_extremes(shares))
     return found
-
-
-def is_empty_promise(score: float, gain: float, error: float) -> bool:
-    """Whether the lower half of the states has a mean `score` of which the held-out `gain` shows less than half."""
-    return score >= LOW_SCORE and gain + 3 * error < score / 2
 
 
 def _check_size(found: Diagnosis) -> Finding:
@@ -216,30 +231,61 @@ def _check_rank(found: Diagnosis, steeper: str) -> Finding:
         f"actions do, and than {top:.1%} ± {top_error:.1%} in the tenth of the states with the highest score; without "
         "influence 50%"
     )
-    if found.rank > 0.5 + 2 * found.rank_error or top > 0.5 + 3 * top_error:
+    deviations = norm.isf(FALSE_ALARMS / 2)  # two tests
+    if found.rank > 0.5 + deviations * found.rank_error or top > 0.5 + deviations * top_error:
         return Finding(True, f"Knowing the action helps to predict ({numbers}).")
     advice = "Either it never matters in these data, or too few states are included in which it does (collect more)"
     advice += f"; or {steeper}" if steeper else ""
     return Finding(False, f"knowing the action does not help to predict ({numbers}). {advice}.")
 
 
-def _check_promise(found: Diagnosis, steeper: str) -> Finding:
-    """CAI is the gain that the model expects: compare it with the held-out gain, at the top and in the lower half."""
+def _check_promise(found: Diagnosis, broken: Sequence[int], steeper: str) -> Finding:
+    """CAI is the gain that the model expects: compare it with the held-out gain, in each tenth and over all."""
     groups = found.gain_by_score
-    score, gain, error = (groups[name][-1] for name in ("score", "gain", "error"))
-    numbers = f"{score:.2f} nats expected, {gain:.2f} ± {error:.2f} found on held-out transitions"
-    advice = "Trust the order of the scores rather than their size"
-    if score >= 0.05 and gain + 3 * error < score / 2:
-        advice += ", or give more data or more members"
-        return Finding(False, f"the model is overconfident where the score is highest ({numbers}). {advice}.")
-    half = GROUPS // 2
-    low_score, low_gain = (float(np.mean(groups[name][:half])) for name in ("score", "gain"))
-    low_error = float(np.sqrt(np.square(groups["error"][:half]).sum()) / half)
-    if is_empty_promise(low_score, low_gain, low_error):
-        advice += f", or {steeper or 'use more members'}"
-        why = f"{low_score:.2f} nats expected in the lower half of the states, {low_gain:.2f} ± {low_error:.2f} found"
-        return Finding(False, f"the lower scores mean nothing ({why} on held-out transitions). {advice}.")
-    return Finding(True, f"Where the score is highest, the action has as much effect as expected ({numbers}).")
+    promise, gain, error = (groups[name][-1] for name in ("promise", "gain", "error"))
+    whole = f"over all states {found.promise:.2f} nats expected, {found.gain:.2f} ± {found.gain_error:.2f} found"
+    top = f"where the score is highest {promise:.2f} expected, {gain:.2f} ± {error:.2f} found"
+    if not broken:
+        return Finding(True, f"Held-out transitions do not contradict the scores ({whole}; {top}).")
+    tenths = [place for place in broken if place < GROUPS]
+    parts = [f"{len(tenths)} of {GROUPS} groups of states by score"] if tenths else []
+    parts += ["all states together"] if len(broken) > len(tenths) else []
+    listed = "; ".join(
+        f"score {groups['score'][place]:.2f}: {groups['promise'][place]:.2f} expected, "
+        f"{groups['gain'][place]:.2f} ± {groups['error'][place]:.2f} found"
+        for place in tenths
+    )
+    advice = "Trust at most the order of the scores, not their size; give more data or more members"
+    if steeper and any(place < GROUPS // 2 for place in tenths):
+        advice += f", or {steeper}"
+    numbers = whole + (f"; {listed}" if listed else "")
+    return Finding(
+        False, f"held-out transitions contradict the scores in {' and in '.join(parts)} ({numbers}). {advice}."
+    )
+
+
+def find_broken_promises(
+    gains: Float, promise: Float, groups: Sequence[NDArray[np.intp]], clusters: NDArray[np.intp]
+) -> list[int]:
+    """Which groups of rows, or the whole (the last number), show clearly less than what was promised.
+
+    The hypothesis about each is that the mean gain is at least KEPT * promise - SLACK. One-sided t-tests with the
+    episodes as clusters, decided together by Holm's procedure: the chance of any false alarm is FALSE_ALARMS.
+    """
+    excess = gains - KEPT * promise + SLACK
+    p_values = []
+    for rows in [*groups, np.arange(len(excess))]:
+        error = _standard_error(excess[rows], clusters[rows])
+        mean = float(excess[rows].mean())
+        freedom = len(np.unique(clusters[rows])) - 1
+        if freedom and error > 0:
+            p_values.append(float(student.cdf(mean / error, freedom)))
+        else:  # nothing is known about a single episode, and everything where nothing varies
+            p_values.append(float(not freedom or mean >= 0))
+    order = np.argsort(p_values, kind="stable")
+    allowed = FALSE_ALARMS / np.arange(len(order), 0, -1)
+    rejected = np.minimum.accumulate(np.asarray(p_values)[order] <= allowed)
+    return sorted(int(place) for place in order[rejected])
 
 
 def _check_coverage(found: Diagnosis, discrete: bool) -> Finding:
@@ -267,18 +313,6 @@ def _check_extremes(shares: Sequence[Float]) -> Finding:
     )
 
 
-def _group_by_score(score: Float, gain: Float, rank: Float) -> dict[str, list[float]]:
-    """Means and standard errors in groups of equal size by rising score."""
-    groups = np.array_split(np.argsort(score, kind="stable"), GROUPS)
-    return {
-        "score": [float(score[group].mean()) for group in groups],
-        "gain": [float(gain[group].mean()) for group in groups],
-        "error": [_standard_error(gain[group]) for group in groups],
-        "rank": [float(rank[group].mean()) for group in groups],
-        "rank_error": [_standard_error(rank[group]) for group in groups],
-    }
-
-
 def _constant_nll(change: Float, center: Float | float) -> float:
     """1/2 sum over dimensions of log(2 pi e v), v the mean square around the centre: the best constant variance."""
     mean_square = np.square(change - center).mean(0)
@@ -291,8 +325,13 @@ def _ratio(part: float, whole: float) -> float:
     return part / whole if whole > 0 else float(part > 0)
 
 
-def _standard_error(values: Float) -> float:
-    return float(values.std(ddof=1) / math.sqrt(len(values))) if len(values) > 1 else math.inf
+def _standard_error(values: Float, clusters: NDArray[np.intp]) -> float:
+    """Of the mean, if only values of different clusters are independent; of a single cluster, as if its values were."""
+    labels = np.unique(clusters, return_inverse=True)[1]
+    labels = labels if labels.any() else np.arange(len(values))
+    totals = np.bincount(labels, weights=values - values.mean())
+    count = len(totals)
+    return math.sqrt(float(np.square(totals).sum()) * count / (count - 1)) / len(values) if count > 1 else math.inf
 
 
 def _shares_of_bins(action: Float, discrete: bool) -> list[Float]:

@@ -35,13 +35,13 @@ def influence_rows(influence: "Influence") -> list[list[str]]:
 def diagnosis_rows(found: "Diagnosis") -> list[list[str]]:
     """The numbers of a diagnosis that matter most: measured, and what would be right."""
     one, two = (min(share[place] for share in found.within) for place in (0, 1))
-    promised, gain, error = (found.gain_by_score[key][-1] for key in ("score", "gain", "error"))
+    promised, gain, error = (found.gain_by_score[key][-1] for key in ("promise", "gain", "error"))
     return [
         ["", "measured", "expected"],
         ["held-out transitions", f"{found.transitions:,}", "at least 500"],
         ["change explained (R²)", f"{found.r_squared:.2f}", "above 0"],
         ["residuals within 1 and 2 sd", f"{one:.0%}, {two:.0%}", "68%, 95%"],
-        ["effect of the action (nats)", f"{found.gain:.2f} ± {found.gain_error:.2f}", "above 0"],
+        ["effect of the action (nats)", f"{found.gain:.2f} ± {found.gain_error:.2f}", f"{found.promise:.2f}"],
         ["  where CAI is highest", f"{gain:.2f} ± {error:.2f}", f"{promised:.2f}"],
         ["kinds of actions tried", f"{min(found.coverage):.0%}", "at least 80%"],
     ]  # fmt: skip

@@ -39,6 +39,7 @@ from butfor.influence.scoring import (
     hide_among_redrawn,
     log_density,
     predict_moments,
+    promised_gain,
     score_actions,
     score_states,
 )
@@ -332,7 +333,14 @@ class Influence:
             found[name] = like(torch.from_numpy(values), obs)
         return found
 
-    def diagnose(self, obs: Array, action: Array, next_obs: Array, sampled: Array | None = None) -> Diagnoses:
+    def diagnose(
+        self,
+        obs: Array,
+        action: Array,
+        next_obs: Array,
+        sampled: Array | None = None,
+        groups: Array | None = None,
+    ) -> Diagnoses:
         """Check on held-out transitions whether the scores can be trusted.
 
         Args:
@@ -341,6 +349,8 @@ class Influence:
             next_obs: the states that followed [N, D].
             sampled: where the action was drawn at random [N] instead of chosen by a policy; the effect of actions can
                 be judged only there. By default everywhere; actions that do not look random are then reported.
+            groups: the episode [N] of each transition. Transitions of one episode are similar; without their groups
+                chance may look like a problem.
 
         Returns:
             The checks of the model for each entity, a dictionary that is printed as verdicts and small tables.
@@ -354,6 +364,9 @@ class Influence:
             raise ValueError(
                 f"sampled is true in {drawn.sum()} of {rows} rows; at least {GROUPS} are needed, better {FEWEST}."
             )
+        episodes = None if groups is None else _numpy(groups)
+        if episodes is not None and episodes.shape != (rows,):
+            raise ValueError(f"groups has shape {list(episodes.shape)}; expected [{rows}].")
         problem = self._describe_nonrandom(held_out.obs[:, drawn], held_out.action[torch.from_numpy(drawn)])
         scoring = dataclasses.replace(self.scoring, extreme=0.0)  # uniform, like the redrawn actions
         random = make_generators([self.seed], self.device)
@@ -362,16 +375,20 @@ class Influence:
         found = Diagnoses()
         for name, dims, score in zip(self.entities, self._dims, scores.T, strict=True):
             taken, redrawn = held_out.densities[name]
+            tried = (held_out.tried[None], held_out.is_taken)
+            promise = promised_gain(self.model, held_out.obs, *tried, dims, random[0])
             found[name] = diagnose_entity(
                 target=_numpy(held_out.target[:, dims]),
                 mean=_numpy(mean[:, dims]),
                 variance=_numpy(variance[:, dims]),
                 log_likelihood=taken,
                 log_redrawn=redrawn,
+                promise=_numpy(promise),
                 score=_numpy(score),
                 action=_numpy(held_out.action),
                 discrete=bool(self.law.count),
                 drawn=drawn,
+                episodes=episodes,
                 doubt=problem,
                 extreme=self.scoring.extreme,
                 steep=not getattr(self.model.config, "spectral_norm_hidden", False),
@@ -463,7 +480,7 @@ class Influence:
             density = log_density(self.model, obs, tried[None], target, dims)  # [N, M + 1]
             redrawn = density[~is_taken].unflatten(0, (-1, redraws))
             densities[name] = _numpy(density[is_taken]), _numpy(redrawn)
-        return _HeldOut(obs, action, target, densities)
+        return _HeldOut(obs, action, target, tried, is_taken, densities)
 
     def _describe_nonrandom(self, obs: Tensor, action: Tensor) -> str | None:
         return describe_nonrandom(_numpy(action), _numpy(obs[0]), bool(self.law.count))
@@ -487,6 +504,8 @@ class _HeldOut:
     obs: Tensor  # [R, N, D]
     action: Tensor  # [N, A]
     target: Tensor  # [N, d]
+    tried: Tensor  # [N, M + 1, A], the taken action at a random place among redrawn ones
+    is_taken: Tensor  # [N, M + 1]
     # log p(s'_j | s, a) of the taken action [N] and of redrawn ones [N, M], by entity
     densities: dict[str, tuple[NDArray[Any], NDArray[Any]]]
 

@@ -6,7 +6,7 @@ from collections.abc import Callable, Sequence
 import torch
 from torch import Tensor
 
-from butfor.influence.diagnosis import LITTLE, is_empty_promise
+from butfor.influence.diagnosis import LITTLE
 from butfor.influence.scoring import Dynamics, ScoreConfig, log_density, predict_moments, score_actions
 from butfor.models.dynamics import STEEP, GaussianDynamics, ModelConfig, make_network
 from butfor.models.fitting import FitConfig, Fitting
@@ -14,6 +14,7 @@ from butfor.models.networks import make_generators
 from butfor.models.tables import Table, Units
 
 CLEARLY = 3  # standard errors
+LOW_SCORE = 0.1  # nats: lower scores are not taken for influence
 FEWEST_ROWS, MOST_ROWS = 100, 2_000  # held-out rows on which promises are checked
 OTHERS = 32  # actions beside the taken one
 STILL = 1e-3  # largest deviation, in scaled units, of a column that does not vary; others have about 1
@@ -74,7 +75,11 @@ def unexplained_columns(network: GaussianDynamics, table: Table, entities: Seque
 
 
 def overpromised_columns(network: GaussianDynamics, table: Table, entities: Sequence[Sequence[int]]) -> list[int]:
-    """The target columns of entities whose lower scores mean nothing, as in `diagnose`, for actions of the data."""
+    """The target columns of entities whose lower scores mean nothing, for actions of the data.
+
+    In the lower half of the states the mean score is at least LOW_SCORE, and the held-out gain is clearly below half of
+    it.
+    """
     if len(table[0]) < FEWEST_ROWS:
         return []
     generator = torch.Generator().manual_seed(0)
@@ -89,7 +94,8 @@ def overpromised_columns(network: GaussianDynamics, table: Table, entities: Sequ
         lower = score.argsort()[: len(rows) // 2]
         gain = (likelihood[:, 0] - likelihood.logsumexp(1) + math.log(1 + OTHERS))[lower]
         error = gain.std() / len(gain) ** 0.5
-        if is_empty_promise(score[lower].mean().item(), gain.mean().item(), error.item()):
+        promised = score[lower].mean().item()
+        if promised >= LOW_SCORE and gain.mean().item() + CLEARLY * error.item() < promised / 2:
             found += entity
     return found
 

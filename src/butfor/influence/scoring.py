@@ -23,6 +23,7 @@ from butfor.spaces.actions import ActionLaw
 
 Dynamics = GaussianDynamics | ContactDynamics
 """A transition model: `predictor()` returns a function from states and actions to a `Prediction`."""
+DRAWS = 8  # outcomes from which a model's promise is computed, in each state
 EntityDims = Sequence[Sequence[int]]
 """Dimensions of the model's prediction that belong to each of J entities."""
 
@@ -41,6 +42,9 @@ class Prediction(Protocol):
 
     def moments(self) -> tuple[Tensor, Tensor]:
         """Mean and variance of every predicted column: [R, n, K, d] each."""
+
+    def sample(self, chosen: Tensor, generator: torch.Generator) -> Tensor:
+        """Draw an outcome of each state under its chosen action, of which `chosen` [n, K] has one: [R, n, d]."""
 
 
 Reduce = Callable[[Any, slice], Tensor]
@@ -179,6 +183,29 @@ def log_density(model: Dynamics, obs: Tensor, actions: Tensor, target: Tensor, d
     return _in_chunks(model, obs, actions.shape[2], lambda part: actions[:, part], density)[0]
 
 
+def promised_gain(
+    model: Dynamics, obs: Tensor, actions: Tensor, is_taken: Tensor, dims: Sequence[int], generator: torch.Generator
+) -> Tensor:
+    """What the model itself expects of log p(s'_j | s, a) - log p(s'_j | s) for the taken action: [N].
+
+    The mean over some outcomes s' that are drawn from the model: obs [R, N, D], actions [1, N, M, A],
+    `is_taken` [N, M]. p(s'_j | s) is the mean over all M actions.
+    """
+
+    def promise(prediction: Prediction, part: slice) -> Tensor:
+        chosen = is_taken[part]
+        states = torch.arange(len(chosen), device=chosen.device)
+        total = torch.zeros(len(chosen), device=chosen.device)
+        for _ in range(DRAWS):
+            member = torch.randint(model.replicas, (len(chosen),), generator=generator, device=generator.device)
+            outcome = prediction.sample(chosen, generator)[member, states]
+            density = prediction.log_density(outcome[:, None], dims).logsumexp(0)  # [n, M]
+            total += density[chosen] - density.logsumexp(1)
+        return (total / DRAWS + math.log(chosen.shape[1]))[None]
+
+    return _in_chunks(model, obs, actions.shape[2], lambda part: actions[:, part], promise)[0]
+
+
 def predict_moments(model: Dynamics, obs: Tensor, action: Tensor) -> tuple[Tensor, Tensor]:
     """Mean and variance of the members' mixture for one action per state: [R, N, D], [N, A] -> [N, d] each."""
 
@@ -229,6 +256,11 @@ class Gaussians(NamedTuple):
     def moments(self) -> tuple[Tensor, Tensor]:
         """Mean and variance."""
         return self.mean, self.variance
+
+    def sample(self, chosen: Tensor, generator: torch.Generator) -> Tensor:
+        """Draw an outcome of each state under its chosen action."""
+        mean, variance = self.mean[:, chosen], self.variance[:, chosen]
+        return mean + variance.sqrt() * torch.randn(mean.shape, generator=generator, device=mean.device)
 
 
 def _action_drawer(
