@@ -293,7 +293,9 @@ def correlated(random: np.random.Generator, episodes: int, steps: int, correlati
 @pytest.mark.parametrize("correlation", [0.0, 0.95, 0.99])
 def test_correlated_states_of_an_episode_keep_the_promise_for_new_episodes(correlation: float) -> None:
     """20 episodes of 500 states calibrate; the threshold is applied to 300 new episodes, in 80 simulations."""
-    random, rate, alone, together, found = np.random.default_rng(8), 0.05, [], [], []
+    random, rate, found = np.random.default_rng(8), 0.05, []
+    alone: list[float] = []
+    together: list[float] = []
     groups = np.repeat(np.arange(20), 500)
 
     def batch(episodes: int) -> tuple[Any, Bool]:

@@ -973,10 +973,10 @@ def test_discrete_actions_are_diagnosed_too(discrete: Influence) -> None:
 def test_transitions_of_one_episode_are_not_independent(fitted: Influence) -> None:
     """Each twice: with their groups the errors are as before, without them smaller by the root of two."""
     held_out = gate_transitions(1000, 8)
-    twice = [np.repeat(part, 2, axis=0) for part in held_out]
+    obs, action, next_obs = (np.repeat(part, 2, axis=0) for part in held_out)
     alone = fitted.diagnose(*held_out)["object"]
-    grouped = fitted.diagnose(*twice, groups=np.repeat(np.arange(1000), 2))["object"]
-    ignored = fitted.diagnose(*twice)["object"]
+    grouped = fitted.diagnose(obs, action, next_obs, groups=np.repeat(np.arange(1000), 2))["object"]
+    ignored = fitted.diagnose(obs, action, next_obs)["object"]
     assert grouped.gain_error == pytest.approx(alone.gain_error, rel=0.2)
     assert ignored.gain_error == pytest.approx(alone.gain_error / math.sqrt(2), rel=0.2)
     with pytest.raises(ValueError, match=r"groups.*\[3\].*1000"):
