@@ -8,9 +8,15 @@ import gymnasium
 import numpy as np
 import pytest
 import torch
+from sklearn.metrics import roc_auc_score
+from support import hand_and_object
+from support.hand_and_object import HAND, OBJECT, can_be_carried, states
 
 from butfor import FitConfig, Influence, ModelConfig
+from butfor.influence.contact import ContactConfig, ContactDynamics
 from butfor.influence.learner import InfluenceLearner
+from butfor.influence.partners import Pair
+from butfor.models.dynamics import GaussianDynamics
 
 BOX: Any = gymnasium.spaces.Box(-1.0, 1.0, (1,))
 SMALL: dict[str, Any] = {"model": ModelConfig(layers=1, width=16), "fitting": FitConfig(batch_size=50)}
@@ -220,4 +226,71 @@ def test_untried_actions_are_warned_of_at_the_users_line_and_by_a_learner_once()
         learner.fit(1)
     with warnings.catch_warnings():
         warnings.simplefilter("error")
+        learner.fit(1)
+
+
+# --- a model of touches ---------------------------------------------------------------------------
+
+UNIT: Any = gymnasium.spaces.Box(-1.0, 1.0, (2,))
+
+
+def hand_learner(**changes: Any) -> InfluenceLearner:
+    settings: dict[str, Any] = {"fitting": FitConfig(batch_size=100, learning_rate=3e-3)}
+    return InfluenceLearner(7, UNIT, {"object": OBJECT}, **settings | changes)
+
+
+def test_it_becomes_a_model_of_touches_that_tells_where_the_action_matters() -> None:
+    learner = hand_learner()
+    learner.add(*hand_and_object.transitions(3000, 0))
+    first = learner.fit(20)
+    influence = learner.influence
+    assert influence is not None
+    assert isinstance(influence.model, ContactDynamics)
+    assert learner.partners == {"object": [Pair(OBJECT, HAND)]}
+    learner.fit(800)
+    assert learner.fit(20) < first
+    assert learner.influence is influence
+    obs = states(1000, 7)
+    assert roc_auc_score(can_be_carried(obs), influence.score(obs)["object"]) > 0.95
+
+
+def test_partners_are_looked_for_again_when_the_data_have_doubled() -> None:
+    """At first the hand is far from the object, so that nothing shows what touches it."""
+    learner = hand_learner(model=None)
+    obs, action, next_obs = hand_and_object.transitions(4000, 0)
+    far = np.linalg.norm(obs[:, OBJECT] - obs[:, HAND], axis=1) > 0.45
+    learner.add(obs[far][:400], action[far][:400], next_obs[far][:400])
+    learner.fit(2)
+    assert isinstance(learner.influence, Influence)
+    assert isinstance(learner.influence.model, GaussianDynamics)
+    learner.add(*(part[400:700] for part in (obs, action, next_obs)))  # 700 are not twice as many
+    learner.fit(2)
+    assert isinstance(learner.influence.model, GaussianDynamics)
+    learner.add(*(part[700:] for part in (obs, action, next_obs)))
+    learner.fit(2)
+    assert isinstance(learner.influence.model, ContactDynamics)
+
+
+def test_with_a_given_agent_it_is_a_model_of_touches_from_the_first_round_on() -> None:
+    learners = [hand_learner(agent=HAND, model=ContactConfig(width=8, motion_width=8)) for _ in range(2)]
+    for learner in learners:
+        learner.add(*hand_and_object.transitions(200, 0))
+    learners[0].fit(3)
+    learners[0].fit(2)
+    learners[1].fit(5)
+    obs = states(20, 7)
+    scores = [learner.influence.score(obs)["object"] for learner in learners if learner.influence is not None]
+    np.testing.assert_array_equal(*scores)
+    assert learners[0].influence is not None
+    assert learners[0].influence.model.config.width == 8
+
+
+def test_a_model_of_touches_needs_something_that_touches() -> None:
+    with pytest.raises(ValueError, match="agent="):
+        hand_learner(agent=HAND, model=ModelConfig())
+    with pytest.raises(ValueError, match="column 9"):
+        hand_learner(agent=[0, 9])
+    learner = InfluenceLearner(3, BOX, {"x": [2]}, model=ContactConfig())
+    learner.add(*transitions(200))
+    with pytest.raises(ValueError, match="agent="):
         learner.fit(1)

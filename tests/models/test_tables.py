@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 import torch
 
-from butfor.models.tables import Units, split_table, target_columns, target_scale
+from butfor.models.tables import Units, move_scale, split_table, target_columns, target_scale
 from butfor.spaces.actions import ActionLaw
 
 UNIT = ActionLaw((-1.0,), (1.0,))
@@ -80,3 +80,35 @@ def test_a_share_that_leaves_nothing_on_one_side_is_refused(share: float) -> Non
     rows = torch.arange(100.0)[:, None]
     with pytest.raises(ValueError, match="validation"):
         split_table((rows, rows), share, 0)
+
+
+def test_whole_groups_are_held_out() -> None:
+    rows = torch.arange(100.0)[:, None]
+    groups = torch.arange(100) // 7 + 3  # 14 groups of 7 rows, and one of 2
+    train, validation = split_table((rows, -rows), 0.2, 0, groups)
+    held_out = {int(row) // 7 for row in validation[0]}
+    assert held_out.isdisjoint(int(row) // 7 for row in train[0])
+    assert 20 <= len(validation[0]) < 20 + 7
+    assert len(train[0]) + len(validation[0]) == 100
+    assert torch.equal(validation[0], -validation[1])
+    other = split_table((rows, -rows), 0.2, 1, groups)[1][0]
+    assert {int(row) // 7 for row in other} != held_out
+
+
+@pytest.mark.parametrize(("groups", "value"), [([0] * 99, r"\[99\]"), ([5] * 100, "1 episodes")])
+def test_groups_that_cannot_be_split_are_refused(groups: list[int], value: str) -> None:
+    rows = torch.arange(100.0)[:, None]
+    with pytest.raises(ValueError, match=value):
+        split_table((rows, rows), 0.1, 0, groups)
+
+
+@pytest.mark.parametrize("share", [0.01, 0.1, 1.0])
+def test_the_scale_of_moves_does_not_depend_on_how_many_there_are(share: float) -> None:
+    """Of 1,000 rows a share moves by 0.02 or -0.02, the others rest; the second column never moves."""
+    obs = torch.zeros(1000, 2, dtype=torch.float64)
+    next_obs = obs.clone()
+    count = int(share * 1000)
+    next_obs[:count, 0] = torch.where(torch.arange(count) % 2 == 0, 0.02, -0.02)
+    torch.testing.assert_close(
+        move_scale((obs, obs, next_obs), {"a": [0, 1]}), torch.tensor([50.0, 1.0], dtype=torch.float64)
+    )

@@ -344,7 +344,7 @@ class ContactDynamics(Fittable):
         by_entity = all_steps.split(self.step_counts, -1)
         for dims, entity, steps in zip(self.dims, self.entities, by_entity, strict=True):
             assert isinstance(entity, EntityContact)
-            if self.training:
+            if self.training and self.config.running:
                 entity.follow(obs, steps, self.units)
             scale = choose_columns(self.change_scale, dims)
             total = total + entity.loss(obs, action, choose_columns(changes, dims), steps, self.units, scale)

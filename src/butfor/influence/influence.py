@@ -64,6 +64,12 @@ FORMAT_VERSION = 3
 STRONG_ACTIONS = ScoreConfig(extreme=0.75)
 """How `Influence.fit` scores with its model of touches: strong actions show what an entity can be reached with."""
 
+AGENT_UNUSED = "agent= is for the model of touches, but model is a Gaussian network; leave out one of them."
+NOTHING_TOUCHES = (
+    "The data do not show what touches the entities, so there is no model of touches; give its columns with agent=, or "
+    "no model."
+)
+
 
 class Influence:
     """CAI of a fitted transition model: how much the action matters for each entity, in any state.
@@ -115,6 +121,7 @@ class Influence:
         action_space: gymnasium.Space[Any] | None = None,
         agent: Sequence[int] | None = None,
         validation: Sequence[Array] | float = 0.1,
+        groups: Array | None = None,
         model: ModelConfig | ContactConfig | None = None,
         fitting: FitConfig = FOR_ANY_DATA,
         scoring: ScoreConfig | None = None,
@@ -135,6 +142,7 @@ class Influence:
                 the first columns of each entity. By default the data show them: see `butfor.influence.partners`.
             validation: share of the transitions to hold out for early stopping of a Gaussian network, or other
                 transitions for it.
+            groups: the episode [N] of each transition; whole episodes are then held out for validation.
             model: by default a model of touches (`butfor.influence.contact`) if every entity has something that
                 touches it. If not, the paper's Gaussian network, which is smooth; if that explains less than half of
                 an entity's held-out change, or promises influence that held-out transitions do not show, `STEEP` is
@@ -159,9 +167,7 @@ class Influence:
         train = units.table(transitions, device)
         seeds = [seed * 1000 + member for member in range(members)]
         if isinstance(model, ModelConfig) and agent is not None:
-            raise ValueError(
-                "agent= is for the model of touches, but model is a Gaussian network; leave out one of them."
-            )
+            raise ValueError(AGENT_UNUSED)
         if not isinstance(model, ModelConfig):
             pairs = choose_partners(transitions, train, units, agent)
             if pairs is not None:
@@ -170,12 +176,9 @@ class Influence:
                     contact = fit_contact(transitions, train, units, pairs, config, seeds, report)
                 return cls(contact, units, scoring or STRONG_ACTIONS, seed)
             if model is not None:
-                raise ValueError(
-                    "The data do not show what touches the entities, so there is no model of touches; give its columns "
-                    "with agent=, or no model."
-                )
+                raise ValueError(NOTHING_TOUCHES)
         if isinstance(validation, float | int):
-            train, held_out = split_table(train, validation, seed)
+            train, held_out = split_table(train, validation, seed, groups)
         else:
             held_out = units.checked_table("validation must be a share or", validation, device)
         with fit_progress(progress) as report:
@@ -191,8 +194,8 @@ class Influence:
                 a time, give one generator to all calls, so that each state has actions of its own.
 
         Returns:
-            The CAI [N] of each entity in nats, at most log K unless `separate_mixture` is set (which the model of
-            touches ignores). Each row has its own actions, so the score of a state varies a little with its row.
+            The CAI [N] of each entity in nats, at most log K unless `separate_mixture` is set. Each row has its own
+            actions, so the score of a state varies a little with its row.
         """
         return self._by_entity(self._scores(obs, generator, self.model.replicas)[0], obs)  # [1, N, J] -> [N, J]
 

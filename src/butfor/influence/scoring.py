@@ -141,7 +141,7 @@ def find_best_action(
 
 
 def score_entropy(
-    model: Dynamics,
+    model: GaussianDynamics,
     obs: Tensor,
     law: ActionLaw,
     dims: Sequence[int],

@@ -6,6 +6,7 @@
 """
 
 import warnings
+from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import Any, cast
@@ -16,11 +17,12 @@ from gymnasium import spaces
 from numpy.typing import NDArray
 from torch import Tensor
 
+from butfor.influence.contact import ContactConfig
 from butfor.influence.influence import Influence
 from butfor.influence.learner import InfluenceLearner
 from butfor.influence.scoring import ScoreConfig
 from butfor.models.dynamics import ModelConfig
-from butfor.models.fitting import FOR_ANY_DATA, FitConfig, make_optimizer
+from butfor.models.fitting import FOR_ANY_DATA, FitConfig
 from butfor.models.networks import make_generators
 from butfor.models.tables import Transitions, target_scale
 from butfor.spaces.actions import ActionLaw, describe_mismatch, from_unit
@@ -248,7 +250,7 @@ class _BufferLearner(InfluenceLearner):
         self.keeps_units = keeps_units
         self.law = influence.law
         self.device = influence.device
-        self._optimizer = make_optimizer(influence.model, self.fitting)
+        self._optimizer = self._optimize(influence.model)
 
     def _start(self, transitions: Transitions) -> tuple[Influence, torch.optim.Optimizer]:
         if self.keeps_units and self.influence is not None and self._optimizer is not None:
@@ -270,7 +272,8 @@ class InfluenceCallback(BaseCallback):
         first_batches: int | None = None,
         *,
         influence: Influence | Path | str | None = None,
-        network: ModelConfig = ModelConfig(),
+        agent: Sequence[int] | None = None,
+        network: ModelConfig | ContactConfig | None = None,
         fitting: FitConfig = FOR_ANY_DATA,
         scoring: ScoreConfig = ScoreConfig(actions=32),
         rescore: int | None = 50_000,
@@ -283,7 +286,9 @@ class InfluenceCallback(BaseCallback):
             batches: batches per round
             first_batches: batches of the first round; None: five times `batches`
             influence: a model to start from, or its file
-            network, fitting, scoring: the network, how it is trained, and how CAI is estimated
+            agent: columns of the position of what touches the entity, such as a hand; default: the data show them
+            network: the model; default: one of touches once it is known what touches the entity
+            fitting, scoring: how the model is trained, and how CAI is estimated
             rescore: newest steps that are scored again after a round; None: all
         """
         super().__init__(verbose)
@@ -300,7 +305,12 @@ class InfluenceCallback(BaseCallback):
         self.unit = unit
         self.batches = batches
         self.first_batches = first
-        self.settings: Any = {"model": network, "fitting": fitting, "scoring": scoring}  # of the learner
+        self.settings: Any = {
+            "agent": agent,
+            "model": network,
+            "fitting": fitting,
+            "scoring": scoring,
+        }  # of the learner
         self.rescore = rescore
         self._given = influence
         self._learner: _BufferLearner | None = None

@@ -14,6 +14,7 @@ from gymnasium.utils import RecordConstructorArgs
 from gymnasium.vector import AutoresetMode, VectorEnv, VectorWrapper
 from numpy.typing import NDArray
 
+from butfor.influence.contact import ContactConfig
 from butfor.influence.influence import Influence
 from butfor.influence.learner import InfluenceLearner
 from butfor.influence.scoring import ScoreConfig
@@ -29,7 +30,7 @@ from butfor.training.bonus import BonusConfig, add_bonus
 Table = NDArray[Any]
 """[N, D], one row per environment"""
 Flags = NDArray[np.bool_]
-LEARNER_SETTINGS = {"buffer_size", "model", "fitting", "scoring", "seed"}  # passed on to InfluenceLearner
+LEARNER_SETTINGS = {"buffer_size", "agent", "model", "fitting", "scoring", "seed"}  # passed on to InfluenceLearner
 _IMPORTED_BY = os.getpid()
 
 
@@ -55,8 +56,10 @@ class Settings(TypedDict, total=False):
     """batches per round [200]"""
     buffer_size: int
     """number of latest transitions to train on [100,000]"""
-    model: ModelConfig
-    """the network"""
+    agent: Sequence[int]
+    """columns of the position of what touches the entities, such as a hand [the data show them]"""
+    model: ModelConfig | ContactConfig
+    """the network [a model of touches once the data show what touches the entities, before that a Gaussian network]"""
     fitting: FitConfig
     """batch size, learning rate and betas"""
     scoring: ScoreConfig

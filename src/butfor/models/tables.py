@@ -9,6 +9,7 @@ from dataclasses import dataclass
 from typing import Any
 
 import gymnasium
+import numpy as np
 import torch
 from torch import Tensor
 
@@ -122,14 +123,23 @@ def move_scale(transitions: Transitions, entities: Mapping[str, Sequence[int]]) 
     return torch.where(change.std(0) > change_rounding(obs, next_obs), factor, 1.0)
 
 
-def split_table(table: Table, share: float, seed: int) -> tuple[Table, Table]:
-    """Hold out a random share of the rows for validation: (train, validation)."""
+def split_table(table: Table, share: float, seed: int, groups: Array | None = None) -> tuple[Table, Table]:
+    """Hold out a random share of the rows for validation, whole groups [N] if they are given: (train, validation)."""
     inputs, target = table
-    held_out = max(1, round(share * len(inputs))) if 0 < share < 1 else 0
-    if not 0 < held_out < len(inputs):
+    count = len(inputs)
+    group = np.arange(count) if groups is None else np.unique(np.asarray(groups), return_inverse=True)[1]
+    if group.shape != (count,):
+        raise ValueError(f"groups has shape {list(group.shape)}; expected [{count}], the episode of each transition.")
+    sizes = torch.from_numpy(np.bincount(group))
+    order = torch.randperm(len(sizes), generator=torch.Generator().manual_seed(seed))
+    rows = order.argsort()[torch.from_numpy(group)].argsort(stable=True).to(inputs.device)  # group by group
+    ends = sizes[order].cumsum(0).tolist()
+    held_out = max(1, round(share * count)) if 0 < share < 1 else 0
+    kept = max((end for end in ends if end <= count - held_out), default=0)
+    if not 0 < kept < count:
+        what = "transitions" if groups is None else f"{len(sizes)} episodes in groups"
         raise ValueError(
-            f"validation is {share}; expected a share of the transitions between 0 and 1 that leaves some for training."
+            f"validation is {share}; expected a share of the {what} between 0 and 1 that leaves some for training."
         )
-    order = torch.randperm(len(inputs), generator=torch.Generator().manual_seed(seed)).to(inputs.device)
-    rest, chosen = order.split([len(order) - held_out, held_out])
+    rest, chosen = rows.split([kept, count - kept])
     return (inputs[rest], target[rest]), (inputs[chosen], target[chosen])

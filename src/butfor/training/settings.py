@@ -243,8 +243,9 @@ def _for_env(env: str) -> Config:
             cai=CaiConfig(network, ScoreConfig(actions=16), 250, newest_from=300),
         )
     if facts_of(env) is None:
-        # ours: with measured units, spectral norm detects influence far better (see docs/training.md)
-        return replace(config, cai=replace(config.cai, network=ModelConfig(target_scale=None)))
+        # ours: a model of touches detects influence far better, and where nothing shows what touches the entities, a
+        # Gaussian network with spectral norm in measured units (see docs/training.md)
+        return replace(config, cai=replace(config.cai, model="auto", network=ModelConfig(target_scale=None)))
     return config
 
 
