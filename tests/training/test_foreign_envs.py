@@ -55,7 +55,7 @@ def example(name: str, monkeypatch: pytest.MonkeyPatch) -> ModuleType:
 def briefly(goal_env: str) -> Config:
     """All uses of influence in an environment of any kind, from a few episodes; its scale is measured."""
     base = preset(goal_env)
-    assert base.cai.network.target_scale is None
+    assert (base.cai.model, base.cai.network.target_scale) == ("auto", None)
     short: Config = changed(
         base, episodes=3, warmup=2, evaluate_every=10, evaluation_episodes=1, use=ALL_USES,
         agent={"updates": 2, "batch_size": 8, "width": 8, "normalizer_batches": 1},

@@ -12,9 +12,10 @@ from gymnasium.vector import AutoresetMode
 from numpy.typing import NDArray
 
 from butfor.envs import make_vector_env
+from butfor.influence.partners import Pair
 from butfor.rollouts.play import EnvError, play, random_policy
 from butfor.spaces.actions import ActionLaw
-from butfor.training.goal_env import open_goal_env
+from butfor.training.goal_env import GoalEnv, add_partners, open_goal_env
 
 LIMIT, RADIUS = 40, 0.3
 LOW, HIGH = np.array([-2.0, -1.0], np.float32), np.array([2.0, 3.0], np.float32)
@@ -537,3 +538,40 @@ def test_labels_that_an_environment_does_not_report_are_refused() -> None:
     assert open_goal_env("slide", target_scale=1.0, labels=("exact",)).labels == ("exact",)
     with pytest.raises(ValueError, match=r"tests/Point-v0.*exact"):
         open_goal_env("tests/Point-v0", labels=("exact",))
+
+
+# --- what touches the entities --------------------------------------------------------------------
+
+
+def slide_of_a_user() -> GoalEnv:
+    """1DSlide as if nobody knew its columns: the agent is column 0, the object column 2."""
+    return open_goal_env("my-slide", make_env=lambda: gymnasium.make("butfor/Slide-v0"))
+
+
+def test_built_in_environments_know_what_touches_the_object() -> None:
+    for name, scale, pair in (("slide", 1.0, Pair([2], [0])), ("push", 50.0, Pair([3, 4, 5], [0, 1, 2]))):
+        found = add_partners(open_goal_env(name, target_scale=scale), (), required=True, measure=False)
+        assert found.partners == {"object": [pair]}
+        assert set(found.scale) == {scale}
+
+
+def test_random_episodes_show_what_touches_the_object_and_how_far_it_moves() -> None:
+    before = slide_of_a_user()
+    found = add_partners(before, (), required=True, measure=True)
+    assert found.partners == {"object": [Pair([2], [0])]}
+    assert found.describe()["entities"]["object"]["touched_by"] == [[0]]
+    assert "touched by columns 0" in found.describe_in_words()
+    with_few = add_partners(before, (0,), required=True, measure=False)
+    assert (with_few.partners, with_few.scale) == (found.partners, before.scale)
+    assert before.with_touching(found.touching()) == found
+    assert before.with_touching(before.touching()) == before
+
+
+def test_without_anything_that_touches_the_model_is_refused_or_another_one() -> None:
+    """Where the agent is the only entity, nothing comes near it."""
+    alone = open_goal_env("my-slide", ("agent=0",), make_env=lambda: gymnasium.make("butfor/Slide-v0"))
+    assert add_partners(alone, (), required=False, measure=True) is alone
+    with pytest.raises(ValueError, match="touches agent"):
+        add_partners(alone, (), required=True, measure=True)
+    with pytest.raises(ValueError, match="column 4"):
+        add_partners(slide_of_a_user(), (4,), required=True, measure=False)

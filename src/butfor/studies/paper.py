@@ -207,6 +207,22 @@ def _controls_study() -> Study:
     )  # fmt: skip
 
 
+def _touch_study(env: str) -> Study:
+    """Return our comparison of the two models that learn along, on one environment."""
+    arms = {}
+    for use, label in SHORT.items():
+        arms[label] = _run(env, use)
+        arms[f"{label}, touches"] = _with(arms[label], "cai", model="touch")
+    return Study(
+        "touch-model" if env == PICK else f"touch-model-{env}", f"A model of touches in training: {env}",
+        f"CAI by the paper's network against CAI by a model of touches, on {env}. The question is ours, not the "
+        "paper's.",
+        arms,
+        [Claim("The model of touches is as good as the paper's network or better (our question).", "on par",
+               f"{label}, touches", label) for label in SHORT.values()],
+    )  # fmt: skip
+
+
 def _combined_study() -> Study:
     """Return figure S6: all eight subsets of the three uses."""
     subsets = [subset for size in range(4) for subset in combinations(SHORT, size)]
@@ -291,6 +307,7 @@ _studies = [
     *_exploration_studies(),
     *(_replay_study(env) for env in ("push", PICK, "rot-table")),
     _controls_study(),
+    *(_touch_study(env) for env in (PICK, "push")),
     _combined_study(),
     *_variant_studies(),
 ]
