@@ -99,7 +99,7 @@ def test_whole_groups_are_held_out() -> None:
 def test_groups_that_cannot_be_split_are_refused(groups: list[int], value: str) -> None:
     rows = torch.arange(100.0)[:, None]
     with pytest.raises(ValueError, match=value):
-        split_table((rows, rows), 0.1, 0, groups)
+        split_table((rows, rows), 0.1, 0, np.array(groups))
 
 
 @pytest.mark.parametrize("share", [0.01, 0.1, 1.0])
