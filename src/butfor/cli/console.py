@@ -52,6 +52,17 @@ def live_progress() -> "Iterator[Progress]":
         yield show
 
 
+def write_player_scene(folder: Path) -> None:
+    """Play the episodes that the report of a training run shows; one that cannot be played does not matter much."""
+    from butfor.scenes.evaluation import write_evaluation_scene
+
+    try:
+        with live_progress() as progress:
+            write_evaluation_scene(folder, progress)
+    except (ImportError, OSError, ValueError, RuntimeError) as error:
+        print(f"The report has no player: {error}", file=sys.stderr)
+
+
 def print_next(*commands: str) -> None:
     """Print what to do next."""
     print(f"Next: {'; or '.join(commands)}")

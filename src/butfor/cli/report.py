@@ -5,7 +5,7 @@ from typing import Annotated
 
 import tyro
 
-from butfor.cli.console import print_comparison, print_next
+from butfor.cli.console import print_comparison, print_next, write_player_scene
 from butfor.cli.options import File, Flag, Run
 from butfor.runs.files import check_writable
 from butfor.runs.reading import find_run
@@ -14,6 +14,7 @@ from butfor.runs.reading import find_run
 def report(
     run: Run,
     /,
+    player: Flag = False,
     figures: Flag = False,
     out: File = None,
     baseline: Annotated[str | None, tyro.conf.arg(metavar="RUN", help_behavior_hint="(default: none)")] = None,
@@ -21,6 +22,8 @@ def report(
     """Write the report of a run.
 
     Args:
+        player: first play the best, a typical and the worst episode of a training run for the player of the page, as
+            `butfor train` does at its end
         figures: also write figures for papers, as SVG and PNG
         out: report file, .html (default: report.html in the run folder); figures go to NAME-figures beside it
         baseline: training run to draw beside this one
@@ -29,6 +32,8 @@ def report(
 
     folder = find_run(run)
     check_writable(out or folder / "report.html")
+    if player:
+        write_player_scene(folder)
     page = write_report(folder, out, baseline=None if baseline is None else find_run(baseline))
     print(f"Report: {page}")
     if figures:

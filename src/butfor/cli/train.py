@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Annotated, get_args, get_type_hints
 
 import tyro
 
-from butfor.cli.console import live_progress, print_next, print_training
+from butfor.cli.console import live_progress, print_next, print_training, write_player_scene
 from butfor.cli.options import Device, File, Flag, RunFolder, Seconds, choose_device
 from butfor.cli.settings import parse_settings
 from butfor.runs.config import differences
@@ -78,12 +78,14 @@ def train(arguments: list[str]) -> None:
         folder = _start(arguments)
     finished = print_training(folder)
     print(f"Run: {folder}")
+    if finished:
+        write_player_scene(folder)
     page = _Page().write(folder, running=False)
     if page is not None:
         print(f"Report: {page}")
     if finished:
         opened = f"open {page} in a browser" if page else f"butfor report {folder}"
-        print_next(opened, f"butfor watch {folder}")
+        print_next(opened, f"butfor view {folder}")
     else:
         print_next(f"butfor train --resume {folder} (the time limit was reached)")
 

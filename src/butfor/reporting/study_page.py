@@ -30,6 +30,7 @@ from butfor.reporting import detection_page
 from butfor.reporting.charts import Row, arm_look, heat_chart, learning_chart, trained_chart
 from butfor.reporting.detection_page import Figures, draw_curves, embed_images, film_figures, list_tables, show_studies
 from butfor.reporting.page import data_address, render_page, write_page
+from butfor.reporting.player import embed_scene
 from butfor.reporting.plotly_renderer import draw
 from butfor.runs.reading import (
     expected_form,
@@ -40,6 +41,7 @@ from butfor.runs.reading import (
     read_optional,
     read_run,
 )
+from butfor.scenes.scene import SCENE_FILE
 
 MOST_BYTES = 3 * 2**20  # bytes: a larger film is linked, not embedded
 STRIP_FRAMES = 10  # images above the score of an episode
@@ -243,6 +245,13 @@ def render_arms(arms: list[ReadArm], folder: Path, study: ReadStudy | None, runn
                 detections.append(part | {"href": link(arm.folder / "report.html", folder)})
         except ValueError as error:
             problems.append(str(error))
+    player = None
+    if study is None and arms[0].kind == "training":
+        try:
+            player = embed_scene(arms[0].folder / SCENE_FILE)
+        except ValueError as error:
+            problems.append(str(error))
+    films = [part for arm in arms for part in film_parts(arm, folder) if not (player and part["kind"] == "strip")]
     ends = rows.shared_range(arms)
     common = common_changes(arms)
     return render_page(
@@ -255,7 +264,7 @@ def render_arms(arms: list[ReadArm], folder: Path, study: ReadStudy | None, runn
         small=SMALL if study and study.size == "small" else "",
         counts=count_verdicts(study) if study else {}, shorter=describe_shortfall(study) if study else "",
         arm_counts=count_arms(arms), rule_of=rule_of, looks=looks, common=common, detections=detections,
-        films=[part for arm in arms for part in film_parts(arm, folder)], heat=heat, problems=problems, shares=shares,
+        player=player, films=films, heat=heat, problems=problems, shares=shares,
         trained=trained, refresh=REFRESH if running else 0, baseline=baseline,
         differing=differing_settings(arms) if len(arms) > 1 and not (study and study.name) else [],
     )  # fmt: skip

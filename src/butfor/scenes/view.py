@@ -42,6 +42,7 @@ def view_run(
     progress: Progress = lambda stage, done, total, text: None,
     *,
     make_env: MakeEnv | None = None,
+    titles: Sequence[str] = (),
 ) -> Scene:
     """Show evaluation episodes of a training run with ghosts of other actions.
 
@@ -53,6 +54,7 @@ def view_run(
         outcomes: also find the step that decided the outcome, which takes longer.
         progress: called with the stage, how much of it is done, how much there is, and a word.
         make_env: makes one environment; by default it is made by its name.
+        titles: of the episodes; by default seed and number.
 
     A built-in environment is forked in the simulator. Of another one, positions are drawn: those of the entities of the
     run's influence model, which predicts the ghosts, or the achieved goal.
@@ -74,7 +76,7 @@ def view_run(
         start = episode_seed(policy.seed, Stream.EVALUATION, number)
         played.append(play([env], act, [start], goal_env.steps).episodes)
     env.close()
-    titles = [f"Seed {policy.seed}, episode {number}" for number in numbers]
+    titles = titles or [f"Seed {policy.seed}, episode {number}" for number in numbers]
     if facts is not None and make_env is None:
         actor = Actor(lambda obs, time: policy(obs), "the trained policy acts") if outcomes else Actor()
         return _show(facts, concatenate(played), titles, [actor] * len(titles), influence, hold, progress)
@@ -224,6 +226,7 @@ def _explain(actor: Actor, hold: int, decided: int | None, succeeded: bool) -> s
         return ""
     how = f"Another action is held for {hold} step{'s' if hold > 1 else ''}, then {actor.words}."
     if decided is None:
-        return f"{how} After none of them the episode ends differently."
+        when = "Until the goal is reached for good, " if succeeded else ""
+        return f"{how} {when}{'no' if when else 'No'} other action would have changed the outcome."
     end = "fails" if succeeded else "succeeds"
     return f"{how} This is the last step at which the episode then {end}."

@@ -3,6 +3,7 @@
   "use strict";
   const KINDS = { float32: Float32Array, uint8: Uint8Array, uint16: Uint16Array, uint32: Uint32Array };
   const LINES = ["influence", "other", "contact", "goal", "soft"];
+  const SMALL_SCORE = 0.3;  // nats; lower scores are not stretched to the full height and colour
   const SPEEDS = [0.125, 0.25, 0.5, 1];
 
   function unpack(packed) {
@@ -252,7 +253,7 @@
       strip.width = width;
       strip.height = height;
       const pen = strip.getContext("2d");
-      let top = 1e-9;
+      let top = episode.scores.length ? SMALL_SCORE : 1e-9;
       for (let t = 0; t < episode.steps; t++) top = Math.max(top, influenceAt(t));
       pen.fillStyle = colour("faint");
       pen.fillRect(0, 0, width, height);
@@ -315,7 +316,7 @@
       };
       const ghosts = episode.ghosts;
       if (episode.scores.length) {
-        const most = Math.max(0.05, ...episode.scores.flatMap(([, values]) => [...values]));
+        const most = Math.max(SMALL_SCORE, ...episode.scores.flatMap(([, values]) => [...values]));
         const names = episode.scores.length > 1 ? `: ${episode.scores.map(([name]) => name).join(", ")}` : "";
         panel(`CAI, the influence of the action${names}`, 64, episode.scores.map(([name, values], place) => [name, (t) => values[t], LINES[place % LINES.length]]), most, (value) => `${value.toFixed(2)} nats`);
       }

@@ -144,7 +144,7 @@ function butforStage3d(canvas, scene, colour, changed) {
     controls.target.copy(middle);
     if (scene.robot) controls.target.z += 0.06;
     const around = -48 * Math.PI / 180;
-    const above = 24 * Math.PI / 180;
+    const above = 28 * Math.PI / 180;
     camera.position.copy(controls.target).add(new T.Vector3(Math.cos(around) * Math.cos(above), Math.sin(around) * Math.cos(above), Math.sin(above)).multiplyScalar(distance));
     camera.near = distance / 50;
     camera.far = distance * 60;
