@@ -68,7 +68,9 @@ def test_the_pages_of_results_are_up_to_date_and_depend_on_no_seed(
 
 
 def test_the_readme_counts_the_verdicts() -> None:
+    """Of the paper's claims; questions of ours stand in the same table."""
     page = (ROOT / "docs" / "results.md").read_text(encoding="utf-8")
+    page = "\n".join(line for line in page.splitlines() if "(our question)" not in line)
     found = Counter(re.findall(r"\| \*\*(reproduced|partly|not reproduced|undecided)\*\* \|", page))
     told = re.search(r"(\d+) of (\d+)\s+reproduce, (\d+) do not, (\d+) are partly or not decided", README)
     assert told
