@@ -1,12 +1,15 @@
 """What the command line shows of a training run: a short table, where the time went, progress without a terminal."""
 
+import io
 import json
 import re
+import sys
 from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
 import pytest
+import rich.console
 
 from butfor.cli import console
 from butfor.cli.console import live_progress, print_training
@@ -134,3 +137,38 @@ def test_progress_on_a_terminal_shows_every_stage(
     plain = re.sub(r"\x1b\[[0-9;?]*[A-Za-z]", "", err)
     for words in ("test data", "10/10", "scripted", "fit CAI", "3/30", "[20, 20]"):
         assert words in plain
+
+
+def test_counts_and_times_stay_visible_at_80_columns(monkeypatch: pytest.MonkeyPatch) -> None:
+    shown = io.StringIO()
+
+    def terminal(**options: Any) -> rich.console.Console:
+        return Console(file=shown, force_terminal=True, width=80, color_system=None)
+
+    Console = rich.console.Console
+    monkeypatch.setattr(rich.console, "Console", terminal)
+    with live_progress() as show:
+        show("a steeper network", 1200, 3000, f"success 0.45 ± 0.10, {'and more ' * 20}")
+    lines = [line for line in re.split(r"[\r\n]|\x1b\[[^A-Za-z]*[A-Za-z]", shown.getvalue()) if "network" in line]
+    assert "1200/3000" in lines[-1]
+    for line in lines:
+        assert len(line) <= 80
+        assert "a steeper network" in line
+        assert "/3000" in line
+        assert re.search(r"\d:\d\d:\d\d", line)
+        assert "…" in line
+
+
+def test_sentences_in_a_terminal_end_between_words(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    words = "influence " * 30
+    console.say(words)
+    assert len(capsys.readouterr().out.splitlines()) == 1  # a file or a pipe gets the whole line
+    monkeypatch.setenv("COLUMNS", "80")
+    monkeypatch.setattr(sys.stdout, "isatty", lambda: True)
+    console.say(words, "  ")
+    lines = capsys.readouterr().out.splitlines()
+    assert len(lines) > 3
+    assert set(" ".join(lines).split()) == {"influence"}
+    assert max(map(len, lines)) < 80

@@ -112,7 +112,7 @@ def test_an_error_is_reported_also_with_a_closed_pipe(butfor_command: Butfor, tm
 
 
 def test_another_broken_pipe_is_an_error(butfor_command: Butfor, monkeypatch: pytest.MonkeyPatch) -> None:
-    def fail(*values: Any) -> None:
+    def fail(*values: Any, **named: Any) -> None:
         raise BrokenPipeError("the worker has gone")
 
     monkeypatch.setattr("butfor.reporting.study_page.write_report", fail)
@@ -249,3 +249,13 @@ def test_the_advice_when_gpu_memory_runs_out(
     monkeypatch.setattr("butfor.datasets.score.score_file", fail)
     monkeypatch.setattr("butfor.training.run.evaluate_run", fail)
     assert_error(butfor_command(*command.split(), "--device", "cpu"), "3 TiB", advice)
+
+
+@pytest.mark.parametrize(("typed", "meant"), [("detct", "butfor detect"), ("comapre", "butfor compare"), ("xyz", "")])
+def test_a_mistyped_command_gets_a_suggestion(butfor_command: Butfor, typed: str, meant: str) -> None:
+    code, out, err = butfor_command(typed, "slide")
+    assert (code, out) == (2, "")
+    assert repr(typed) in err
+    assert ("Did you mean" in err) == bool(meant)
+    assert meant in err
+    assert max(map(len, err.splitlines())) < 80 + len("Error: There is no command")

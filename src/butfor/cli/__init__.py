@@ -4,11 +4,13 @@ Read `evaluate.py` first. `settings.py` makes options of a config, for `detect` 
 plotly, gymnasium) is imported inside the command that needs it.
 """
 
+import difflib
 import os
 import select
 import shlex
 import signal
 import sys
+import textwrap
 from collections.abc import Callable
 from typing import Any
 
@@ -89,6 +91,8 @@ def _call(arguments: list[str]) -> None:
         refuse_repeated(arguments)
         if name in ("--version", "-V"):
             print(f"butfor {__version__}")
+        elif not name.startswith("-") and name not in COMMANDS:
+            sys.exit(_refuse_command(name))
         elif name in ("detect", "train", "study"):  # these parse their own arguments
             COMMANDS[name](arguments[1:])
         else:
@@ -100,6 +104,15 @@ def _call(arguments: list[str]) -> None:
     print(end="", flush=True)
     if code:
         sys.exit(code)
+
+
+def _refuse_command(name: str) -> int:
+    """Say which command a user may have meant; returns the exit code."""
+    near = difflib.get_close_matches(name, COMMANDS, n=2, cutoff=0.5)
+    meant = f" Did you mean {' or '.join(f'butfor {one}' for one in near)}?" if near else ""
+    listed = textwrap.fill(f"The commands are {', '.join(COMMANDS)}.", 79)
+    print(f"Error: There is no command {name!r}.{meant}\n{listed}", file=sys.stderr)
+    return 2
 
 
 def _is_read() -> bool:

@@ -1,6 +1,8 @@
 """What the command line prints: progress, tables of results, and the next useful command."""
 
+import shutil
 import sys
+import textwrap
 import time
 from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager
@@ -21,11 +23,17 @@ def live_progress() -> "Iterator[Progress]":
     from rich.console import Console
     from rich.progress import BarColumn, MofNCompleteColumn, TextColumn, TimeElapsedColumn, TimeRemainingColumn
     from rich.progress import Progress as Bars
+    from rich.table import Column
 
     console = Console(stderr=True)
+    wide = console.width >= 110
     bars = Bars(
-        TextColumn("{task.description:<16}"), BarColumn(24), MofNCompleteColumn(), TimeElapsedColumn(),
-        TimeRemainingColumn(), TextColumn("{task.fields[text]}"), console=console, disable=not console.is_terminal,
+        TextColumn("{task.description}", table_column=Column(no_wrap=True, min_width=16 if wide else 10)),
+        BarColumn(24 if wide else 12), MofNCompleteColumn(), TimeElapsedColumn(),
+        TimeRemainingColumn(table_column=Column(no_wrap=True)),
+        # only this column may be cut off, so that counts and times stay visible in a narrow terminal
+        TextColumn("{task.fields[text]}", table_column=Column(no_wrap=True, overflow="ellipsis", ratio=1)),
+        console=console, disable=not console.is_terminal, expand=True,
         speed_estimate_period=600,  # seconds; one fit of a benchmark takes longer than rich's 30
     )  # fmt: skip
     tasks: dict[str, Any] = {}
@@ -61,6 +69,14 @@ def write_player_scene(folder: Path) -> None:
             write_evaluation_scene(folder, progress)
     except (ImportError, OSError, ValueError, RuntimeError) as error:
         print(f"The report has no player: {error}", file=sys.stderr)
+
+
+def say(text: str, indent: str = "") -> None:
+    """Print a sentence; in a terminal its lines end between words."""
+    if sys.stdout.isatty():
+        width = min(shutil.get_terminal_size().columns, 100) - 1
+        text = textwrap.fill(text, width, subsequent_indent=indent, break_long_words=False, break_on_hyphens=False)
+    print(text)
 
 
 def print_next(*commands: str) -> None:
@@ -117,7 +133,7 @@ def print_demo(summary: dict[str, Any]) -> None:
     print(f"influenced; {decided['false']:.1%} of these are false, {decided['found']:.0%} of the influenced are found.")
     print(f"Can the model be trusted? {'Problems found:' if summary['problems'] else 'No problem found.'}")
     for problem in summary["problems"]:
-        print(f"  - {problem}")
+        say(f"  - {problem}", "    ")
 
 
 def print_training(folder: Path) -> bool:
@@ -185,9 +201,9 @@ def print_benchmark(benchmark: "Benchmark") -> None:
     print("of a fit; diag.: fits that `diagnose` judges correctly.")
     for goal in benchmark.goals:
         verdict = "not measured" if goal.met is None else "met" if goal.met else "not met"
-        print(f"Goal {verdict}: {goal.words}")
+        say(f"Goal {verdict}: {goal.words}", "  ")
         for missed in goal.missed:
-            print(f"  - {missed}")
+            say(f"  - {missed}", "    ")
 
 
 def print_dataset(dataset: "Dataset") -> None:
@@ -209,7 +225,7 @@ def print_dataset(dataset: "Dataset") -> None:
     if tasks:
         print(f"Tasks: {', '.join(f'{task} ({dataset.tasks.count(task)})' for task in tasks[:10])}")
     for note in dataset.notes:
-        print(f"Note: {note}")
+        say(f"Note: {note}", "  ")
     if not dataset.action:
         print("Note: There are no actions, so influence cannot be scored.")
 
@@ -222,7 +238,7 @@ def print_curation(summary: dict[str, Any]) -> None:
     for row in summary["tasks"]:
         print(f"{row['task']}: {row['kept']:.1%} of {row['rows']:,} rows in {row['episodes']:,} episodes kept")
     for note in summary["notes"]:
-        print(f"Note: {note}")
+        say(f"Note: {note}", "  ")
     print(f"Kept part: {summary['out']}")
     print(f"Report: {summary['report']}")
 
@@ -243,11 +259,11 @@ def print_scores(summary: dict[str, Any]) -> None:
         print(f"Can the scores of {name} be trusted? {'No problem found.' if found['trusted'] else 'Problems found:'}")
         for finding in found["findings"]:
             if not finding["fine"]:
-                print(f"  - {finding['words']}")
+                say(f"  - {finding['words']}", "    ")
     if not summary["diagnosis"]:
         print("There are too few steps to check whether the scores can be trusted.")
     for note in summary["notes"]:
-        print(f"Note: {note}")
+        say(f"Note: {note}", "  ")
     print(f"Scores: {summary['out']} ({', '.join(summary['names'].values())})")
     print(f"Report: {summary['report']}")
     if summary["saved_model"]:
