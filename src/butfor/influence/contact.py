@@ -272,7 +272,7 @@ class ContactPrediction:
         if not separate:
             return touch.divergence()
         given, mixture = zip(*(part.chunk(2, 2) for part in touch.parts()), strict=True)
-        return Touch(*given).divergence(Touch(*mixture))
+        return type(touch)(*given).divergence(type(touch)(*mixture))
 
     def log_density(self, target: Tensor, dims: Sequence[int]) -> Tensor:
         """log p(target) of one entity under each action: target [n, 1, d] -> [R, n, K]."""

@@ -19,7 +19,7 @@ GOOD, BAD = "#007a4d", "#b3362b"
 def influence_rows(influence: "Influence") -> list[list[str]]:
     """What a fitted model is about, as rows of a table."""
     pairs = getattr(influence.model, "pairs", None)
-    kind = "Gaussian network"
+    kind = f"model of pairs, {steps}" if (steps := _graph_words(influence)) else "Gaussian network"
     if pairs is not None:
         touching = sorted({column for found in pairs.values() for pair in found for column in pair.partner})
         kind = f"model of touches, by columns {_listed(touching)}"
@@ -30,6 +30,15 @@ def influence_rows(influence: "Influence") -> list[list[str]]:
     rows.append(["members", str(influence.model.replicas)])
     known = [calibration.describe() for calibration in influence.calibration.values()]
     return [*rows, ["decisions", known[0] if known else "not calibrated"]]
+
+
+def _graph_words(influence: "Influence") -> str:
+    """What a model of pairs knows of the action, or nothing for another model."""
+    driven = getattr(influence.model, "driven", None)
+    if driven is None:
+        return ""
+    words = f"the action drives {', '.join(driven) or 'none of them'}"
+    return words + (f", horizon {influence.horizon}" if influence.horizon > 1 else "")
 
 
 def diagnosis_rows(found: "Diagnosis") -> list[list[str]]:

@@ -29,6 +29,10 @@ from butfor.influence.decisions import (
 )
 from butfor.influence.diagnosis import FEWEST, GROUPS, Diagnoses, diagnose_entity
 from butfor.influence.display import fit_progress, influence_rows
+from butfor.influence.graph.edges import ACTION
+from butfor.influence.graph.methods import GraphMethods
+from butfor.influence.graph.pair_fitting import fit_graph
+from butfor.influence.graph.pairs import GraphConfig
 from butfor.influence.network_choice import fit_network, split_inputs
 from butfor.influence.partners import choose_partners
 from butfor.influence.saved_models import count_replicas, describe_model, untrained_model
@@ -64,14 +68,14 @@ FORMAT_VERSION = 3
 STRONG_ACTIONS = ScoreConfig(extreme=0.75)
 """How `Influence.fit` scores with its model of touches: strong actions show what an entity can be reached with."""
 
-AGENT_UNUSED = "agent= is for the model of touches, but model is a Gaussian network; leave out one of them."
+AGENT_UNUSED = "agent= is for the model of touches, but another model is asked for; leave out one of them."
 NOTHING_TOUCHES = (
     "The data do not show what touches the entities, so there is no model of touches; give its columns with agent=, or "
     "no model."
 )
 
 
-class Influence:
+class Influence(GraphMethods):
     """CAI of a fitted transition model: how much the action matters for each entity, in any state.
 
     >>> influence = Influence.fit(obs, action, next_obs, entities="cube=3:6")
@@ -87,13 +91,16 @@ class Influence:
         calibration: what `decide` needs, by entity; empty before `calibrate`.
     """
 
-    def __init__(self, model: Dynamics, units: Units, scoring: ScoreConfig = ScoreConfig(), seed: int = 0) -> None:
+    def __init__(
+        self, model: Dynamics, units: Units, scoring: ScoreConfig = ScoreConfig(), seed: int = 0, horizon: int = 1
+    ) -> None:
         self.model: Any = model.eval()  # each kind has layers of its own
         self.units = units
         self.law = units.law
         self.entities = units.entities
         self.scoring = scoring
         self.seed = seed
+        self.horizon = horizon
         self.calibration: dict[str, Calibration] = {}
         self._dims = units.dims
         self._stream = make_generators([seed], self.device)[0]  # of the actions that `best_action` tries
@@ -122,7 +129,8 @@ class Influence:
         agent: Sequence[int] | None = None,
         validation: Sequence[Array] | float = 0.1,
         groups: Array | None = None,
-        model: ModelConfig | ContactConfig | None = None,
+        model: ModelConfig | ContactConfig | GraphConfig | None = None,
+        horizon: int = 1,
         fitting: FitConfig = FOR_ANY_DATA,
         scoring: ScoreConfig | None = None,
         members: int = 1,
@@ -147,7 +155,10 @@ class Influence:
                 touches it. If not, the paper's Gaussian network, which is smooth; if that explains less than half of
                 an entity's held-out change, or promises influence that held-out transitions do not show, `STEEP` is
                 fitted too (up to twice the time) and kept if it makes these transitions clearly more likely. Give a
-                `ModelConfig` for one Gaussian network, or a `ContactConfig` for other settings of the model of touches.
+                `ModelConfig` for one Gaussian network, a `ContactConfig` for other settings of the model of touches,
+                or a `GraphConfig` for the model of pairs, which also knows the influence between entities.
+            horizon: steps within which the action matters. More than 1 needs the model of pairs, which is the default
+                then, and entities that contain every column that changes.
             fitting: optimiser, epochs and early stopping of a Gaussian network.
             scoring: how CAI is estimated from the model. By default uniform actions for a Gaussian network, and mostly
                 strong ones (`extreme=0.75`) for the model of touches.
@@ -162,12 +173,19 @@ class Influence:
         """
         if members < 1:
             raise ValueError(f"members must be at least 1; got {members}.")
+        if horizon < 1 or (horizon > 1 and not isinstance(model, GraphConfig | None)):
+            raise ValueError(f"horizon is {horizon}; expected 1, or more with the model of pairs (GraphConfig).")
         scale = model.target_scale if isinstance(model, ModelConfig) else None
         transitions, units = measure_transitions((obs, action, next_obs), entities, action_space, scale)
         train = units.table(transitions, device)
         seeds = [seed * 1000 + member for member in range(members)]
-        if isinstance(model, ModelConfig) and agent is not None:
+        if agent is not None and (horizon > 1 or isinstance(model, ModelConfig | GraphConfig)):
             raise ValueError(AGENT_UNUSED)
+        if horizon > 1 or isinstance(model, GraphConfig):
+            settings = model if isinstance(model, GraphConfig) else GraphConfig()
+            with fit_progress(progress) as report:
+                fitted = fit_graph(train, units, settings, seeds, report)
+            return cls(fitted, units, scoring or STRONG_ACTIONS, seed, horizon)
         if not isinstance(model, ModelConfig):
             pairs = choose_partners(transitions, train, units, agent)
             if pairs is not None:
@@ -185,18 +203,25 @@ class Influence:
             network = fit_network(train, held_out, units, model, fitting, seeds, report)
         return cls(network, units, scoring or ScoreConfig(), seed)
 
-    def score(self, obs: Array, generator: torch.Generator | None = None) -> dict[str, Any]:
-        """Compute the CAI of each state (equation 3).
+    def score(self, obs: Array, generator: torch.Generator | None = None, source: str | None = None) -> dict[str, Any]:
+        """Compute the CAI of each state (equation 3), or the influence of another source.
 
         Args:
             obs: states [N, D].
             generator: draws the tried actions; by default the same call gives the same scores. To score states one at
                 a time, give one generator to all calls, so that each state has actions of its own.
+            source: the entity whose influence is computed, as `graph` does; default: the action.
 
         Returns:
             The CAI [N] of each entity in nats, at most log K unless `separate_mixture` is set. Each row has its own
             actions, so the score of a state varies a little with its row.
         """
+        if source is not None and source != ACTION:
+            found = self._score_source(obs, source, choose_generator(generator, self.seed, self.device))
+            return {name: score for name, score in self._by_entity(found, obs).items() if name != source}
+        if self.horizon > 1:
+            random = choose_generator(generator, self.seed, self.device)
+            return self._by_entity(self._score_within(obs, self.horizon, None, random), obs)
         return self._by_entity(self._scores(obs, generator, self.model.replicas)[0], obs)  # [1, N, J] -> [N, J]
 
     def spread(self, obs: Array) -> dict[str, Any]:
@@ -403,6 +428,7 @@ class Influence:
         header = describe_model(self.model, self.units) | {
             "scoring": dataclasses.asdict(self.scoring),
             "seed": self.seed,
+            "horizon": self.horizon,
         }
         tensors = dict(self.model.state_dict())
         for name, calibration in self.calibration.items():
@@ -435,7 +461,8 @@ class Influence:
             model = build_network(
                 lambda: untrained_model(header, units, generators), header["model"]["layers"], tensors
             )
-            influence = cls(model.to(device), units, scoring, seed)
+            horizon = whole_number({"horizon": 1} | header, "horizon")
+            influence = cls(model.to(device), units, scoring, seed, horizon)
             if calibration and replica is None:
                 for name in influence.entities:
                     scores = calibration[f"calibration.scores.{name}"]

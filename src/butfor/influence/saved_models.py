@@ -10,6 +10,7 @@ from typing import Any
 from torch import Tensor
 
 from butfor.influence.contact import ContactConfig, ContactDynamics
+from butfor.influence.graph.pairs import GraphConfig, GraphDynamics, check_graph_entities
 from butfor.influence.partners import Pair
 from butfor.influence.scoring import Dynamics
 from butfor.models.dynamics import GaussianDynamics, ModelConfig
@@ -25,6 +26,8 @@ def describe_model(model: Dynamics, units: Units) -> dict[str, Any]:
     if isinstance(model, ContactDynamics):
         partners = {name: [dataclasses.asdict(pair) for pair in pairs] for name, pairs in model.pairs.items()}
     shape = {"obs_size": model.obs_size, "model": dataclasses.asdict(model.config), "partners": partners}
+    if isinstance(model, GraphDynamics):
+        shape["driven"] = model.driven
     return dataclasses.asdict(units) | shape
 
 
@@ -38,9 +41,15 @@ def count_replicas(tensors: Mapping[str, Tensor]) -> int:
 
 def untrained_model(header: Mapping[str, Any], units: Units, generators: Generators) -> Dynamics:
     """The model that the header of a weight file describes."""
+    if header.get("driven") is not None:
+        if unknown := [name for name in header["driven"] if name not in units.entities]:
+            raise ValueError(f"the action drives {unknown}, which are not among its entities.")
+        config = config_from(GraphConfig, header["model"])
+        check_graph_entities(units.entities, config)
+        return GraphDynamics(units, header["driven"], config, generators)
     if header.get("partners") is None:
-        config = config_from(ModelConfig, header["model"])
-        return GaussianDynamics(len(units.obs_center), units.law.size, len(units.scale), config, generators)
+        network = config_from(ModelConfig, header["model"])
+        return GaussianDynamics(len(units.obs_center), units.law.size, len(units.scale), network, generators)
     size = len(units.obs_center)
     pairs = {}
     for name, columns in units.entities.items():

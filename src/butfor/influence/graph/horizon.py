@@ -1,0 +1,110 @@
+"""Influence over several steps: the model of pairs is rolled out with and without the source, all else being equal.
+
+    within k steps = mean over continuations of the largest, over steps h = 1 .. k, of
+                     KL( outcome of each alternative after h steps || mixture over the alternatives )
+
+The alternatives are K actions now, or the entity present and absent. From the second step on all alternatives continue
+with the same actions and with the same random numbers, which decide whether a touch of a given probability happens. So
+they differ only by what the source brings about, at once or through other entities. An outcome is a Gaussian around the
+rolled out state whose variance grows with every step. Columns that belong to no entity keep their values.
+"""
+
+from collections.abc import Sequence
+
+import torch
+from torch import Tensor
+
+from butfor.influence.gaussian import KLForm, kl_to_mixture
+from butfor.influence.graph.pairs import GraphDynamics
+
+CHUNK = 2**16  # rows that are rolled out at once
+
+
+@torch.no_grad()
+def score_horizon(
+    model: GraphDynamics,
+    obs: Tensor,
+    first: Tensor,
+    following: Tensor,
+    horizon: int,
+    generator: torch.Generator,
+    form: KLForm,
+    source: int | None = None,
+) -> Tensor:
+    """Influence within `horizon` steps on every entity: [N, E].
+
+    Args:
+        model: the model of pairs.
+        obs: states [R, N, D] in standard units.
+        first: the first actions [N, K, A]; all alternatives if the source is the action, else K draws to average over.
+        following: how the agent goes on, encoded actions [N, C, horizon - 1, A].
+        horizon: number of steps.
+        generator: decides whether touches happen.
+        form: how the KL to a mixture of Gaussians is approximated.
+        source: the place of an entity; None for the action.
+    """
+    count, sequences = first.shape[1], following.shape[1]
+    size = max(1, CHUNK // (model.replicas * count * sequences))
+    parts = []
+    for start in range(0, obs.shape[1], size):
+        part = slice(start, start + size)
+        states = obs[:, part]
+        rows = states.shape[1]
+        later = following[part].unsqueeze(2).expand(-1, -1, count, -1, -1)  # [n, C, K, k - 1, A]
+        now = first[part].unsqueeze(1).expand(-1, sequences, -1, -1)
+        chance = torch.rand(horizon, len(model.names), rows, sequences, 1, generator=generator, device=generator.device)
+        chance = chance.to(obs.device).expand(-1, -1, -1, -1, count).flatten(2)  # the same for all alternatives
+        begin = states[:, :, None, None].expand(-1, -1, sequences, count, -1).flatten(1, 3)
+        actions = [now.flatten(0, 2), *later.flatten(0, 2).unbind(1)]
+        groups = [None] if source is None else [None, source]
+        outcomes = [roll_out(model, begin, actions[:horizon], chance, absent) for absent in groups]
+        largest = obs.new_zeros(model.replicas, rows, sequences, len(model.names))
+        for steps in zip(*outcomes, strict=True):
+            found = [(mean.unflatten(1, (rows, sequences, count)), variance.unflatten(1, (rows, sequences, count)))
+                     for mean, variance in steps]  # fmt: skip
+            mean, variance = (
+                found[0] if source is None else [torch.stack(pair, -2) for pair in zip(*found, strict=True)]
+            )
+            by_entity = [kl_to_mixture(mean[..., dims], variance[..., dims], form=form) for dims in model.dims]
+            score = torch.stack(by_entity, -1)  # [R, n, C, K, E], or [R, n, C, K, 2, E]
+            score = score.mean(3) if source is None else score[..., 0, :].mean(3)
+            largest = torch.maximum(largest, score)
+        parts.append(largest.mean((0, 2)))
+    return torch.cat(parts).clamp_min(0)
+
+
+def roll_out(
+    model: GraphDynamics, obs: Tensor, actions: Sequence[Tensor], chance: Tensor, absent: int | None = None
+) -> list[tuple[Tensor, Tensor]]:
+    """Mean and variance [R, B, d] of the scaled change since the beginning, after each of the actions [B, A].
+
+    `chance` [steps, E, B] are uniform numbers; an entity is touched where its probability exceeds them.
+    """
+    state = obs
+    variance = obs.new_zeros(*obs.shape[:2], model.target_size)
+    change = torch.zeros_like(variance)
+    found = []
+    for step, action in enumerate(actions):
+        taken = action.expand(model.replicas, -1, -1)
+        free = model.free_steps(state, taken)
+        moved = torch.zeros_like(change)
+        for target, dims in enumerate(model.dims):
+            pairs = model.pair_touches(state, free, target)
+            touch = pairs.combine(None if absent in (None, target) else model.place_of_source(absent, target))
+            # without it nobody touches it either, and what becomes of it does not matter
+            hit = (touch.log_odds.sigmoid() > chance[step, target]).unsqueeze(-1)
+            moved[..., dims] = torch.where(hit, touch.mean, touch.free_mean)
+            variance[..., dims] += torch.where(hit, touch.variance, touch.free_variance)
+        change = change + moved
+        state = _moved(model, obs, change)
+        found.append((change, variance.clone()))
+    return found
+
+
+def _moved(model: GraphDynamics, obs: Tensor, change: Tensor) -> Tensor:
+    """States in standard units after a scaled change of the entities."""
+    spread = model.units[1]
+    state = obs.clone()
+    for dims, columns in zip(model.dims, model.columns, strict=True):
+        state[..., columns] += change[..., dims] / model.change_scale[dims] / spread[columns]
+    return state

@@ -1,0 +1,176 @@
+"""The methods of `Influence` about sources, targets and horizons."""
+
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from butfor.influence.graph.edges import (
+    ACTION,
+    Alternative,
+    Graph,
+    decide_by_probability,
+    score_entity_source,
+    touch_probabilities,
+)
+from butfor.influence.graph.horizon import score_horizon
+from butfor.influence.graph.pairs import GraphDynamics
+from butfor.models.networks import choose_generator
+from butfor.spaces.arrays import Array, check_table, like, to_tensor
+
+if TYPE_CHECKING:
+    from butfor.influence.influence import Influence
+
+AVERAGED = 8  # actions that the influence of an entity is averaged over
+CONTINUATIONS = 4  # random continuations that the influence over several steps is averaged over
+HORIZON_ACTIONS = 16  # first actions that are tried
+
+
+class GraphMethods:
+    """`graph` and `decide_graph`, and the scores that need a source or a horizon; a part of `Influence`."""
+
+    horizon: int = 1
+
+    def graph(
+        self: "Influence",
+        obs: Array,
+        action: Array | None = None,
+        *,
+        alternative: Alternative | None = None,
+        reference: Array | None = None,
+        draws: int = 15,
+        horizon: int | None = None,
+        following: Array | None = None,
+        generator: torch.Generator | None = None,
+    ) -> Graph:
+        """Compute the influence of the action and of each entity on each entity, in nats.
+
+        Args:
+            obs: states [N, D].
+            action: the actions taken [N, A], for influence in that step; default: the mean over random actions. The
+                influence of the action itself is CAI in either case.
+            alternative: what an entity is compared with: "absent", the default of the model of pairs (`GraphConfig`),
+                or "reference", the default of other models. See `butfor.influence.graph.edges`.
+            reference: states [M, D] from which other states of an entity are drawn; default: `obs`.
+            draws: other states that are drawn for each state.
+            horizon: steps within which the source matters; default: that of `fit`. More than 1 needs the model of
+                pairs, and entities are then compared with their absence.
+            following: the actions after the first one [N, horizon - 1, A] or [N, C, horizon - 1, A]; default: random.
+            generator: of the tried actions and drawn states; by default the same call gives the same values.
+
+        Returns:
+            The influence [N, source, target], with the names of sources and targets.
+        """
+        random = choose_generator(generator, self.seed, self.device)
+        names = list(self.entities)
+        steps = self.horizon if horizon is None else horizon
+        rows = [self._score_within(obs, steps, following, random)]
+        for name in names:
+            rows.append(self._score_source(obs, name, random, action, alternative, reference, draws, steps, following))
+        values = torch.stack(rows, 1)  # [N, 1 + E, E]
+        place = torch.arange(len(names), device=values.device)
+        values[:, 1 + place, place] = torch.nan
+        return Graph(like(values, obs), (ACTION, *names), tuple(names))
+
+    def decide_graph(
+        self: "Influence", obs: Array, action: Array | None = None, false_discovery_rate: float = 0.05
+    ) -> Graph:
+        """Decide which sources matter for which targets, by the model's own probabilities of a touch.
+
+        For each edge as many states are chosen as possible while the mean probability of being wrong stays within the
+        rate. The rate holds as far as the model's probabilities are right; check them with `diagnose`.
+
+        Args:
+            obs: states [N, D].
+            action: the actions taken [N, A]; default: random ones.
+            false_discovery_rate: the largest expected share of false decisions among those that are true.
+
+        Returns:
+            True or false [N, source, target]; false where source and target are the same.
+        """
+        model = self._graph_model("decide_graph")
+        random = choose_generator(None, self.seed, self.device)
+        states = self.model_obs(obs)
+        actions = self._draw_actions(states.shape[1], AVERAGED, random) if action is None else self._taken(obs, action)
+        probability = touch_probabilities(model, states, actions).double().cpu().numpy()
+        decided = np.zeros(probability.shape, dtype=bool)
+        for place in np.argwhere(~np.isnan(probability[0])) if len(probability) else []:
+            edge = (slice(None), *place)
+            decided[edge] = decide_by_probability(probability[edge], false_discovery_rate)
+        names = tuple(self.entities)
+        return Graph(like(torch.from_numpy(decided), obs), (ACTION, *names), names)
+
+    def _score_within(self: "Influence", obs: Array, horizon: int, following: Array | None, random: Any) -> Tensor:
+        """Influence of the action within some steps: [N, E]."""
+        if horizon == 1:
+            return self._scores(obs, random, self.model.replicas)[0]
+        model = self._graph_model(f"horizon={horizon}")
+        states = self.model_obs(obs)
+        first = self._draw_actions(states.shape[1], min(HORIZON_ACTIONS, self.scoring.actions), random)
+        later = self._continuation(obs, horizon, following, random)
+        return score_horizon(model, states, first, later, horizon, random, self.scoring.form)
+
+    def _score_source(
+        self: "Influence", obs: Array, source: str, random: torch.Generator, action: Array | None = None,
+        alternative: Alternative | None = None, reference: Array | None = None, draws: int = 15,
+        horizon: int | None = None, following: Array | None = None,
+    ) -> Tensor:  # fmt: skip
+        """Influence of an entity on every entity: [N, E]."""
+        horizon = self.horizon if horizon is None else horizon
+        self.dims(source)  # refuses an unknown name
+        states = self.model_obs(obs)
+        place = list(self.entities).index(source)
+        actions = self._draw_actions(states.shape[1], AVERAGED, random) if action is None else self._taken(obs, action)
+        if horizon > 1:
+            model = self._graph_model(f"horizon={horizon}")
+            later = self._continuation(obs, horizon, following, random)
+            return score_horizon(model, states, actions, later, horizon, random, self.scoring.form, place)
+        kind = alternative or ("absent" if isinstance(self.model, GraphDynamics) else "reference")
+        others: Tensor | None = None
+        if kind == "reference":
+            if draws < 1:
+                raise ValueError(f"draws must be at least 1; got {draws}.")
+            given = states if reference is None else self.model_obs(reference)
+            index = torch.randint(given.shape[1], (states.shape[1], draws), generator=random, device=random.device)
+            others = given[0][index.to(given.device)][..., self.entities[source]]  # [N, M, d]
+        elif kind != "absent":
+            raise ValueError(f"alternative is {alternative!r}; expected 'absent' or 'reference'.")
+        columns = self.entities[source]
+        return score_entity_source(self.model, states, actions, place, columns, self._dims, others, self.scoring.form)
+
+    def _continuation(
+        self: "Influence", obs: Array, horizon: int, following: Array | None, random: torch.Generator
+    ) -> Tensor:
+        """Encoded actions after the first one [N, C, horizon - 1, A]: those given, or random ones."""
+        count = len(check_table("obs", obs, self.model.obs_size))
+        if following is None:
+            drawn = self._draw_actions(count, CONTINUATIONS * (horizon - 1), random)
+            return drawn.unflatten(1, (CONTINUATIONS, horizon - 1))
+        given = to_tensor("following", following)
+        sizes = [] if self.law.count else [self.law.size]
+        if given.dim() == 2 + len(sizes):
+            given = given.unsqueeze(1)
+        if given.dim() != 3 + len(sizes) or given.shape[0] != count or given.shape[2] < horizon - 1:
+            raise ValueError(
+                f"following has shape {list(given.shape)}; expected [{count}, C, {horizon - 1}, {self.law.size}]."
+            )
+        self.law.check("following", given)
+        return self.law.encode(given[:, :, : horizon - 1]).float().to(self.device)
+
+    def _draw_actions(self: "Influence", states: int, count: int, random: torch.Generator) -> Tensor:
+        """Encoded random actions [N, K, A]."""
+        if self.law.count:
+            drawn = torch.randint(self.law.count, (states, count), generator=random, device=random.device)
+            return self.law.encode(drawn).float()
+        return self.law.draw(states, count, [random], self.scoring.extreme)[0]
+
+    def _taken(self: "Influence", obs: Array, action: Array) -> Tensor:
+        """The given actions [N, A] as one tried action of each state [N, 1, A]."""
+        given = to_tensor("action", action)
+        return self._given_actions(obs, given[:, None])[1][0].float()
+
+    def _graph_model(self: "Influence", what: str) -> GraphDynamics:
+        if not isinstance(self.model, GraphDynamics):
+            raise ValueError(f"{what} needs the model of pairs; fit with model=GraphConfig(), or with horizon=.")
+        return self.model

@@ -1,0 +1,264 @@
+"""Influence between entities: identities and closed forms in linear-Gaussian worlds, and the model of pairs."""
+
+import math
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from scipy.integrate import quad
+from scipy.stats import norm
+from sklearn.metrics import average_precision_score, roc_auc_score
+from support.linear_models import UNIT, raw_influence
+
+from butfor.envs import facts_of, make_vector_env
+from butfor.envs.experts import scripted_action
+from butfor.envs.several.edges import action_effects, removal_effects
+from butfor.envs.several.pucks import PucksWorld
+from butfor.influence import GraphConfig, Influence
+from butfor.influence.graph.edges import Graph, decide_by_probability
+from butfor.influence.graph.pairs import PairTouches
+from butfor.influence.scoring import ScoreConfig
+from butfor.models.dynamics import GaussianDynamics, ModelConfig
+from butfor.models.networks import make_generators
+
+
+def pulled(gain: float, noise: float, form: Any = "mean_clip_product") -> Influence:
+    """Two entities of one column: the first one's position adds gain times itself to the second one's change."""
+    config = ModelConfig(
+        layers=1, width=2, normalize_input=False, spectral_norm_hidden=False, spectral_norm_variance=False
+    )
+    model = GaussianDynamics(2, 1, 2, config, make_generators([0])).eval()
+    for parameter in model.parameters():
+        parameter.data.zero_()
+    first: Any = model.hidden[0]
+    first.weight.data[0, 0] = torch.tensor([1.0, -1.0])  # s = relu(s) - relu(-s)
+    model.mean_head.weight.data[0, :, 1] = torch.tensor([gain, -gain])
+    model.variance_head.bias.data.fill_(math.log(math.expm1(noise**2 - config.min_variance)) - model.variance_offset)
+    entities = {"first": [0], "second": [1]}
+    return raw_influence(model, UNIT, entities, [1.0, 1.0], ScoreConfig(form=form))
+
+
+@pytest.mark.parametrize("ratio", [0.5, 2.0, 8.0])
+def test_the_mean_over_a_reference_is_the_mutual_information(ratio: float) -> None:
+    """I(s'_j; s_i) = log(1 + (gain / noise)^2) / 2 for Gaussian s_i; the two bounds of the KL enclose it.
+
+    600 states and 127 draws; the draws' mixture contains the state itself, which costs up to log(128) / 128.
+    """
+    states = np.random.default_rng(0).standard_normal((600, 2)).astype(np.float32)
+    still = np.zeros((600, 1), dtype=np.float32)
+    exact = 0.5 * math.log1p(ratio**2)
+    lower, upper = (
+        pulled(ratio * 0.1, 0.1, form)
+        .graph(states, still, draws=127, alternative="reference")["first", "second"]
+        .mean()
+        for form in ("product", "variational")
+    )
+    slack = 0.05 * exact + 0.04
+    assert lower <= exact + slack
+    assert upper >= exact - slack
+    middle = pulled(ratio * 0.1, 0.1).graph(states, still, draws=127)["first", "second"].mean()
+    assert middle == pytest.approx(exact, rel=0.25)
+
+
+def test_the_influence_of_an_absent_entity_is_the_divergence_from_both() -> None:
+    """Nulling compares N(gain s, noise) with the equal mixture of itself and N(0, noise)."""
+    state = np.array([[1.5, 0.0]], dtype=np.float32)
+
+    def integrand(x: float) -> float:
+        here, there = norm.pdf(x, 0.15, 0.1), norm.pdf(x, 0.0, 0.1)
+        return float(here * math.log(here / (0.5 * here + 0.5 * there)))
+
+    exact = quad(integrand, -0.5, 0.8)[0]
+    lower, upper = (
+        float(pulled(0.1, 0.1, form).graph(state, alternative="absent")["first", "second"][0])
+        for form in ("product", "variational")
+    )
+    assert max(lower, 0) <= exact <= upper + 1e-6
+    assert exact <= math.log(2)
+
+
+def test_what_the_model_ignores_has_no_influence() -> None:
+    states = np.random.default_rng(0).standard_normal((50, 2)).astype(np.float32)
+    for alternative in ("absent", "reference"):
+        graph = pulled(1.0, 0.1).graph(states, alternative=alternative)
+        np.testing.assert_allclose(graph["second", "first"], 0, atol=1e-6)
+        np.testing.assert_allclose(graph["action", "second"], 0, atol=1e-6)
+        assert (graph["first", "second"] > 0.01).any()
+        assert np.isnan(graph.values[:, 1, 0]).all()  # the first entity on itself
+
+
+def test_a_source_gives_the_same_scores_as_its_row() -> None:
+    states = np.random.default_rng(0).standard_normal((20, 2)).astype(np.float32)
+    influence = pulled(1.0, 0.3)
+    scores = influence.score(states, source="first")
+    assert list(scores) == ["second"]
+    assert (scores["second"] >= 0).all()
+    np.testing.assert_array_equal(influence.score(states, source="action")["second"], influence.score(states)["second"])
+    with pytest.raises(ValueError, match="'third'"):
+        influence.score(states, source="third")
+
+
+def test_touches_of_several_sources_combine() -> None:
+    """1 - t = product of (1 - t_i); without a source its factor is 1; the push is the mean weighted by t_i."""
+    probability = torch.tensor([0.5, 0.2, 0.1])
+    pushes = torch.tensor([[1.0], [2.0], [0.0]])
+    touches = PairTouches(torch.logit(probability), pushes, torch.ones(3, 1), torch.zeros(1), torch.ones(1))
+    whole = touches.combine()
+    assert float(whole.log_odds.sigmoid()) == pytest.approx(1 - 0.5 * 0.8 * 0.9)
+    assert float(whole.mean) == pytest.approx((0.5 * 1 + 0.2 * 2) / 0.8)
+    without = touches.combine(absent=0)
+    assert float(without.log_odds.sigmoid()) == pytest.approx(1 - 0.8 * 0.9)
+    assert float(without.mean) == pytest.approx(0.2 * 2 / 0.3)
+
+
+def test_decisions_keep_the_expected_share_of_errors() -> None:
+    """20,000 draws from calibrated probabilities: the share of errors is within four standard errors of the rate."""
+    generator = np.random.default_rng(0)
+    probability = generator.beta(0.3, 0.6, 20_000)
+    truth = generator.random(20_000) < probability
+    chosen = decide_by_probability(probability, 0.1)
+    wrong = 1 - truth[chosen].mean()
+    assert wrong <= 0.1 + 4 * np.sqrt(0.09 / chosen.sum())
+    assert wrong >= 0.08  # as many as possible are chosen
+    assert not decide_by_probability(np.zeros(5), 0.1).any()
+    with pytest.raises(ValueError, match=r"1\.5"):
+        decide_by_probability(probability, 1.5)
+
+
+def test_an_unknown_edge_is_named() -> None:
+    graph = Graph(np.zeros((2, 3, 2)), ("action", "a", "b"), ("a", "b"))
+    assert graph["action", "b"].shape == (2,)
+    assert ("a", "b") in graph.edges()
+    assert ("a", "a") not in graph.edges()
+    with pytest.raises(KeyError, match="'c'"):
+        graph["c", "a"]
+
+
+# ---------------------------------------------------------------------------------------- the model of pairs
+
+
+def play(episodes: int, seed: int) -> tuple[Any, Any, Any]:
+    """Transitions of Pucks, a third of them with random actions."""
+    env = make_vector_env("pucks", episodes)
+    obs, _ = env.reset(seed=seed)
+    generator = np.random.default_rng(seed)
+    rows: list[tuple[Any, Any, Any]] = []
+    facts: Any = facts_of("pucks")
+    for _ in range(60):
+        action, _ = scripted_action(facts.expert, obs, generator, 0.2, 0.33)
+        before = obs["observation"]
+        obs = env.step(action)[0]
+        rows.append((before, action, obs["observation"]))
+    return tuple(np.concatenate(parts) for parts in zip(*rows, strict=True))  # type: ignore[return-value]
+
+
+SMALL = GraphConfig(updates=500, motion_updates=500)
+
+
+@pytest.fixture(scope="module")
+def fitted() -> Influence:
+    facts: Any = facts_of("pucks")
+    entities = {name: list(columns) for name, columns in facts.entities.items()}
+    return Influence.fit(*play(150, 0), entities, model=SMALL, horizon=4, progress=False)
+
+
+@pytest.fixture(scope="module")
+def tested() -> tuple[Any, Any]:
+    obs, action, _ = play(40, 1)
+    return obs, action
+
+
+def test_hits_between_pucks_are_found(fitted: Influence, tested: tuple[Any, Any]) -> None:
+    """After a short fit, the edges of all pairs together: far ahead of the distance, against the exact labels."""
+    obs, action = tested
+    label = removal_effects(PucksWorld(), obs, action) > PucksWorld.tolerance
+    graph = fitted.graph(obs, action, horizon=1)
+    places = obs.reshape(-1, 4, 4)[..., :2]
+    near = -np.linalg.norm(places[:, :, None] - places[:, None], axis=-1)
+    other = ~np.eye(4, dtype=bool)
+    found = average_precision_score(label[:, other].ravel(), graph.values[:, 1:][:, other].ravel())
+    distance = average_precision_score(label[:, other].ravel(), near[:, other].ravel())
+    assert found > distance + 0.05
+    assert fitted.model.driven == ["agent"]
+    assert graph["action", "agent"].min() > 0.1
+
+
+def test_decisions_are_mostly_right(fitted: Influence, tested: tuple[Any, Any]) -> None:
+    obs, action = tested
+    label = removal_effects(PucksWorld(), obs, action) > PucksWorld.tolerance
+    decided = fitted.decide_graph(obs, action, false_discovery_rate=0.2)
+    other = ~np.eye(4, dtype=bool)
+    chosen = decided.values[:, 1:][:, other]
+    assert chosen.sum() > 20
+    assert label[:, other][chosen].mean() > 0.5
+    assert not decided.values[:, 1:][:, ~other].any()
+
+
+def test_the_action_matters_later_for_what_is_farther(fitted: Influence, tested: tuple[Any, Any]) -> None:
+    """Against exact labels with random continuations; the chance level of the AUC is 0.5."""
+    obs = tested[0][::16]
+    following = np.random.default_rng(0).uniform(-1, 1, (len(obs), 4, 3, 2)).astype(np.float32)
+    label = action_effects(PucksWorld(), obs, (4,), following)[1][:, 0, 1:] >= 0.5
+    values = fitted.graph(obs, following=following).values[:, 0, 1:]
+    assert roc_auc_score(label.ravel(), values.ravel()) > 0.85
+    one, four = fitted.graph(obs, horizon=1), fitted.graph(obs, horizon=4)
+    assert (four["action", "first"] > 0.05).mean() > (one["action", "first"] > 0.05).mean()
+    scores = fitted.score(obs)
+    assert set(scores) == {"agent", "first", "second", "third"}
+
+
+def test_a_saved_model_gives_the_same_graph(fitted: Influence, tested: tuple[Any, Any], tmp_path: Path) -> None:
+    fitted.save(tmp_path / "graph.safetensors")
+    loaded = Influence.load(tmp_path / "graph.safetensors")
+    obs = tested[0][:30]
+    np.testing.assert_array_equal(loaded.graph(obs).values, fitted.graph(obs).values)
+    assert loaded.horizon == 4
+    assert "model of pairs" in repr(loaded)
+
+
+def test_a_graph_costs_less_than_a_score_for_every_entity(
+    fitted: Influence, tested: tuple[Any, Any], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Counted in rows that the networks of touches see: below k times one CAI for k entities."""
+    rows: list[int] = []
+    judge = fitted.model.judge
+
+    def counted(shown: Any, *rest: Any) -> Any:
+        rows.append(shown.shape[1])
+        return judge(shown, *rest)
+
+    monkeypatch.setattr(fitted.model, "judge", counted)
+    fitted._scores(tested[0][:20], None, 1)
+    one, rows[:] = sum(rows), []
+    fitted.graph(tested[0][:20], horizon=1)
+    assert sum(rows) < len(fitted.entities) * one
+
+
+@pytest.mark.parametrize(
+    ("options", "value"),
+    [
+        ({"entities": "agent=0:4"}, "agent"),
+        ({"entities": ["agent=0:4", "first=3:8"]}, r"\[3\]"),
+        ({"model": GraphConfig(position_size=5)}, "5"),
+        ({"horizon": 0}, "0"),
+        ({"horizon": 3, "model": ModelConfig()}, "3"),
+        ({"agent": [0, 1]}, "agent"),
+    ],
+)
+def test_mistakes_are_named(options: dict[str, Any], value: str) -> None:
+    arguments: dict[str, Any] = {"entities": ["agent=0:4", "first=4:8"], "model": SMALL} | options
+    with pytest.raises(ValueError, match=value):
+        Influence.fit(*play(3, 0), progress=False, **arguments)
+
+
+def test_other_models_have_no_horizon_and_no_decisions() -> None:
+    influence = pulled(1.0, 0.1)
+    states = np.zeros((3, 2), dtype=np.float32)
+    with pytest.raises(ValueError, match="horizon=3"):
+        influence.graph(states, horizon=3)
+    with pytest.raises(ValueError, match="decide_graph"):
+        influence.decide_graph(states)
+    with pytest.raises(ValueError, match="'gone'"):
+        influence.graph(states, alternative="gone")  # type: ignore[arg-type]
