@@ -255,10 +255,14 @@ def test_every_kind_of_run_goes_on_to_the_same_bits(tmp_path: Path, changes: dic
 
 
 @pytest.mark.skipif(not torch.cuda.is_available(), reason="no CUDA GPU: there is nothing to repeat on it")
-@pytest.mark.parametrize("by", ["influence", "per", "vime", "disagreement"])
+@pytest.mark.parametrize("by", ["influence", "touches", "per", "vime", "disagreement"])
 def test_on_a_gpu_a_deterministic_run_goes_on_to_the_same_bits(tmp_path: Path, by: str) -> None:
-    changes: dict[str, Any] = {"use": ALL_USES} if by == "influence" else {"use": ("bonus",), "signal": by}
-    changes = {"priority": {"kind": "per"}} if by == "per" else changes
+    kinds: dict[str, dict[str, Any]] = {
+        "influence": {"use": ALL_USES},
+        "touches": {"use": ALL_USES, "cai": {"model": "touch"}},
+        "per": {"priority": {"kind": "per"}},
+    }
+    changes = kinds.get(by, {"use": ("bonus",), "signal": by})
     config = small(seeds=2, evaluate_every=2, checkpoint_seconds=0.0, deterministic=True, **changes)
     whole = train(config, tmp_path / "whole", "cuda")
     with pytest.raises(Killed):

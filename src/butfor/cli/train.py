@@ -21,7 +21,7 @@ if TYPE_CHECKING:
 
 SHOWN = {
     "use", "signal", "entities", "combine", "seeds", "first_seed", "episodes", "warmup", "num_envs", "evaluate_every",
-    "evaluation_episodes", "algorithm", "priority", "priority.kind", "bonus", "bonus.weight",
+    "evaluation_episodes", "algorithm", "priority", "priority.kind", "bonus", "bonus.weight", "cai", "cai.model",
 }  # fmt: skip
 PRESETS = (
     "settings to start from: paper, intrinsic (influence is the only reward), fast (shorter fits of the model), vime, "

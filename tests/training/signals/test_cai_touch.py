@@ -16,6 +16,8 @@ from butfor.influence.contact_fitting import make_contact_optimizer
 from butfor.influence.influence import Influence
 from butfor.influence.partners import Pair
 from butfor.influence.scoring import ScoreConfig, score_states
+from butfor.models.dynamics import ModelConfig
+from butfor.models.gpu import deterministic
 from butfor.models.networks import copy_replicas, make_generators
 from butfor.models.tables import Units
 from butfor.spaces.actions import ActionLaw
@@ -24,19 +26,16 @@ from butfor.training.signals.cai import CaiConfig, CaiSignal
 from butfor.training.signals.learned import BLOCK
 from butfor.training.signals.transitions import TransitionTable
 
-STEPS, OBS = 10, 7
+OBS = 7
 LAW = ActionLaw((-1.0, -1.0), (1.0, 1.0))
 PARTNERS = {"object": [Pair(OBJECT, HAND)]}
 SCALE = (10.0, 10.0)
 CONFIG = CaiConfig(model="touch", scoring=ScoreConfig(actions=8), batch_size=64, learning_rate=2e-3, newest_from=10_000)
 
 
-def make_replay(seeds: list[int], count: int) -> ReplayBuffer:
-    """`count` episodes of each seed, whose steps are transitions of a hand that can carry an object.
-
-    Each stored transition begins in a new state, so that only every other step is one: episodes have length 1.
-    """
-    replay = ReplayBuffer(len(seeds), count, 1, (OBS, 2, 2), "cpu")
+def make_replay(seeds: list[int], count: int, device: str = "cpu") -> ReplayBuffer:
+    """`count` episodes of one step for each seed, transitions of a hand that can carry an object."""
+    replay = ReplayBuffer(len(seeds), count, 1, (OBS, 2, 2), device)
     given = [transitions(count, seed) for seed in seeds]
     obs, action, next_obs = (np.stack(part) for part in zip(*given, strict=True))  # [R, count, ...]
     replay.store(
@@ -212,6 +211,18 @@ def test_replicas_at_once_are_each_replica_alone() -> None:
         torch.testing.assert_close(alone.replay.score[0], together.replay.score[replica], rtol=1e-2, atol=1e-4)
 
 
+@pytest.mark.skipif(not torch.cuda.is_available(), reason="no CUDA GPU: graphs cannot be recorded here")
+def test_recorded_batches_agree_with_eager_ones() -> None:
+    found = []
+    for eager in (True, False):
+        signal = make(make_replay([0, 1], 300, "cuda"), [5, 6])
+        with deterministic(eager):  # which records nothing
+            signal.fit(BLOCK + 3, make_generators([10, 11], "cuda"), fast=False)
+        found.append(signal.model.state_dict())
+    for name, value in found[0].items():
+        torch.testing.assert_close(value, found[1][name], rtol=1e-2, atol=1e-3, msg=name)
+
+
 def test_a_restored_model_continues_as_if_never_saved() -> None:
     replay = make_replay([0, 1], 100)
     model = make(replay, [5, 6])
@@ -260,7 +271,11 @@ def test_actions_are_compared_by_their_touches() -> None:
 
 @pytest.mark.parametrize(
     ("settings", "message"),
-    [({"model": "touches"}, "model.* 'touches'"), ({"agent": (0, 1)}, r"cai.agent is \(0, 1\)")],
+    [
+        ({"model": "touches"}, "model.* 'touches'"),
+        ({"agent": (0, 1)}, r"cai.agent is \(0, 1\)"),
+        ({"model": "touch", "batch_size": 1, "network": ModelConfig(normalize_input=False)}, "batch_size.* 1"),
+    ],
 )
 def test_settings_that_contradict_each_other_are_refused(settings: dict[str, Any], message: str) -> None:
     with pytest.raises(ValueError, match=message):

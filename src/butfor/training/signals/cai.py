@@ -51,10 +51,11 @@ class CaiConfig:
     of each entity; none: known of built-in environments, else found in random episodes"""
 
     def __post_init__(self) -> None:
-        check_least(self, 2 if self.network.normalize_input else 1, "batch_size")  # a batch of 1 has no spread
+        check_choices(self, "model", "rescore")
+        has_spread = self.model != "gaussian" or self.network.normalize_input
+        check_least(self, 2 if has_spread else 1, "batch_size")  # a batch of 1 has no spread
         check_positive(self, "learning_rate")
         check_between(self, 0, 1, "newest_share", open_end=True)
-        check_choices(self, "model", "rescore")
         if self.agent and self.model == "gaussian":
             raise ValueError(f"cai.agent is {self.agent}, but cai.model is 'gaussian'; give 'touch' or no agent.")
 
