@@ -17,7 +17,7 @@ from typing import Any
 import tyro
 
 from butfor import __version__
-from butfor.cli import benchmark, collect, demo, detect, evaluate, labels, report, study, train
+from butfor.cli import benchmark, collect, demo, detect, evaluate, labels, report, study, train, why
 from butfor.cli.data import curate, listing, score
 from butfor.cli.options import refuse_repeated
 from butfor.runs.folder import invoked_as
@@ -36,6 +36,7 @@ COMMANDS: dict[str, Callable[..., None]] = {
     "view": evaluate.view,
     "collect": collect.collect,
     "labels": labels.labels,
+    "why": why.why,
     "study": study.study,
     "benchmark": benchmark.benchmark,
     "report": report.report,

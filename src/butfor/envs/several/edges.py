@@ -28,6 +28,7 @@ class World(Protocol):
     entities: tuple[str, ...]
     action_size: int
     tolerance: float  # the smallest effect that counts as influence, in the units of `outcome`
+    goal_radius: float  # of the environment's reward
 
     def step(self, states: npt.NDArray[Any], actions: Actions, absent: int | None = None) -> npt.NDArray[Any]:
         """Step states [n, S] with actions [n, A]; the entity `absent` touches nothing."""

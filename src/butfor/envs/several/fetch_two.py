@@ -102,6 +102,7 @@ class FetchTwoWorld:
     entities: tuple[str, ...] = ENTITIES
     action_size = 4
     tolerance = MOVED
+    goal_radius = 0.05
 
     def __init__(self, task: str, slots: int = 256, threads: int = 0) -> None:
         """Prepare `slots` environments, and more for each entity that is left out once it is."""

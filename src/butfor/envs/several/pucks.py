@@ -104,6 +104,7 @@ class PucksWorld:
     entities: tuple[str, ...] = BODIES
     action_size = 2
     tolerance = 1e-6
+    goal_radius = GOAL_RADIUS
 
     def step(self, states: npt.NDArray[Any], actions: Array, absent: int | None = None) -> Array:
         """Step states [n, 16]; the body `absent` touches nothing."""

@@ -176,7 +176,8 @@ def _regroup(prediction: Any, count: int) -> Any:
     """Predictions of single actions [R, n count, 1, ...] as those of `count` alternatives in each state."""
 
     def group(part: Tensor) -> Tensor:
-        return part.squeeze(2).unflatten(1, (-1, count))
+        grouped: Tensor = part.squeeze(2).unflatten(1, (-1, count))
+        return grouped
 
     if isinstance(prediction, tuple):
         return Gaussians(*(group(part) for part in prediction))

@@ -1,6 +1,6 @@
 """The methods of `Influence` about sources, targets and horizons."""
 
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
 import torch
@@ -19,9 +19,6 @@ from butfor.influence.graph.pairs import GraphDynamics
 from butfor.models.networks import choose_generator
 from butfor.spaces.arrays import Array, check_table, like, to_tensor
 
-if TYPE_CHECKING:
-    from butfor.influence.influence import Influence
-
 AVERAGED = 8  # actions that the influence of an entity is averaged over
 CONTINUATIONS = 4  # random continuations that the influence over several steps is averaged over
 HORIZON_ACTIONS = 16  # first actions that are tried
@@ -33,7 +30,7 @@ class GraphMethods:
     horizon: int = 1
 
     def graph(
-        self: "Influence",
+        self: Any,
         obs: Array,
         action: Array | None = None,
         *,
@@ -73,9 +70,7 @@ class GraphMethods:
         values[:, 1 + place, place] = torch.nan
         return Graph(like(values, obs), (ACTION, *names), tuple(names))
 
-    def decide_graph(
-        self: "Influence", obs: Array, action: Array | None = None, false_discovery_rate: float = 0.05
-    ) -> Graph:
+    def decide_graph(self: Any, obs: Array, action: Array | None = None, false_discovery_rate: float = 0.05) -> Graph:
         """Decide which sources matter for which targets, by the model's own probabilities of a touch.
 
         For each edge as many states are chosen as possible while the mean probability of being wrong stays within the
@@ -101,10 +96,11 @@ class GraphMethods:
         names = tuple(self.entities)
         return Graph(like(torch.from_numpy(decided), obs), (ACTION, *names), names)
 
-    def _score_within(self: "Influence", obs: Array, horizon: int, following: Array | None, random: Any) -> Tensor:
+    def _score_within(self: Any, obs: Array, horizon: int, following: Array | None, random: Any) -> Tensor:
         """Influence of the action within some steps: [N, E]."""
         if horizon == 1:
-            return self._scores(obs, random, self.model.replicas)[0]
+            scores: Tensor = self._scores(obs, random, self.model.replicas)[0]
+            return scores
         model = self._graph_model(f"horizon={horizon}")
         states = self.model_obs(obs)
         first = self._draw_actions(states.shape[1], min(HORIZON_ACTIONS, self.scoring.actions), random)
@@ -112,7 +108,7 @@ class GraphMethods:
         return score_horizon(model, states, first, later, horizon, random, self.scoring.form)
 
     def _score_source(
-        self: "Influence", obs: Array, source: str, random: torch.Generator, action: Array | None = None,
+        self: Any, obs: Array, source: str, random: torch.Generator, action: Array | None = None,
         alternative: Alternative | None = None, reference: Array | None = None, draws: int = 15,
         horizon: int | None = None, following: Array | None = None,
     ) -> Tensor:  # fmt: skip
@@ -139,14 +135,13 @@ class GraphMethods:
         columns = self.entities[source]
         return score_entity_source(self.model, states, actions, place, columns, self._dims, others, self.scoring.form)
 
-    def _continuation(
-        self: "Influence", obs: Array, horizon: int, following: Array | None, random: torch.Generator
-    ) -> Tensor:
+    def _continuation(self: Any, obs: Array, horizon: int, following: Array | None, random: torch.Generator) -> Tensor:
         """Encoded actions after the first one [N, C, horizon - 1, A]: those given, or random ones."""
         count = len(check_table("obs", obs, self.model.obs_size))
         if following is None:
             drawn = self._draw_actions(count, CONTINUATIONS * (horizon - 1), random)
-            return drawn.unflatten(1, (CONTINUATIONS, horizon - 1))
+            by_step: Tensor = drawn.unflatten(1, (CONTINUATIONS, horizon - 1))
+            return by_step
         given = to_tensor("following", following)
         sizes = [] if self.law.count else [self.law.size]
         if given.dim() == 2 + len(sizes):
@@ -156,21 +151,25 @@ class GraphMethods:
                 f"following has shape {list(given.shape)}; expected [{count}, C, {horizon - 1}, {self.law.size}]."
             )
         self.law.check("following", given)
-        return self.law.encode(given[:, :, : horizon - 1]).float().to(self.device)
+        encoded: Tensor = self.law.encode(given[:, :, : horizon - 1]).float().to(self.device)
+        return encoded
 
-    def _draw_actions(self: "Influence", states: int, count: int, random: torch.Generator) -> Tensor:
+    def _draw_actions(self: Any, states: int, count: int, random: torch.Generator) -> Tensor:
         """Encoded random actions [N, K, A]."""
         if self.law.count:
             drawn = torch.randint(self.law.count, (states, count), generator=random, device=random.device)
-            return self.law.encode(drawn).float()
-        return self.law.draw(states, count, [random], self.scoring.extreme)[0]
+            encoded: Tensor = self.law.encode(drawn).float()
+            return encoded
+        tried: Tensor = self.law.draw(states, count, [random], self.scoring.extreme)[0]
+        return tried
 
-    def _taken(self: "Influence", obs: Array, action: Array) -> Tensor:
+    def _taken(self: Any, obs: Array, action: Array) -> Tensor:
         """The given actions [N, A] as one tried action of each state [N, 1, A]."""
         given = to_tensor("action", action)
-        return self._given_actions(obs, given[:, None])[1][0].float()
+        encoded: Tensor = self._given_actions(obs, given[:, None])[1][0].float()
+        return encoded
 
-    def _graph_model(self: "Influence", what: str) -> GraphDynamics:
+    def _graph_model(self: Any, what: str) -> GraphDynamics:
         if not isinstance(self.model, GraphDynamics):
             raise ValueError(f"{what} needs the model of pairs; fit with model=GraphConfig(), or with horizon=.")
         return self.model

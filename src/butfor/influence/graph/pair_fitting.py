@@ -154,7 +154,8 @@ def find_driven(obs: Tensor, action: Tensor, target: Tensor, units: Units) -> li
             network.to(obs.device)
 
             def loss(index: Tensor, network: MLP = network, inputs: Tensor = inputs, goal: Tensor = goal) -> Tensor:
-                return (network(inputs[index]) - goal[index]).abs().mean((1, 2))
+                error: Tensor = network(inputs[index]) - goal[index]
+                return error.abs().mean((1, 2))
 
             _train(loss, list(network.parameters()), PROBE_UPDATES, 3e-3, 0.0, 500, len(obs), generators)
             with torch.no_grad():

@@ -164,7 +164,8 @@ class GraphDynamics(nn.Module):
         """The position of an entity in the data's units: [R, B, D] -> [R, B, p]."""
         center, spread = self.units
         columns = self.columns[entity][: self.position]
-        return obs[..., columns] * spread[columns] + center[columns]
+        place: Tensor = obs[..., columns] * spread[columns] + center[columns]
+        return place
 
     def move_freely(self, obs: Tensor, action: Tensor, entity: int) -> Tensor:
         """The scaled change of an entity that nothing touches: [R, B, d]."""

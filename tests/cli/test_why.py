@@ -1,0 +1,20 @@
+"""`butfor why`: what it prints."""
+
+from pathlib import Path
+
+import numpy as np
+from support.command_line import Butfor, assert_error
+
+from butfor.detection.collect import CollectConfig, collect_file
+
+
+def test_steps_and_entities_are_printed(butfor_command: Butfor, tmp_path: Path) -> None:
+    episodes = collect_file(CollectConfig("pucks", "noisy-expert", episodes=6), tmp_path / "some.npz")
+    way = np.linalg.norm(episodes.observation[:, :, 12:14] - episodes.observation[:, :1, 12:14], axis=-1).max(1)
+    number = str(int(way.argmax()))
+    options = ("--event", "third moved", "--episode", number, "--alternatives", "4")
+    code, out, err = butfor_command("why", "some.npz", *options)
+    assert code == 0, err
+    assert "Without agent: it does not happen." in out
+    assert f"of episode {number}" in out
+    assert_error(butfor_command("why", "some.npz", "--event", "nothing"), "nothing", "third moved")
