@@ -9,7 +9,7 @@ import pytest
 from support.configs import Inner, Outer
 
 from butfor.detection.settings import DetectionConfig, detection_preset
-from butfor.runs.config import config_from, differences, plain
+from butfor.runs.config import check_finite, config_from, differences, plain
 from butfor.runs.folder import run_label
 
 
@@ -172,3 +172,10 @@ def test_differences_name_nested_fields_with_dots() -> None:
 def test_plain_is_what_json_reads_back() -> None:
     assert plain(Outer()) == json.loads(json.dumps(dataclasses.asdict(Outer())))
     assert plain(Inner())["betas"] == [0.9, 0.999]
+
+
+@pytest.mark.parametrize("value", [float("nan"), float("inf"), -float("inf")])
+def test_numbers_that_are_not_finite_are_refused_by_name(value: float) -> None:
+    check_finite(Outer())
+    with pytest.raises(ValueError, match=r"fitting\.betas .*got -?(nan|inf)"):
+        check_finite(Outer(fitting=Inner(betas=(0.9, value))))

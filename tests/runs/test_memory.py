@@ -6,7 +6,15 @@ import sys
 
 import pytest
 
-from butfor.runs.memory import LARGEST_FILE, available_memory, check_memory, file_limit, in_words, memory_limit
+from butfor.runs.memory import (
+    LARGEST_FILE,
+    available_memory,
+    check_memory,
+    describe_exhaustion,
+    file_limit,
+    in_words,
+    memory_limit,
+)
 
 
 def test_the_system_tells_how_much_there_is(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -52,3 +60,22 @@ def test_what_does_not_fit_is_refused_with_what_it_would_take(monkeypatch: pytes
 )
 def test_sizes_in_words(size: float, words: str) -> None:
     assert in_words(size) == words
+
+
+@pytest.mark.parametrize(
+    ("error", "words"),
+    [
+        (MemoryError("Unable to allocate 7 TiB for an array"), "Unable to allocate 7 TiB"),
+        (MemoryError(), "not enough memory"),
+        (
+            RuntimeError("DefaultCPUAllocator: can't allocate memory: you tried to allocate 4000000000000 bytes."),
+            "4.0 TB",
+        ),
+        (RecursionError("maximum recursion depth exceeded"), "nested too deeply"),
+    ],
+    ids=["numpy", "plain", "torch", "recursion"],
+)
+def test_memory_that_runs_out_is_a_sentence(error: Exception, words: str) -> None:
+    assert words in str(describe_exhaustion(error))
+    assert describe_exhaustion(ValueError("other")) is None
+    assert describe_exhaustion(RuntimeError("mat1 and mat2 shapes cannot be multiplied")) is None

@@ -95,3 +95,9 @@ def test_what_cannot_be_meant_is_refused(entities: Any, sizes: dict[str, int], m
 def test_wrong_types_are_refused(entities: Any, message: str) -> None:
     with pytest.raises(TypeError, match=message):
         entity_columns(entities, 8)
+
+
+@pytest.mark.parametrize("name", ["cube\x1b[2J", "a\nb", "\N{CJK UNIFIED IDEOGRAPH-4E00}" * 100, "x" * 101])
+def test_names_that_cannot_be_printed_or_are_too_long_are_refused(name: str) -> None:
+    with pytest.raises(ValueError, match="cannot be printed"):
+        entity_columns({name: [0]}, 3)

@@ -179,3 +179,32 @@ def test_a_run_in_use_is_refused_even_if_its_lock_file_was_removed(run: Path) ->
         finally:
             other.kill()
     assert (run / "summary.json").is_file()
+
+
+# ------------------------------------------------------------------------------------- impossible settings
+
+
+@pytest.mark.parametrize(
+    "change",
+    [
+        {"agent": {"width": 1_000_000}},
+        {"num_envs": 100_000_000, "episodes": 100_000_004, "replay": {"capacity": 100_000_000}},
+        {"seeds": 10_000_000},
+        {"episodes": 10**9, "replay": {"capacity": 10**9}},
+        {"agent": {"batch_size": 10**12}},
+    ],
+    ids=str,
+)
+def test_settings_that_do_not_fit_into_memory_are_refused_before_a_folder_is_made(
+    tmp_path: Path, change: dict[str, Any], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("BUTFOR_MEMORY_GB", "16")
+    with pytest.raises(MemoryError, match=r"at least .*[GT]B of memory, and 16 GB"):
+        train(small(**change), tmp_path / "run")
+    assert not (tmp_path / "run").exists()
+
+
+@pytest.mark.parametrize("change", [{"checkpoint_seconds": float("nan")}, {"bonus": {"weight": float("inf")}}], ids=str)
+def test_settings_that_are_not_finite_are_refused(change: dict[str, Any]) -> None:
+    with pytest.raises(ValueError, match=r"finite number|at least"):
+        small(**change)

@@ -21,6 +21,8 @@ from butfor.cli import benchmark, collect, demo, detect, evaluate, labels, repor
 from butfor.cli.data import curate, listing, score
 from butfor.cli.options import refuse_repeated
 from butfor.runs.folder import invoked_as
+from butfor.runs.memory import describe_exhaustion
+from butfor.runs.printing import printable
 
 __all__ = ["main"]
 
@@ -74,14 +76,18 @@ def main() -> None:
             os.dup2(os.open(os.devnull, os.O_WRONLY), STDOUT)  # what is left would fail again as the interpreter ends
             if isinstance(error, BrokenPipeError):
                 sys.exit(CLOSED_PIPE)
-        sys.exit(f"Error: {error}")
-    except RuntimeError as error:
+        sys.exit(f"Error: {describe_exhaustion(error) or printable(str(error))}")
+    except (RuntimeError, OverflowError) as error:
+        if (exhausted := describe_exhaustion(error)) is not None:
+            sys.exit(f"Error: {exhausted}")
         # Compared by name: these classes are in modules that import torch.
         if type(error).__name__ not in ("OutOfMemoryError", "EnvError", "StudyError"):
             raise
         from butfor.studies.units import FEWER, LESS, words_of
 
-        sys.exit(f"Error: {words_of(error, FEWER if arguments[0] in ('detect', 'train', 'study') else LESS)}")
+        sys.exit(
+            f"Error: {printable(words_of(error, FEWER if arguments[0] in ('detect', 'train', 'study') else LESS))}"
+        )
 
 
 def _call(arguments: list[str]) -> None:

@@ -203,6 +203,8 @@ def flatten_arrays(
         name = f"{what} {path!r}" if path else what
         advice = f", or leave it out with --ignore {path}" if path else ""
         value = parts[path]
+        if isinstance(value, np.ma.MaskedArray) and np.ma.is_masked(value):
+            raise ValueError(f"{name} is a masked array with masked values; remove or fill them{advice}.")
         array = np.empty(0, object) if isinstance(value, tuple) else np.asarray(value)
         if array.dtype.kind not in "fiub":
             kind = f"{type(value).__name__} of type {array.dtype}"

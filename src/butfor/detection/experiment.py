@@ -29,6 +29,7 @@ from butfor.models.dynamics import GaussianDynamics, ModelConfig
 from butfor.models.fitting import FitConfig, Fitting
 from butfor.models.networks import make_generators
 from butfor.models.tables import Table, Units, target_scale
+from butfor.models.torch_state import pinned
 from butfor.rollouts.episodes import Episodes
 from butfor.rollouts.play import Progress
 from butfor.runs.config import differences
@@ -46,6 +47,7 @@ SET_TITLES = {"test": "the test set", "random": "states of a random policy"}
 LABEL_TITLES = {"exact": "the exact label", "heuristic": "the paper's heuristic label"}
 
 
+@pinned()
 def run_detection(
     config: DetectionConfig,
     folder: Path | str,

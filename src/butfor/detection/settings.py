@@ -8,7 +8,7 @@ from butfor.influence.scoring import ScoreConfig
 from butfor.models.attention import AttentionConfig
 from butfor.models.dynamics import ModelConfig
 from butfor.models.fitting import FitConfig
-from butfor.runs.config import check_choices, check_least, check_positive
+from butfor.runs.config import check_choices, check_finite, check_least, check_positive
 
 # The paper's table 1: mean and standard deviation over seeds.
 PAPER = {
@@ -85,6 +85,7 @@ class DetectionConfig:
         if self.env not in PAPER:
             raise ValueError(f"DetectionConfig.env is {self.env!r}; detection works on {' and '.join(PAPER)}.")
         sets = ("train_episodes", "validation_episodes", "test_episodes")
+        check_finite(self)
         check_least(self, 1, "seeds", "agent_episodes", "agent_envs", *sets)
         check_least(self, 0, "random_episodes", "extra_episodes")
         check_choices(self, "data", "studies")

@@ -19,10 +19,13 @@ from butfor.envs.vector import Flags, Indices, default_threads
 _INSTALL = "install them with: pip install 'butfor[fetch]'"
 try:
     import mujoco as mujoco
+
+    if int(mujoco.__version__.split(".")[0]) != 4:
+        raise ImportError(f"this is mujoco {mujoco.__version__}")
     from mujoco.batch import Batch as Batch
     from mujoco.batch import SimulationError as SimulationError
 except ImportError as error:
-    raise ImportError(f"The Fetch environments need mujoco 4 and gymnasium-robotics; {_INSTALL}.") from error
+    raise ImportError(f"The Fetch environments need mujoco 4 and gymnasium-robotics ({error}); {_INSTALL}.") from error
 except Exception as error:  # when imported, mujoco loads the graphics library that MUJOCO_GL names
     if "MUJOCO_GL" not in os.environ:
         raise

@@ -51,6 +51,7 @@ from butfor.models.dynamics import ModelConfig
 from butfor.models.fitting import FOR_ANY_DATA, FitConfig
 from butfor.models.networks import choose_generator, make_generators
 from butfor.models.tables import Units, measure_transitions, split_table
+from butfor.models.torch_state import pinned
 from butfor.models.weights import (
     build_network,
     choose_replica,
@@ -60,11 +61,13 @@ from butfor.models.weights import (
     whole_number,
 )
 from butfor.runs.config import config_from
+from butfor.runs.memory import check_memory
 from butfor.runs.printing import html_table, text_table
 from butfor.spaces.arrays import Array, check_finite_rows, check_table, like, to_tensor, warn_user
 from butfor.spaces.entities import Entities
 
 FORMAT_VERSION = 3
+SMALLEST_MEMBER = 10_000  # bytes: a random generator and the smallest network
 STRONG_ACTIONS = ScoreConfig(extreme=0.75)
 """How `Influence.fit` scores with its model of touches: strong actions show what an entity can be reached with."""
 
@@ -105,6 +108,15 @@ class Influence(GraphMethods):
         self._dims = units.dims
         self._stream = make_generators([seed], self.device)[0]  # of the actions that `best_action` tries
 
+    def __getstate__(self) -> dict[str, Any]:
+        """What another process or a copy needs; a generator of torch cannot be sent, but its state can."""
+        return self.__dict__ | {"_stream": (self._stream.device, self._stream.get_state())}
+
+    def __setstate__(self, state: dict[str, Any]) -> None:
+        device, stream = state["_stream"]
+        self.__dict__.update(state)
+        self._stream = torch.Generator(device).set_state(stream)
+
     def __repr__(self) -> str:
         return "Influence\n" + text_table(influence_rows(self))
 
@@ -118,6 +130,7 @@ class Influence(GraphMethods):
         return device
 
     @classmethod
+    @pinned()
     def fit(
         cls,
         obs: Array,
@@ -173,6 +186,7 @@ class Influence(GraphMethods):
         """
         if members < 1:
             raise ValueError(f"members must be at least 1; got {members}.")
+        check_memory(members * SMALLEST_MEMBER, f"An ensemble of {members:,} members", "Use fewer members, such as 5.")
         if horizon < 1 or (horizon > 1 and not isinstance(model, GraphConfig | None)):
             raise ValueError(f"horizon is {horizon}; expected 1, or more with the model of pairs (GraphConfig).")
         scale = model.target_scale if isinstance(model, ModelConfig) else None
@@ -203,6 +217,7 @@ class Influence(GraphMethods):
             network = fit_network(train, held_out, units, model, fitting, seeds, report)
         return cls(network, units, scoring or ScoreConfig(), seed)
 
+    @pinned()
     def score(self, obs: Array, generator: torch.Generator | None = None, source: str | None = None) -> dict[str, Any]:
         """Compute the CAI of each state (equation 3), or the influence of another source.
 
@@ -224,12 +239,14 @@ class Influence(GraphMethods):
             return self._by_entity(self._score_within(obs, self.horizon, None, random), obs)
         return self._by_entity(self._scores(obs, generator, self.model.replicas)[0], obs)  # [1, N, J] -> [N, J]
 
+    @pinned()
     def spread(self, obs: Array) -> dict[str, Any]:
         """Compute how far the members disagree: the standard deviation [N] of their scores, for each entity."""
         if self.model.replicas < 2:
             raise ValueError("`spread` needs at least 2 members; this model has 1. Fit with `members=5`.")
         return self._by_entity(self._scores(obs, None, 1).std(0), obs)
 
+    @pinned()
     def action_scores(self, obs: Array, actions: Array) -> dict[str, Any]:
         """Compute how far the outcome of each given action differs from that of the others.
 
@@ -244,6 +261,7 @@ class Influence(GraphMethods):
         scores = score_actions(self.model, states, encoded, self._dims, self.scoring.form, self.model.replicas)
         return self._by_entity(scores[0], obs)
 
+    @pinned()
     def predict(self, obs: Array, actions: Array) -> dict[str, tuple[Any, Any]]:
         """Predict where each entity is one step after each of M actions.
 
@@ -267,6 +285,7 @@ class Influence(GraphMethods):
             found[name] = tuple(like(part.unflatten(0, (-1, count)), obs) for part in (after, deviation))
         return found
 
+    @pinned()
     def best_action(
         self, obs: Array, entity: str | None = None, generator: torch.Generator | None = None
     ) -> tuple[Any, Any]:
@@ -288,6 +307,7 @@ class Influence(GraphMethods):
         action, score = find_best_action(self.model, self.model_obs(obs), self.law, dims, self.scoring, random)
         return like(self.law.decode(action), obs), like(score, obs)
 
+    @pinned()
     def calibrate(
         self,
         *,
@@ -330,6 +350,7 @@ class Influence(GraphMethods):
         }
         return self
 
+    @pinned()
     def decide(self, obs: Array, false_discovery_rate: float = 0.05) -> Decisions:
         """Decide in which states the action matters; needs `calibrate` first.
 
@@ -349,6 +370,7 @@ class Influence(GraphMethods):
             decided[name] = like(torch.from_numpy(flags), obs)
         return decided
 
+    @pinned()
     def p_values(self, obs: Array) -> dict[str, Any]:
         """Compute conformal p-values [N] for each entity: how rare such a high score is among free states."""
         calibrated = self._calibrated()
@@ -361,6 +383,7 @@ class Influence(GraphMethods):
             found[name] = like(torch.from_numpy(values), obs)
         return found
 
+    @pinned()
     def diagnose(
         self,
         obs: Array,
@@ -438,6 +461,7 @@ class Influence(GraphMethods):
         save_weights(path, "influence", FORMAT_VERSION, tensors, header)
 
     @classmethod
+    @pinned()
     def load(cls, path: Path | str, device: torch.device | str = "cpu", replica: int | None = None) -> "Influence":
         """Load what `save` wrote.
 

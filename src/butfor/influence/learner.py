@@ -17,6 +17,7 @@ from butfor.models.dynamics import ModelConfig, make_network
 from butfor.models.fitting import FOR_ANY_DATA, FitConfig, check_finite, make_optimizer, train_step
 from butfor.models.networks import make_generators
 from butfor.models.tables import Transitions, Units, move_scale, target_scale
+from butfor.models.torch_state import pinned
 from butfor.spaces.actions import ActionLaw, warn_untried
 from butfor.spaces.arrays import FEWEST_TRANSITIONS, Array, check_transitions
 from butfor.spaces.entities import Entities, entity_columns
@@ -108,6 +109,7 @@ class InfluenceLearner:
         """The number of transitions in the buffer."""
         return min(self.added, self.buffer_size)
 
+    @pinned()
     def add(self, obs: Array, action: Array, next_obs: Array) -> None:
         """Add obs [N, D], action [N, A] (or integers [N]), next_obs [N, D]; a full buffer drops the oldest."""
         obs, action, next_obs = check_transitions(obs, action, next_obs, 1, self.obs_size)
@@ -131,6 +133,7 @@ class InfluenceLearner:
         obs, action, next_obs = (part[: self.stored] for part in self._buffer)
         return obs, action, next_obs
 
+    @pinned()
     def fit(self, batches: int) -> float:
         """Train for one round of this many batches, drawn with replacement; return the mean loss (equation 4)."""
         if batches < 1:

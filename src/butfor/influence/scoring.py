@@ -20,6 +20,7 @@ from butfor.influence.graph.pairs import GraphDynamics
 from butfor.models.dynamics import GaussianDynamics
 from butfor.models.networks import Generators
 from butfor.runs.config import check_between, check_choices, check_least
+from butfor.runs.memory import check_memory
 from butfor.spaces.actions import ActionLaw
 
 Dynamics = GaussianDynamics | ContactDynamics | GraphDynamics
@@ -222,6 +223,8 @@ def chunk_states(model: Dynamics, actions: int, device: torch.device) -> int:
     """The number of states scored at a time: what fits into a processor's cache, or into 4 GiB of a GPU."""
     width = max(model.widest, 2 * model.target_size)
     numbers = model.replicas * actions * (3 * width + 6 * actions)  # activations and pairs of one state
+    if numbers > 2**28 and device.type == "cpu":
+        check_memory(4.0 * numbers, f"Comparing {actions:,} actions in one state", "Try fewer actions.")
     return max(1, (2**30 if device.type == "cuda" else 3 * 2**21) // numbers)
 
 

@@ -14,6 +14,8 @@ from typing import Any, Literal, TypeVar
 import torch
 from torch import Tensor, nn
 
+from butfor.runs.memory import check_memory
+
 
 def fast_tanh_(x: Tensor) -> Tensor:
     """tanh x = 2 sigmoid(2 x) - 1 in place: equal within 2e-7, and four times as fast as torch's own on a CPU."""
@@ -46,6 +48,8 @@ ACTIVATIONS = {"relu": torch.relu, "tanh": tanh}
 ACTIVATIONS_IN_PLACE = {"relu": torch.relu_, "tanh": fast_tanh_}  # where no gradient is needed
 
 
+LARGE = 2**28  # bytes of a layer's weights, above which it is asked whether they fit into memory
+SMALLER = "Use a smaller width, or fewer seeds or members."
 Generators = Sequence[torch.Generator]
 """One random generator per replica."""
 
@@ -85,6 +89,9 @@ class Linear(nn.Module):
     ) -> None:
         super().__init__()
         replicas = len(generators)
+        needed = 4.0 * replicas * inputs * outputs
+        if needed > LARGE:
+            check_memory(4 * needed, f"Training a layer of {outputs:,} units for {replicas:,} replicas", SMALLER)
         weight = torch.empty(replicas, inputs, outputs)
         drawn = not weight.is_meta  # where only the shapes are wanted, see `build_network`
         for replica, generator in enumerate(generators if drawn else ()):

@@ -69,7 +69,7 @@ def build_network(build: Callable[[], Network], layers: int, tensors: Mapping[st
     """
     if layers > len(tensors):
         raise ValueError(f"its header describes {layers:,} layers, but it has {len(tensors)} tensors.")
-    with torch.device("meta"):
+    with torch.device("meta"):  # where no memory is taken
         wanted = {name: list(value.shape) for name, value in build().state_dict().items()}
     found = {name: list(value.shape) for name, value in tensors.items()}
     if found != wanted:

@@ -5,6 +5,7 @@ Every config is a frozen dataclass beside the code that uses it, and calls the c
 
 import dataclasses
 import json
+import math
 from contextlib import suppress
 from types import NoneType, UnionType
 from typing import Any, Literal, TypeVar, Union, get_args, get_origin, get_type_hints
@@ -32,6 +33,19 @@ def check_between(config: Any, low: float, high: float, *names: str, open_end: b
         value = getattr(config, name)
         if not low <= value <= high or (open_end and value == high):
             _refuse(config, name, f"in [{low}, {high}{')' if open_end else ']'}")
+
+
+def check_finite(config: Any, name: str = "") -> None:
+    """Refuse NaN and infinity in every field, also of nested configs and in tuples; dots join nested names."""
+    if isinstance(config, float):
+        if not math.isfinite(config):
+            raise ValueError(f"{name} must be a finite number; got {config}.")
+    elif isinstance(config, tuple):
+        for value in config:
+            check_finite(value, name)
+    elif dataclasses.is_dataclass(config):
+        for field in dataclasses.fields(config):
+            check_finite(getattr(config, field.name), f"{name}.{field.name}" if name else field.name)
 
 
 def check_choices(config: Any, *names: str) -> None:

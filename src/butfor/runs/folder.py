@@ -135,9 +135,10 @@ def run_name(kind: str, config: Any, digits: int = 4) -> str:
     changed = dict.fromkeys(_word(name, value) for name, value in differences(config) if name != "env")
     left = LONGEST_WORDS
     for word in sorted(changed, key=lambda word: any(map(str.isdigit, word))):
-        if len(word) < left:
+        size = len(word.encode())  # a file's name is limited in bytes
+        if size < left:
             words.append(word)
-            left -= len(word) + 1
+            left -= size + 1
     digest = hashlib.blake2b(run_label(kind, config).encode()).hexdigest()[:digits]
     return "-".join([*words, digest])
 

@@ -41,7 +41,7 @@ def locked(folder: Path | str, patience: float = 0.0, again: bool = False) -> It
     if again and mine in _held:
         yield
         return
-    path.parent.mkdir(parents=True, exist_ok=True)
+    existed = path.parent.exists()
     began = time.monotonic()
     while (lock := _take(path)) is None:
         worker = worker_on(folder)
@@ -57,6 +57,9 @@ def locked(folder: Path | str, patience: float = 0.0, again: bool = False) -> It
         _held.discard(mine)
         path.unlink(missing_ok=True)  # before the release, so that no other process's is removed
         os.close(lock)
+        if not existed:
+            with suppress(OSError):  # nothing was written into it
+                path.parent.rmdir()
 
 
 @contextmanager
@@ -124,7 +127,11 @@ def lock_path(folder: Path | str) -> Path:
 
 def _take(path: Path) -> int | None:
     """Return the lock's file descriptor, or None where another process holds it."""
-    lock = os.open(path, os.O_RDWR | os.O_CREAT | os.O_NOFOLLOW, 0o666)
+    path.parent.mkdir(parents=True, exist_ok=True)
+    try:
+        lock = os.open(path, os.O_RDWR | os.O_CREAT | os.O_NOFOLLOW, 0o666)
+    except FileNotFoundError:  # another process has just removed the empty folder again
+        return None
     try:
         fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
         if not os.path.samestat(os.stat(path), os.fstat(lock)):

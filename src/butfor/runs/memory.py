@@ -4,12 +4,20 @@
 """
 
 import os
+import re
 import resource
 from contextlib import suppress
 from pathlib import Path
 
 VARIABLE = "BUTFOR_MEMORY_GB"
 FILE_SHARE = 4  # what is read from a file is copied and converted: it may take a quarter of the memory
+# How torch and Python say that memory cannot be had.
+EXHAUSTED = (
+    "DefaultCPUAllocator",
+    "can't allocate memory",
+    "Storage size calculation overflowed",
+    "too large to convert",
+)
 LARGEST_FILE = 4 * 2**30  # bytes that the arrays of a file may take, unless the user sets a limit
 
 
@@ -67,6 +75,23 @@ def check_memory(needed: float, what: str, advice: str) -> None:
             f"{what} would take at least {in_words(needed)} of memory, and {in_words(limit)} are available. {advice} "
             f"{VARIABLE} sets another limit."
         )
+
+
+def describe_exhaustion(error: BaseException) -> str | None:
+    """Return a sentence for an error of memory that ran out, or of too deep a recursion; None for other errors.
+
+    torch reports memory of the CPU that it cannot get as a RuntimeError.
+    """
+    text = str(error)
+    if isinstance(error, RecursionError):
+        return f"The data are nested too deeply ({text})."
+    if isinstance(error, MemoryError):
+        return text if text.endswith(".") else f"There is not enough memory ({text or 'no further reason'})."
+    if isinstance(error, RuntimeError | OverflowError) and any(words in text for words in EXHAUSTED):
+        found = re.search(r"allocate (\d+) bytes", text)
+        wanted = f": {in_words(int(found[1]))} were asked for at once" if found else ""
+        return f"There is not enough memory{wanted}. Use smaller settings, or fewer rows or episodes."
+    return None
 
 
 def in_words(size: float) -> str:

@@ -28,3 +28,8 @@ def html_table(rows: Rows, title: str = "", colour: str = "inherit", below: Sequ
     parts.append("</table>")
     parts += [f"<p>{html.escape(sentence)}</p>" for sentence in below]
     return "".join(parts) + "</div>"
+
+
+def printable(text: str) -> str:
+    """Return a text without control characters, which could move a terminal's cursor or change its colours."""
+    return "".join(letter if letter.isprintable() or letter == "\n" else "\N{REPLACEMENT CHARACTER}" for letter in text)

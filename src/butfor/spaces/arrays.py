@@ -21,7 +21,7 @@ def warn_user(message: str) -> None:
     """Warn at the first line outside this library: that of the user whose call led here."""
     level = 1
     frame: FrameType | None = sys._getframe()
-    while frame is not None and frame.f_globals.get("__name__", "").startswith("butfor."):
+    while frame is not None and frame.f_globals.get("__name__", "").startswith(("butfor.", "contextlib")):
         level += 1
         frame = frame.f_back
     warnings.warn(message, stacklevel=level)
@@ -42,7 +42,9 @@ def to_tensor(name: str, value: Any) -> Tensor:
     if isinstance(value, Tensor):
         if value.is_complex():
             raise TypeError(f"{name} has type {value.dtype}; expected an array of real numbers.")
-        return value.detach()
+        return value.detach().clone() if value.is_inference() else value.detach()  # else it could not be learned from
+    if isinstance(value, np.ma.MaskedArray) and np.ma.is_masked(value):
+        raise ValueError(f"{name} is a masked array with {int(value.mask.sum())} masked values; remove or fill them.")
     try:
         array = np.asarray(value)
     except ValueError as error:

@@ -7,6 +7,7 @@ from collections.abc import Mapping, Sequence
 Entities = Mapping[str, Sequence[int]] | Sequence[str] | str
 """What users write: {"cube": [3, 4, 5]}, "cube=3:6", or ["cube=observation:3:6", "hand=0:3"]."""
 
+LONGEST_NAME = 100  # bytes of an entity's name, which becomes part of the names of arrays and files
 EXAMPLE = "name=first:last or name=column,column, as in cube=3:6 (columns 3, 4 and 5)"
 PIECE = re.compile(r"(?:(?P<part>.*[^\d:].*?):)?(?:(?P<first>\d*)(?P<range>:)(?P<last>\d*)|(?P<column>\d+))")
 
@@ -45,6 +46,11 @@ def entity_columns(entities: Entities, sizes: Mapping[str, int] | int) -> dict[s
     if not found:
         raise ValueError(f"entities is empty; name at least one, {EXAMPLE}. The observation has {_in_words(sizes)}.")
     for name, columns in found.items():
+        if not str(name).isprintable() or len(str(name).encode()) > LONGEST_NAME:
+            raise ValueError(
+                f"The entity name {name!r:.60} has characters that cannot be printed, or more than {LONGEST_NAME} "
+                "bytes; choose another one."
+            )
         if not columns or len(set(columns)) < len(columns):
             raise ValueError(f"The entity {name!r} has columns {columns}; expected at least one, each once.")
     return found

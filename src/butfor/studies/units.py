@@ -21,6 +21,7 @@ from butfor.rollouts.play import Progress
 from butfor.runs.config import config_from, plain
 from butfor.runs.folder import invoked_as, invoked_command, run_name
 from butfor.runs.locks import BusyError, locked, worker_on
+from butfor.runs.memory import describe_exhaustion
 from butfor.runs.reading import read_object, read_optional, read_run
 from butfor.training.run import resume, train
 from butfor.training.settings import Config
@@ -325,6 +326,7 @@ def _work(
     """Run a unit in a process of its own and send the outcome."""
     signal.signal(signal.SIGINT, signal.SIG_IGN)
     signal.signal(signal.SIGTERM, _interrupt)
+    threading.Thread(target=_stop_without_parent, daemon=True).start()
     try:
         share_processors(processes)
         with invoked_as(command):
@@ -338,6 +340,14 @@ def _work(
         answer.send(("failed", words_of(error)))
 
 
+def _stop_without_parent() -> None:
+    """Stop this process, which then saves its unit, when the process that started it has ended, however it ended."""
+    parent = multiprocessing.parent_process()
+    if parent is not None:
+        parent.join()
+        os.kill(os.getpid(), signal.SIGTERM)
+
+
 def _interrupt(number: int, frame: Any) -> None:
     signal.signal(signal.SIGTERM, signal.SIG_IGN)  # once is enough
     raise KeyboardInterrupt
@@ -349,6 +359,8 @@ def words_of(error: BaseException, advice: str = FEWER) -> str:
     `advice` is added where the device ran out of memory.
     """
     text = str(error).strip()
+    if (exhausted := describe_exhaustion(error)) is not None:
+        return exhausted
     if isinstance(error, torch.OutOfMemoryError):
         return f"{text} {advice}"
     has_message = isinstance(error, ValueError | OSError | FloatingPointError | RuntimeError) and text

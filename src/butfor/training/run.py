@@ -14,6 +14,7 @@ import torch
 
 from butfor.envs import facts_of
 from butfor.models.gpu import deterministic
+from butfor.models.torch_state import pinned
 from butfor.rollouts.episodes import EpisodeStream, check_episode_file
 from butfor.rollouts.play import Played, Progress, Stream, episode_seed, play
 from butfor.runs.checkpoints import latest_checkpoint, save_checkpoint_in
@@ -30,6 +31,7 @@ from butfor.runs.folder import (
     versions_resumed,
 )
 from butfor.runs.locks import locked, working_on
+from butfor.runs.memory import check_memory
 from butfor.runs.reading import expected_form, read_metrics, read_run
 from butfor.runs.stopping import check_time_limit, stopping
 from butfor.training.agents import load_policy, save_agent
@@ -38,7 +40,10 @@ from butfor.training.loop import Trainer, learn
 from butfor.training.settings import Config
 from butfor.training.signals import LABELS
 
+ENV_BYTES = 3_000  # of the smallest environment: random generator and state
 
+
+@pinned()
 def train(
     config: Config,
     folder: Path | str | None = None,
@@ -78,6 +83,7 @@ def train(
             raise FileExistsError(f"{keep_episodes} already exists; give another name for the episode file.")
         check_episode_file(keep_episodes)
     goal_env = _open_env(config, make_env)  # before anything is written: a mistake leaves no folder behind
+    _check_memory(config, goal_env, device)
     check_writable(folder)
     kept = None if keep_episodes is None else KeptEpisodes.of_new_run(keep_episodes, folder)
     with _working(folder, kept, config, device):
@@ -89,6 +95,7 @@ def train(
         return run.go(time_limit, on_evaluation)
 
 
+@pinned()
 def resume(
     folder: Path | str,
     device: torch.device | str = "cpu",
@@ -145,6 +152,7 @@ def resume(
         return run.go(time_limit, on_evaluation)
 
 
+@pinned()
 def evaluate_run(
     run: Path | str,
     episodes: int = 100,
@@ -195,6 +203,28 @@ def _refuse_begun(folder: Path, overwrite: bool) -> None:
             f"{folder} already contains a run. Resume it with --resume {folder}, replace it with --overwrite, or give "
             "another folder with --run."
         )
+
+
+def _check_memory(config: Config, goal_env: GoalEnv, device: torch.device | str) -> None:
+    """Refuse settings whose arrays alone do not fit into memory, before the first of them is made."""
+    if torch.device(device).type != "cpu":
+        return  # torch says what a GPU lacks
+    obs, action, goal = goal_env.sizes
+    envs = config.seeds * max(config.num_envs, min(config.evaluation_episodes, goal_env.evaluation_envs))
+    episode = (goal_env.steps + 1) * (obs + action + 2 * goal + 2) * 4
+    hidden = 3 * config.agent.layers * (config.agent.width + obs) * config.agent.width * 4  # actor, critic, targets
+    rows = config.agent.updates * config.num_envs * config.agent.batch_size
+    parts = {
+        f"{envs:,} environments": envs * ENV_BYTES + envs * episode,
+        f"A replay buffer of {min(config.replay.capacity, config.episodes):,} episodes": config.seeds
+        * min(config.replay.capacity, config.episodes)
+        * episode,
+        f"An agent with layers of {config.agent.width:,} units": config.seeds * 2 * hidden,
+        f"The {rows:,} transitions of one round of updates": config.seeds * rows * (2 * obs + action + goal) * 4,
+    }
+    for what, needed in parts.items():
+        advice = "Use fewer --seeds or --num-envs, a smaller width, batch or replay.capacity."
+        check_memory(float(needed), f"{what} (for {config.seeds:,} seeds)", advice)
 
 
 @contextmanager

@@ -9,7 +9,7 @@ from butfor.envs.facts import facts_of
 from butfor.influence.scoring import ScoreConfig
 from butfor.models.bayesian import VimeConfig
 from butfor.models.dynamics import ModelConfig
-from butfor.runs.config import check_choices, check_least
+from butfor.runs.config import check_choices, check_finite, check_least
 from butfor.training.agents.policy import AgentConfig
 from butfor.training.agents.td3 import TD3Config
 from butfor.training.bonus import BonusConfig
@@ -90,9 +90,10 @@ class Config:
     nearness: NearnessConfig = NearnessConfig()
 
     def __post_init__(self) -> None:
+        check_finite(self)
         check_least(self, 1, "seeds", "episodes", "warmup", "num_envs", "evaluate_every", "evaluation_episodes")
         check_least(self, 1, "fit_every")
-        check_least(self, 0, "first_seed")
+        check_least(self, 0, "first_seed", "checkpoint_seconds")
         check_choices(self, "use", "signal", "overlap", "algorithm")
         self._check_uses()
         self._check_entities()

@@ -11,6 +11,7 @@ from numpy.typing import NDArray
 from torch import Tensor, nn
 
 from butfor.models.networks import MLP, Generators, copy_replicas, make_generators
+from butfor.models.torch_state import pinned
 from butfor.models.weights import build_network, reading_weights, save_weights, whole_number
 from butfor.runs.config import check_between, check_least, check_positive, config_from
 from butfor.spaces.actions import ActionLaw, from_unit
@@ -124,6 +125,7 @@ class TrainedPolicy:
     seeds: tuple[int, ...]  # all seeds that its file holds
     relative_goals: bool = False  # it also sees the difference between desired and achieved goal
 
+    @pinned()
     @torch.no_grad()
     def __call__(self, obs: Mapping[str, Any]) -> NDArray[np.float32]:
         """Actions [A] or [N, A] for a dictionary with `observation` [D] or [N, D] and `desired_goal` [G] or [N, G]."""
@@ -167,6 +169,7 @@ def save_agent(
     save_weights(path, "agent", FORMAT_VERSION, kept, header)
 
 
+@pinned()
 def load_policy(run: Path | str, seed: int | None = None, device: torch.device | str = "cpu") -> TrainedPolicy:
     """Load the trained policy of one seed, a callable that gives actions for observations.
 
