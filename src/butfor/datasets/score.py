@@ -21,6 +21,7 @@ from butfor.datasets.files import (
 )
 from butfor.datasets.formats import Dataset, copy_path, default_copy, open_dataset
 from butfor.datasets.recording import Recording, Table
+from butfor.datasets.view import scored_scene
 from butfor.influence.contact_fitting import FitProgress
 from butfor.influence.diagnosis import FEWEST as FEWEST_JUDGED
 from butfor.influence.diagnosis import GROUPS, Diagnosis
@@ -165,7 +166,8 @@ def score_file(
     kept = model or save_model
     advice = f"score again with --model {kept}" if kept else "free some space, or choose another place"
     with explain_write_error(f"The scores {out}", advice):
-        text = render_scores(summary, scores, recording.length, choose_fans(influence, recording, scores))
+        scene = scored_scene(influence, recording, scores)
+        text = render_scores(summary, scores, recording.length, choose_fans(influence, recording, scores), scene)
         if page == target / "report.html":  # inside a new dataset
             write_minari(data, str(out), recording, scores, summary, overwrite, {"report.html": text})
             return summary

@@ -1,9 +1,12 @@
 """The scene of whatever a user wants to see: a run, an episode file, or a dataset of any format with a model."""
 
+from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 import numpy as np
+from numpy.typing import NDArray
 
 from butfor.datasets.formats import open_dataset
 from butfor.datasets.recording import Recording
@@ -18,6 +21,8 @@ from butfor.scenes.positions import StatesOfEpisode, view_states
 from butfor.scenes.scene import Scene
 from butfor.scenes.view import env_of, view_episodes, view_run
 from butfor.spaces.entities import Entities, entity_columns
+
+LONGEST = 300  # steps of an episode in a report
 
 
 @dataclass(frozen=True)
@@ -107,3 +112,32 @@ def _episode(recording: Recording, number: int, own: Episodes | None) -> StatesO
     goal = own.desired_goal[number, : length + 1]
     labels = {name: value[number, :length] for name, value in own.labels().items()}
     return StatesOfEpisode(f"Episode {number}", observation, action, goal, labels=labels)
+
+
+def scored_scene(influence: Influence, recording: Recording, scores: Mapping[str, NDArray[Any]]) -> Scene:
+    """Make the scene of a report on scores: the episodes with the most and with the least influence.
+
+    Args:
+        influence: predicts the ghosts.
+        recording: the data.
+        scores: CAI [S] of every state, by entity; the first entity chooses the episodes.
+    """
+    score = next(iter(scores.values()))
+    ends = np.cumsum(recording.length + 1)
+    means = np.add.reduceat(score, ends - recording.length - 1) / (recording.length + 1)
+    chosen = {"Most influence": int(means.argmax()), "Least influence": int(means.argmin())}
+    if len(recording.length) == 1:
+        chosen.pop("Least influence")
+    episodes = []
+    for title, number in chosen.items():
+        whole = _episode(recording, number, None)
+        own = slice(int(ends[number] - recording.length[number] - 1), int(ends[number]))
+        steps = len(whole.action)
+        first = max(min(int(score[own][:-1].argmax()) - LONGEST // 2, steps - LONGEST), 0)
+        last = min(first + LONGEST, steps)
+        part = f", steps {first} to {last}" if last - first < steps else ""
+        shown = {name: np.asarray(value)[own][first:last] for name, value in scores.items()}
+        observation = whole.observation[first : last + 1]
+        name = f"{title}: episode {number}{part}"
+        episodes.append(StatesOfEpisode(name, observation, whole.action[first:last], scores=shown))
+    return view_states(Path(recording.source).name, episodes, influence=influence)

@@ -14,9 +14,11 @@ from butfor.envs.facts import named
 from butfor.reporting import charts
 from butfor.reporting.charts import Array, Axis, Row
 from butfor.reporting.page import data_address, render_page, write_page
+from butfor.reporting.player import embed
 from butfor.reporting.plotly_renderer import draw, plain
 from butfor.rollouts.episodes import Episodes
 from butfor.rollouts.play import Stream, episode_seed, play_again
+from butfor.scenes import Scene
 
 if TYPE_CHECKING:
     from butfor.influence.views import Fan
@@ -37,6 +39,7 @@ def render_scores(
     scores: Mapping[str, Array],
     length: Array,
     fans: "Mapping[str, Sequence[Fan]] | None" = None,
+    scene: Scene | None = None,
 ) -> str:
     """The page as text.
 
@@ -45,6 +48,7 @@ def render_scores(
         scores: CAI [S] of every state, by entity.
         length: of every episode [E].
         fans: by entity, outcomes of other actions in the state with the least and in that with the most influence.
+        scene: episodes for the player; None: the page has none.
     """
     figures: dict[str, Any] = {}
     rows = []
@@ -70,6 +74,7 @@ def render_scores(
         "scores.html.j2",
         {"figures": figures, "explorer": explore_thresholds(scores, summary["threshold"])},
         summary=summary,
+        player=None if scene is None else embed(scene),
         rows=rows,
         diagnosis=diagnosis,
         about={key: summary[key] for key in about if summary.get(key) is not None},

@@ -60,8 +60,11 @@ def view_states(
     hand = list(agent) if agent is not None else _partner(influence, dimensions)
     has_goal = all(one.goal is not None and one.goal.shape[1] == dimensions for one in episodes)
     columns = ([hand] if hand else []) + list(places.values())
-    everything = np.concatenate([one.observation[:, group] for one in episodes for group in columns])
-    radius = RADIUS * float(np.ptp(everything, axis=0).max() or 1.0)
+    extents = []
+    for one in episodes:
+        everything = np.concatenate([one.observation[:, group] for group in columns])
+        extents.append(float(np.ptp(everything, axis=0).max()) or 1.0)
+    radius = RADIUS * min(extents)
     ball = (radius, radius, radius)
     bodies = [Body("goal", "goal", "sphere", ball, opacity=0.6)] if has_goal else []
     bodies += [Body("agent", "agent", "sphere", ball)] if hand else []

@@ -6,6 +6,7 @@ a page of their own. `player.js` is the timeline and the chart, `stage3d.js` and
 """
 
 from butfor.reporting.player.page import (
+    embed,
     embed_scene,
     player_html,
     player_part,
@@ -14,4 +15,4 @@ from butfor.reporting.player.page import (
     write_player,
 )
 
-__all__ = ["embed_scene", "player_html", "player_part", "player_scripts", "player_styles", "write_player"]
+__all__ = ["embed", "embed_scene", "player_html", "player_part", "player_scripts", "player_styles", "write_player"]

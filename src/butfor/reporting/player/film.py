@@ -72,6 +72,8 @@ def write_film(path: Path | str, scene: Scene, number: int = 0, width: int = 480
     artist: Artist = SolidArtist(scene, episode, width) if scene.dimensions == 3 else FlatArtist(scene, episode, width)
     with closing(artist):
         frames = _frames(scene, episode, artist, width, min(hold or held, held))
+        if target.suffix.lower() == ".gif":  # this palette keeps rare colours, such as the goal's
+            frames = (frame.quantize(256, Image.Quantize.FASTOCTREE) for frame in frames)
         write_frames(target, frames, SPEED / scene.step_seconds)
     return target
 

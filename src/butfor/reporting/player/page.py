@@ -52,9 +52,12 @@ def player_scripts(three_dimensional: bool = True) -> Markup:
 
 def embed_scene(path: Path) -> dict[str, Markup] | None:
     """Return what a page needs to show the scene in a file, `styles`, `part` and `scripts`, or None without a file."""
-    if not path.is_file():
-        return None
-    packed = read_scene(path)
+    return embed(read_scene(path)) if path.is_file() else None
+
+
+def embed(scene: Scene | Packed) -> dict[str, Markup]:
+    """Return what a page needs to show a scene: `styles`, `part` and `scripts`."""
+    packed = pack(scene) if isinstance(scene, Scene) else scene
     scripts = player_scripts(packed["dimensions"] == 3)
     return {"styles": player_styles(), "part": player_part(packed), "scripts": scripts}
 
