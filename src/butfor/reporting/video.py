@@ -247,11 +247,8 @@ def write_frames(path: Path, frames: Iterator[Image.Image], fps: float) -> None:
 
         # the temporary name does not show the format; faststart lets a browser play while it loads
         options = ["-f", "mp4", "-movflags", "+faststart"]
-        with closing(
-            imageio_ffmpeg.write_frames(
-                temporary, opening.size, fps=fps, codec="libx264", macro_block_size=2, output_params=options
-            )
-        ) as video:
+        settings = {"fps": fps, "codec": "libx264", "macro_block_size": 2, "output_params": options}
+        with closing(imageio_ffmpeg.write_frames(temporary, opening.size, **settings)) as video:
             video.send(None)  # starts ffmpeg
             for frame in chain([opening], frames):
                 video.send(frame.tobytes())

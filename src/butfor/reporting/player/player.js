@@ -242,7 +242,7 @@
       }
       if (ghosts && ghosts.success) make("p", notes, "", `The step that decided: ${episode.decided_text}`);
       for (const note of scene.notes) make("p", notes, "", note);
-      make("p", notes, "bf-keys", "Keys: space plays, ← and → step, Home and End jump, D goes to the step that decided, G hides the ghosts. Drag to turn, scroll to zoom, click a ghost to see its action.");
+      make("p", notes, "bf-keys", `Keys: space plays, ← and → step, Home and End jump, D goes to the step that decided, G hides the ghosts. ${scene.dimensions === 3 ? "Drag to turn, scroll to zoom, click" : "Click"} a ghost to see its action.`);
     }
 
     // The timeline is coloured by influence; a notch marks the step that decided.

@@ -174,6 +174,9 @@ function butforStage3d(canvas, scene, colour, changed) {
     if (trails) trails.material.color.set(colour("object"));
     if (chosenTrail) chosenTrail.material.color.set(colour("ink"));
     grid.material.color.set(colour("soft"));
+    const dark = window.matchMedia("(prefers-color-scheme: dark)").matches;
+    sky.intensity = dark ? 1.2 : 1.9;
+    sun.intensity = dark ? 1.5 : 2.2;
   }
 
   // time may lie between two states; what is chosen is the number of a ghost or null
