@@ -1,5 +1,6 @@
 """Sphinx configuration; build the site with `make docs`, or `sphinx-build -W docs docs/_build/html`."""
 
+import json
 import os
 import re
 import sys
@@ -33,6 +34,7 @@ pygments_style = "default"
 # Files elsewhere in the repository, and the page of the site that includes each.
 PAGES = {"README.md": "index.md", "CONTRIBUTING.md": "contributing.md", "results/README.md": "measurements.md"}
 INCLUDED = re.compile(r"<!-- include (\S+) -->")
+NOTEBOOK = re.compile(r"<!-- notebook (\S+) -->")
 LINK = re.compile(r"(!?\[[^\]\[]*\]\()(?![a-z]+:|#)([^)#\s]*)(#[^)\s]*)?\)")
 # Address under which other files of the repository are shown; empty: link to the files themselves.
 REPOSITORY = os.environ.get("BUTFOR_REPOSITORY", "")
@@ -76,7 +78,29 @@ def include_files(app: Sphinx, docname: str, source: list[str]) -> None:
         text = path.read_text(encoding="utf-8")
         return adapt_links(text.partition("\n")[2], path.parent, place)  # without its heading
 
+    def notebook_of(found: re.Match[str]) -> str:
+        path = (place / found[1]).resolve()
+        app.env.note_dependency(str(path))
+        return show_notebook(json.loads(path.read_text(encoding="utf-8")))
+
     source[0] = INCLUDED.sub(text_of, adapt_links(source[0], place, place))
+    source[0] = NOTEBOOK.sub(notebook_of, source[0])
+
+
+def show_notebook(notebook: dict[str, Any]) -> str:
+    """The cells of a notebook as Markdown, with the outputs that it contains; the first heading is the page's own."""
+    parts = []
+    for cell in notebook["cells"]:
+        text = "".join(cell["source"])
+        parts.append(text if cell["cell_type"] == "markdown" else f"```python\n{text}\n```")
+        for output in cell.get("outputs", []):
+            data = output.get("data", {})
+            if picture := data.get("image/png"):
+                parts.append(f'<img alt="The figure that this cell shows" src="data:image/png;base64,{picture}">')
+            else:
+                shown = "".join(output.get("text") or data.get("text/plain", ""))
+                parts.append(f"```text\n{shown.rstrip()}\n```")
+    return "\n\n".join(parts).partition("\n")[2]
 
 
 def adapt_links(text: str, from_folder: Path, to_folder: Path) -> str:

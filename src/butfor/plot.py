@@ -78,7 +78,7 @@ def outcomes(
 ) -> "Figure":
     """Plot where an entity would go under other actions, as the model predicts one step ahead: the fan of one state.
 
-    The axes have the same length for every state, so that two figures can be compared.
+    The axes do not depend on the state unless its fan is very wide, so that two figures can be compared.
 
     Args:
         influence: a fitted `Influence`.

@@ -126,7 +126,8 @@ def measure(influence: Influence, split: Split, facts: EnvFacts) -> dict[str, An
     held_out = split.held_out
     drawn = held_out.sampled[held_out.valid]
     transitions = held_out.transitions()
-    found = influence.diagnose(*transitions, sampled=drawn)[CUBE]
+    episode = np.repeat(np.arange(len(held_out)), held_out.length)
+    found = influence.diagnose(*transitions, sampled=drawn, groups=episode)[CUBE]
     influence.calibrate(free_obs=transitions[0][~held_out.label["exact"][held_out.valid]])
     called = influence.decide(obs, RATE)[CUBE]
     policy = np.repeat(split.policies, test.length)

@@ -13,7 +13,7 @@ if TYPE_CHECKING:
 Array = NDArray[Any]
 Pair = tuple[int, int | None]
 """A column of the observation, or the difference of two: the first minus the second."""
-STEPS = 3.0  # standard deviations of the change that a fan shows to either side
+STEPS = 6.0  # standard deviations of the change that a fan shows to either side, at least
 WIDE = 2.0  # standard deviations of a column that a map shows to either side
 
 
