@@ -22,12 +22,16 @@ author = "butfor authors"
 copyright = "butfor authors, MIT licence"
 version = release
 
-extensions = ["myst_parser", "sphinx.ext.autodoc", "sphinx.ext.napoleon"]
-exclude_patterns = ["_build"]
+extensions = ["myst_parser", "sphinx.ext.autodoc", "sphinx.ext.napoleon", "sphinx.ext.viewcode"]
+exclude_patterns = ["_build", "notebooks"]
 html_theme = "furo"
 html_title = f"butfor {release}"
 html_copy_source = False
 html_show_sphinx = False
+html_favicon = "site/favicon.svg"
+html_static_path = ["site"]
+html_js_files = ["copy.js"]
+html_css_files = ["copy.css"]
 html_theme_options = {"light_css_variables": {"color-brand-primary": "#0072B2", "color-brand-content": "#0072B2"}}
 pygments_style = "default"
 
@@ -40,6 +44,12 @@ LINK = re.compile(r"(!?\[[^\]\[]*\]\()(?![a-z]+:|#)([^)#\s]*)(#[^)\s]*)?\)")
 REPOSITORY = os.environ.get("BUTFOR_REPOSITORY", "")
 
 myst_heading_anchors = 4
+ABOUT = "How much does an agent's action matter, state by state? Causal action influence for reinforcement learning."
+# What other sites show of a link; they need the address of the published site for the picture.
+SITE = os.environ.get("BUTFOR_SITE", "")
+myst_html_meta = {"description lang=en": ABOUT, "property=og:title": "butfor", "property=og:description": ABOUT} | (
+    {"property=og:image": f"{SITE}/_static/card.png", "name=twitter:card": "summary_large_image"} if SITE else {}
+)
 myst_url_schemes: dict[str, Any] = {"http": None, "https": None, "mailto": None}
 
 default_role = "code"
