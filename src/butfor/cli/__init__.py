@@ -17,8 +17,8 @@ from typing import Any
 import tyro
 
 from butfor import __version__
-from butfor.cli import benchmark, collect, demo, detect, evaluate, labels, report, study, train, why
-from butfor.cli.data import curate, listing, score
+from butfor.cli import benchmark, collect, detect, evaluate, labels, report, study, train, why
+from butfor.cli.data import curate, demo, listing, score
 from butfor.cli.options import refuse_repeated
 from butfor.runs.folder import invoked_as
 from butfor.runs.memory import describe_exhaustion

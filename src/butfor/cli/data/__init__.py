@@ -1,1 +1,1 @@
-"""The commands for data sets: `butfor data`, `score`, `curate`, one file each."""
+"""The commands for data sets: `butfor data`, `score`, `curate`, `demo`, one file each."""
