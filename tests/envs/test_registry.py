@@ -13,6 +13,7 @@ from gymnasium.vector import AutoresetMode, SyncVectorEnv
 
 import butfor.envs
 from butfor.envs import ENVS, env_id, make_vector_env
+from butfor.envs.registry import module_imports
 from butfor.envs.slide import SlideVectorEnv
 
 pytestmark = pytest.mark.filterwarnings("error")
@@ -164,3 +165,18 @@ def test_without_mujoco_the_package_imports_and_says_what_to_install() -> None:
         printed = run_python(program).splitlines()
         assert len(printed) == 2
         assert all("butfor[fetch]" in line for line in printed)
+
+
+def test_the_module_of_a_runs_environment_is_imported_only_if_that_is_allowed(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A run folder of somebody else names a module that happens to be in the current folder."""
+    (tmp_path / "module_of_others.py").write_text("open('executed', 'w').close()")
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.syspath_prepend(str(tmp_path))
+    with module_imports(False), pytest.raises(ValueError, match=r"'module_of_others'.*--import-module"):
+        env_id("module_of_others:Env-v0")
+    assert not (tmp_path / "executed").exists()
+    with module_imports(True), pytest.raises(ValueError, match="does not register it"):
+        env_id("module_of_others:Env-v0")
+    assert (tmp_path / "executed").exists()

@@ -76,6 +76,14 @@ def test_a_broken_line_before_the_last_is_named(tmp_path: Path) -> None:
         read_metrics(tmp_path)
 
 
+@pytest.mark.parametrize("damage", [b"\r", b"\x0b", b"\x1c", b"\x85"])
+def test_a_byte_that_became_another_line_end_is_damage(tmp_path: Path, damage: bytes) -> None:
+    content = b'{"episode": 1}\n{"episo' + damage + b'": 2}\n{"episode": 3}\n'
+    (tmp_path / "metrics.jsonl").write_bytes(content)
+    with pytest.raises(ValueError, match=r"metrics\.jsonl, line 2"):
+        read_metrics(tmp_path)
+
+
 def test_a_damaged_last_line_with_its_line_end_is_not_one_that_was_cut_off(tmp_path: Path) -> None:
     (tmp_path / "metrics.jsonl").write_text('{"episode": 1}\n{"episode: 2}\n')
     with pytest.raises(ValueError, match=r"metrics\.jsonl, line 2"):

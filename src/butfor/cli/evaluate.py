@@ -9,21 +9,22 @@ from typing import Annotated
 import tyro
 
 from butfor.cli.console import live_progress, print_next
-from butfor.cli.options import Device, File, Flag, Run, Seed, choose_device
+from butfor.cli.options import Device, File, Flag, ImportModule, Run, Seed, choose_device
 from butfor.runs.files import check_writable
 from butfor.runs.reading import find_run
 
 
-def evaluate(run: Run, /, episodes: int = 100, device: Device = "auto") -> None:
+def evaluate(run: Run, /, episodes: int = 100, device: Device = "auto", import_module: ImportModule = False) -> None:
     """Play new episodes with every seed of a training run and print how many succeed.
 
     Args:
         episodes: episodes of each seed
     """
+    from butfor.envs.registry import module_imports
     from butfor.training.run import evaluate_run
 
     folder = find_run(run)
-    with live_progress() as progress:
+    with live_progress() as progress, module_imports(import_module):
         success = evaluate_run(folder, episodes, choose_device(device), progress)
     for seed, share in success.items():
         print(f"seed {seed}: {share:.3f}")
@@ -32,7 +33,15 @@ def evaluate(run: Run, /, episodes: int = 100, device: Device = "auto") -> None:
     print_next(f"butfor watch {folder}")
 
 
-def watch(run: Run, /, out: File = None, seed: Seed = None, episodes: int = 1, first: int = 0) -> None:
+def watch(
+    run: Run,
+    /,
+    out: File = None,
+    seed: Seed = None,
+    episodes: int = 1,
+    first: int = 0,
+    import_module: ImportModule = False,
+) -> None:
     """Render episodes of a trained agent to a video that shows the influence of each step.
 
     Args:
@@ -41,10 +50,12 @@ def watch(run: Run, /, out: File = None, seed: Seed = None, episodes: int = 1, f
         episodes: number of episodes, one after the other
         first: number of the first episode
     """
+    from butfor.envs.registry import module_imports
     from butfor.reporting.video import watch as render
 
     folder = find_run(run)
-    print(f"Video: {render(folder, out, seed, episodes, first)}")
+    with module_imports(import_module):
+        print(f"Video: {render(folder, out, seed, episodes, first)}")
     print_next(f"butfor evaluate {folder}")
 
 
@@ -63,6 +74,7 @@ def view(
     gif: File = None,
     mp4: File = None,
     no_browser: Flag = False,
+    import_module: ImportModule = False,
 ) -> None:
     """Write and open a page that plays episodes, with ghosts of the actions that were not taken.
 
@@ -106,12 +118,13 @@ def view(
         check_writable(path)
 
     from butfor.datasets.view import ViewOptions, view_anything
+    from butfor.envs.registry import module_imports
     from butfor.influence.influence import Influence
     from butfor.reporting.player import write_player
 
     model = None if influence is None else Influence.load(influence)
     options = ViewOptions(episodes, hold, not skip_outcomes, seed, positions, agent or ())
-    with live_progress() as progress:
+    with live_progress() as progress, module_imports(import_module):
         scene = view_anything(source, options, model, progress)
     if wanted:
         from butfor.reporting.player.film import write_film

@@ -28,6 +28,11 @@ Seconds = Annotated[
         help_behavior_hint="(default: no limit)",
     ),
 ]
+ImportModule = Annotated[
+    bool,
+    tyro.conf.FlagCreatePairsOff,
+    tyro.conf.arg(help="import the module of the run's environment MODULE:ID, which runs its code"),
+]
 Flag = Annotated[bool, tyro.conf.FlagCreatePairsOff]
 Device = Annotated[
     Literal["auto", "cpu", "cuda"], tyro.conf.arg(help="device to compute on; auto uses a GPU if there is one")

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Annotated, get_args, get_type_hints
 import tyro
 
 from butfor.cli.console import live_progress, print_next, print_training, write_player_scene
-from butfor.cli.options import Device, File, Flag, RunFolder, Seconds, choose_device
+from butfor.cli.options import Device, File, Flag, ImportModule, RunFolder, Seconds, choose_device
 from butfor.cli.settings import parse_settings
 from butfor.runs.config import differences
 from butfor.runs.reading import find_run
@@ -59,6 +59,8 @@ class RunOptions(Session):
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class ResumeOptions(Session):
     """Resume a training run from its last checkpoint."""
+
+    import_module: ImportModule = False
 
     resume: Annotated[str, tyro.conf.arg(metavar="RUN")]
     """run folder, the beginning of its name in runs/, or latest"""
@@ -115,6 +117,7 @@ class _Page:
 
 
 def _resume(arguments: list[str]) -> Path:
+    from butfor.envs.registry import module_imports
     from butfor.training.run import resume
 
     options, unknown = tyro.cli(ResumeOptions, args=arguments, prog="butfor train", return_unknown_args=True)
@@ -123,7 +126,7 @@ def _resume(arguments: list[str]) -> Path:
         raise ValueError(
             f"{' '.join(unknown)} cannot be given with --resume: the run keeps its settings. Allowed are {allowed}."
         )
-    with live_progress() as progress:
+    with live_progress() as progress, module_imports(options.import_module):
         return resume(
             find_run(options.resume), choose_device(options.device), episodes=options.episodes,
             time_limit=options.time_limit, keep_episodes=options.keep_episodes, progress=progress,

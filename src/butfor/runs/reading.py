@@ -110,13 +110,16 @@ def read_metrics(folder: Path | str, name: str = "metrics.jsonl", needed: Sequen
         ValueError: another line is damaged, or lacks a field.
     """
     path = Path(folder) / name
-    lines = path.read_bytes().splitlines(keepends=True)
+    lines = path.read_bytes().split(b"\n")  # and at nothing else: a damaged byte may be another line end
+    is_whole = not lines[-1]
+    if is_whole:
+        lines.pop()
     rows = []
     for number, line in enumerate(lines, start=1):
         try:
             row = parse_json(line, f"{path}, line {number}")
         except ValueError:
-            if not line.endswith(b"\n"):
+            if number == len(lines) and not is_whole:
                 break
             raise
         if not isinstance(row, dict) or (missing := [field for field in needed if field not in row]):

@@ -374,6 +374,10 @@ class _Run:
         if kept is not None:
             self.kept = EpisodeStream(kept.file, self.replay.stored, kept.id)
             write_json(folder / "episodes.json", asdict(kept))  # a resumed run may have been given it, or moved
+        self.evaluations: dict[int, list[float]] = {}  # success of each seed, by episode
+        if (folder / "metrics.jsonl").is_file():
+            for row in read_metrics(folder):
+                self.evaluations.setdefault(row["episode"], []).append(row["success"])
         self.text = ""
         self.began = time.monotonic()
         self.first_episode = self.replay.stored
@@ -435,6 +439,7 @@ class _Run:
             for r, seed in enumerate(trainer.seeds)
         ]
         append_metrics(self.folder, rows)
+        self.evaluations[episode] = success.tolist()
         values = {"success/mean": float(success.mean())}
         shown = [name for name in rows[0] if name not in ("episode", "seed", "seconds")]
         values |= {f"{name}/seed {row['seed']}": row[name] for row in rows for name in shown}
@@ -470,9 +475,8 @@ class _Run:
     def summarize(self, finished: bool) -> None:
         """Write summary.json: the curve of success so far, and where the time went."""
         config = self.config
-        rows = read_metrics(self.folder) if (self.folder / "metrics.jsonl").is_file() else []
-        episodes = sorted({row["episode"] for row in rows})
-        curve = [[row["success"] for row in rows if row["episode"] == episode] for episode in episodes]
+        episodes = sorted(self.evaluations)
+        curve = [self.evaluations[episode] for episode in episodes]
         summary = {
             "schema": 1,
             "env": config.env,
