@@ -119,8 +119,18 @@ def make_problem(task: str, train: Mapping[str, Any], test: Mapping[str, Any], s
     space = env.single_action_space
     env.close()
     entities = {name: list(columns) for name, columns in facts.entities.items()}
-    parts = [data[name] for data in (train, test) for name in ("obs", "action", "next_obs")]
-    return EdgeProblem(*parts, entities, len(facts.agent_position), space, seed)
+    return EdgeProblem(
+        obs=train["obs"],
+        action=train["action"],
+        next_obs=train["next_obs"],
+        test_obs=test["obs"],
+        test_action=test["action"],
+        test_next=test["next_obs"],
+        entities=entities,
+        position_size=len(facts.agent_position),
+        action_space=space,
+        seed=seed,
+    )
 
 
 def judge_edges(scores: Floats, label: Any) -> dict[str, Any]:
