@@ -37,6 +37,7 @@ MARKER = re.compile(r"<!-- (long|not run): [^\n]*\S -->\s*")
 NUMBER = re.compile(r"-?\d+\.\d+|-?\d+")
 WORK = (  # what the commands call
     "butfor.benchmarks.run.choose_tasks",
+    "butfor.datasets.augment.augment_file",
     "butfor.datasets.curate.curate_file",
     "butfor.datasets.formats.open_dataset",
     "butfor.datasets.score.score_file",

@@ -18,7 +18,7 @@ import tyro
 
 from butfor import __version__
 from butfor.cli import benchmark, collect, detect, evaluate, labels, report, study, train, why
-from butfor.cli.data import curate, demo, listing, score
+from butfor.cli.data import augment, curate, demo, listing, score
 from butfor.cli.options import refuse_repeated
 from butfor.runs.folder import invoked_as
 from butfor.runs.memory import describe_exhaustion
@@ -32,6 +32,7 @@ COMMANDS: dict[str, Callable[..., None]] = {
     "data": listing.data,
     "score": score.score,
     "curate": curate.curate,
+    "augment": augment.augment,
     "train": train.train,
     "evaluate": evaluate.evaluate,
     "watch": evaluate.watch,

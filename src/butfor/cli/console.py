@@ -230,6 +230,21 @@ def print_dataset(dataset: "Dataset") -> None:
         print("Note: There are no actions, so influence cannot be scored.")
 
 
+def print_augmentation(summary: dict[str, Any]) -> None:
+    """Print how many stretches are kept, and the shares of impossible ones if they were audited."""
+    steps = "transitions" if summary["steps"] == 1 else f"stretches of {summary['steps']} steps"
+    print(f"{summary['kept']:,} of {summary['candidates']:,} new {steps} kept; promised: at most")
+    print(f"{summary['promised']:.1%} of them impossible.")
+    rows = []
+    for name, found in (summary["audit"] or {}).items():
+        shares = [found["impossible"], *found["faults"].values()]
+        rows.append([name, f"{found['replayed']:,}", *(f"{share:.2%}" for share in shares)])
+    if rows:
+        faults = next(iter(summary["audit"].values()))["faults"]
+        _print_table("Replayed in the simulator", ["", "replayed", "impossible", *faults], rows)
+    print(f"Transitions: {summary['out']}")
+
+
 def print_curation(summary: dict[str, Any]) -> None:
     """Print what is kept by phase and by task, and the files."""
     kept = f"{summary['kept_rows']:,} of {summary['rows']:,} rows kept, in {summary['written_episodes']:,} episodes"

@@ -168,7 +168,8 @@ def frame_values(
         return own  # what a large action leads to is not known
     else:
         number = np.random.default_rng(seed).random(len(recording))
-        return number[recording.episode]
+        drawn: Table = number[recording.episode]
+        return drawn
     worth = own.copy()
     for place in range(len(own) - 2, -1, -1):
         if not recording.last[place]:

@@ -1,1 +1,1 @@
-"""The commands for data sets: `butfor data`, `score`, `curate`, `demo`, one file each."""
+"""The commands for data sets: `butfor data`, `score`, `curate`, `augment`, `demo`, one file each."""

@@ -1,0 +1,149 @@
+"""In which steps does anything act on an entity? Learned from recorded transitions, without labels.
+
+Each entity has a free motion: how it moves by itself, given its own columns and the action, if it is driven by it. Most
+steps are free, so the free motion is the median of the next state, which steps with a touch hardly change. A step in
+which the entity moves otherwise shows an interaction. A classifier then learns from the whole state and the action in
+which steps one is to be expected.
+"""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+import torch
+from sklearn.ensemble import HistGradientBoostingClassifier, HistGradientBoostingRegressor
+
+from butfor.datasets.recording import Table
+from butfor.models.networks import MLP, make_generators, single_thread
+from butfor.rollouts.episodes import Bool
+
+SURPRISE = 10.0  # times the usual error of free motion there, from which on a step shows an interaction
+LEAST_ERROR = 0.01  # standard deviations of the entity's change
+UPDATES = 3000
+BATCH = 256
+WIDTH = 64
+FEWEST = 20  # interactions of an entity, to learn from
+
+
+@dataclass
+class Interactions:
+    """Free motion and expected interactions of each entity."""
+
+    entities: dict[str, list[int]]
+    networks: Any  # outputs per entity: the change, and the log of its usual error
+    scales: dict[str, Any]
+    classifiers: dict[str, Any]
+    positions: int  # how many of the first columns of each entity are its position
+
+    def surprised(self, obs: Table, action: Table, next_obs: Table) -> dict[str, Bool]:
+        """In which steps [N] each entity moved otherwise than by itself."""
+        found = {}
+        for name, (change, error) in self._free(obs, action).items():
+            columns = self.entities[name]
+            off = np.abs((next_obs - obs)[:, columns] - change) / self.scales[name]["change"]
+            found[name] = off.max(1) > SURPRISE * np.maximum(error, LEAST_ERROR)
+        return found
+
+    def score(self, obs: Table, action: Table, entity: str) -> Table:
+        """How much an interaction of the entity is to be expected in each step, as log odds [N]."""
+        features = self._features(obs, action, entity)
+        return np.asarray(self.classifiers[entity].decision_function(features))
+
+    @torch.no_grad()
+    def _free(self, obs: Table, action: Table) -> dict[str, tuple[Table, Table]]:
+        """The change of each entity [N, d] in its free motion, and its usual error [N] in standard deviations."""
+        found = {}
+        for name, columns in self.entities.items():
+            scale = self.scales[name]
+            network = self.networks[name]
+            output = network(_inputs(obs, action, columns, scale)[None])[0].numpy().astype(np.float64)
+            found[name] = output[:, :-1] * scale["change"], np.exp(output[:, -1])
+        return found
+
+    def _features(self, obs: Table, action: Table, entity: str) -> Table:
+        """The state and the action, and the way from the entity to each other one, now and after their free motion."""
+        free = self._free(obs, action)
+        place = {name: obs[:, columns[: self.positions]] for name, columns in self.entities.items()}
+        after = {name: place[name] + free[name][0][:, : self.positions] for name in self.entities}
+        parts = [obs, action]
+        gaps = []
+        for name in self.entities:
+            if name != entity:
+                ways = [place[name] - place[entity], after[name] - after[entity]]
+                distances = [np.linalg.norm(way, axis=1) for way in ways]
+                parts += [*ways, np.stack(distances, 1)]
+                gaps.append(np.minimum(*distances))
+        parts.append(np.min(gaps, 0)[:, None] if gaps else np.zeros((len(obs), 1)))
+        return np.concatenate(parts, 1)
+
+
+def learn_interactions(
+    obs: Table, action: Table, next_obs: Table, entities: Mapping[str, Sequence[int]], seed: int = 0
+) -> Interactions:
+    """Learn free motions and expected interactions from transitions.
+
+    Args:
+        obs: states [N, D].
+        action: actions [N, A].
+        next_obs: the states that followed [N, D].
+        entities: columns of each entity, all that there are; the first ones are its position.
+        seed: of the networks, their batches and the classifiers.
+
+    Raises:
+        ValueError: fewer than two entities.
+    """
+    if len(entities) < 2:
+        raise ValueError(f"Interactions need at least 2 entities; got {', '.join(entities) or 'none'}.")
+    columns = {name: list(given) for name, given in entities.items()}
+    smallest = min(map(len, columns.values()))
+    positions = smallest if smallest <= 3 else min(smallest // 2, 3)
+    scales: dict[str, Any] = {}
+    networks: dict[str, Any] = {}
+    with single_thread():
+        for place, (name, own) in enumerate(columns.items()):
+            change = (next_obs - obs)[:, own]
+            seen = np.concatenate([obs[:, own], action], 1)
+            spread = np.maximum(seen.std(0), 1e-6)
+            scales[name] = {"change": np.maximum(change.std(0), 1e-9), "center": seen.mean(0), "spread": spread}
+            networks[name] = _fit_free(obs, action, change, own, scales[name], 1000 * seed + place)
+    found = Interactions(columns, networks, scales, {}, positions)
+    shown = found.surprised(obs, action, next_obs)
+    for name in columns:
+        if FEWEST <= shown[name].sum() < len(obs):
+            classifier = HistGradientBoostingClassifier(max_iter=150, random_state=seed, early_stopping=False)
+            found.classifiers[name] = classifier.fit(found._features(obs, action, name), shown[name])
+    return found
+
+
+def _inputs(obs: Table, action: Table, columns: Sequence[int], scale: Mapping[str, Any]) -> torch.Tensor:
+    seen = np.concatenate([obs[:, columns], action], 1)
+    return torch.as_tensor((seen - scale["center"]) / scale["spread"], dtype=torch.float32)
+
+
+def _fit_free(obs: Table, action: Table, change: Table, own: Sequence[int], scale: Any, seed: int) -> Any:
+    """Fit the median of an entity's change, and the median of the log of its error."""
+    generators = make_generators([seed])
+    inputs = _inputs(obs, action, own, scale)
+    targets = torch.as_tensor(change / scale["change"], dtype=torch.float32)
+    network = MLP([inputs.shape[1], WIDTH, WIDTH, len(own) + 1], generators, activation=torch.nn.functional.silu)
+    optimizer = torch.optim.Adam(network.parameters(), 3e-3)
+    schedule = torch.optim.lr_scheduler.OneCycleLR(optimizer, 3e-3, UPDATES)
+    # Entities often rest, which is soon learned: three quarters of a batch are drawn by the change to be expected from
+    # the entity's own state. Weights by the change itself would prefer interactions, and so change the median.
+    size = np.abs(targets.numpy()).max(1)
+    expected = HistGradientBoostingRegressor(max_iter=40, random_state=seed).fit(inputs.numpy(), size)
+    weight = torch.as_tensor(np.maximum(expected.predict(inputs.numpy()), 1e-6))
+    drawn = torch.multinomial(weight, UPDATES * (BATCH - BATCH // 4), replacement=True, generator=generators[0])
+    for by_weight in drawn.reshape(UPDATES, -1):
+        rows = torch.randint(len(inputs), (BATCH,), generator=generators[0])
+        rows[BATCH // 4 :] = by_weight
+        output = network(inputs[rows][None])[0]
+        off = (output[:, :-1] - targets[rows]).abs()
+        error = off.detach().amax(1).clamp_min(LEAST_ERROR).log()
+        loss = off.mean() + 0.1 * (output[:, -1] - error).abs().mean()
+        optimizer.zero_grad()
+        loss.backward()
+        optimizer.step()
+        schedule.step()
+    return network.eval().requires_grad_(False)

@@ -1,0 +1,155 @@
+"""Swapped transitions: built as described, impossible ones are left out, and the simulator tells which these are."""
+
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+from butfor.datasets import interactions as learned
+from butfor.datasets.audit import FAULTS, audit_swaps, find_faults, world_of
+from butfor.datasets.augment import AugmentOptions, Swaps, augment_file, augment_recording, propose_swaps
+from butfor.datasets.formats import open_dataset
+from butfor.datasets.interactions import learn_interactions
+from butfor.datasets.recording import Recording, read_arrays
+from butfor.detection.collect import CollectConfig, collect_file
+from butfor.envs.several.pucks import PucksWorld
+
+ENTITIES = {"agent": [0, 1], "ball": [2, 3], "box": [4, 5]}
+REACH = 0.3
+
+
+def advance(obs: Any, action: Any) -> Any:
+    """The agent moves by a tenth of the action, and pushes what is within reach away by 0.1; the rest stays."""
+    after = obs.copy()
+    after[..., :2] += 0.1 * action
+    for columns in (slice(2, 4), slice(4, 6)):
+        way = obs[..., columns] - obs[..., :2]
+        distance = np.linalg.norm(way, axis=-1, keepdims=True)
+        after[..., columns] += np.where(distance < REACH, 0.1 * way / np.maximum(distance, 1e-9), 0)
+    return after
+
+
+def episodes(count: int, steps: int = 20, seed: int = 0) -> Recording:
+    """Random starts and actions."""
+    random = np.random.default_rng(seed)
+    states = [random.uniform(-0.6, 0.6, (count, 6))]
+    action = random.uniform(-1, 1, (count, steps, 2))
+    for step in range(steps):
+        states.append(advance(states[-1], action[:, step]))
+    return read_arrays(list(np.stack(states, 1)), list(action))
+
+
+@pytest.fixture(scope="module")
+def augmented() -> tuple[Recording, Swaps, Swaps, dict[str, int]]:
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(learned, "UPDATES", 600)
+        recording = episodes(200)
+        return recording, *augment_recording(recording, ENTITIES, AugmentOptions(4000, steps=2))
+
+
+def impossible(swaps: Swaps) -> Any:
+    """Which stretches the true dynamics do not lead through."""
+    reached = advance(swaps.observation[:, :-1], swaps.action)
+    return np.abs(reached - swaps.observation[:, 1:]).max((1, 2)) > 1e-9
+
+
+def test_a_swap_changes_one_entity_only(augmented: tuple[Recording, Swaps, Swaps, dict[str, int]]) -> None:
+    recording, _, every, _ = augmented
+    first = np.flatnonzero(~recording.last)
+    names = list(ENTITIES)
+    for place in (0, 17, len(every) - 1):
+        own = ENTITIES[names[every.entity[place]]]
+        rest = [column for column in range(6) if column not in own]
+        for columns, source in ((own, every.donor), (rest, every.base)):
+            rows = first[source[place]] + np.arange(3)
+            np.testing.assert_array_equal(every.observation[place][:, columns], recording.observation[rows][:, columns])
+        np.testing.assert_array_equal(every.action[place], recording.action[every.base[place] + np.arange(2)])
+    episode = recording.episode[first]
+    assert (episode[every.base] != episode[every.donor]).all()
+    assert (every.entity != names.index("agent")).all()
+
+
+def test_fewer_are_impossible_than_promised(augmented: tuple[Recording, Swaps, Swaps, dict[str, int]]) -> None:
+    _, kept, every, counts = augmented
+    assert impossible(every).mean() > 0.1  # what swapping without a decision gives
+    assert impossible(kept).mean() <= 0.05
+    assert len(kept) > 0.5 * (~impossible(every)).sum()
+    assert min(counts["ball"], counts["box"]) > 50
+
+
+def test_interactions_are_found_without_labels(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(learned, "UPDATES", 600)
+    parts = episodes(150).transitions()
+    found = learn_interactions(*parts, ENTITIES)
+    obs, action, next_obs = episodes(50, seed=1).transitions()
+    near = np.linalg.norm(obs[:, 2:4] - obs[:, :2], axis=1) < REACH
+    assert (found.surprised(obs, action, next_obs)["ball"] == near).mean() > 0.98
+    score = found.score(obs, action, "ball")
+    assert np.median(score[near]) > 0 > np.median(score[~near])
+    with pytest.raises(ValueError, match="ball"):
+        learn_interactions(*parts, {"ball": [2, 3]})
+
+
+def test_the_simulator_tells_faults_apart(tmp_path: Path) -> None:
+    data = collect_file(CollectConfig("pucks", "noisy-expert", 20), tmp_path / "pucks.npz")
+    recording = open_dataset(tmp_path / "pucks.npz").recording()
+    world = PucksWorld()
+    entities = {"agent": range(4), "first": range(4, 8), "second": range(8, 12), "third": range(12, 16)}
+    swaps = propose_swaps(recording, entities, AugmentOptions(300))
+    same = replace(swaps, observation=swaps.observation.copy())
+    rows = np.flatnonzero(~recording.last)[swaps.base][:, None] + np.arange(2)
+    same.observation[:] = recording.observation[rows]  # nothing swapped: all is possible
+    assert not np.any(list(find_faults(world, same).values()))
+    moved = replace(same, observation=same.observation.copy())
+    moved.observation[:, 1, 4:6] += 0.01  # the first puck ends elsewhere
+    moved = replace(moved, entity=np.full(len(swaps), 1))
+    for entity, fault in ((1, "swapped entity"), (2, "another entity")):
+        faults = find_faults(world, replace(moved, entity=np.full(len(swaps), entity)))
+        assert (faults[fault] | faults["overlap"]).all()  # recorded bodies that touch overlap a little
+        assert faults[fault].mean() > 0.8
+    inside = replace(moved, observation=same.observation.copy())
+    inside.observation[:, 0, 4:6] = inside.observation[:, 0, :2]  # the first puck is inside the agent
+    assert find_faults(world, inside)["overlap"].all()
+    audit = audit_swaps(world, same, swaps, recording, 100)
+    assert audit["kept"]["impossible"] == 0
+    assert audit["unfiltered"]["impossible"] > 0
+    assert set(audit["contact"]["faults"]) == set(FAULTS)
+    assert len(data) == 20
+
+
+def test_a_file_is_written_that_can_be_read_again(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    monkeypatch.setattr(learned, "UPDATES", 300)
+    recording = episodes(200)
+    observations = np.split(recording.observation, len(recording))
+    np.savez(
+        tmp_path / "data.npz",
+        observations=np.concatenate([one[:-1] for one in observations]),
+        next_observations=np.concatenate([one[1:] for one in observations]),
+        actions=recording.action,
+        timeouts=np.tile(np.arange(20) == 19, 200),
+    )
+    entities = ["agent=0:2", "ball=2:4", "box=4:6"]
+    options = AugmentOptions(1000, 0.2, steps=3)
+    summary = augment_file(tmp_path / "data.npz", entities=entities, options=options)
+    found = open_dataset(tmp_path / "data-augmented.npz").recording()
+    assert found.length.tolist() == [3] * summary["kept"]
+    assert summary["promised"] == 0.2
+    with pytest.raises(FileExistsError, match="data-augmented"):
+        augment_file(tmp_path / "data.npz", entities=entities, options=options)
+    with pytest.raises(ValueError, match="audit"):
+        augment_file(tmp_path / "data.npz", tmp_path / "b.npz", entities, options, audit=5)
+    with pytest.raises(ValueError, match="built-in"):
+        augment_file(tmp_path / "data.npz", tmp_path / "b.npz")
+    with pytest.raises(ValueError, match="'hand'"):
+        augment_file(tmp_path / "data.npz", tmp_path / "b.npz", entities, replace(options, agent="hand"))
+
+
+def test_wrong_options_are_told() -> None:
+    wrong: list[dict[str, Any]] = [{"count": 0}, {"steps": 0}, {"false_discovery_rate": 1.5}, {"seed": -1}]
+    for given in wrong:
+        with pytest.raises(ValueError, match=str(next(iter(given.values())))):
+            AugmentOptions(**given)
+    assert world_of("push") is None
+    assert isinstance(world_of("pucks"), PucksWorld)
