@@ -14,26 +14,33 @@ Names = Annotated[
 
 
 def benchmark(
-    name: Annotated[Literal["defaults"], tyro.conf.Positional],
+    name: Annotated[Literal["defaults", "influence"], tyro.conf.Positional],
     /,
     tasks: Names = (),
     sizes: tuple[int, ...] = (2_000, 5_000, 15_000),
     seeds: int = 5,
     held_out: Flag = False,
-    out: Annotated[Path, tyro.conf.arg(metavar="FOLDER")] = Path("runs/benchmark-defaults"),
+    out: Annotated[
+        Path | None, tyro.conf.arg(metavar="FOLDER", help_behavior_hint="(default: runs/benchmark-NAME)")
+    ] = None,
 ) -> None:
-    """Measure the default settings of the estimator: fit, score states with exact labels, compare with the distance.
+    """Measure how well influence is detected in states with exact labels: of the action, or between entities.
 
     The same command resumes an interrupted benchmark, or adds tasks and seeds to it.
 
     Args:
-        name: defaults: `Influence.fit` with its default settings
+        name: defaults: `Influence.fit` with its default settings; influence: detectors of who moves whom, on pucks,
+            push-two and stack-two
         tasks: environments
         sizes: transitions to fit on
         seeds: number of seeds; each has its own training data
         held_out: also run the tasks that are set aside while the defaults are developed
         out: folder of the results and of the collected data
     """
+    out = out or Path("runs") / f"benchmark-{name}"
+    if name == "influence":
+        _benchmark_edges(tasks, sizes, seeds, out)
+        return
     from butfor.analysis.benchmark import read_benchmark
     from butfor.benchmarks.run import Settings, choose_tasks, run_benchmark
     from butfor.reporting.benchmark_page import write_benchmark_page
@@ -45,3 +52,24 @@ def benchmark(
     page = write_benchmark_page(out)
     print(f"Report: {page}")
     print_next(f"open {page} in a browser")
+
+
+def _benchmark_edges(tasks: tuple[str, ...], sizes: tuple[int, ...], seeds: int, out: Path) -> None:
+    """Run the benchmark of edges with each number of transitions, and print the means over seeds."""
+    from butfor.benchmarks.edges import TASKS, run_edges
+
+    rows = []
+    for size in sizes:
+        with live_progress() as progress:
+            rows = run_edges(out, tasks or TASKS, size, seeds=seeds, progress=progress)
+    print(f"{'task':<10} {'transitions':>11} {'detector':<10} {'AP':>6} {'AUC':>6} {'seeds':>5}")
+    groups = dict.fromkeys((row["task"], row["transitions"], row["detector"]) for row in rows)
+    for task, size, detector in groups:
+        found = [row for row in rows if (row["task"], row["transitions"], row["detector"]) == (task, size, detector)]
+        ap, auc = (sum(row[key] for row in found) / len(found) for key in ("ap", "auc"))
+        print(f"{task:<10} {size:>11,} {detector:<10} {ap:>6.3f} {auc:>6.3f} {len(found):>5}")
+    for row in rows:
+        if within := {key.removeprefix("auc_"): value for key, value in row.items() if key.startswith("auc_")}:
+            words = ", ".join(f"{value:.3f} within {steps} steps" for steps, value in within.items())
+            print(f"{row['task']}, {row['transitions']:,}, seed {row['seed']}: AUC of the action's influence {words}")
+    print(f"Results: {out / 'results.jsonl'}")

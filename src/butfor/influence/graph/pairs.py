@@ -48,11 +48,11 @@ class GraphConfig:
     """by how much the variance of free motion may exceed the smallest one"""
     wide: float = 0.02
     """smallest variance of a touched entity's change"""
-    updates: int = 1500
+    updates: int = 3000
     """updates of the networks of touches"""
     learning_rate: float = 2e-3
-    weight_decay: float = 0.1
-    motion_updates: int = 1500
+    weight_decay: float = 0.01
+    motion_updates: int = 2000
     """updates of the networks of free motion"""
     motion_learning_rate: float = 3e-3
     batch_size: int = 256

@@ -1,0 +1,187 @@
+"""`butfor benchmark influence`: detectors of who moves whom, against exact labels by removal.
+
+The tasks are `pucks`, `push-two` and `stack-two`; on `pucks` also the influence of the action within several steps.
+
+The folder holds `results.jsonl`, a line for each task, seed and detector, and `data/`. The same call resumes.
+"""
+
+from collections.abc import Callable, Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from sklearn.metrics import average_precision_score, roc_auc_score
+
+from butfor.benchmarks.edge_detectors import DETECTORS, EdgeProblem, Floats
+from butfor.envs import facts_of, make_vector_env
+from butfor.envs.experts import scripted_action
+from butfor.envs.several import action_effects, make_world, removal_effects
+from butfor.rollouts.play import Progress
+from butfor.runs.files import atomic_write
+from butfor.runs.folder import append_metrics
+from butfor.runs.locks import locked
+from butfor.runs.reading import read_metrics
+
+TASKS = ("pucks", "push-two", "stack-two")
+RESULTS = "results.jsonl"
+TEST_SEED = 1_000
+RANDOM = 0.5  # share of the episodes with random actions
+NOISE = 0.2  # of the script in the others, and its share of random actions
+LABEL = {"pucks": 1e-6, "push-two": 1e-3, "stack-two": 1e-3}  # effect from which on a label is true, in metres
+LEAST_RATE = 0.003  # of true labels: rarer edges are not measured
+HORIZONS = (5, 10)
+HORIZON_STATES = 1_000
+CONTINUATIONS = 4
+
+
+def run_edges(
+    folder: Path | str,
+    tasks: Sequence[str] = TASKS,
+    transitions: int = 15_000,
+    states: int = 3_000,
+    seeds: int = 5,
+    detectors: Mapping[str, Callable[[EdgeProblem], Floats]] | None = None,
+    progress: Progress = lambda stage, done, total, text: None,
+) -> list[dict[str, Any]]:
+    """Measure every detector on every task and seed.
+
+    Args:
+        folder: of the results and the data; an interrupted benchmark in it is resumed.
+        tasks: any of `TASKS`.
+        transitions: to learn from.
+        states: to label.
+        seeds: how many; each has its own training data.
+        detectors: functions by name; default: `DETECTORS`.
+        progress: called with the stage, how much of it is done, its size, and a text.
+
+    Returns:
+        One row for each task, seed and detector: average precision and AUC over all edges together (`ap`, `auc`), the
+        mean over edges (`mean_ap`), and for horizons the AUC of the action's influence (`auc_5`, `auc_10`).
+    """
+    if unknown := [task for task in tasks if task not in TASKS]:
+        raise ValueError(f"There is no task {', '.join(unknown)}; the tasks are {', '.join(TASKS)}.")
+    if min(transitions, states, seeds) < 1:
+        raise ValueError(f"transitions, states and seeds must be at least 1; got {transitions}, {states}, {seeds}.")
+    chosen = DETECTORS if detectors is None else detectors
+    folder = Path(folder)
+    with locked(folder):
+        rows = read_metrics(folder, RESULTS) if (folder / RESULTS).is_file() else []
+        done = {(row["task"], row["transitions"], row["seed"], row["detector"]) for row in rows}
+        units = [(task, seed) for seed in range(seeds) for task in tasks]
+        for number, (task, seed) in enumerate(units):
+            due = [name for name in chosen if (task, transitions, seed, name) not in done]
+            progress("tasks and seeds", number, len(units), f"{task}, seed {seed}")
+            if not due:
+                continue
+            train = _stored(folder / "data" / f"{task}-{transitions}-{seed}.npz", task, transitions, seed)
+            test = _stored(folder / "data" / f"{task}-test-{states}.npz", task, states, TEST_SEED, labelled=True)
+            problem = make_problem(task, train, test, seed)
+            for name in due:
+                progress("tasks and seeds", number, len(units), f"{task}, seed {seed}, {name}")
+                facts = {"task": task, "transitions": transitions, "seed": seed, "detector": name}
+                row = facts | judge_edges(chosen[name](problem), test["effect"] > LABEL[task])
+                if name == "pairs" and "share" in test:
+                    row |= judge_horizons(problem, test)
+                append_metrics(folder, [row], RESULTS)
+                rows.append(row)
+        progress("tasks and seeds", len(units), len(units), "finished")
+    return rows
+
+
+def play_task(task: str, transitions: int, seed: int) -> dict[str, Any]:
+    """Play whole episodes, half with random actions, half with the noisy script: states, obs, action, next_obs."""
+    facts: Any = facts_of(task)
+    episodes = -(-transitions // facts.max_episode_steps)
+    env: Any = make_vector_env(task, episodes)
+    starts = np.random.SeedSequence((seed, 7)).generate_state(episodes)
+    obs, _ = env.reset(seed=[int(start) for start in starts])
+    generator = np.random.default_rng(seed)
+    is_random = np.arange(episodes) < RANDOM * episodes
+    rows: dict[str, list[Any]] = {"states": [], "obs": [], "action": [], "next_obs": []}
+    for _ in range(facts.max_episode_steps):
+        scripted, _ = scripted_action(facts.expert, obs, generator, NOISE, NOISE)
+        uniform = generator.uniform(-1, 1, scripted.shape).astype(np.float32)
+        action = np.where(is_random[:, None], uniform, scripted)
+        rows["states"].append(obs["observation"] if task == "pucks" else env.save_state())
+        rows["obs"].append(obs["observation"].astype(np.float32))
+        rows["action"].append(action)
+        obs = env.step(action)[0]
+        rows["next_obs"].append(obs["observation"].astype(np.float32))
+    env.close()
+    order = np.random.default_rng(seed + 1).permutation(episodes * facts.max_episode_steps)[:transitions]
+    return {name: np.concatenate(parts)[order] for name, parts in rows.items()}
+
+
+def make_problem(task: str, train: Mapping[str, Any], test: Mapping[str, Any], seed: int) -> EdgeProblem:
+    """What the detectors are given."""
+    facts: Any = facts_of(task)
+    env = make_vector_env(task, 1)
+    space = env.single_action_space
+    env.close()
+    entities = {name: list(columns) for name, columns in facts.entities.items()}
+    return EdgeProblem(
+        obs=train["obs"],
+        action=train["action"],
+        next_obs=train["next_obs"],
+        test_obs=test["obs"],
+        test_action=test["action"],
+        test_next=test["next_obs"],
+        entities=entities,
+        position_size=len(facts.agent_position),
+        action_space=space,
+        seed=seed,
+    )
+
+
+def judge_edges(scores: Floats, label: Any) -> dict[str, Any]:
+    """Average precision and AUC of scores [N, E, E], over the edges whose labels are true often enough."""
+    count = label.shape[1]
+    edges = [
+        (source, target)
+        for source in range(count)
+        for target in range(count)
+        if source != target and LEAST_RATE <= label[:, source, target].mean() < 1
+    ]
+    truth, found = (np.stack([part[:, i, j] for i, j in edges], 1) for part in (label, scores))
+    each = [float(average_precision_score(truth[:, place], found[:, place])) for place in range(len(edges))]
+    return {
+        "ap": float(average_precision_score(truth.ravel(), found.ravel())),
+        "auc": float(roc_auc_score(truth.ravel(), found.ravel())),
+        "mean_ap": float(np.mean(each)),
+        "edges": [[*edge, ap] for edge, ap in zip(edges, each, strict=True)],
+        "rate": float(truth.mean()),
+    }
+
+
+def judge_horizons(problem: EdgeProblem, test: Mapping[str, Any]) -> dict[str, float]:
+    """AUC of the action's influence within several steps on the pucks, against exact labels."""
+    count = len(test["share"])
+    found = {}
+    for place, horizon in enumerate(HORIZONS):
+        graph = problem.model(pairs=True).graph(
+            problem.test_obs[:count], horizon=horizon, following=test["following"][:, :, : horizon - 1]
+        )
+        label = test["share"][:, place, 1:] >= 0.5
+        found[f"auc_{horizon}"] = float(roc_auc_score(label.ravel(), graph.values[:, 0, 1:].ravel()))
+    return found
+
+
+def _stored(path: Path, task: str, transitions: int, seed: int, labelled: bool = False) -> dict[str, Any]:
+    """Read a data file, or play, label and write it."""
+    if path.is_file():
+        with np.load(path, allow_pickle=False) as file:
+            return dict(file)
+    data = play_task(task, transitions, seed)
+    if labelled:
+        world = make_world(task)
+        data["effect"] = removal_effects(world, data["states"], data["action"])
+        if task == "pucks":
+            states = data["states"][:HORIZON_STATES]
+            shape = (len(states), CONTINUATIONS, max(HORIZONS) - 1, world.action_size)
+            following = np.random.default_rng(seed).uniform(-1, 1, shape).astype(np.float32)
+            data["share"] = action_effects(world, states, HORIZONS, following)[1]
+            data["following"] = following
+    del data["states"]
+    with atomic_write(path) as temporary, temporary.open("wb") as file:
+        np.savez_compressed(file, allow_pickle=False, **data)
+    return data

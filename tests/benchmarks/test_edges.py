@@ -1,0 +1,83 @@
+"""The benchmark of edges: data, labels, resuming, and how scores are judged."""
+
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+from butfor.benchmarks import edges
+from butfor.benchmarks.edge_detectors import EdgeProblem, distance, gradients, moved, nulling, pairs, reference
+from butfor.benchmarks.edges import judge_edges, judge_horizons, make_problem, play_task, run_edges
+from butfor.envs.several import action_effects, make_world, removal_effects
+from butfor.influence import GraphConfig
+from butfor.models.fitting import FitConfig
+
+
+def test_scores_that_are_the_label_are_perfect_and_noise_is_at_chance() -> None:
+    generator = np.random.default_rng(0)
+    label = generator.random((4000, 3, 3)) < 0.2
+    perfect = judge_edges(label.astype(float), label)
+    assert perfect["ap"] == perfect["auc"] == perfect["mean_ap"] == 1
+    noise = judge_edges(generator.random((4000, 3, 3)), label)
+    assert abs(noise["auc"] - 0.5) < 0.03
+    assert abs(noise["ap"] - 0.2) < 0.03
+    assert len(noise["edges"]) == 6
+    rare = label.copy()
+    rare[:, 0, 1] = False
+    assert len(judge_edges(label.astype(float), rare)["edges"]) == 5
+
+
+@pytest.fixture(scope="module")
+def problem() -> tuple[EdgeProblem, dict[str, Any]]:
+    """A small problem of pucks with exact labels."""
+    train, test = play_task("pucks", 6000, 0), play_task("pucks", 1500, 1)
+    world = make_world("pucks")
+    test["effect"] = removal_effects(world, test["states"], test["action"])
+    test["following"] = np.random.default_rng(0).uniform(-1, 1, (200, 2, 9, 2)).astype(np.float32)
+    test["share"] = action_effects(world, test["states"][:200], (5, 10), test["following"])[1]
+    return make_problem("pucks", train, test, 0), test
+
+
+@pytest.mark.long
+def test_detectors_find_edges(problem: tuple[EdgeProblem, Any], monkeypatch: pytest.MonkeyPatch) -> None:
+    """Every detector scores all edges; the distance is far above the rate, the model of pairs above the distance."""
+    monkeypatch.setattr("butfor.benchmarks.edge_detectors.NETWORK", FitConfig(max_epochs=3))
+    short = GraphConfig(position_size=2, updates=600, motion_updates=500)
+    monkeypatch.setattr("butfor.benchmarks.edge_detectors.GraphConfig", lambda position_size: short)
+    given, test = problem
+    label = test["effect"] > 1e-6
+    found = {detector.__name__: detector(given) for detector in (pairs, reference, nulling, gradients, distance, moved)}
+    assert all(scores.shape == (1500, 4, 4) for scores in found.values())
+    judged = {name: judge_edges(scores, label)["ap"] for name, scores in found.items()}
+    assert judged["distance"] > 10 * judge_edges(found["distance"], label)["rate"]
+    assert judged["pairs"] > judged["distance"]
+    within = judge_horizons(given, test)
+    assert set(within) == {"auc_5", "auc_10"}
+    assert min(within.values()) > 0.6
+
+
+def test_a_benchmark_is_resumed(tmp_path: Path) -> None:
+    calls = []
+
+    def counted(given: EdgeProblem) -> Any:
+        calls.append(given.seed)
+        return distance(given)
+
+    options: dict[str, Any] = {"tasks": ["pucks"], "transitions": 600, "states": 900}
+    first = run_edges(tmp_path / "found", seeds=1, detectors={"near": counted}, **options)
+    again = run_edges(tmp_path / "found", seeds=2, detectors={"near": counted}, **options)
+    assert calls == [0, 1]
+    assert again[:1] == first
+    assert {row["seed"] for row in again} == {0, 1}
+    data = tmp_path / "found" / "data" / "pucks-600-0.npz"
+    with np.load(data) as file:
+        np.testing.assert_array_equal(file["obs"], play_task("pucks", 600, 0)["obs"])
+
+
+def test_mistakes_are_named(tmp_path: Path) -> None:
+    with pytest.raises(ValueError, match="slide"):
+        run_edges(tmp_path, ["slide"])
+    with pytest.raises(ValueError, match="0"):
+        run_edges(tmp_path, ["pucks"], transitions=0)
+    assert tuple(edges.LABEL) == edges.TASKS
