@@ -41,6 +41,7 @@ WORK = (  # what the commands call
     "butfor.datasets.curate.curate_file",
     "butfor.datasets.formats.open_dataset",
     "butfor.datasets.score.score_file",
+    "butfor.datasets.view.view_anything",
     "butfor.detection.collect.collect_file",
     "butfor.detection.experiment.run_detection",
     "butfor.studies.paper.make_study",

@@ -119,13 +119,11 @@ def view(
 
     from butfor.datasets.view import ViewOptions, view_anything
     from butfor.envs.registry import module_imports
-    from butfor.influence.influence import Influence
     from butfor.reporting.player import write_player
 
-    model = None if influence is None else Influence.load(influence)
     options = ViewOptions(episodes, hold, not skip_outcomes, seed, positions, agent or ())
     with live_progress() as progress, module_imports(import_module):
-        scene = view_anything(source, options, model, progress)
+        scene = view_anything(source, options, influence, progress)
     if wanted:
         from butfor.reporting.player.film import write_film
 

@@ -46,7 +46,7 @@ class ViewOptions:
 def view_anything(
     source: Path | str,
     options: ViewOptions,
-    influence: Influence | None = None,
+    influence: Influence | Path | str | None = None,
     progress: Progress = lambda stage, done, total, text: None,
 ) -> Scene:
     """Make the scene of a run, of an episode file, or of a dataset.
@@ -55,7 +55,7 @@ def view_anything(
         source: a folder of a training or detection run, an episode file, or a dataset of a format that
             `butfor.datasets.open` reads.
         options: which episodes, and how they are shown.
-        influence: scores the states, and predicts the ghosts of what cannot be forked. A run has its own.
+        influence: scores the states, and predicts the ghosts of what cannot be forked; or its file. A run has its own.
         progress: called with the stage, how much of it is done, how much there is, and a word.
 
     Raises:
@@ -70,6 +70,8 @@ def view_anything(
             return view_run(path, options.episodes, options.seed, options.hold, options.outcomes, progress)
         influence = Influence.load(path / "model.safetensors")
         path = path / "data" / "test.npz"
+    if isinstance(influence, Path | str):
+        influence = Influence.load(influence)
     own = _own_episodes(path)
     if own is not None and own.reset_seed is not None and not options.positions:
         return view_episodes(own, options.episodes, influence, options.hold, options.outcomes, progress)
