@@ -3,6 +3,9 @@
 import re
 from contextlib import suppress
 from pathlib import Path
+from typing import Annotated
+
+import tyro
 
 from butfor.cli.console import live_progress, print_next
 from butfor.cli.options import Env, File, Seed
@@ -18,6 +21,7 @@ def collect(
     seed: int = 0,
     agent_seed: Seed = None,
     out: File = None,
+    minari: Annotated[str | None, tyro.conf.arg(metavar="ID", help_behavior_hint="(default: none)")] = None,
 ) -> None:
     """Play episodes into a file, with labels of the states in which the action has influence.
 
@@ -33,6 +37,8 @@ def collect(
         seed: seed of the initial states and of the policy
         agent_seed: which seed of a training run acts
         out: episode file (default: data/ENV-POLICY.npz)
+        minari: id of a new local Minari data set, such as mine/push-v0, to which the episodes are written, too, with
+            the labels in infos
     """
     from butfor.detection.collect import POLICIES, CollectConfig, collect_file
     from butfor.envs import short_name
@@ -40,6 +46,10 @@ def collect(
     if policy not in POLICIES:
         with suppress(FileNotFoundError):  # CollectConfig reports an unknown policy
             policy = str(find_run(policy))
+    if minari is not None:
+        from butfor.datasets.export import check_minari_id, export_minari
+
+        check_minari_id(minari)
     wanted = tuple(filter(None, re.split("[ ,]+", labels)))
     config = CollectConfig(env, policy, episodes, wanted, seed, agent_seed)
     path = out or Path("data") / f"{short_name(env).replace('/', '-')}-{Path(policy).name}.npz"
@@ -48,5 +58,7 @@ def collect(
     shares = ", ".join(f"{name} {value[data.valid].mean():.1%}" for name, value in data.labels().items())
     print(f"{len(data)} episodes, {int(data.length.sum()):,} states" + (f": {shares}" if shares else ""))
     print(f"Episodes: {path}")
+    if minari is not None:
+        print(f"Minari data set: {export_minari(data, minari, env, Path(policy).name)}")
     score = f"butfor score {path} --out scores.npz --entities NAME=COLUMNS"
     print_next(f"butfor labels {path}" if len(data.labels()) > 1 else score)
