@@ -146,10 +146,15 @@ def column_names(entities: Iterable[str]) -> dict[str, str]:
 
 
 def write_columns(
-    path: Path | str, recording: Recording, scores: Mapping[str, Table], metadata: Mapping[str, Any] | None = None
+    path: Path | str,
+    recording: Recording,
+    scores: Mapping[str, Table],
+    metadata: Mapping[str, Any] | None = None,
+    edges: Mapping[str, Table] | None = None,
 ) -> None:
-    """Write scores [S] of each entity as an .npz file with one row per state."""
+    """Write scores [S] of each entity, and of edges "source -> target", as an .npz file with one row per state."""
     columns = _named_scores(recording, scores)
+    columns |= {f"edge {name}": np.asarray(edge, np.float32) for name, edge in (edges or {}).items()}
     columns |= {"episode": recording.episode, "time": recording.time, "last": recording.last}
     columns |= {"schema_version": np.array(SCHEMA_VERSION), "metadata": np.array(json.dumps(dict(metadata or {})))}
     with atomic_write(path) as temporary, temporary.open("wb") as file:

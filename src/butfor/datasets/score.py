@@ -25,6 +25,7 @@ from butfor.datasets.view import scored_scene
 from butfor.influence.contact_fitting import FitProgress
 from butfor.influence.diagnosis import FEWEST as FEWEST_JUDGED
 from butfor.influence.diagnosis import GROUPS, Diagnosis
+from butfor.influence.graph.pairs import GraphConfig
 from butfor.influence.influence import Influence
 from butfor.influence.scoring import ScoreConfig
 from butfor.influence.views import Fan, fan_of
@@ -69,11 +70,18 @@ class Options:
     """columns that make up the observation; empty: those of the format"""
     network: ModelConfig | None = None
     """None: a model of touches, the paper's network, or a steeper one, by the data (see `Influence.fit`)"""
+    graph: bool = False
+    """also score the influence between entities, with the model of pairs"""
+    horizon: int = 1
+    """steps within which the action matters; more than 1 uses the model of pairs"""
 
     def __post_init__(self) -> None:
         check_least(self, 1, "members", *(["epochs"] if self.epochs is not None else []))
         check_least(self, 2, "actions")
         check_least(self, 0, "seed")
+        check_least(self, 1, "horizon")
+        if self.network is not None and (self.graph or self.horizon > 1):
+            raise ValueError("graph and horizon use the model of pairs; leave out the network.")
 
 
 def score_file(
@@ -125,6 +133,8 @@ def score_file(
         target, page = check_outputs(data, out, columns, report, save_model, overwrite)
     else:
         target, page = _check_copy(copy, out, columns, report, save_model, overwrite)
+    if options.graph and (copy is not None or target.suffix != ".npz"):
+        raise ValueError(f"--out is {str(out)!r}; with --graph the scores are written alone, to a file FILE.npz.")
     with warnings.catch_warnings(record=True) as caught:
         warnings.simplefilter("always", UserWarning)
         if influence is None:
@@ -144,9 +154,11 @@ def score_file(
         if options.extreme and influence.law.count:
             notes.append("The actions are discrete, so all are tried; the share of extreme ones has no effect.")
         scores = score_recording(influence, recording, progress)
+        edges = graph_recording(influence, recording, progress) if options.graph else {}
         found, more = diagnose_recording(influence, recording, judged)
     warned = [str(one.message) for one in caught if issubclass(one.category, UserWarning)]
     summary = summarize_scores(recording, scores, influence) | {
+        "edges": {name: {"mean": float(edge.mean()), "highest": float(edge.max())} for name, edge in edges.items()},
         "diagnosis": {name: one.plain() for name, one in found.items()},
         "out": str(out),
         "report": str(page),
@@ -178,7 +190,7 @@ def score_file(
                 rows = {names[name]: copy.by_row(recording, score) for name, score in scores.items()}
                 copy.write(target, added=rows, overwrite=overwrite)
             elif target.suffix == ".npz":
-                write_columns(target, recording, scores, summary)
+                write_columns(target, recording, scores, summary, edges)
             else:
                 write_minari(data, str(out), recording, scores, summary, overwrite)
     return summary
@@ -259,7 +271,8 @@ def fit_recording(
         entities,
         action_space=space,
         validation=recording.transitions(stopping),
-        model=options.network,
+        model=GraphConfig() if options.graph else options.network,
+        horizon=options.horizon,
         fitting=replace(FOR_ANY_DATA, max_epochs=epochs, validate_every=int(np.clip(epochs // 10, 1, 5))),
         scoring=None if options.extreme is None else ScoreConfig(extreme=options.extreme),
         members=options.members,
@@ -331,6 +344,21 @@ def choose_fans(influence: Influence, recording: Recording, scores: Mapping[str,
         least = fan_of(influence, recording.observation[order[len(order) // 20]], name, most.columns, FAN)
         found[name] = [least, most]
     return found
+
+
+def graph_recording(
+    influence: Influence, recording: Recording, progress: Progress = lambda stage, done, total, text: None
+) -> dict[str, Table]:
+    """Influence between entities in every state [S], for each edge "source -> target"."""
+    states = recording.observation
+    parts: list[dict[str, Any]] = []
+    generator = make_generators([influence.seed], influence.device)[0]
+    for start in range(0, len(states), CHUNK):
+        graph = influence.graph(states[start : start + CHUNK], generator=generator)
+        edges = [edge for edge in graph.edges() if edge[0] in influence.entities]
+        parts.append({" -> ".join(edge): np.asarray(graph[edge]) for edge in edges})
+        progress("edges", min(start + CHUNK, len(states)), len(states), "states")
+    return {name: np.concatenate([part[name] for part in parts]) for name in parts[0]}
 
 
 def diagnose_recording(

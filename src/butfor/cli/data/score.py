@@ -27,6 +27,8 @@ def score(
     extreme: Annotated[
         float | None, tyro.conf.arg(metavar="SHARE", help_behavior_hint="(default: 0, or the model's)")
     ] = None,
+    graph: Flag = False,
+    horizon: Annotated[int, tyro.conf.arg(metavar="K")] = 1,
     seed: int = 0,
     model: File = None,
     save_model: File = None,
@@ -55,6 +57,9 @@ def score(
         actions: number K of actions that are tried in each state
         extreme: share of the tried actions' components set to their lowest or highest value; 0.75 shows what only
             strong actions do
+        graph: also score the influence between entities (written as `edge SOURCE -> TARGET`); needs an entity for
+            everything that moves, the agent included
+        horizon: steps within which the action matters; more than 1 needs entities as --graph does
         seed: seed of the split into episodes, of the fit and of the tried actions
         model: saved Influence to score with, instead of fitting one; it has its own entities
         save_model: .safetensors file to save the fitted Influence to
@@ -68,7 +73,7 @@ def score(
     if model is not None and (members != 1 or epochs is not None or network != "choose"):
         raise ValueError("--network, --members and --epochs configure a fit; --model uses a fitted one. Remove them.")
     config = {"choose": None, "paper": ModelConfig(), "steep": STEEP}[network]
-    options = Options(members, epochs, actions, extreme, seed, ignore, observe, config)
+    options = Options(members, epochs, actions, extreme, seed, ignore, observe, config, graph, horizon)
     began = time.time()
     try:
         with live_progress() as progress:
@@ -82,6 +87,8 @@ def score(
             again = f"The fitted model is in {save_model}: use it with --model {save_model}."
         raise KeyboardInterrupt(f"Interrupted; no scores were written. {again}") from None
     print_scores(summary)
+    for name, edge in summary["edges"].items():
+        print(f"{name}: mean {edge['mean']:.3f}, highest {edge['highest']:.3f} nats")
     saved = summary["saved_model"]
     load = f'in Python, butfor.Influence.load("{saved}")' if saved else "keep the model with --save-model FILE"
     print_next(f"open {summary['report']} in a browser", load)

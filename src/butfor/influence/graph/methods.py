@@ -20,6 +20,7 @@ from butfor.models.networks import choose_generator
 from butfor.spaces.arrays import Array, check_table, like, to_tensor
 
 AVERAGED = 8  # actions that the influence of an entity is averaged over
+AVERAGED_LATER = 2  # the same over several steps, where the continuations are averaged over, too
 CONTINUATIONS = 4  # random continuations that the influence over several steps is averaged over
 HORIZON_ACTIONS = 16  # first actions that are tried
 
@@ -117,7 +118,8 @@ class GraphMethods:
         self.dims(source)  # refuses an unknown name
         states = self.model_obs(obs)
         place = list(self.entities).index(source)
-        actions = self._draw_actions(states.shape[1], AVERAGED, random) if action is None else self._taken(obs, action)
+        averaged = AVERAGED if horizon == 1 else AVERAGED_LATER
+        actions = self._draw_actions(states.shape[1], averaged, random) if action is None else self._taken(obs, action)
         if horizon > 1:
             model = self._graph_model(f"horizon={horizon}")
             later = self._continuation(obs, horizon, following, random)
