@@ -146,8 +146,8 @@ def augment_recording(
     generator = np.random.default_rng(options.seed)
     episode = recording.episode[~recording.last]
     calibrating = np.isin(episode, generator.permutation(len(recording))[: int(CALIBRATION * len(recording))])
-    learned = [np.asarray(part, np.float64) for part in recording.transitions(~calibrating)]
-    interactions = learn_interactions(*learned, entities, options.seed)
+    obs, action, next_obs = (np.asarray(part, np.float64) for part in recording.transitions(~calibrating))
+    interactions = learn_interactions(obs, action, next_obs, entities, options.seed)
     every = propose_swaps(recording, entities, options)
     possible, counts = decide_possible(every, recording, interactions, calibrating, options)
     return every.take(possible), every, counts

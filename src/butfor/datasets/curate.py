@@ -170,9 +170,10 @@ def frame_values(
         number = np.random.default_rng(seed).random(len(recording))
         drawn: Table = number[recording.episode]
         return drawn
-    worth = own.copy()
+    worth: Table = own.copy()
+    last = recording.last
     for place in range(len(own) - 2, -1, -1):
-        if not recording.last[place]:
+        if not last[place]:
             worth[place] = max(own[place], DISCOUNT * worth[place + 1])
     return worth
 
@@ -203,8 +204,9 @@ def find_phases(
         moved |= here & (motion > MOVED * large)
     phase = np.zeros(len(influenced), np.int64)
     steps = np.full(len(influenced), np.inf)  # to the next influenced state of the episode
+    last = recording.last
     for place in range(len(influenced) - 1, -1, -1):
-        after = np.inf if recording.last[place] else steps[place + 1] + 1
+        after = np.inf if last[place] else steps[place + 1] + 1
         steps[place] = 0 if influenced[place] else after
     phase[steps <= approach] = PHASES.index("approach")
     phase[influenced] = PHASES.index("contact")
