@@ -24,11 +24,13 @@ def run_cells(notebook: dict[str, Any], show: Show) -> list[list[dict[str, Any]]
     outputs = []
     for number, cell in enumerate(cell for cell in notebook["cells"] if cell["cell_type"] == "code"):
         tree = ast.parse("".join(cell["source"]), f"cell {number + 1}")
-        last = tree.body.pop() if tree.body and isinstance(tree.body[-1], ast.Expr) else None
+        last = tree.body[-1] if tree.body else None
+        shown = last.value if isinstance(last, ast.Expr) else None
+        tree.body = tree.body[:-1] if shown is not None else tree.body
         printed = io.StringIO()
         with contextlib.redirect_stdout(printed):
             exec(compile(tree, f"cell {number + 1}", "exec"), names)  # our own notebooks
-            value = eval(compile(ast.Expression(last.value), f"cell {number + 1}", "eval"), names) if last else None
+            value = eval(compile(ast.Expression(shown), f"cell {number + 1}", "eval"), names) if shown else None
         found: list[dict[str, Any]] = []
         if printed.getvalue():
             lines = printed.getvalue().splitlines(keepends=True)

@@ -571,6 +571,7 @@ def test_every_part_is_alive(full: Path, full_page: str, shown: Page) -> None:
         move(shown, "threshold-slider", place)
         threshold = cursor_of(shown, "explorer")
         assert threshold == data["explorer"]["threshold"][place]
+        assert cursor_of(shown, "scores") == threshold  # the histogram of scores follows
         flagged = score >= threshold - 1e-5  # the full_page rounds
         assert shown.inner_text("#explore-recall") == f"{flagged[label].mean():.3f}"
         assert shown.inner_text("#explore-flagged") == f"{100 * flagged.mean():.1f} %"

@@ -18,10 +18,13 @@
   let episode = episodes[0];
   let step = 0;
   let timer = null;
+  let chosenThreshold = null;  // the reader's, once the slider was moved
 
   function drawTimeline() {
     const figure = themed(episode.figure);
     figure.layout.shapes[0].x0 = figure.layout.shapes[0].x1 = step;
+    const level = figure.layout.shapes.find((shape) => shape.type === "line" && shape.y0 === shape.y1);
+    if (level && chosenThreshold !== null) level.y0 = level.y1 = chosenThreshold;
     Plotly.react(plot, figure.data, figure.layout, settings);
     drawSlide();
   }
@@ -142,8 +145,15 @@
   adjust.explorer = (figure) => {
     figure.layout.shapes[0].x0 = figure.layout.shapes[0].x1 = points.threshold[point];
   };
+  adjust.scores = (figure) => {
+    adjust.explorer(figure);
+    const note = figure.layout.annotations[0];
+    note.x = points.threshold[point];
+    if (point !== points.best) note.text = ` threshold ${points.threshold[point].toPrecision(3)} `;
+  };
 
   function explore(next) {
+    chosenThreshold = next === points.best ? null : points.threshold[next];
     point = next;
     thresholdSlider.value = point;
     const shown = {
@@ -157,8 +167,8 @@
     for (const [name, text] of Object.entries(shown)) element(`explore-${name}`).textContent = text;
     const words = `threshold ${shown.threshold}, precision ${shown.precision}, recall ${shown.recall}`;
     thresholdSlider.setAttribute("aria-valuetext", words);
-    const at = points.threshold[point];
-    if (element("plot-explorer").layout) Plotly.relayout("plot-explorer", { "shapes[0].x0": at, "shapes[0].x1": at });
+    for (const name of ["explorer", "scores"]) if (element(`plot-${name}`).layout) draw(name);
+    if (plot.layout) drawTimeline();
   }
   thresholdSlider.addEventListener("input", () => explore(Number(thresholdSlider.value)));
   element("best-threshold").addEventListener("click", () => explore(points.best));
