@@ -2,7 +2,7 @@
 
 Collects 15,000 transitions of FetchPickAndPlace, fits models to targets with noise, and compares their scores in 400
 states with the true CAI for that noise, by forking each state over 256 random actions. Writes score-size.json, and
-docs/pictures/score-size.svg. With --data the transitions and forks of a folder are used again.
+score-size.svg. With --data the transitions and forks of a folder are used again.
 """
 
 import argparse
@@ -77,7 +77,8 @@ def model_information(influence: Influence, obs: NDArray[Any]) -> Floats:
     actions = influence.law.draw(repeated.shape[1], 1, [taken])[0, :, 0]
     tried, is_taken = hide_among_redrawn(influence.law, actions, FORKS - 1, redrawn)
     gain = promised_gain(influence.model, repeated, tried[None], is_taken, influence.dims("object"), outcomes)
-    return gain.double().numpy().reshape(len(obs), TRIED).mean(1)
+    information: Floats = gain.double().numpy().reshape(len(obs), TRIED).mean(1)
+    return information
 
 
 def spread_and_deviation(influence: Influence, obs: NDArray[Any]) -> tuple[Floats, Floats]:
@@ -164,7 +165,7 @@ def main(data: Path) -> None:
         found["models"][name] = one | {"curve": {kind: summarize(truth, score) for kind, score in scores.items()}}
         print(name, json.dumps(one), flush=True)
     (HERE / "score-size.json").write_text(json.dumps(found, indent=1) + "\n", encoding="utf-8")
-    draw(found).savefig(HERE.parent / "docs" / "pictures" / "score-size.svg", metadata={"Date": None})
+    draw(found).savefig(HERE / "score-size.svg", metadata={"Date": None})
 
 
 if __name__ == "__main__":

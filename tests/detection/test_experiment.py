@@ -565,7 +565,9 @@ def test_the_diagnosis_is_of_the_first_seed_on_data_that_nothing_was_chosen_by(f
     test = Episodes.load(finished / "data" / "test.npz")
     alone = Influence.load(finished / "model.safetensors", replica=0)
     order = np.random.default_rng(0).permutation(STATES)
-    expected = alone.diagnose(*(part[order] for part in test.transitions()))["object"].plain()
+    episode = np.repeat(np.arange(len(test.length)), test.length)[order]
+    obs, action, next_obs = (part[order] for part in test.transitions())
+    expected = alone.diagnose(obs, action, next_obs, groups=episode)["object"].plain()
     assert read_json(finished / "diagnosis.json") == {"object": json.loads(json.dumps(expected))}
 
 
