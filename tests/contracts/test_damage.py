@@ -123,7 +123,7 @@ class Killed(BaseException):
 def fault_at(number: int, fault: BaseException) -> Iterator[list[int]]:
     """Raise at the file operation with this number: opening for writing, syncing or renaming a file."""
     count = [0]
-    real = {"replace": os.replace, "fsync": os.fsync}
+    real: dict[str, Callable[..., Any]] = {"replace": os.replace, "fsync": os.fsync}
 
     def operate(name: str) -> Any:
         def operation(*given: Any, **named: Any) -> Any:

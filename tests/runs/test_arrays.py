@@ -90,6 +90,16 @@ def test_every_flipped_byte_of_an_array_is_noticed(tmp_path: Path) -> None:
     assert noticed > 0.6 * len(content)
 
 
+def test_an_array_whose_name_is_damaged_is_not_just_left_out(tmp_path: Path) -> None:
+    path = tmp_path / "a.npz"
+    np.savez_compressed(path, observation=np.ones(3), contact=np.ones(3))
+    content = path.read_bytes()
+    place = content.rindex(b"contact.npy")  # in the list at the end of the file
+    path.write_bytes(content[:place] + b"contakt.npy" + content[place + 11 :])
+    with pytest.raises(ValueError, match="contact"), open_arrays(path) as file:
+        file["observation"]
+
+
 def test_an_unknown_array_of_an_episode_file_is_not_read(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     path = tmp_path / "a.npz"
     states = np.zeros((2, 4, 3), np.float32)

@@ -99,6 +99,17 @@ def test_files_from_before_digests_are_read(tmp_path: Path) -> None:
     assert torch.equal(tensors["weight"], TENSORS["weight"])
 
 
+@pytest.mark.parametrize("name", ["digesu", "dig\x11st", "Digest"])
+def test_a_digest_under_a_damaged_name_is_noticed(tmp_path: Path, name: str) -> None:
+    held = add_digest(OBJECT)
+    held[name] = held.pop("digest")
+    (tmp_path / "a.json").write_text(json.dumps(held))
+    with pytest.raises(ValueError, match=r"a\.json changed"):
+        read_json(tmp_path / "a.json")
+    (tmp_path / "a.json").write_text(json.dumps({"direct": "to the left", "digits": 3}))
+    assert read_json(tmp_path / "a.json") == {"direct": "to the left", "digits": 3}
+
+
 def test_the_order_of_fields_and_spaces_do_not_matter() -> None:
     held = add_digest(OBJECT)
     assert list(held) == [*OBJECT, "digest"]

@@ -384,3 +384,37 @@ def test_a_unit_that_was_finished_while_its_lock_was_waited_for_is_kept(
     monkeypatch.setattr(units, "unit_state", lambda config, root: units.UnitState(tmp_path / "u", next(found)))  # type: ignore[arg-type]
     monkeypatch.setattr(units, "resume", None)
     assert run_unit(small(), tmp_path) == tmp_path / "u"
+
+
+ORPHAN = """
+import multiprocessing, os, threading, time
+from butfor.studies.units import _stop_without_parent
+def work():
+    threading.Thread(target=_stop_without_parent, daemon=True).start()
+    time.sleep(100)
+if __name__ == "__main__":
+    process = multiprocessing.get_context("spawn").Process(target=work)
+    process.start()
+    print(process.pid, flush=True)
+    time.sleep(100)
+"""
+
+
+def test_a_worker_ends_when_the_process_that_started_it_is_killed(tmp_path: Path) -> None:
+    (tmp_path / "orphan.py").write_text(ORPHAN)
+    parent = subprocess.Popen([sys.executable, str(tmp_path / "orphan.py")], stdout=subprocess.PIPE, text=True)
+    assert parent.stdout is not None
+    worker = int(parent.stdout.readline())
+    time.sleep(1)
+    os.kill(worker, 0)  # it runs
+    parent.kill()
+    parent.wait()
+    for _ in range(300):
+        status = Path(f"/proc/{worker}/stat")
+        if not status.exists() or status.read_text().split()[2] == "Z":
+            break
+        time.sleep(0.1)
+    else:
+        os.kill(worker, 9)
+        pytest.fail("the worker still runs")
+    parent.stdout.close()

@@ -100,6 +100,8 @@ def open_arrays(path: Path | str) -> Iterator[ArrayFile]:
     try:
         with Path(path).open("rb") as file, zipfile.ZipFile(file) as archive:
             _check_count(file, len(archive.infolist()))
+            for info in archive.infolist():  # also of those that nobody asks for: a damaged name hides an array
+                archive.open(info).close()  # compares the name with that at the array itself
             yield ArrayFile(archive, file_limit())
     except DAMAGED as error:
         raise ValueError(str(error) or type(error).__name__) from error

@@ -178,6 +178,7 @@ def load_tensors(path: Path | str) -> "tuple[dict[str, Tensor], dict[str, Any]]"
         raise ValueError(f"{path} is not a complete safetensors file ({error}).") from error
     if not isinstance(header, dict):
         raise ValueError(f"{path} is a safetensors file, but butfor did not write it: its header is missing.")
+    remove_digest({name: value for name, value in header.items() if name != FIELD}, path)  # raises if it is damaged
     digest = header.pop(FIELD, None)
     if digest is not None and digest != digest_of_tensors(tensors, header):
         raise ValueError(f"{path} changed after butfor wrote it: its content does not match its digest. {RESTORE}")
