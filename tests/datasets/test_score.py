@@ -17,6 +17,7 @@ from minari.data_collector.episode_buffer import EpisodeBuffer
 from sklearn.metrics import roc_auc_score
 from support.browser import chromium
 from support.pages import BREAKOUT, Tags, page_data
+from support.scenes import small_scene
 
 from butfor import Influence, cli
 from butfor.datasets import score as score_data
@@ -414,7 +415,8 @@ def test_the_page_shows_the_numbers_and_escapes_names(scored: tuple[Path, dict[s
     hostile["notes"].append(BREAKOUT)
     with np.load(folder / "scores.npz") as file:
         scores = {BREAKOUT: file["cai_cube"], "clock": file["cai_clock"]}
-    theirs = render_scores(hostile, scores, read_npz(folder / "data.npz").length)
+    scene = small_scene(2, title=BREAKOUT)
+    theirs = render_scores(hostile, scores, read_npz(folder / "data.npz").length, scene=scene)
     assert BREAKOUT not in theirs
     assert "&lt;img src=x onerror=alert(2)&gt;" in theirs
     assert len(Tags(theirs).named("script")) == len(Tags(page).named("script"))
