@@ -69,3 +69,15 @@ def test_scores_of_a_robomimic_file_go_into_a_copy(butfor_command: Butfor, tmp_p
     assert f"Kept part: {tmp_path / 'low_dim-kept.hdf5'}" in out
     assert "Lift: 50.0% of 2,000 rows in 20 episodes kept" in out
     assert_error(butfor_command("curate", str(path), "--entities", "cube=object", "--keep", "1.5"), "1.5")
+
+
+def test_an_augmentation_is_shown_with_its_audit(butfor_command: Butfor, monkeypatch: pytest.MonkeyPatch) -> None:
+    faults = {"overlap": 0.125, "swapped entity": 0.0}
+    audit = {"kept": {"replayed": 500, "impossible": 0.0104, "faults": faults}}
+    made = {"kept": 1350, "candidates": 1971, "steps": 5, "promised": 0.05, "audit": audit, "out": "new.npz"}
+    monkeypatch.setattr("butfor.datasets.augment.augment_file", lambda *_, **__: made)
+    code, out, err = butfor_command("augment", "data.npz", "--steps", "5", "--audit", "500")
+    assert code == 0, err
+    for words in ("1,350 of 1,971 new stretches of 5 steps", "5.0%", "1.04%", "12.50%", "Transitions: new.npz"):
+        assert words in out
+    assert_error(butfor_command("augment", "data.npz", "--false-discovery-rate", "2"), "2.0")

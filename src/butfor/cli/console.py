@@ -233,8 +233,8 @@ def print_dataset(dataset: "Dataset") -> None:
 def print_augmentation(summary: dict[str, Any]) -> None:
     """Print how many stretches are kept, and the shares of impossible ones if they were audited."""
     steps = "transitions" if summary["steps"] == 1 else f"stretches of {summary['steps']} steps"
-    print(f"{summary['kept']:,} of {summary['candidates']:,} new {steps} kept; promised: at most")
-    print(f"{summary['promised']:.1%} of them impossible.")
+    kept = f"{summary['kept']:,} of {summary['candidates']:,} new {steps} kept"
+    print(f"{kept}; at most {summary['promised']:.1%} of them are expected to be impossible.")
     rows = []
     for name, found in (summary["audit"] or {}).items():
         shares = [found["impossible"], *found["faults"].values()]
