@@ -196,6 +196,14 @@ def evaluate_run(
     return success
 
 
+def _is_file(path: Path) -> bool:
+    """Whether a file is there, as far as this user can see."""
+    try:
+        return path.is_file()
+    except OSError:  # in a folder of somebody else
+        return False
+
+
 def _refuse_begun(folder: Path, overwrite: bool) -> None:
     """Refuse a folder that contains a run, unless that is to be overwritten."""
     if not overwrite and (folder / "config.json").is_file():
@@ -270,7 +278,7 @@ class KeptEpisodes:
             kept = config_from(cls, read_json(path))
         here = str(folder.resolve())
         other = given is not None and str(Path(given).resolve()) != kept.file
-        if kept.run not in ("", here) and (Path(kept.run) / "config.json").is_file():
+        if kept.run not in ("", here) and _is_file(Path(kept.run) / "config.json"):
             if not other:
                 raise ValueError(
                     f"{folder} is a copy of {kept.run}, which keeps its episodes in {kept.file}. Copy that file (or "
