@@ -429,7 +429,7 @@ def scores_page(folder: Path, text: str) -> Path:
     from butfor.datasets.score import Options, score_file
     from butfor.models.dynamics import ModelConfig
 
-    random, name = np.random.default_rng(0), re.sub("[/=]", "", text)
+    random, name = np.random.default_rng(0), re.sub("[/=]", "", text)[:90]  # longer names are refused
     path, parts = folder / f"{name[:60]}.npz", {"observation/" + name: random.normal(size=(40, 31, 2))}
     np.savez(path, allow_pickle=False, **parts, action=random.uniform(-1, 1, (40, 30, 1)), length=np.full(40, 30))
     options = Options(epochs=1, actions=2, network=ModelConfig(layers=1, width=4))

@@ -263,7 +263,7 @@ def test_a_policys_file_goes_on_growing(tmp_path: Path) -> None:
 
 
 def test_the_labels_are_those_of_the_environment(tmp_path: Path) -> None:
-    assert make(tmp_path).labels == ("exact",)
+    assert make(tmp_path).labels == ("exact", "contact")
     data = ExperimentData(DetectionConfig("pick-and-place", data="scripted"), tmp_path, silent)
     assert data.labels == ("exact", "heuristic", "contact")
 

@@ -303,7 +303,7 @@ def test_the_command_writes_figures_only_when_asked(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     folder = write_run(tmp_path / "run", episodes=6)
-    monkeypatch.setattr(study_page, "write_report", lambda run, out: run / "report.html")
+    monkeypatch.setattr(study_page, "write_report", lambda run, out, **options: run / "report.html")
     monkeypatch.setattr(sys, "argv", ["butfor", "report", str(folder)])
     cli.main()
     assert f"Report: {folder / 'report.html'}\n" in capsys.readouterr().out
@@ -317,7 +317,7 @@ def test_the_command_writes_figures_only_when_asked(
 def test_without_matplotlib_the_command_says_what_to_install(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    monkeypatch.setattr(study_page, "write_report", lambda run, out: run / "report.html")
+    monkeypatch.setattr(study_page, "write_report", lambda run, out, **options: run / "report.html")
     monkeypatch.delitem(sys.modules, "butfor.reporting.figures")
     monkeypatch.delitem(sys.modules, "butfor.reporting.matplotlib_renderer")
     monkeypatch.setitem(sys.modules, "matplotlib.style", None)

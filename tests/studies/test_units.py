@@ -115,10 +115,11 @@ def test_a_unit_of_detection_is_drawn_as_far_as_the_machine_can(
         done.append("run")
 
     monkeypatch.setattr(units, "run_detection", run)
+    monkeypatch.setattr(pictures, "write_scene", lambda folder, progress: done.append("scene"))
     monkeypatch.setattr(pictures, "write_pictures", lambda folder, progress: done.append("pictures"))
     monkeypatch.setattr(study_page, "write_report", lambda folder: done.append("report"))
     run_unit(config, tmp_path, progress=show)
-    assert done == ["run", "pictures", "report"]
+    assert done == ["run", "scene", "pictures", "report"]
     monkeypatch.setattr(pictures, "write_pictures", fail(RuntimeError("no screen")))
     monkeypatch.setattr(study_page, "write_report", fail(ImportError("No module named 'plotly'")))
     run_unit(config, tmp_path, progress=show)
