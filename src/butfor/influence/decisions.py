@@ -157,7 +157,9 @@ def _running_unit(is_counted: Bool, groups: NDArray[Any]) -> Float:
         share = (unit + np.cumsum(counted)) / (unit + known)
         by_episode = both - 2 * share * mixed + share**2 * single  # sum over episodes of (counted - share * states)^2
         by_state = (1 - 2 * share) * np.cumsum(counted) + share**2 * known
-        unit = np.maximum(2 * by_episode / by_state - 1, 1)
+        spread = by_state > 0  # not where all or none are counted
+        ratio = np.divide(by_episode, by_state, out=np.ones_like(by_state), where=spread)
+        unit = np.maximum(2 * ratio - 1, 1)
     return unit
 
 
