@@ -93,7 +93,7 @@ def train(arguments: list[str]) -> None:
 
 
 class _Page:
-    """The report of a run, written anew after evaluations while it trains, and once more at the end."""
+    """The report of a run, written after evaluations while it trains, and at the end."""
 
     written = -math.inf
 

@@ -2,13 +2,14 @@
 
 import time
 import warnings
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import Any
 
 import gymnasium
 import numpy as np
+import torch
 
 from butfor import __version__
 from butfor.datasets.files import (
@@ -318,13 +319,7 @@ def score_recording(
     influence: Influence, recording: Recording, progress: Progress = lambda stage, done, total, text: None
 ) -> dict[str, Table]:
     """CAI of every state [S] for each entity."""
-    states = recording.observation
-    parts: list[dict[str, Any]] = []
-    generator = make_generators([influence.seed], influence.device)[0]
-    for start in range(0, len(states), CHUNK):
-        parts.append(influence.score(states[start : start + CHUNK], generator))
-        progress("scoring", min(start + CHUNK, len(states)), len(states), "states")
-    scores = {name: np.concatenate([part[name] for part in parts]) for name in influence.entities}
+    scores = _by_chunks(influence, recording, "scoring", influence.score, progress)
     lost = np.flatnonzero(~np.all([np.isfinite(score) for score in scores.values()], 0))
     if len(lost):
         raise FloatingPointError(
@@ -350,14 +345,29 @@ def graph_recording(
     influence: Influence, recording: Recording, progress: Progress = lambda stage, done, total, text: None
 ) -> dict[str, Table]:
     """Influence between entities in every state [S], for each edge "source -> target"."""
+
+    def edges_of(states: Table, generator: torch.Generator) -> dict[str, Table]:
+        graph = influence.graph(states, generator=generator)
+        edges = [edge for edge in graph.edges() if edge[0] in influence.entities]
+        return {" -> ".join(edge): np.asarray(graph[edge]) for edge in edges}
+
+    return _by_chunks(influence, recording, "edges", edges_of, progress)
+
+
+def _by_chunks(
+    influence: Influence,
+    recording: Recording,
+    stage: str,
+    score: Callable[[Table, torch.Generator], Mapping[str, Any]],
+    progress: Progress,
+) -> dict[str, Table]:
+    """Score the states of a recording part by part, with one stream of tried actions: by name, [S] each."""
     states = recording.observation
-    parts: list[dict[str, Any]] = []
+    parts: list[Mapping[str, Any]] = []
     generator = make_generators([influence.seed], influence.device)[0]
     for start in range(0, len(states), CHUNK):
-        graph = influence.graph(states[start : start + CHUNK], generator=generator)
-        edges = [edge for edge in graph.edges() if edge[0] in influence.entities]
-        parts.append({" -> ".join(edge): np.asarray(graph[edge]) for edge in edges})
-        progress("edges", min(start + CHUNK, len(states)), len(states), "states")
+        parts.append(score(states[start : start + CHUNK], generator))
+        progress(stage, min(start + CHUNK, len(states)), len(states), "states")
     return {name: np.concatenate([part[name] for part in parts]) for name in parts[0]}
 
 

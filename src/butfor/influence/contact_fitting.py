@@ -39,7 +39,7 @@ def fit_contact(
     model = ContactDynamics(units, pairs, config, generators).to(inputs.device)
     obs, action = inputs.tensor_split([model.obs_size], 1)
     changes = (transitions[2].double() - transitions[0].double()).to(inputs.device)
-    report = _Reporter(progress, 2 * config.motion_updates + config.updates, len(model.entities))
+    report = Reporter(progress, len(model.entities) * (2 * config.motion_updates + config.updates))
     with single_thread():
         for dims, entity in zip(model.dims, model.entities, strict=True):
             assert isinstance(entity, EntityContact)
@@ -49,7 +49,7 @@ def fit_contact(
 
 def _fit_one(
     entity: EntityContact, rows: tuple[Tensor, Tensor, Tensor], changes: Tensor, model: ContactDynamics,
-    dims: Sequence[int], generators: Generators, report: "_Reporter",
+    dims: Sequence[int], generators: Generators, report: "Reporter",
 ) -> None:  # fmt: skip
     """Fit the networks of one entity, one after the other."""
     obs, action, target = rows
@@ -79,14 +79,14 @@ def _fit_one(
 
     count = len(obs)
     motion = (config.motion_updates, config.motion_learning_rate, 0.0, config.batch_size)
-    _train(free_loss, list(entity.free.parameters()), *motion, count, generators, report)
-    _train(step_loss, list(entity.partner_step.parameters()), *motion, count, generators, report)
+    train_on_batches(free_loss, list(entity.free.parameters()), *motion, count, generators, report)
+    train_on_batches(step_loss, list(entity.partner_step.parameters()), *motion, count, generators, report)
     trained = [*entity.touch.parameters(), *entity.free_variance.parameters()]
     touching = (config.updates, config.learning_rate, config.weight_decay, config.batch_size)
-    _train(touch_loss, trained, *touching, count, generators, report)
+    train_on_batches(touch_loss, trained, *touching, count, generators, report)
 
 
-def _train(
+def train_on_batches(
     loss_of: Callable[[Tensor], Tensor],
     parameters: list[nn.Parameter],
     updates: int,
@@ -95,7 +95,7 @@ def _train(
     batch: int,
     count: int,
     generators: Generators,
-    report: "_Reporter",
+    report: Callable[[Tensor], None] = lambda loss: None,
 ) -> None:
     """Take AdamW steps on random batches; the rate rises over 100 steps and falls along half a cosine."""
     optimizer = torch.optim.AdamW(parameters, lr=rate, weight_decay=weight_decay, fused=True)
@@ -108,24 +108,23 @@ def _train(
         optimizer.zero_grad(set_to_none=True)
         loss.sum().backward()
         optimizer.step()
-        report.step(loss)
+        report(loss)
     if not torch.isfinite(loss).all():
         raise FloatingPointError("The loss became NaN or infinite; if the data contain extreme values, rescale them.")
 
 
 @dataclass
-class _Reporter:
+class Reporter:
     """Calls `progress` after every 100 updates."""
 
     progress: Callable[[Any], None] | None
     updates: int
-    entities: int
     done: int = field(default=0, init=False)
 
-    def step(self, loss: Tensor) -> None:
+    def __call__(self, loss: Tensor) -> None:
         self.done += 1
         if self.progress is not None and self.done % 100 == 0:
-            self.progress(FitProgress(self.done // 100, self.updates * self.entities // 100, loss.detach()))
+            self.progress(FitProgress(self.done // 100, self.updates // 100, loss.detach()))
 
 
 def make_contact_optimizer(

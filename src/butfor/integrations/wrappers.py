@@ -65,7 +65,7 @@ class Settings(TypedDict, total=False):
     scoring: ScoreConfig
     """how CAI is estimated"""
     seed: int
-    """seed of the initial weights, the batches and the tried actions, until `reset(seed=...)` seeds these anew [0]"""
+    """seed of the initial weights, the batches and the tried actions, until `reset(seed=...)` gives another one [0]"""
     device: torch.device | str
     """device of the network, unless `influence` is an object [cpu]"""
 
@@ -168,7 +168,7 @@ class StepInfluence:
         return {name: np.asarray(score, dtype=np.float64) for name, score in scores.items()}
 
     def _seed_tried(self, seed: int | Sequence[int | None] | None) -> None:
-        """Start the stream of tried actions anew where the environments are seeded: the same seed, the same numbers."""
+        """Restart the stream of tried actions where the environments are seeded: the same seed, the same numbers."""
         given = [one for one in (seed if isinstance(seed, Sequence) else [seed]) if one is not None]
         if given:
             self._tried.manual_seed(int(given[0]))

@@ -120,11 +120,11 @@ class LeRobotFolder(Dataset):
             pyarrow.parquet.write_table(pyarrow.concat_tables(tables), temporary / file)
 
     def _copy_meta(self, temporary: Path) -> None:
-        """Copy what describes the dataset as a whole; what lists episodes is written anew."""
-        anew = ("info.json", "episodes.jsonl", "episodes_stats.jsonl", "stats.json")
+        """Copy what describes the dataset as a whole; what lists episodes is written by the caller."""
+        replaced = ("info.json", "episodes.jsonl", "episodes_stats.jsonl", "stats.json")
         (temporary / "meta").mkdir(parents=True)
         for path in (self.path / "meta").iterdir():
-            if path.is_file() and path.name not in anew:
+            if path.is_file() and path.name not in replaced:
                 shutil.copyfile(path, temporary / "meta" / path.name)
 
     def _write_episodes(self, temporary: Path, segments: Sequence[Segment], new: Sequence[Any], starts: Any) -> None:

@@ -1,14 +1,12 @@
 """Fitting the model of pairs: what the action drives, how entities move by themselves, and who touches whom."""
 
-import math
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
 from typing import Any
 
 import torch
 from torch import Tensor, nn
 
-from butfor.influence.contact_fitting import FitProgress
+from butfor.influence.contact_fitting import Reporter, train_on_batches
 from butfor.influence.graph.pairs import GraphConfig, GraphDynamics, check_graph_entities
 from butfor.models.networks import MLP, Generators, make_generators, single_thread
 from butfor.models.tables import Table, Units
@@ -37,7 +35,7 @@ def fit_graph(
     with single_thread():
         driven = find_driven(obs, action, target, units)
         model = GraphDynamics(units, driven, config, generators).to(inputs.device)
-        report = _Reporter(progress, len(model.names) * 2 * config.motion_updates + config.updates)
+        report = Reporter(progress, len(model.names) * 2 * config.motion_updates + config.updates)
         surprised = []
         for entity in range(len(model.names)):
             surprised.append(_fit_motion(model, entity, obs, action, target, generators, report))
@@ -47,7 +45,7 @@ def fit_graph(
 
 def _fit_motion(
     model: GraphDynamics, entity: int, obs: Tensor, action: Tensor, target: Tensor, generators: Generators,
-    report: "_Reporter",
+    report: Reporter,
 ) -> Tensor:  # fmt: skip
     """Fit the free motion of an entity, where it is alone; returns where it moves otherwise [N].
 
@@ -66,7 +64,7 @@ def _fit_motion(
             return error.abs().mean((1, 2))  # the median is that of the untouched
 
         settings = (config.motion_updates, config.motion_learning_rate, 0.0, config.batch_size)
-        _train(loss, list(model.free[entity].parameters()), *settings, len(rows), generators, report)
+        train_on_batches(loss, list(model.free[entity].parameters()), *settings, len(rows), generators, report)
         with torch.no_grad():
             moved = model.move_freely(*_expand(obs, action, model), entity)
         return (moved - goal).abs().amax(-1).amin(0) > SURPRISE
@@ -83,7 +81,7 @@ def _fit_motion(
 
 def _fit_touches(
     model: GraphDynamics, obs: Tensor, action: Tensor, target: Tensor, surprised: Sequence[Tensor],
-    generators: Generators, report: "_Reporter",
+    generators: Generators, report: Reporter,
 ) -> None:  # fmt: skip
     """Fit the networks of touches of all entities; half of each batch is drawn from rows with a surprise."""
     config = model.config
@@ -121,7 +119,7 @@ def _fit_touches(
     networks = (model.touch, model.push, model.surprise, model.free_variance)
     trained = [parameter for network in networks for parameter in network.parameters()]
     settings = (config.updates, config.learning_rate, config.weight_decay, config.batch_size)
-    _train(loss, trained, *settings, len(obs), generators, report)
+    train_on_batches(loss, trained, *settings, len(obs), generators, report)
 
 
 def _nearest(model: GraphDynamics, entity: int, obs: Tensor, target: Tensor) -> Tensor:
@@ -157,53 +155,12 @@ def find_driven(obs: Tensor, action: Tensor, target: Tensor, units: Units) -> li
                 error: Tensor = network(inputs[index]) - goal[index]
                 return error.abs().mean((1, 2))
 
-            _train(loss, list(network.parameters()), PROBE_UPDATES, 3e-3, 0.0, 500, len(obs), generators)
+            train_on_batches(loss, list(network.parameters()), PROBE_UPDATES, 3e-3, 0.0, 500, len(obs), generators)
             with torch.no_grad():
                 errors.append(float((network(inputs[None])[0] - goal).abs().mean(1).median()))
         if errors[1] < DRIVEN * errors[0] and errors[0] > 0.05:  # in standard deviations: rest is not motion
             found.append(name)
     return found
-
-
-def _train(
-    loss_of: Callable[[Tensor], Tensor],
-    parameters: list[nn.Parameter],
-    updates: int,
-    rate: float,
-    weight_decay: float,
-    batch: int,
-    count: int,
-    generators: Generators,
-    report: Callable[[Tensor], None] = lambda loss: None,
-) -> None:
-    """Take AdamW steps on random batches; the rate rises over 100 steps and falls along half a cosine."""
-    optimizer = torch.optim.AdamW(parameters, lr=rate, weight_decay=weight_decay, fused=True)
-    device = parameters[0].device
-    for update in range(updates):
-        for group in optimizer.param_groups:
-            group["lr"] = rate * min(1, (update + 1) / 100) * 0.5 * (1 + math.cos(math.pi * update / updates))
-        index = torch.stack([torch.randint(count, (batch,), generator=g) for g in generators]).to(device)
-        loss = loss_of(index)
-        optimizer.zero_grad(set_to_none=True)
-        loss.sum().backward()
-        optimizer.step()
-        report(loss)
-    if not torch.isfinite(loss).all():
-        raise FloatingPointError("The loss became NaN or infinite; if the data contain extreme values, rescale them.")
-
-
-@dataclass
-class _Reporter:
-    """Calls `progress` after every 100 updates."""
-
-    progress: Callable[[Any], None] | None
-    updates: int
-    done: int = 0
-
-    def __call__(self, loss: Tensor) -> None:
-        self.done += 1
-        if self.progress is not None and self.done % 100 == 0:
-            self.progress(FitProgress(self.done // 100, self.updates // 100, loss.detach()))
 
 
 def _expand(obs: Tensor, action: Tensor, model: GraphDynamics) -> tuple[Tensor, Tensor]:
