@@ -1,17 +1,18 @@
 # All targets need only Python 3.11 or later: the first call sets up .venv.
 .DEFAULT_GOAL := help
-.PHONY: help demo test test-all lint docs bench clean
+.PHONY: help demo test test-all lint docs bench bench-check bench-rows bench-growth clean
 .DELETE_ON_ERROR:
 
 BIN := .venv/bin
 INSTALLED := .venv/.installed
 PYTHONS := $(PYTHON) python3.11 python3 python
-BENCHMARKS := $(filter-out _%,$(notdir $(basename $(sort $(wildcard benchmarks/*.py)))))
+BENCHMARKS := $(filter-out _% growth,$(notdir $(basename $(sort $(wildcard benchmarks/*.py)))))
+ROWS := build/bench/rows.jsonl
 export PIP_ROOT_USER_ACTION := ignore
 export PIP_DISABLE_PIP_VERSION_CHECK := 1
 
 help:  ## show this list
-	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "make %-9s %s\n", $$1, $$2 }' Makefile
+	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "make %-12s %s\n", $$1, $$2 }' Makefile
 
 demo: $(INSTALLED)  ## a robot and a cube: when does the action matter? Writes runs/demo-robot/report.html
 	@OMP_NUM_THREADS=1 $(BIN)/butfor demo
@@ -32,8 +33,21 @@ docs: $(INSTALLED)  ## build the docs, docs/_build/html/index.html
 	@$(BIN)/python -m sphinx -W --keep-going -q -b html docs docs/_build/html
 	@echo "Open $(CURDIR)/docs/_build/html/index.html in a browser."
 
-bench: $(INSTALLED)  ## run every benchmark in turn
-	@set -e; for name in $(BENCHMARKS); do echo "== benchmarks.$$name"; $(BIN)/python -m benchmarks.$$name; done
+bench: $(INSTALLED)  ## run every benchmark in turn; ends with one table
+	@$(MAKE) --no-print-directory bench-rows NAMES="$(BENCHMARKS)"
+	@$(BIN)/python tools/bench_table.py $(ROWS)
+
+bench-check: $(INSTALLED)  ## run those with a committed ratio; fail if one is worse by more than the noise
+	@$(MAKE) --no-print-directory bench-rows NAMES="fetch_stepping model_step scoring training"
+	@$(BIN)/python tools/bench_table.py $(ROWS) --check
+
+bench-growth: $(INSTALLED)  ## time and memory as the data grow tenfold four times; writes build/bench/growth.svg
+	@mkdir -p $(dir $(ROWS))
+	@$(BIN)/python -m benchmarks.growth --out build/bench/growth
+
+bench-rows: $(INSTALLED)
+	@mkdir -p $(dir $(ROWS)); rm -f $(ROWS)
+	@set -e; for name in $(NAMES); do echo "== benchmarks.$$name"; BENCH_ROWS=$(ROWS) $(BIN)/python -m benchmarks.$$name; done
 
 clean:  ## remove .venv, build output and caches; runs/ stays
 	@rm -rf .venv build dist docs/_build .pytest_cache .mypy_cache .ruff_cache .hypothesis

@@ -17,12 +17,12 @@ import gymnasium
 import numpy as np
 from mujoco.batch import Batch
 
-from benchmarks._timing import medians
+from benchmarks._timing import PROCESSORS, medians, note
 from butfor.envs import fix_gymnasium_robotics
 from butfor.envs.fetch import FetchVectorEnv
 from butfor.envs.fetch_physics import SUBSTEPS
 
-CORES = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
+CORES = PROCESSORS
 RUNS = 5
 TASK, PEER = "pick-and-place", "FetchPickAndPlace-v4"
 INPUTS = ("mocap_pos", "mocap_quat", "ctrl")
@@ -164,6 +164,10 @@ def report(rates: dict[str, dict[int, float]], counts: list[int]) -> None:
     for one, other in pairs:
         if rates[other]:
             print(f"{f'{one} / {other}':<32}" + "".join(f"{rates[one][n] / rates[other][n]:>9.2f}" for n in counts))
+    goals = {"AsyncVectorEnv": 3.0, "physics floor": 0.9}
+    for other, goal in goals.items():
+        for n in {32, 128} & set(counts):
+            note(f"Fetch stepping, N = {n}, {other}", rates["butfor"][n], rates[other][n], "env steps/s", other, goal)
 
 
 if __name__ == "__main__":

@@ -10,7 +10,7 @@ from itertools import pairwise
 import torch
 from torch import Tensor, nn
 
-from benchmarks._timing import describe, matrix_peak, medians
+from benchmarks._timing import describe, matrix_peak, medians, note
 from butfor.influence.scoring import ScoreConfig, score_states
 from butfor.models.dynamics import GaussianDynamics, ModelConfig
 from butfor.models.networks import Activation, make_generators
@@ -85,6 +85,8 @@ def compare(
     share, ratio = speed["butfor"] * operations / peak, speed["butfor"] / speed["plain"]
     print(f"{activation:<12}{actions:>4}{speed['plain']:>16,.0f}{speed['butfor']:>17,.0f}", end="")
     print(f"{share:>9.0%}{ratio:>7.2f}{goal:>6.1f}", flush=True)
+    item = f"scoring on {device}, {activation}, K = {actions}"
+    note(item, speed["butfor"], speed["plain"], "states/s", "plain PyTorch", goal)
 
 
 if __name__ == "__main__":

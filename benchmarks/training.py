@@ -8,9 +8,9 @@ import multiprocessing
 import sys
 import time
 import warnings
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import replace
-from itertools import product
+from itertools import pairwise, product
 from multiprocessing.connection import Connection
 
 import gymnasium
@@ -19,7 +19,7 @@ import torch
 from stable_baselines3 import DDPG, HerReplayBuffer
 from stable_baselines3.common.noise import NormalActionNoise
 
-from benchmarks._timing import describe, medians
+from benchmarks._timing import describe, gradient_products, layer_products, matrix_products, medians, note
 from benchmarks.fetch_stepping import CORES, PEER
 from butfor.envs import ENVS, fix_gymnasium_robotics
 from butfor.training.goal_env import open_goal_env
@@ -192,6 +192,29 @@ def fastest_peer(device: str, episodes: int, turns: int) -> tuple[str, str, int]
     return env, place, threads
 
 
+def update_products(replicas: int, device: str) -> Callable[[], None]:
+    """The matrix products of the updates of an episode, and nothing else."""
+    agent = CONFIG.agent
+    goal_env = open_goal_env(CONFIG.env, CONFIG.entities, CONFIG.cai.network.target_scale)
+    obs, action, goal = goal_env.sizes
+    hidden = [agent.width] * agent.layers
+    actor = [obs + goal, *hidden, action]
+    critic = [obs + goal + action, *hidden, 1]
+    rows = agent.batch_size
+    # both targets, critic, actor, and critic of its action; gradients of critic, action and actor
+    forward = [layer_products(rows, sizes) for sizes in (actor, critic, critic, actor, critic)]
+    in_action = [(rows, other, one) for one, other in pairwise([action, *hidden, 1])]
+    backward = [gradient_products(rows, critic), in_action, gradient_products(rows, actor)]
+    once = matrix_products(replicas, [shape for shapes in [*forward, *backward] for shape in shapes], device)
+
+    def run() -> None:
+        torch.set_num_threads(CORES)
+        for _ in range(agent.updates):
+            once()
+
+    return run
+
+
 def main(arguments: Sequence[str]) -> None:
     device = "cuda" if "cuda" in arguments else "cpu"
     turns, episodes, few = (1, 2, 1) if "--quick" in arguments else (5, 5, 2)
@@ -210,13 +233,25 @@ def main(arguments: Sequence[str]) -> None:
     own |= {f"butfor with CAI-P, R = {r}": Seeds(r, ("priority",), device, few) for r in (1, 4)}
     together = f"SB3, {CORES} processes of 1 thread"
     rivals = {"SB3": Peer(env, place, threads, episodes), together: processes, **own}
-    seconds = medians(rivals, device, turns)
+    floors = {f"products, R = {replicas}": update_products(replicas, device) for replicas in (1, 4)}
+    seconds = medians({**rivals, **floors}, device, turns)
     processes.close()
     rates = {name: rival.steps / seconds[name] for name, rival in rivals.items()}
     print(f"{'summed over replicas':<34}{'env steps/s':>12}{'/ SB3':>8}{'/ SB3 processes':>17}")
     for name, rate in rates.items():
         print(f"{name:<34}{rate:>12.0f}{rate / rates['SB3']:>8.2f}{rate / rates[together]:>17.2f}")
     report(own)
+    for replicas in (1, 4):
+        name = f"butfor, R = {replicas}"
+        parts = own[name].parts()
+        products = 1000 * seconds[f"products, R = {replicas}"] / replicas
+        allowed = parts["simulation with acting"] + products
+        print(f"R = {replicas}: {products:.1f} ms of matrix products; ", end="")
+        print(f"{allowed / sum(parts.values()):.0%} of what simulation and products allow", flush=True)
+        item = f"training on {device}, R = {replicas}"
+        note(item, rates[name], rates["SB3"], "env steps/s", "SB3", 1.9 if replicas == 1 else 2.4)
+        note(f"{item}, an episode", sum(parts.values()), allowed, "ms", "simulation and products", 0.85)
+        note(f"{item}, updates", parts["updates"], products, "ms", "matrix products")
 
 
 def report(own: dict[str, Seeds]) -> None:

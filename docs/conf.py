@@ -8,6 +8,8 @@ from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
 
+from docutils import nodes
+from docutils.utils.math.latex2mathml import tex2mathml
 from sphinx.application import Sphinx
 from sphinx.ext.autodoc.mock import _MockObject  # type: ignore[attr-defined]
 
@@ -44,6 +46,8 @@ LINK = re.compile(r"(!?\[[^\]\[]*\]\()(?![a-z]+:|#)([^)#\s]*)(#[^)\s]*)?\)")
 REPOSITORY = os.environ.get("BUTFOR_REPOSITORY", "")
 
 myst_heading_anchors = 4
+myst_enable_extensions = ["dollarmath"]
+html_math_renderer = "mathml"
 ABOUT = "How much does an agent's action matter, state by state? Causal action influence for reinforcement learning."
 # What other sites show of a link; they need the address of the published site for the picture.
 SITE = os.environ.get("BUTFOR_SITE", "")
@@ -72,6 +76,7 @@ OPTIONAL = (
     "ray",
     "stable_baselines3",
     "tensorboard",
+    "torchrl",
 )
 autodoc_mock_imports = [name for name in OPTIONAL if find_spec(name) is None]
 for operator in ("__or__", "__ror__"):  # annotations such as `VecNormalize | None` are evaluated
@@ -145,8 +150,17 @@ def escape_markup(app: Sphinx, what: str, name: str, item: Any, options: Any, li
             lines[number] = "".join(parts)
 
 
+def write_formula(translator: Any, node: nodes.math | nodes.math_block) -> None:
+    """Write a formula as MathML, which browsers draw themselves: the site loads nothing from elsewhere."""
+    block = isinstance(node, nodes.math_block)
+    formula = tex2mathml(node.astext(), as_block=block)
+    translator.body.append(f'<div class="math">{formula}</div>' if block else formula)
+    raise nodes.SkipNode
+
+
 def setup(app: Sphinx) -> None:
     """Connect the functions above; called by Sphinx."""
+    app.add_html_math_renderer("mathml", (write_formula, None), (write_formula, None))
     app.connect("autodoc-process-docstring", escape_markup, priority=400)  # before napoleon
     app.connect("config-inited", choose_repository, priority=100)
     app.connect("source-read", include_files)

@@ -3,8 +3,8 @@
 python results/augmentation.py OUT.json [SEEDS]
 
 For each seed, 300 episodes of the noisy script are collected, and 20,000 swaps of 1 and of 5 steps are proposed. Of
-those kept, of all, and of those without a contact in the original steps, 5,000 are replayed. OUT.json is extended by
-the seeds that it does not have; the table is printed.
+those kept, of all, of those without a contact in the original steps, and of those with the least attention, 5,000 are
+replayed. OUT.json is extended by the seeds that it does not have; the table is printed.
 """
 
 import sys
@@ -15,8 +15,9 @@ from typing import Any
 import numpy as np
 import torch
 
-from butfor.datasets.augment import AugmentOptions, augment_file
+from butfor.datasets.augment import augment_file
 from butfor.detection.collect import CollectConfig, collect_file
+from butfor.rollouts.swaps import AugmentOptions
 from butfor.runs.files import read_json, write_json
 from butfor.runs.folder import versions
 
@@ -38,7 +39,7 @@ def main(out: Path, seeds: int) -> None:
     print("|---|---|---|---|---|---|---|---|")
     for steps in STEPS:
         here = [row for row in rows if row["steps"] == steps]
-        for choice in ("kept", "unfiltered", "contact"):
+        for choice in ("kept", "unfiltered", "contact", "attention"):
             found = [row["audit"][choice] for row in here]
             impossible = [one["impossible"] for one in found]
             share = np.mean([one["stretches"] / row["candidates"] for one, row in zip(found, here, strict=True)])

@@ -9,6 +9,7 @@ from results_page import write_results_page
 
 from butfor.runs.files import read_json, write_json
 from butfor.studies.paper import HER, STUDIES, make_study, write_study
+from butfor.studies.record import ENVS, record_arms
 
 RESULTS = Path(__file__).parent
 PICK = "training/pick-and-place"
@@ -16,6 +17,13 @@ VIME = {"VIME object + agent": f"{PICK}-vime", "VIME object": f"{PICK}-vime-obje
 DISAGREEMENT = {"object, 50": f"{PICK}-disagreement", "object, 10": f"{PICK}-object10",
                 "object, 100": f"{PICK}-object100", "full state, 0.25": f"{PICK}-disagreement-full",
                 "full state, 0.1": f"{PICK}-full0.1", "full state, 1": f"{PICK}-full1"}  # fmt: skip
+
+
+def record_folder(env: str, label: str) -> str:
+    """Return the folder of an arm of the record's studies, such as push-record-without-relay."""
+    return f"{env}-{label.replace(' - ', ' without ').replace(' + ', ' with ').replace(' ', '-').lower()}"
+
+
 RUNS: dict[str, dict[str, str]] = {
     "combined": {HER: f"{PICK}-her", "P + bonus + active": f"{PICK}-all-three", "bonus": f"{PICK}-bonus",
                  "active": f"{PICK}-active", "P": f"{PICK}-priority", "P + bonus": f"{PICK}-priority-bonus",
@@ -49,6 +57,9 @@ RUNS: dict[str, dict[str, str]] = {
     "trajectories": {"pick-and-place": "detection-pick-and-place-full"},
     "table1": {"slide": "detection-slide", "pick-and-place": "detection-pick-and-place-full"},
 }  # fmt: skip
+for env in ENVS:
+    name = "record" if env == "pick-and-place" else f"record-{env}"
+    RUNS[name] = {label: f"training/{record_folder(env, label)}" for label in record_arms(env)}
 
 
 def main() -> None:

@@ -56,6 +56,10 @@ TRIED = {  # by study with a claim that is not reproduced: what was tried, and w
     "to 1,750 episodes. Our VIME differs from the authors' release in four points, see deviation 29.",
     "random-training-data": "On 1DSlide random training data are worse, too (average precision 0.88 instead of 0.99). "
     "More random episodes, or more epochs on them, were not tried.",
+    **dict.fromkeys(
+        ("record", "record-push", "record-fetch-slide"),
+        "The settings that were compared are listed in docs/training.md, Learning from fewer episodes.",
+    ),
 }
 INTRODUCTION = """# What reproduces and what does not
 

@@ -12,6 +12,7 @@ from butfor.analysis.rows import LEVELS, arm_row, cell, duration, noted, seconds
 from butfor.reporting.charts import Row
 from butfor.reporting.study_page import shown_by, study_tables
 from butfor.runs.reading import read_optional
+from butfor.studies.record import SHOWN
 
 SIDES = {  # side questions of a detection run, by title
     "helps": "What helps",
@@ -44,6 +45,8 @@ def section(study: ReadStudy, folder: Path) -> str:
     measured, ends = [arm for arm in study.arms if arm.curve], shared_range(study.arms)
     behaving = {claim.arm for claim, _, _ in study.verdicts if claim.measure != "success"}
     parts += [behaviour_table(arm, folder) for arm in measured if arm.label in behaving and arm.behaviour]
+    if measured and study.name.startswith("record"):
+        parts.append(success_table(measured, folder))
     if measured:
         parts.append(curve_table(measured, study.arms[0] if len(study.arms) > 1 else None, ends, folder))
         if ends:
@@ -87,6 +90,18 @@ def curve_table(measured: list[ReadArm], baseline: ReadArm | None, ends: tuple[i
     times = ", ".join(f"{clean(arm.label)} {duration(seconds_of(arm))}" for arm in measured)
     where, commit = clean(", ".join(machines) or "unknown hardware"), clean(", ".join(commits) or "unknown")
     return f"{table(head, rows)}\nRun on {where}, commit {commit}. {played_words(measured)}Time: {times}.\n"
+
+
+def success_table(measured: list[ReadArm], folder: Path) -> str:
+    """Return the mean success of each arm with its interval at chosen episodes, where it was evaluated there."""
+    rows = []
+    for arm in measured:
+        assert arm.curve is not None
+        shown = shown_curves(arm.curve)
+        three = zip(shown["mean"], shown["mean_low"], shown["mean_high"], strict=True)
+        found = {int(at): cell(*one, len(arm.seeds)) for at, one in zip(shown["episodes"], three, strict=True)}
+        rows.append([linked(arm, folder), *(cell_text(found[at]) if at in found else "–" for at in SHOWN)])
+    return table(["success after", *(f"{at:,}" for at in SHOWN)], rows)
 
 
 def played_words(arms: list[ReadArm]) -> str:

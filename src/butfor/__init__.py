@@ -19,13 +19,14 @@ if TYPE_CHECKING:
     from butfor.models.dynamics import ModelConfig
     from butfor.models.fitting import FitConfig
     from butfor.rollouts.episodes import Episodes
+    from butfor.spaces.mirrors import Mirror
     from butfor.training.agents.policy import load_policy
     from butfor.training.run import evaluate_run, resume, train
     from butfor.training.settings import Config, preset
 
 __version__ = "0.1.0"
 __all__ = [
-    "Config", "Episodes", "FitConfig", "Influence", "InfluenceLearner", "InfluenceWrapper", "ModelConfig",
+    "Config", "Episodes", "FitConfig", "Influence", "InfluenceLearner", "InfluenceWrapper", "Mirror", "ModelConfig",
     "ScoreConfig", "VectorInfluenceWrapper", "__version__", "evaluate_run", "fork", "load_policy", "plot", "preset",
     "read_data", "restore", "resume", "score_file", "train",
 ]  # fmt: skip
@@ -41,6 +42,7 @@ _MODULES = {
     "models.dynamics": ("ModelConfig",),
     "models.fitting": ("FitConfig",),
     "rollouts.episodes": ("Episodes",),
+    "spaces.mirrors": ("Mirror",),
     "training.agents.policy": ("load_policy",),
     "training.run": ("evaluate_run", "resume", "train"),
     "training.settings": ("Config", "preset"),

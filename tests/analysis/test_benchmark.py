@@ -55,6 +55,11 @@ def test_each_goal_can_be_missed(changes: dict[str, Any], place: int) -> None:
     assert place == 5 or goals[place].missed[0].startswith("bad ")
 
 
+def test_without_processor_time_the_time_passed_is_judged() -> None:
+    before = {name: value for name, value in unit().items() if name != "fit_cpu_seconds"}
+    assert [met(before | {"fit_seconds": seconds})[4] for seconds in (90.0, 91.0)] == [True, False]
+
+
 def test_goals_that_nothing_was_measured_for() -> None:
     assert met(unit(size=2_000)) == [None, None, None, None, None, True]
     assert met() == [None] * 6

@@ -7,8 +7,20 @@ import numpy as np
 import pytest
 
 from butfor.benchmarks import edges
-from butfor.benchmarks.edge_detectors import EdgeProblem, distance, gradients, moved, nulling, pairs, reference
-from butfor.benchmarks.edges import judge_edges, judge_horizons, make_problem, play_task, run_edges
+from butfor.benchmarks.edge_detectors import (
+    EdgeProblem,
+    attention,
+    conditional_information,
+    contact,
+    distance,
+    effects,
+    gradients,
+    moved,
+    nulling,
+    pairs,
+    reference,
+)
+from butfor.benchmarks.edges import judge_edges, judge_horizons, make_problem, play_task, run_edges, write_labels
 from butfor.envs.several import action_effects, make_world, removal_effects
 from butfor.influence import GraphConfig
 from butfor.models.fitting import FitConfig
@@ -47,11 +59,12 @@ def test_detectors_find_edges(problem: tuple[EdgeProblem, Any], monkeypatch: pyt
     monkeypatch.setattr("butfor.benchmarks.edge_detectors.GraphConfig", lambda position_size: short)
     given, test = problem
     label = test["effect"] > 1e-6
-    found = {detector.__name__: detector(given) for detector in (pairs, reference, nulling, gradients, distance, moved)}
+    chosen = (effects, pairs, reference, nulling, gradients, distance, moved)
+    found = {detector.__name__: detector(given) for detector in chosen}
     assert all(scores.shape == (1500, 4, 4) for scores in found.values())
     judged = {name: judge_edges(scores, label)["ap"] for name, scores in found.items()}
     assert judged["distance"] > 10 * judge_edges(found["distance"], label)["rate"]
-    assert judged["pairs"] > judged["distance"]
+    assert judged["effects"] > judged["pairs"] > judged["distance"]
     within = judge_horizons(given, test)
     assert set(within) == {"auc_5", "auc_10"}
     assert min(within.values()) > 0.6
@@ -73,6 +86,31 @@ def test_a_benchmark_is_resumed(tmp_path: Path) -> None:
     data = tmp_path / "found" / "data" / "pucks-600-0.npz"
     with np.load(data) as file:
         np.testing.assert_array_equal(file["obs"], play_task("pucks", 600, 0)["obs"])
+
+
+def test_attention_information_and_contact_score_all_edges(monkeypatch: pytest.MonkeyPatch) -> None:
+    """After an epoch on few transitions; contact is what the simulator says."""
+    monkeypatch.setattr("butfor.benchmarks.edge_detectors.NETWORK", FitConfig(max_epochs=1))
+    test = play_task("pucks", 120, 1)
+    test["contact"] = make_world("pucks").contacts(test["states"])
+    given = make_problem("pucks", play_task("pucks", 300, 0), test, 0)
+    for detector in (attention, conditional_information):
+        scores = detector(given)
+        assert scores.shape == (120, 4, 4)
+        assert np.isfinite(scores).all()
+        assert scores[:, 0, 1].std() > 0
+    assert ((attention(given) >= 0) & (attention(given) <= 1)).all()
+    np.testing.assert_array_equal(contact(given), test["contact"])
+
+
+def test_labelled_states_are_those_of_the_benchmark(tmp_path: Path) -> None:
+    (file,) = write_labels(tmp_path / "labels", ["pucks"], 700)
+    run_edges(tmp_path / "whole", ["pucks"], 300, 700, 1, {"near": distance})
+    with np.load(file) as written, np.load(tmp_path / "whole" / "data" / file.name) as other:
+        for name in ("obs", "effect", "share"):
+            np.testing.assert_array_equal(written[name], other[name])
+    with pytest.raises(ValueError, match="slide"):
+        write_labels(tmp_path, ["slide"])
 
 
 def test_mistakes_are_named(tmp_path: Path) -> None:

@@ -45,6 +45,7 @@ def test_a_unit_from_start_to_end(tmp_path: Path) -> None:
     assert row["detectors"]["contact"]["f1"] > 0.9  # it also counts a touch after the step
     assert row["detectors"]["cai"]["auc"] > 0.7  # chance would reach 0.5 ± 0.02
     assert row["fit_seconds"] > 0
+    assert row["fit_cpu_seconds"] > 0
     assert row["peak_memory"] > row["memory_before"] > 50
     assert row["diagnosis"]["right"] == (row["diagnosis"]["trusted"] == (row["detectors"]["cai"]["auc"] >= 0.95))
     steps = [0, 16 * 800, 16 * 800 + 300]  # 800 states with 16 actions each, and the training data

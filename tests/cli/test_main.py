@@ -6,6 +6,7 @@ import shutil
 import signal
 import subprocess
 import sys
+import warnings
 from pathlib import Path
 from typing import Any
 
@@ -27,6 +28,14 @@ def test_help_names_the_commands_and_a_way_to_start(butfor_command: Butfor, argu
     assert err == ""
     for word in ("detect", "report", "butfor demo"):
         assert word in out
+
+
+@pytest.mark.parametrize("command", ["", "view", "demo", "benchmark"])
+def test_help_fits_80_columns(butfor_command: Butfor, command: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("COLUMNS", "80")
+    code, out, _ = butfor_command(*command.split(), "--help")
+    assert code == 0
+    assert max(map(len, out.splitlines())) <= 80
 
 
 @pytest.mark.parametrize("argument", ["--version", "-V"])
@@ -259,3 +268,26 @@ def test_a_mistyped_command_gets_a_suggestion(butfor_command: Butfor, typed: str
     assert ("Did you mean" in err) == bool(meant)
     assert meant in err
     assert max(map(len, err.splitlines())) < 80 + len("Error: There is no command")
+
+
+def test_warnings_of_other_packages_come_once_and_after_the_answer(
+    butfor_command: Butfor, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    other: dict[str, Any] = {"__name__": "other.inner"}
+    exec("import warnings\ndef speak():\n    warnings.warn('is\\x1b[33m deprecated')", other)
+
+    def answer(arguments: list[str]) -> None:
+        with warnings.catch_warnings():
+            warnings.simplefilter("always")
+            other["speak"]()
+            other["speak"]()
+        raise ValueError("the answer")
+
+    monkeypatch.setitem(butfor.cli.COMMANDS, "train", answer)
+    code, _, err = butfor_command("train")
+    assert code == 1
+    first, second, third = err.splitlines()
+    assert first == "Error: the answer"
+    assert "other packages" in second
+    assert third.startswith("  other: is")
+    assert "\x1b" not in third

@@ -5,7 +5,7 @@ from pathlib import Path
 
 import pytest
 from support.command_line import Butfor, Result, assert_error
-from support.study_runs import FLAT, RAMP, write_detection, write_training
+from support.study_runs import FLAT, RAMP, add_phases, write_detection, write_training
 
 
 @pytest.mark.parametrize(("folder", "words"), [("nowhere", "nowhere"), (".", "config.json")])
@@ -44,15 +44,20 @@ def test_the_report_and_its_figures_can_be_written_elsewhere(
 
 def test_runs_are_compared_in_a_table_and_on_a_page(butfor_command: Butfor, tmp_path: Path) -> None:
     slow = write_training(tmp_path / "runs" / "slow", [FLAT] * 3)
-    write_training(tmp_path / "runs" / "fast", [RAMP] * 3, note="new")
+    add_phases(write_training(tmp_path / "runs" / "fast", [RAMP] * 3, note="new"))
     code, out, _ = butfor_command("compare", "slow", "runs/fast")
     assert code == 0
+    phases = next(line.split() for line in out.splitlines() if "-8.2" in line)  # slow, of before, has no such row
+    assert phases == [
+        "fast", "11", "(50%)", ">", "500", "(0%)", "2,001", "(25%)", "-8.2", "/", "-12.5", "15%", "/", "90%",
+    ]  # fmt: skip
     row = next(line.split() for line in out.splitlines() if line.split()[:1] == ["fast"])
     assert row[1:4] == ["1.00", "±", "0.00"]
     assert "300" in row  # episodes to 60 %
     assert any(line.split() == ["note", "new"] for line in out.splitlines())
     page = (tmp_path / "runs" / "comparison.html").read_text(encoding="utf-8")
     assert "Settings that differ" in page
+    assert "How far the training episodes get" in page
     assert_error(butfor_command("compare", str(slow)), "2 runs", "1")
     assert_error(butfor_command("compare", str(slow), str(slow)), "slow")
     assert_error(butfor_command("compare", "slow", "fast", "--out", "page.txt"), "page.txt")

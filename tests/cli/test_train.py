@@ -59,6 +59,11 @@ def test_the_kind_of_priority_and_its_settings(monkeypatch: pytest.MonkeyPatch, 
     assert config == dataclasses.replace(preset("push"), priority=PriorityConfig("per", alpha=0.5))
 
 
+def test_recorded_episodes_select_the_preset_for_them(monkeypatch: pytest.MonkeyPatch, butfor_command: Butfor) -> None:
+    config = trained_as(monkeypatch, butfor_command, "push", "--data", "a.npz", "b.npz", "--data-share", "0.1")[0]
+    assert config == dataclasses.replace(preset("push", "offline"), data=("a.npz", "b.npz"), data_share=0.1)
+
+
 @pytest.mark.parametrize("name", ["paper", "intrinsic", "fast"])
 @pytest.mark.parametrize("joined", [False, True])
 def test_a_preset_is_where_the_other_options_start_from(
@@ -307,7 +312,7 @@ def test_help_lists_few_options(butfor_command: Butfor, monkeypatch: pytest.Monk
         len(set(re.findall(r"(?<![\w-])--[a-z][\w.-]+", butfor_command("train", "slide", option)[1])))
         for option in ("--help", "--help-all")
     ]
-    assert listed[0] <= 25
+    assert listed[0] <= 30
     assert listed[1] > 60
 
 
@@ -342,3 +347,24 @@ def test_a_page_that_cannot_be_written_does_not_stop_the_training(
     assert code == 0
     assert "no space left" in err
     assert "butfor report run" in out
+
+
+def test_training_ends_well_where_plotly_is_missing(
+    butfor_command: Butfor, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def fail(*arguments: Any, **named: Any) -> None:
+        raise ImportError("No module named 'plotly'")
+
+    monkeypatch.setattr("butfor.reporting.study_page.write_report", fail)
+    code, _, err = butfor_command("train", TRACK, *SMALL_TRAIN, "--run", str(tmp_path / "run"))
+    assert code == 0
+    assert "plotly" in err
+    assert (tmp_path / "run" / "summary.json").exists()
+    assert not (tmp_path / "run" / "report.html").exists()
+
+
+def test_no_report_on_demand(butfor_command: Butfor, tmp_path: Path) -> None:
+    code, out, _ = butfor_command("train", TRACK, *SMALL_TRAIN, "--run", str(tmp_path / "run"), "--no-report")
+    assert code == 0
+    assert f"butfor report {tmp_path / 'run'}" in out
+    assert not [*(tmp_path / "run").glob("*.html"), *(tmp_path / "run").glob("player*")]

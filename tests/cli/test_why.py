@@ -4,8 +4,10 @@ from pathlib import Path
 
 import numpy as np
 from support.command_line import Butfor, assert_error
+from support.small_training import small
 
 from butfor.detection.collect import CollectConfig, collect_file
+from butfor.training import train
 
 
 def test_steps_and_entities_are_printed(butfor_command: Butfor, tmp_path: Path) -> None:
@@ -18,3 +20,12 @@ def test_steps_and_entities_are_printed(butfor_command: Butfor, tmp_path: Path) 
     assert "Without agent: it does not happen." in out
     assert f"of episode {number}" in out
     assert_error(butfor_command("why", "some.npz", "--event", "nothing"), "nothing", "third moved")
+
+
+def test_the_policy_of_a_run_plays_and_goes_on(butfor_command: Butfor, tmp_path: Path) -> None:
+    train(small(env="pucks", episodes=5), tmp_path / "run")
+    options = ("--event", "agent moved", "--alternatives", "2", "--episode", "1")
+    code, out, err = butfor_command("why", "run", *options)
+    assert code == 0, err
+    assert "'agent moved'" in out
+    assert_error(butfor_command("why", "run", "--influence", "model.safetensors"), "run")

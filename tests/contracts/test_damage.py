@@ -3,17 +3,15 @@
 The short form takes seconds; the long form, marked long, tries many more places.
 """
 
-import errno
 import json
-import os
 import shutil
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pytest
+from support.faults import Killed, fault_at, full
 from support.small_training import small
 
 from butfor.influence.influence import Influence
@@ -115,31 +113,6 @@ def test_many_changed_bytes_are_noticed_or_harmless(run: Path, tmp_path: Path, n
     assert noticed >= 750
 
 
-class Killed(BaseException):
-    """Like a kill: nothing but `finally` runs after it."""
-
-
-@contextmanager
-def fault_at(number: int, fault: BaseException) -> Iterator[list[int]]:
-    """Raise at the file operation with this number: opening for writing, syncing or renaming a file."""
-    count = [0]
-    real: dict[str, Callable[..., Any]] = {"replace": os.replace, "fsync": os.fsync}
-
-    def operate(name: str) -> Any:
-        def operation(*given: Any, **named: Any) -> Any:
-            count[0] += 1
-            if count[0] == number:
-                raise fault
-            return real[name](*given, **named)
-
-        return operation
-
-    with pytest.MonkeyPatch.context() as patch:
-        for name in real:
-            patch.setattr(os, name, operate(name))
-        yield count
-
-
 def whole(folder: Path) -> tuple[Any, Any]:
     """What must be the same after an interruption."""
     rows = [{name: value for name, value in row.items() if name != "seconds"} for row in read_metrics(folder)]
@@ -161,10 +134,6 @@ def interrupt_everywhere(tmp_path: Path, fault: Callable[[], BaseException], ste
         assert whole(resume(folder) if begun else train(config, folder)) == expected, f"operation {number}"
         assert not list(folder.rglob("*.part"))
     return count[0]
-
-
-def full() -> BaseException:
-    return OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
 
 
 @pytest.mark.parametrize("fault", [Killed, full], ids=["killed", "full disk"])

@@ -31,11 +31,23 @@ import butfor.cli
 DOCS = ROOT / "docs"
 PAGES = [ROOT / "README.md", *sorted(DOCS.glob("*.md"))]
 MARKDOWN = [*PAGES, ROOT / "CONTRIBUTING.md", ROOT / "CHANGELOG.md", ROOT / "results" / "README.md"]
-OPTIONAL = ("gymnasium_robotics", "imageio", "matplotlib", "minari", "mujoco", "PIL", "ray", "stable_baselines3")
+OPTIONAL = (
+    "gymnasium_robotics",
+    "imageio",
+    "matplotlib",
+    "minari",
+    "mujoco",
+    "PIL",
+    "ray",
+    "stable_baselines3",
+    "torchrl",
+)
 FENCE = re.compile(r"^```(\w+)\n(.*?)^```$", re.MULTILINE | re.DOTALL)
 MARKER = re.compile(r"<!-- (long|not run): [^\n]*\S -->\s*")
 NUMBER = re.compile(r"-?\d+\.\d+|-?\d+")
 WORK = (  # what the commands call
+    "butfor.benchmarks.edges.run_edges",
+    "butfor.benchmarks.edges.write_labels",
     "butfor.benchmarks.run.choose_tasks",
     "butfor.datasets.augment.augment_file",
     "butfor.datasets.curate.curate_file",
@@ -171,7 +183,9 @@ def test_commands_are_found() -> None:
 
 
 @pytest.mark.parametrize("page", [page for page in MARKDOWN if butfor_commands(page)], ids=lambda page: page.stem)
-def test_the_commands_of_a_page_parse(page: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_commands_of_a_page_parse(
+    page: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
     """Each command gets as far as the library, or to a run or file that is not there."""
 
     def stop(*_: Any, **__: Any) -> None:
@@ -187,9 +201,8 @@ def test_the_commands_of_a_page_parse(page: Path, tmp_path: Path, monkeypatch: p
             butfor.cli.main()
         except SystemExit as ended:
             error = ended.code
-        assert not error or re.search("parsed|RUN|[Nn]o (run|episode|stud)", str(error)), (
-            f"{shlex.join(words)}: {error}"
-        )
+        told = capsys.readouterr().err
+        assert not error or re.search("parsed|RUN|[Nn]o (run|episode|stud)", told), f"{shlex.join(words)}: {told}"
 
 
 # ---------------------------------------------------------------------------------------- links, on GitHub

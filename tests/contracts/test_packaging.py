@@ -27,7 +27,7 @@ EXTRAS_OF_PACKAGE = {  # only these packages may import what an extra installs
     "datasets": ("data", "minari"),
     "detection": ("fetch",),
     "envs": ("fetch",),
-    "integrations": ("sb3",),
+    "integrations": ("sb3", "torchrl"),
     "reporting": ("fetch", "figures", "video"),
     "runs": ("tensorboard",),
     "studies": ("ray",),

@@ -7,14 +7,16 @@ from typing import Any
 import numpy as np
 import pytest
 
-from butfor.datasets import interactions as learned
-from butfor.datasets.audit import FAULTS, audit_swaps, find_faults, world_of
-from butfor.datasets.augment import AugmentOptions, Swaps, augment_file, augment_recording, propose_swaps
+from butfor.datasets import audit as audit_library
+from butfor.datasets.audit import FAULTS, audit_swaps, find_faults, highest_attention, world_of
+from butfor.datasets.augment import augment_file
 from butfor.datasets.formats import open_dataset
-from butfor.datasets.interactions import learn_interactions
 from butfor.datasets.recording import Recording, read_arrays
 from butfor.detection.collect import CollectConfig, collect_file
 from butfor.envs.several.pucks import PucksWorld
+from butfor.models import interactions as learned
+from butfor.models.interactions import learn_interactions
+from butfor.rollouts.swaps import AugmentOptions, Swaps, augment_recording, propose_swaps
 
 ENTITIES = {"agent": [0, 1], "ball": [2, 3], "box": [4, 5]}
 REACH = 0.3
@@ -92,7 +94,7 @@ def test_interactions_are_found_without_labels(monkeypatch: pytest.MonkeyPatch) 
         learn_interactions(*parts, {"ball": [2, 3]})
 
 
-def test_the_simulator_tells_faults_apart(tmp_path: Path) -> None:
+def test_the_simulator_tells_faults_apart(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     data = collect_file(CollectConfig("pucks", "noisy-expert", 20), tmp_path / "pucks.npz")
     recording = open_dataset(tmp_path / "pucks.npz").recording()
     world = PucksWorld()
@@ -112,11 +114,29 @@ def test_the_simulator_tells_faults_apart(tmp_path: Path) -> None:
     inside = replace(moved, observation=same.observation.copy())
     inside.observation[:, 0, 4:6] = inside.observation[:, 0, :2]  # the first puck is inside the agent
     assert find_faults(world, inside)["overlap"].all()
-    audit = audit_swaps(world, same, swaps, recording, 100)
+    monkeypatch.setattr(audit_library, "UPDATES", 20)
+    audit = audit_swaps(world, same, swaps, recording, entities, 100)
     assert audit["kept"]["impossible"] == 0
     assert audit["unfiltered"]["impossible"] > 0
     assert set(audit["contact"]["faults"]) == set(FAULTS)
+    assert audit["attention"]["stretches"] == audit["kept"]["stretches"]
     assert len(data) == 20
+
+
+def test_attention_is_the_highest_of_old_and_new_states(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Stand-in attention: the first column of what is attended to, so that the right rows can be told."""
+    monkeypatch.setattr(audit_library, "UPDATES", 1)
+    monkeypatch.setattr(audit_library, "_attention", lambda model, inputs, own: inputs[:, 2 * own].numpy())
+    recording = episodes(6, 5)
+    swaps = propose_swaps(recording, ENTITIES, AugmentOptions(50, steps=2))
+    found = highest_attention(swaps, recording, ENTITIES)
+    columns = recording.transitions()[0]
+    scaled = (columns - columns.mean(0)) / columns.std(0, ddof=1)
+    for place, entity in enumerate(swaps.entity):
+        rows = [swaps.base[place], swaps.base[place] + 1, swaps.donor[place], swaps.donor[place] + 1]
+        np.testing.assert_allclose(
+            found[place], scaled[rows, 2 * entity].max(), atol=1e-5
+        )  # the new ones are among them
 
 
 def test_a_file_is_written_that_can_be_read_again(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:

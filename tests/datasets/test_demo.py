@@ -32,7 +32,7 @@ def test_the_episodes_are_small_and_of_every_policy() -> None:
     assert {"exact", "contact"} <= set(episodes.labels())
     first = episodes.take(np.arange(parts["random"]))
     assert first.sampled.all()
-    assert not episodes.sampled[-parts["expert"] :].any()
+    assert not episodes.sampled[-parts["learned"] :].any()
 
 
 def test_whole_episodes_are_split_and_keep_their_policy() -> None:
@@ -71,8 +71,8 @@ def test_the_demo_without_a_simulator(tmp_path: Path, monkeypatch: pytest.Monkey
     assert json.loads((tmp_path / "demo" / "summary.json").read_text()).items() >= summary.items()
     assert not summary["film"]
     assert [row["name"] for row in summary["detectors"]] == ["cai", "distance", "moved", "contact"]
-    assert summary["states"] == 2400
-    assert 0.4 < summary["influenced"] < 0.6
+    assert summary["states"] == 50 * summary["episodes"]["test"]
+    assert 0.4 < summary["influenced"] < 0.7
     assert Influence.load(tmp_path / "demo" / "influence.safetensors").calibration
     with chromium() as browser:
         page = browser.new_page(viewport={"width": 390, "height": 800})

@@ -361,6 +361,11 @@ def test_the_command_names_a_network(
     assert ended.value.code == 130
 
 
+def test_more_actions_than_memory_are_refused_before_the_fit(tmp_path: Path) -> None:
+    with pytest.raises(MemoryError, match="1,000,000,000 actions"):
+        score_file(tmp_path / "never-read.npz", tmp_path / "out.npz", ["cube=0"], Options(actions=10**9))
+
+
 def test_settings_of_a_fit_are_refused_with_a_model(monkeypatch: pytest.MonkeyPatch) -> None:
     with pytest.raises(SystemExit, match="--network"):
         run(monkeypatch, "a.npz", "--out", "b.npz", "--model", "m.safetensors", "--members", "5")

@@ -173,3 +173,25 @@ def test_an_outcome_and_a_row_in_numbers() -> None:
     )  # fmt: skip
     row = thresholds._rows("x", lambda seed, split, rate: None, splits, label, 2)[1]
     assert (row["realised"], row["found"], row["rejected"]) == (None, 0, 0)  # nothing can be promised
+
+
+def test_episodes_of_copies_count_as_one_state_each() -> None:
+    """Copies of a transition add nothing: with its episodes, no state more is called than without the copies.
+
+    200 transitions, the better half influenced, in 10 copies each. Half of the rows calibrate: all copies of some.
+    """
+    generator = np.random.default_rng(0)
+    single = generator.normal(size=400) + np.arange(400) // 200 * 3.0
+    single_p = np.where(np.arange(400) < 200, generator.random(400), generator.random(400) * 0.2)
+    order = generator.permutation(400)
+    scores, p_values = (np.repeat(values[order], 10)[None] for values in (single, single_p))
+    calibrating = np.arange(4000) < 2000
+    episodes = np.repeat(np.arange(400), 10)
+    called = {
+        name: thresholds._call_above(scores, p_values, groups, 0, calibrating, 0.1).mean()
+        for name, groups in {"copies": None, "episodes": episodes, "rows": np.arange(4000)}.items()
+    }
+    few = (scores[:, ::10], p_values[:, ::10], None, 0, calibrating[::10], 0.1)
+    assert called["rows"] == called["copies"]  # every row an episode of its own
+    assert called["episodes"] <= thresholds._call_above(*few).mean() <= called["copies"]
+    assert 0 < called["episodes"] < called["copies"]

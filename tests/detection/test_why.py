@@ -6,7 +6,9 @@ import numpy as np
 import pytest
 
 from butfor.detection.collect import CollectConfig, collect_file
-from butfor.detection.why import find_reasons
+from butfor.detection.why import find_reasons, find_reasons_by_model, find_reasons_of_policy
+from butfor.envs import facts_of
+from butfor.influence import GraphConfig, Influence
 from butfor.rollouts.episodes import Episodes
 
 
@@ -14,6 +16,20 @@ from butfor.rollouts.episodes import Episodes
 def episodes(tmp_path_factory: pytest.TempPathFactory) -> Episodes:
     path = tmp_path_factory.mktemp("why") / "pucks.npz"
     return collect_file(CollectConfig("pucks", "noisy-expert", episodes=12), path)
+
+
+def carried() -> Influence:
+    """A short fit: the hand moves by 0.1 times the action, and an object at it moves along."""
+    random = np.random.default_rng(0)
+    hand, thing = random.uniform(-1, 1, (2, 6000))
+    thing = np.where(random.random(6000) < 0.25, hand + random.uniform(-0.05, 0.05, 6000), thing)
+    action = random.uniform(-1, 1, 6000)
+    step = 0.1 * action
+    obs = np.stack([hand, thing], 1)
+    after = np.stack([hand + step, thing + step * (np.abs(hand - thing) < 0.15)], 1)
+    before, taken, later = (part.astype(np.float32) for part in (obs, action[:, None], after))
+    settings = GraphConfig(updates=300, motion_updates=200, width=32)
+    return Influence.fit(before, taken, later, ["hand=0", "object=1"], model=settings, progress=False)
 
 
 def moved(episodes: Episodes, columns: slice) -> Any:
@@ -55,3 +71,43 @@ def test_an_event_that_did_not_happen_has_no_reasons(episodes: Episodes) -> None
 def test_mistakes_are_named(episodes: Episodes, options: dict[str, Any], value: str) -> None:
     with pytest.raises(ValueError, match=value):
         find_reasons(episodes, **options)
+
+
+def test_a_policy_goes_on_after_a_replaced_action(episodes: Episodes) -> None:
+    """The script as policy reacts: no single action is necessary for the agent to get away from its start."""
+    facts: Any = facts_of("pucks")
+
+    def script(obs: Any) -> Any:
+        return facts.expert(obs["observation"], obs["desired_goal"])[0].astype(np.float32)
+
+    found = find_reasons_of_policy("pucks", script, 3, "agent moved", alternatives=8)
+    assert found.happened is not None
+    assert (found.prevented < 0.5).all()
+    assert set(found.entities) == {"first", "second", "third"}
+    assert not any(found.entities.values())  # the agent moves by itself
+    with pytest.raises(ValueError, match="0"):
+        find_reasons_of_policy("pucks", script, 3, window=0)
+    with pytest.raises(ValueError, match="slide"):
+        find_reasons_of_policy("slide", script, 3)
+
+
+def test_a_model_answers_where_nothing_forks() -> None:
+    """A hand that carries an object to the right if it is at it; after a short fit."""
+    influence = carried()
+    steps = 6
+    obs = np.zeros((1, steps + 1, 2), dtype=np.float32)
+    action = np.ones((1, steps, 1), dtype=np.float32)
+    obs[0, :, 0] = obs[0, :, 1] = 0.1 * np.arange(steps + 1)  # both move by 0.1 a step
+    episodes = Episodes(
+        observation=obs, action=action, achieved_goal=obs[..., 1:], desired_goal=obs[..., 1:],
+        length=np.array([steps]), sampled=np.zeros((1, steps), dtype=bool), metadata={},
+    )  # fmt: skip
+    found = find_reasons_by_model(influence, episodes, 0, "object moved", alternatives=200, window=6, far=0.25)
+    assert found.happened == 2
+    assert found.entities == {"hand": True}
+    assert found.prevented[0] > 0.5  # 0.1 times the sum of three uniform actions seldom exceeds 0.25
+    assert (found.prevented[3:] == 0).all()
+    far = find_reasons_by_model(influence, episodes, 0, "object moved", alternatives=4, far=5.0)
+    assert far.happened is None
+    with pytest.raises(ValueError, match="success"):
+        find_reasons_by_model(influence, episodes, 0, "success")

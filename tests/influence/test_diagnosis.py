@@ -57,6 +57,27 @@ def test_the_exact_model_of_the_data_is_trusted() -> None:
     assert not problems(diagnosis)
 
 
+def test_rare_moves_and_influence_everywhere_are_told_and_are_no_problems() -> None:
+    assert diagnose_entity(**linear_data()).notes == []
+    still = np.zeros((ROWS, 1))
+    still[:80] = 1.0  # 2 %
+    rare = diagnose_entity(**linear_data(target=still))
+    (note,) = rare.notes
+    assert "2.0% of the transitions (80 of 4,000)" in note
+    assert note in rare.words()
+    assert note in " ".join(repr(rare).split())
+    weak = linear_data(score=np.where(np.arange(ROWS) < 40, 0.2, 0.01))
+    (note,) = diagnose_entity(**weak).notes
+    assert "1.0% of the states" in note
+    data = linear_data()
+    influenced = ROWS // 2
+    always: dict[str, Any] = {name: np.asarray(part)[:influenced] for name, part in data.items()}
+    everywhere = diagnose_entity(**always)
+    assert everywhere.trusted, problems(everywhere)
+    (note,) = everywhere.notes
+    assert f"{everywhere.gain_by_score['score'][0]:.2f} nats" in note
+
+
 def test_the_numbers_follow_their_formulas() -> None:
     data = linear_data()
     diagnosis = diagnose_entity(**data)
@@ -65,6 +86,8 @@ def test_the_numbers_follow_their_formulas() -> None:
     assert diagnosis.nll == pytest.approx(-likelihood.mean())
     assert diagnosis.nll_constant == pytest.approx(-norm.logpdf(target, target.mean(), target.std()).mean())
     assert diagnosis.nll_still == pytest.approx(-norm.logpdf(target, 0, math.sqrt(np.square(target).mean())).mean())
+    constant = norm.pdf(target, target.mean(), target.std())
+    assert diagnosis.skill == pytest.approx(np.log(0.99 * np.exp(likelihood) / constant + 0.01).mean())
     error = np.square(target - mean)
     assert diagnosis.r_squared == pytest.approx(1 - error.mean() / target.var())
     assert diagnosis.error_ratio == pytest.approx(error.mean() / np.square(target).mean())
@@ -79,6 +102,10 @@ def test_the_numbers_follow_their_formulas() -> None:
     assert diagnosis.gain_by_score["rank"][:5] == [0.5] * 5
     np.testing.assert_allclose(diagnosis.gain_by_score["gain"][:5], 0, atol=1e-12)
     assert diagnosis.rank == pytest.approx(np.mean(diagnosis.gain_by_score["rank"]))
+    rank = (data["log_redrawn"] < likelihood[:, None]).mean(1) + 0.5 * (
+        data["log_redrawn"] == likelihood[:, None]
+    ).mean(1)
+    assert diagnosis.weighted_rank == pytest.approx(np.average(rank, weights=data["score"]))
     # at most I(S'; A), and that at most 1/2 log(1 + variance of a / variance of n), as of all laws a Gaussian has most
     assert 0.1 < np.mean(diagnosis.gain_by_score["gain"][5:]) < 0.5 * math.log(1 + (1 / 3) / 0.25)
     assert diagnosis.gain == pytest.approx(np.mean(diagnosis.gain_by_score["gain"]))
@@ -237,6 +264,44 @@ def test_right_models_are_trusted_and_wrong_ones_are_not(wrong: dict[str, Any], 
     trusted = [diagnose_entity(**linear_data(rows=1000, seed=seed, **wrong)).trusted for seed in range(150)]
     error = 3 * math.sqrt(0.03 * 0.97 / 150)
     assert least - error <= np.mean(trusted) <= most + error
+
+
+def few_influenced(seed: int, share: float) -> Diagnosis:
+    """The action acts in this share of 1,000 states, which have a score of 1; the others have one of 0.01."""
+    random = np.random.default_rng(seed)
+    data = linear_data(gain=2.0, rows=1000, seed=seed)
+    influenced = random.permutation(1000) < 1000 * share
+    data |= {"score": np.where(random.permutation(1000) < 30, 1.0, 0.01)} if share == 0 else {}
+    for name in ("log_likelihood", "log_redrawn"):  # only noise tells the actions apart elsewhere
+        noise = random.normal(size=data[name].shape)
+        data[name] = np.where(influenced.reshape(-1, *[1] * (noise.ndim - 1)), data[name], noise)
+    rows = np.arange(1000) < 500  # where the data are influenced
+    return diagnose_entity(**data | ({"score": np.where(influenced & rows, 1.0, 0.01)} if share else {}))
+
+
+def helps(diagnosis: Diagnosis) -> bool:
+    return not any("does not help" in words for words in problems(diagnosis))
+
+
+def test_a_few_states_show_that_the_action_helps() -> None:
+    """3 % of 1,000 states, 20 simulations; without influence at most 1 % of 100 say so, with three standard errors."""
+    assert np.mean([helps(few_influenced(seed, 0.06)) for seed in range(20)]) > 0.9
+    assert np.mean([helps(few_influenced(seed, 0.0)) for seed in range(100)]) <= 0.01 + 3 * math.sqrt(0.01 * 0.99 / 100)
+
+
+def test_scores_of_zero_weigh_all_states_alike() -> None:
+    diagnosis = diagnose_entity(**linear_data() | {"score": np.zeros(ROWS)})
+    assert diagnosis.weighted_rank == pytest.approx(diagnosis.rank)
+
+
+def test_an_outlier_does_not_hide_that_the_model_predicts() -> None:
+    """One transition of 4,000 at a million nats outweighs all others in the mean, but not in the skill."""
+    data = linear_data()
+    data["log_likelihood"][7] = -1e6
+    diagnosis = diagnose_entity(**data)
+    assert diagnosis.nll > diagnosis.nll_constant
+    assert diagnosis.skill > 0
+    assert not any("no better than a constant guess" in words for words in problems(diagnosis))
 
 
 def test_a_steeper_network_is_advised_where_the_action_tells_nothing_and_the_network_is_smooth() -> None:

@@ -7,8 +7,8 @@ from gymnasium.spaces import Box
 
 from butfor import Influence
 from butfor.detection.thresholds import evaluate
-from butfor.influence.network_choice import fit_network, overpromised_columns, split_inputs, unexplained_columns
-from butfor.influence.scoring import log_density, predict_moments
+from butfor.influence.network_choice import fit_network, overpromised_columns, unexplained_columns
+from butfor.influence.scoring import log_density, predict_moments, split_inputs
 from butfor.models.dynamics import STEEP, GaussianDynamics, ModelConfig
 from butfor.models.fitting import FitConfig, Fitting
 from butfor.models.networks import make_generators

@@ -24,6 +24,7 @@ import butfor
 import butfor.influence.influence
 import butfor.influence.scoring
 from butfor.influence.gaussian import KL_FORMS, KLForm, kl_to_mixture
+from butfor.influence.influence import Influence
 from butfor.influence.scoring import (
     ScoreConfig,
     chunk_states,
@@ -35,6 +36,7 @@ from butfor.influence.scoring import (
 )
 from butfor.models.dynamics import GaussianDynamics
 from butfor.models.networks import make_generators
+from butfor.models.tables import Units
 from butfor.spaces.actions import ActionLaw
 
 # --- the linear environment: CAI is a mutual information --------------------------------------------------
@@ -313,6 +315,28 @@ def test_no_more_states_than_a_chunk_are_predicted_at_a_time(monkeypatch: pytest
     assert size < 5000
     assert max(seen) == (size, size)
     assert sum(states for states, _ in seen) == 5000
+
+
+def test_an_influence_converts_no_more_states_than_a_chunk_at_a_time(monkeypatch: pytest.MonkeyPatch) -> None:
+    """What scoring takes beyond the states and the scores does not grow with them."""
+    units = Units(BOX, {"a": [0], "b": [1, 2]}, [1.0] * 3, [0.5, 0.0, -1.0, 2.0], [2.0, 1.0, 0.1, 3.0])
+    influence = Influence(random_model(2, width=8, layers=1), units, ScoreConfig(actions=64), 0)
+    states = normal(500, 4)
+    whole = units.standardize(states).expand(2, -1, -1)
+    expected = score_states(influence.model, whole, BOX, units.dims, influence.scoring, make_generators([0]), 2)[0]
+    seen = []
+    standardize = Units.standardize
+
+    def recording(self: Units, obs: Tensor) -> Tensor:
+        seen.append(len(obs))
+        return standardize(self, obs)
+
+    monkeypatch.setattr(Units, "standardize", recording)
+    found = influence.score(states)
+    assert torch.equal(torch.stack([found["a"], found["b"]], 1), expected)
+    assert found["a"].dtype == torch.float32
+    assert max(seen) == chunk_states(influence.model, 64, torch.device("cpu")) < 500
+    assert sum(seen) == 500
 
 
 # --- the entropy rival ----------------------------------------------------------------------------

@@ -34,6 +34,7 @@ from butfor.influence.influence import Influence
 from butfor.integrations.sb3 import ActiveExploration, InfluenceCallback, InfluenceReplayBuffer
 from butfor.models.dynamics import ModelConfig
 from butfor.models.fitting import FitConfig
+from butfor.models.networks import make_generators
 from butfor.rollouts.play import collect, random_policy
 from butfor.training.exploration import ExploreConfig
 
@@ -239,6 +240,58 @@ def test_the_bonus_reaches_real_and_relabelled_samples(ceiling: float | None, no
     np.testing.assert_allclose(reward, total, atol=1e-6)
 
 
+@pytest.mark.parametrize("count", [1, 2])
+@pytest.mark.parametrize("priority", [False, True])
+def test_goals_of_other_episodes_are_drawn_like_the_samples(count: int, priority: bool) -> None:
+    """Half of the four fifths that are relabelled have the desired goal of an episode, by 1 / rank or by length."""
+    buffer = make_buffer(InfluenceReplayBuffer, size=20, count=count, **HAND, priority=priority, other_goals=0.5)
+    lengths = [8, 3, 6, 2, 5]  # wraps around: the first is gone
+    fill(buffer, lengths)
+    score(buffer, lambda number: (number * 37 % 101).astype(float))
+    complete = buffer.ep_length > 0
+    begins = buffer.ep_start * count + np.arange(count)  # which episode each step belongs to
+    buffer.observations["desired_goal"][..., 0] = 1000 + begins
+    total = {one: np.nansum(buffer.scores[complete & (begins == one)]) for one in np.unique(begins[complete])}
+    rank = {one: 1 + sum(other > total[one] for other in total.values()) for one in total}
+    weight = {one: 1 / rank[one] if priority else (begins[complete] == one).sum() for one in total}
+    samples = [buffer.sample(5000) for _ in range(4)]
+    goal = np.concatenate([one.observations["desired_goal"][1000:, 0].numpy() for one in samples])  # the relabelled
+    other = goal[goal >= 1000] - 1000
+    assert len(other) / len(goal) == pytest.approx(0.5, abs=5 * math.sqrt(0.25 / len(goal)))
+    assert set(other.astype(int).tolist()) == set(total)
+    for one in total:
+        chance = weight[one] / sum(weight.values())
+        assert (other == one).mean() == pytest.approx(chance, abs=5 * math.sqrt(chance * (1 - chance) / len(other)))
+
+
+def test_goals_are_taken_from_after_the_next_influenced_step() -> None:
+    """With scores at steps 3 and 6 of ten: uniformly from then on; later, and in an untouched episode, none is."""
+    buffer = make_buffer(InfluenceReplayBuffer, size=36, **HAND, priority=False, bonus=0.0, influenced_goals=0.3)
+    fill(buffer, [4, 12])  # overwritten below
+    fill(buffer, [10, 10, 5], first=100)  # 100 to 109, 110 to 119 across the end of the ring, 120 to 124
+    score(buffer, lambda number: np.isin(number, [103, 106, 118]) * 0.4)
+    buffer.scores[np.isin(buffer.observations["observation"][..., 0], range(120, 125))] = np.nan
+    first = {number: 103 if number <= 103 else 106 for number in range(100, 107)}
+    first |= dict.fromkeys(range(110, 119), 118)
+    first |= {number: number for number in range(120, 125)}  # not scored yet: as in SB3
+    samples = [buffer.sample(20_000) for _ in range(2)]
+    drawn = np.concatenate([numbers(one)[4000:] for one in samples])
+    goal = np.concatenate([one.observations["desired_goal"][4000:, 0].numpy() for one in samples]) * 10
+    own = np.round(goal).astype(int)
+    for number in sorted(set(drawn.tolist()) & set(range(100, 125))):
+        taken = own[drawn == number]
+        if number not in first:
+            assert (taken == 1000).all(), "its own desired goal, 100"
+            continue
+        last = {10: 109, 11: 119, 12: 124}[number // 10]
+        possible = range(first[number], last + 1)
+        assert set(taken.tolist()) == set(possible), number
+        chance = 1 / len(possible)
+        for step in possible:
+            error = math.sqrt(chance * (1 - chance) / len(taken))
+            assert (taken == step).mean() == pytest.approx(chance, abs=5 * error)
+
+
 def test_a_ceiling_below_the_environments_rewards_is_warned_of_and_lowers_none() -> None:
     buffer = make_buffer(InfluenceReplayBuffer, **HAND)
     fill(buffer, [10])
@@ -289,7 +342,7 @@ def test_scores_are_those_of_the_states_and_new_episodes_get_them_as_they_come(m
     model.learn(120, callback=callback)  # 8 episodes, so one round
     assert callback.influence is not None
 
-    def known(obs: Any, generator: Any = None) -> dict[str, Any]:
+    def known(obs: Any, generator: Any = None, source: Any = None) -> dict[str, Any]:
         asked.append(len(obs))
         return {"hand": obs[:, 0] * 2}
 
@@ -591,6 +644,10 @@ def test_mistakes_are_answered_with_a_sentence() -> None:
         make_buffer(InfluenceReplayBuffer, entities="cube=state:1:2")
     with pytest.raises(ValueError, match=r"weight.*-1\.0"):
         make_buffer(InfluenceReplayBuffer, **HAND, bonus=-1.0)
+    with pytest.raises(ValueError, match=r"other_goals.*1\.5"):
+        make_buffer(InfluenceReplayBuffer, **HAND, other_goals=1.5)
+    with pytest.raises(ValueError, match="'final'"):
+        make_buffer(InfluenceReplayBuffer, **HAND, influenced_goals=0.3, goal_selection_strategy="final")
     plain = agent(replay_buffer_class=HerReplayBuffer, replay_buffer_kwargs={})
     with pytest.raises(TypeError, match="HerReplayBuffer"):
         plain.learn(10, callback=InfluenceCallback())
@@ -645,6 +702,20 @@ def test_a_model_from_elsewhere_is_used_if_it_fits() -> None:
     with pytest.raises(ValueError, match="2 members"):
         agent().learn(10, callback=quick_callback(influence=several))
     agent().learn(30, callback=quick_callback(influence=several, every=None))
+
+
+def test_the_scores_can_be_those_of_an_entity() -> None:
+    random = np.random.default_rng(0)
+    obs, action = random.normal(size=(200, 4)), random.uniform(-2, 6, (200, 1))
+    fast: Any = {"action_space": make_envs().action_space, "model": SMALL, "fitting": FitConfig(max_epochs=1)}
+    fitted = Influence.fit(obs, action, obs + action, {"other": [2], "hand": [0]}, progress=False, **fast)
+    model = agent()
+    model.learn(45, callback=quick_callback(every=None, influence=fitted, source="other"))
+    buffer = model.replay_buffer
+    expected = fitted.score(buffer.transitions(np.arange(15))[0], make_generators([1])[0], "other")["hand"]
+    np.testing.assert_allclose(buffer.scores[:15, 0], expected, rtol=1e-5)
+    with pytest.raises(ValueError, match="'other'"):
+        quick_callback(influence=fitted, source="other")
 
 
 def load_example() -> Any:

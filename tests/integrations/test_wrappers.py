@@ -210,6 +210,21 @@ def test_the_bonus_follows_its_formula(bonus_from: str, limit: str) -> None:
     assert len(set(np.round(totals, 12))) == 11  # ten below the limit, ten at it
 
 
+def test_the_influence_of_an_entity_is_reported_and_rewarded() -> None:
+    """Instead of the action's, as `Influence.score` gives it for the states in which the steps are taken."""
+    influence = fitted(names=("cube", "lamp"))
+    env = InfluenceWrapper(Touch(), influence, bonus=0.2, source="lamp")
+    tried = torch.Generator().manual_seed(0)
+    for before, _, reward, info in play(env, 5):
+        expected = float(influence.score(before[None], tried, "lamp")["cube"][0])
+        assert info["cai"] == pytest.approx(expected)
+        assert reward == pytest.approx(-1 + 0.2 * expected)
+    with pytest.raises(ValueError, match="'moon'"):
+        InfluenceWrapper(Touch(), influence, source="moon")
+    with pytest.raises(ValueError, match="'cube'"):
+        InfluenceWrapper(Touch(), entities=["cube=1", "lamp=2"], source="cube")
+
+
 def test_a_goal_env_shows_its_observation_alone() -> None:
     """As `butfor train` saves it; one fitted on all parts flattened is recognised by its size."""
     random = np.random.default_rng(0)

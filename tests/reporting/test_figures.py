@@ -324,7 +324,7 @@ def test_without_matplotlib_the_command_says_what_to_install(
     monkeypatch.setattr(sys, "argv", ["butfor", "report", str(tmp_path), "--figures"])
     with pytest.raises(SystemExit) as ended:
         cli.main()
-    assert ended.value.code == "Error: Figures need matplotlib; install it with: pip install 'butfor[figures]'."
+    assert "pip install 'butfor[figures]'" in str(ended.value)
     assert capsys.readouterr().out == f"Report: {tmp_path / 'report.html'}\n"  # what can be written is
 
 

@@ -88,6 +88,7 @@ def test_the_player_works_in_a_browser(show: Callable[..., Page], dimensions: in
     timeline = view.locator(".bf-timeline")
     expect(timeline).to_have_attribute("aria-valuenow", "30")  # it opens at the step that decided
     assert "This step decided the outcome." in view.locator(".bf-say").inner_text()
+    assert view.get_by_text("hand moves cube").count() == 1  # the name of a strip
     view.keyboard.press("ArrowRight")
     expect(timeline).to_have_attribute("aria-valuenow", "31")
     view.keyboard.press("Home")
@@ -120,6 +121,19 @@ def test_without_ghosts_the_page_still_plays(show: Callable[..., Page]) -> None:
     view = show(small_scene(3, ghosts=False))
     assert view.get_by_role("button", name="Ghosts").count() == 0
     expect(view.locator(".bf-timeline")).to_have_attribute("aria-valuenow", "20")  # the first of the largest scores
+
+
+def test_the_threshold_of_a_page_is_a_line_in_the_chart(show: Callable[..., Page]) -> None:
+    """Scores are drawn from 0 to 1.5 nats, 64 pixels high."""
+    view = show(small_scene(2))
+    line = view.locator(".bf-threshold")
+    assert line.count() == 0
+    heights = []
+    for value in (0.0, 0.75, 1.5):
+        view.evaluate(f"window.butforThreshold = {value}; document.dispatchEvent(new Event('butfor-threshold'))")
+        heights.append(float(str(line.get_attribute("y1"))))
+    assert heights[0] - heights[1] == pytest.approx(32, abs=0.1)
+    assert heights[1] - heights[2] == pytest.approx(32, abs=0.1)
 
 
 def test_other_actions_fan_out_where_they_matter(show: Callable[..., Page]) -> None:

@@ -1,6 +1,5 @@
 """Pages of studies and of training runs: the numbers, what is missing, the verdicts; alive in a browser."""
 
-import base64
 import json
 import re
 import shutil
@@ -15,12 +14,14 @@ from playwright.sync_api import Page
 from results_page import finding_of
 from results_page import write_results_page as write_pages
 from support.browser import chromium
-from support.detection_runs import FILM_STEPS, write_full_run
+from support.detection_runs import write_full_run
 from support.pages import BREAKOUT, FITS, HOSTILE, Tags, page_data, section, words
+from support.scenes import small_scene
 from support.study_runs import (
     ARM,
     RAMP,
     add_behaviour,
+    add_phases,
     change_study,
     grey_png,
     write_detection_study,
@@ -34,10 +35,11 @@ from butfor.analysis.claims import Finding, Verdict
 from butfor.analysis.table_claims import RULES
 from butfor.reporting import study_page
 from butfor.reporting import study_page as report_study
-from butfor.reporting.charts import arm_look
-from butfor.reporting.study_page import STRIP_FRAMES, study_tables, write_study_index, write_study_report
-from butfor.runs.files import read_json
+from butfor.reporting.charts import MOST_POINTS, arm_look
+from butfor.reporting.study_page import study_tables, write_study_index, write_study_report
+from butfor.runs.files import parse_json, read_json
 from butfor.runs.reading import read_metrics
+from butfor.scenes.scene import SCENE_FILE, save_scene
 
 
 @pytest.fixture(scope="module")
@@ -316,9 +318,12 @@ def test_a_run_that_was_resumed_by_other_versions_says_so(root: Path, tmp_path: 
     assert "resumed.1.started later" in told
 
 
-def test_a_strip_without_a_description_is_described_all_the_same(page: str) -> None:
+def test_a_strip_of_earlier_versions_is_shown_where_there_is_no_player(page: str, root: Path, tmp_path: Path) -> None:
     (image,) = Tags(page).named("img")
-    assert image["alt"] == "fast arm: Frames of an episode of the trained agent, with the numbers of their steps."
+    assert "fast arm" in str(image["alt"])
+    run = Path(shutil.copytree(root / "fast", tmp_path / "fast"))
+    save_scene(run / SCENE_FILE, small_scene(2))
+    assert Tags(study_page.write_report(run).read_text(encoding="utf-8")).named("img") == []
 
 
 def test_what_the_agent_does_is_drawn_where_it_was_measured(root: Path, tmp_path: Path) -> None:
@@ -334,6 +339,35 @@ def test_what_the_agent_does_is_drawn_where_it_was_measured(root: Path, tmp_path
     assert line["y"] == pytest.approx([0.1] * 5)  # the mean of 0, 0.1 and 0.2
     assert shade["y"] == [0.2] * 5 + [0.0] * 5
     assert "Moved Held" in words(section(page, "behaviour"))
+
+
+def test_of_a_long_run_every_row_is_read_once_and_a_line_has_as_many_points_as_a_screen_shows(
+    root: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The time grows with the rows, and the page does not grow."""
+    run = Path(shutil.copytree(root / "few", tmp_path / "few"))
+    count = 2 * MOST_POINTS + 1
+    rows = [
+        {"episode": number, "seed": seed, "success": number / count, "held": 0.5, "critic_loss": float(number)}
+        for number in range(1, count + 1)
+        for seed in range(2)
+    ]
+    (run / "metrics.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows))
+    parsed = []
+
+    def count_row(text: bytes | str, name: Path | str) -> Any:
+        parsed.append(name)
+        return parse_json(text, name)
+
+    monkeypatch.setattr("butfor.runs.reading.parse_json", count_row)
+    page = study_page.write_report(run).read_text(encoding="utf-8")
+    assert len([name for name in parsed if "metrics.jsonl" in str(name)]) == len(rows)
+    figures = page_data(page)["figures"]
+    lines = [line for name in ("curves", "curves-held", "trained-critic_loss") for line in figures[name]["data"]]
+    assert {len(line["x"]) for line in lines} == {MOST_POINTS, 2 * MOST_POINTS}  # a line, and both edges of a band
+    ends = [(line["x"][0], line["x"][-1]) for line in lines if len(line["x"]) == MOST_POINTS]
+    assert set(ends) == {(1, count)}
+    assert f"{MOST_POINTS:,} evenly spaced evaluations of {count:,}" in words(page)
 
 
 def test_arms_can_be_told_apart() -> None:
@@ -418,6 +452,36 @@ def test_the_results_page(root: Path, tmp_path: Path) -> None:
     assert rules.count("## A claim that an arm ") == len(RULES)
 
 
+def test_how_far_training_episodes_get_is_told_where_it_was_recorded(root: Path, tmp_path: Path) -> None:
+    run = Path(shutil.copytree(root / "few", tmp_path / "few"))
+    assert 'id="phases"' not in study_page.write_report(run).read_text(encoding="utf-8")
+    add_phases(run)
+    page = study_page.write_report(run).read_text(encoding="utf-8")
+    told = words(section(page, "phases"))
+    for part in ("50 %", "> 500", "25 %", "-8.2", "-12.5", "15 %", "90 %"):
+        assert part in told
+    assert {"trained-training_touched", "trained-value_reached", "trained-relay_acts"} <= set(
+        page_data(page)["figures"]
+    )
+    rows = [{k: v for k, v in row.items() if not k.startswith(("value_", "relay_"))} for row in read_metrics(run)]
+    (run / "metrics.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows))  # of another environment
+    told = words(section(study_page.write_report(run).read_text(encoding="utf-8"), "phases"))
+    assert "25 %" in told
+    assert "-8.2" not in told
+
+
+def test_the_results_page_lists_success_at_chosen_episodes_of_the_record(root: Path, tmp_path: Path) -> None:
+    root = Path(shutil.copytree(root, tmp_path / "root"))
+    assert "success after" not in results_text(root, tmp_path / "results.md")
+    (root / "studies" / "try.json").rename(root / "studies" / "record-try.json")
+    text = results_text(root, tmp_path / "results.md")
+    assert "| success after | 250 | 500 | 600 | 750 | 1,000 |" in text
+    found = re.search(r"\| fast arm \(\[files\]\([^)]*\)\) (\| – .*\|)", text)
+    assert found
+    cells = [cell.strip() for cell in found[1].strip("|").split("|")]
+    assert cells == ["–", "1.00 [1.00, 1.00]", *["–"] * 6]  # its only evaluation among the chosen ones is at 500
+
+
 @pytest.mark.parametrize(
     ("found", "expected"),
     [
@@ -463,7 +527,7 @@ SHOWN = {  # study -> headings, and plots
     ),
     "random-test-set": ((RANDOM, ACTIONS), {"0-roc-0", "0-pr-0", "0-actions"}),
     "random-training-data": ((EXACT, HEURISTIC, HELPS), set()),
-    "trajectories": ((EXACT, HEURISTIC), {"0-film-0", "0-film-1"}),
+    "trajectories": ((EXACT, HEURISTIC), set()),
 }
 
 
@@ -471,6 +535,7 @@ SHOWN = {  # study -> headings, and plots
 def detection_root(tmp_path_factory: pytest.TempPathFactory) -> Path:
     root = tmp_path_factory.mktemp("studies") / "root"
     write_full_run(root / "run", episodes=6)
+    save_scene(root / "run" / SCENE_FILE, small_scene(2))
     (root / "run" / "report.html").write_text("its own page")
     for name in NAMES:
         write_detection_study(root, name)
@@ -523,19 +588,13 @@ def test_curves_are_those_of_the_states_that_the_study_judges(detection_root: Pa
         assert (chance["name"], chance["y"]) == ("chance", pytest.approx([share, share], abs=1e-5))
 
 
-def test_episodes_are_strips_of_frames_over_their_influence(detection_root: Path) -> None:
+def test_episodes_are_shown_by_the_player(detection_root: Path) -> None:
     page = page_of(detection_root, "trajectories")
-    assert "Episode 7: No contact" in words(page)
-    images = [str(tag["src"]) for tag in Tags(section(page, "detection")).named("img")]
-    assert len(images) == 2 * STRIP_FRAMES
-    middle = (detection_root / "run" / "pictures" / f"step-0-{int(0.5 * FILM_STEPS / STRIP_FRAMES)}.png").read_bytes()
-    assert images[0] == "data:image/png;base64," + base64.b64encode(middle).decode()
-    index = read_json(detection_root / "run" / "pictures" / "index.json")
-    influenced = np.flatnonzero(index["timelines"][1]["label"])
-    shapes = page_data(page)["figures"]["0-film-1"]["layout"]["shapes"]
-    (shade,) = shapes[:-1]  # the last is the threshold, and nothing is a cursor
-    assert (shade["x0"], shade["x1"]) == (influenced[0] - 0.5, influenced[-1] + 0.5)
-    assert len(influenced) == influenced[-1] - influenced[0] + 1
+    (player,) = [tag for tag in Tags(section(page, "detection")).named("div") if tag.get("class") == "bf-player"]
+    assert "butforStage2d" in page
+    assert "THREE" not in page  # the scene is flat
+    assert player.get("data-whole") is None
+    assert "bf-player" not in page_of(detection_root, "table1")
 
 
 def test_the_paper_has_columns_only_where_it_gives_numbers(detection_root: Path, tmp_path: Path) -> None:
@@ -552,12 +611,12 @@ def test_what_a_folder_lacks_is_said_and_the_tables_are_there(detection_root: Pa
     root = Path(shutil.copytree(detection_root, tmp_path / "root"))
     for name in ("scores.npz", "scores-random.npz", "studies.json", "report.html"):
         (root / "run" / name).unlink()
-    shutil.rmtree(root / "run" / "pictures")
+    (root / "run" / SCENE_FILE).unlink()
     for name, sentences in {
         "detection-curves": ("(scores.npz)", "butfor detect --studies noise"),
         "random-test-set": ("(scores-random.npz)",),
         "random-training-data": ("butfor detect --studies helps",),
-        "trajectories": ("pictures/index.json",),
+        "trajectories": (SCENE_FILE, "butfor report RUN --player"),
     }.items():
         told = detection(root, name)
         assert all(sentence in told for sentence in sentences), name
@@ -581,8 +640,7 @@ def test_what_a_folder_lacks_is_said_and_the_tables_are_there(detection_root: Pa
     [
         ("detection-curves", "scores.npz"),
         ("detection-curves", "studies.json"),
-        ("trajectories", "pictures/index.json"),
-        ("trajectories", "metrics.jsonl"),
+        ("trajectories", "player.json"),
     ],
 )
 def test_a_damaged_file_keeps_nothing_else_from_being_shown(
@@ -694,16 +752,3 @@ def test_the_table_of_arms_lies_in_its_column_with_names_of_two_lines_at_most(sh
     assert shown.evaluate(f"Math.max(...{names}.map(name => name.getBoundingClientRect().height))") < 50
     shown.reload()
     shown.wait_for_selector("#plot-curves .main-svg")
-
-
-def test_a_strip_is_scrolled_on_a_phone_and_whole_on_paper(shown: Page) -> None:
-    box = "document.querySelector('.film-strip .scroll')"
-    widths = f"[{box}.scrollWidth, {box}.clientWidth]"
-    shown.set_viewport_size({"width": 390, "height": 844})
-    drawn, seen = shown.evaluate(widths)
-    assert drawn >= 700  # so that its text can be read
-    assert seen < 390
-    shown.emulate_media(media="print")
-    drawn, seen = shown.evaluate(widths)
-    assert drawn == seen
-    shown.emulate_media(media="screen")

@@ -1,8 +1,9 @@
-"""Videos and film strips of briefly trained agents: which episodes, what they show, and what is refused or skipped."""
+"""Videos of briefly trained agents: which episodes, what they show, and what is refused or skipped."""
 
 import importlib
 import json
 import os
+import re
 import shutil
 import sys
 from collections.abc import Iterator
@@ -36,28 +37,20 @@ from butfor.models.dynamics import GaussianDynamics
 from butfor.models.networks import make_generators
 from butfor.models.tables import Units
 from butfor.reporting import video
-from butfor.reporting.study_page import described, write_study_report
+from butfor.reporting.study_page import write_study_report
 from butfor.reporting.video import (
-    FRAME_WIDTH,
-    GAP,
-    GREEN,
-    LABEL_HEIGHT,
     LIGHT_BLUE,
     LIGHT_GREEN,
-    MAX_STRIP_BYTES,
-    PLOT_HEIGHT,
-    STRIP_FRAMES,
-    TITLE_HEIGHT,
     Film,
     RecordedEpisode,
     draw_panel,
-    draw_strip,
     film_study,
     watch,
 )
 from butfor.rollouts.play import episode_seed
 from butfor.runs import locks
 from butfor.runs.locks import locked
+from butfor.scenes.scene import read_scene
 from butfor.spaces.actions import ActionLaw
 from butfor.studies import paper as studies
 from butfor.studies.paper import Study, write_study
@@ -139,11 +132,11 @@ def test_the_pictures_are_those_of_the_evaluation_episodes(runs: Path, tmp_path:
     for episode in range(2):
         states, goal = states_of(runs / "with", 6, 3 + episode)
         for t in range(STEPS + 1):
-            row = frames[episode * (STEPS + 1) + t, 82]  # through the object, which is green and 8 pixels wide
-            green = np.flatnonzero((row[:, 1] - row[:, 0] > 55) & (row[:, 1] - row[:, 2] > 35))
-            assert abs(green.mean() + 0.5 - (240 + 40 * states[t, 2])) < 1.5
-        rose = np.flatnonzero(row[:, 0] - row[:, 1] > 25)
-        assert abs((rose.min() + rose.max()) / 2 - (240 + 40 * goal)) < 5  # the object may cover its edge
+            row = frames[episode * (STEPS + 1) + t, 82]  # through the object, which is orange and 8 pixels wide
+            orange = np.flatnonzero((row[:, 0] - row[:, 1] > 55) & (row[:, 1] - row[:, 2] > 35))
+            assert abs(orange.mean() + 0.5 - (240 + 40 * states[t, 2])) < 1.5
+        zone = np.flatnonzero((row[:, 1] - row[:, 0] > 25) & (row[:, 2] > row[:, 0]))
+        assert abs((zone.min() + zone.max()) / 2 - (240 + 40 * goal)) < 5  # the object may cover its edge
 
 
 def test_the_strip_shows_the_influence_of_the_seeds_own_replica(
@@ -488,9 +481,10 @@ def folder_of(root: Path, label: str) -> Path:
 
 def names(root: Path, label: str) -> set[str]:
     """What a run folder and the root hold that is no part of a run, or a rest."""
-    return {path.name for path in (*folder_of(root, label).iterdir(), *root.iterdir())} & {"strip.png", "watch.mp4"} | {
-        path.name for path in root.rglob(".*")
-    }
+    return {path.name for path in (*folder_of(root, label).iterdir(), *root.iterdir())} & {
+        "player.json",
+        "watch.mp4",
+    } | {path.name for path in root.rglob(".*")}
 
 
 def recorded(
@@ -506,20 +500,14 @@ def recorded(
 # --- what is filmed ---------------------------------------------------------------------------------
 
 
-def test_every_trained_arm_has_a_strip_and_a_video(root: Path) -> None:
+def test_every_trained_arm_has_a_scene_and_a_video(root: Path) -> None:
     for label in ("with", "without"):
         folder = folder_of(root, label)
-        assert names(root, label) == {"strip.png", "watch.mp4"}
+        assert names(root, label) == {"player.json", "watch.mp4"}
         assert (folder / "watch.mp4").read_bytes()[4:8] == b"ftyp"
-        with Image.open(folder / "strip.png") as strip:
-            # slide is drawn 480 by 120, so in two rows of four frames that are as wide as two and a gap
-            wide, rows = 2 * FRAME_WIDTH + GAP, 2 * (LABEL_HEIGHT + round((2 * FRAME_WIDTH + GAP) / 4) + GAP)
-            assert strip.size == (4 * (wide + GAP) - GAP, rows + PLOT_HEIGHT * (label == "with") + TITLE_HEIGHT)
-        assert (folder / "strip.png").stat().st_size <= MAX_STRIP_BYTES
-    assert "influence of its actions is largest at step" in described(
-        (folder_of(root, "with") / "strip.png").read_bytes()
-    )
-    assert "no influence model in this run" in described((folder_of(root, "without") / "strip.png").read_bytes())
+        episodes = read_scene(folder / "player.json")["episodes"]
+        assert [one["title"].split()[0] for one in episodes] == ["Best", "Typical", "Worst"]
+        assert [bool(one["scores"]) for one in episodes] == [label == "with"] * 3
 
 
 def test_the_best_seed_is_that_of_the_last_evaluation() -> None:
@@ -551,57 +539,7 @@ def test_the_episode_is_a_success_that_was_not_given(
     assert video.choose_episode(recorder) == expected
 
 
-# --- the strip --------------------------------------------------------------------------------------
-
-
-def at(strip: Image.Image, x: float, y: float) -> tuple[int, ...]:
-    pixel = strip.getpixel((round(x), round(y)))
-    assert isinstance(pixel, tuple)
-    return pixel
-
-
-def test_the_strip_shows_even_steps_and_the_influence_under_them() -> None:
-    values = [0.0] * 23 + [1.0] * 13  # 36 states: eight frames at every fifth step
-    shown = recorded(values, [False] * 30 + [True] * 6)
-    strip = draw_strip(shown)
-    row = LABEL_HEIGHT + FRAME_WIDTH + GAP
-    assert strip.size == (STRIP_FRAMES * (FRAME_WIDTH + GAP) - GAP, row + PLOT_HEIGHT + TITLE_HEIGHT)
-    for place in range(STRIP_FRAMES):
-        middle, step = place * (FRAME_WIDTH + GAP) + FRAME_WIDTH / 2, 5 * place
-        assert at(strip, middle, LABEL_HEIGHT + FRAME_WIDTH / 2) == at(shown.images[step], 20, 20)
-        assert (at(strip, middle, LABEL_HEIGHT + FRAME_WIDTH + 2) == GREEN) == (step >= 30)
-        if place < STRIP_FRAMES - 1:  # beside the line that leads down from each frame
-            assert (at(strip, middle + 20, row + PLOT_HEIGHT / 2) == LIGHT_BLUE) == (step > 20)
-    assert at(strip, GAP * 0.5 + FRAME_WIDTH, LABEL_HEIGHT + FRAME_WIDTH / 2) == (255, 255, 255)
-
-
-def test_wide_tall_and_short_episodes_can_be_drawn() -> None:
-    wide = draw_strip(recorded([0.0] * 9, size=(80, 20)))
-    assert at(wide, 10, LABEL_HEIGHT + 5)[0] == 40
-    # the fifth frame begins a second row
-    assert at(wide, 10, 2 * LABEL_HEIGHT + (2 * FRAME_WIDTH + GAP) / 4 + GAP + 5)[0] > 110
-    tall = draw_strip(recorded([0.0] * 9, size=(20, 80)))
-    assert tall.size[1] == LABEL_HEIGHT + video.MAX_FRAME_HEIGHT + GAP + PLOT_HEIGHT + TITLE_HEIGHT
-    assert at(tall, FRAME_WIDTH / 2, LABEL_HEIGHT + 5)[0] == 40
-    assert at(tall, 5, LABEL_HEIGHT + 5)[0] == 255
-    assert draw_strip(recorded([0.0])).size == (
-        tall.size[0],
-        LABEL_HEIGHT + FRAME_WIDTH + GAP + PLOT_HEIGHT + TITLE_HEIGHT,
-    )
-    without = replace(recorded([0.0] * 9), quantity="reward")
-    assert draw_strip(without).size[1] == LABEL_HEIGHT + FRAME_WIDTH + GAP + TITLE_HEIGHT
-
-
-def test_a_strip_is_small_and_carries_its_description(tmp_path: Path) -> None:
-    noise = np.random.default_rng(0).integers(0, 256, (9, 160, 160, 3), dtype=np.uint8)
-    shown = replace(
-        recorded([0.0, 0.5] * 4 + [0.2], [True] + [False] * 5 + [True] * 3), images=list(map(Image.fromarray, noise))
-    )
-    video.write_strip(tmp_path / "strip.png", shown)
-    content = (tmp_path / "strip.png").read_bytes()
-    assert len(content) <= MAX_STRIP_BYTES
-    words = "Frames of an episode of place, seed 1, episode 2. The goal is reached from step 6 on."
-    assert described(content) == f"{words} The influence of its actions is largest at step 1: CAI 0.50 nats."
+def test_the_outcome_is_told_in_words() -> None:
     assert recorded([0.0] * 2, [True, True]).outcome() == "the goal is reached from step 0 on"
     assert recorded([0.0] * 2, [True, False]).outcome() == "the goal is not reached at the end"
 
@@ -611,48 +549,45 @@ def test_a_strip_is_small_and_carries_its_description(tmp_path: Path) -> None:
 
 def test_what_is_newer_than_the_agent_is_kept(root: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     folder, made = folder_of(root, "with"), list[str]()
-    write = video.write_strip
-
-    def write_strip(path: Path, shown: RecordedEpisode) -> None:
-        made.append(path.name)
-        write(path, shown)
-
-    monkeypatch.setattr(video, "write_strip", write_strip)
+    scene = folder / "player.json"
     monkeypatch.setattr(video, "write_video", lambda path, episodes, recorder: made.append(path.name))
     assert [film.note for film in film_study(root, "tiny")[:2]] == ["kept: newer than the agent"] * 2
-    assert made == []
-    (folder / "strip.png").unlink()
+    scene.unlink()
     (film, *_) = film_study(root, "tiny")
-    assert made == ["strip.png"]
-    assert film.files == (folder / "strip.png", folder / "watch.mp4")
-    later = (folder / "strip.png").stat().st_mtime + 10
-    os.utime(folder / "model.safetensors", (later, later))  # training went on
+    assert made == []
+    assert film.files == (scene, folder / "watch.mp4")
+    first = scene.stat().st_mtime_ns
+    later = scene.stat().st_mtime - 10
+    os.utime(scene, (later, later))  # training went on
+    os.utime(folder / "watch.mp4", (later, later))
+    os.utime(folder / "model.safetensors", (later + 5, later + 5))
     film_study(root, "tiny")
-    assert made == ["strip.png", "strip.png", "watch.mp4"]
+    assert made == ["watch.mp4"]
+    assert scene.stat().st_mtime_ns > first
 
 
-@pytest.mark.parametrize("moment", ["Recorder", "write_video", "draw_strip"])
+@pytest.mark.parametrize("moment", ["Recorder", "write_video", "write_evaluation_scene"])
 def test_stopped_at_any_moment_it_leaves_nothing_half_done(
     root: Path, moment: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     def stop(*given: Any, **named: Any) -> None:
         raise KeyboardInterrupt
 
-    for name in ("strip.png", "watch.mp4"):
+    for name in ("player.json", "watch.mp4"):
         (folder_of(root, "with") / name).unlink()
     with monkeypatch.context() as patch:
         patch.setattr(video, moment, stop)
         with pytest.raises(KeyboardInterrupt):
             film_study(root, "tiny")
-    assert names(root, "with") == ({"strip.png"} if moment == "write_video" else set())
+    assert names(root, "with") == (set() if moment == "write_evaluation_scene" else {"player.json"})
     if moment == "write_video":
         film_study(root, "tiny")
-        assert names(root, "with") == {"strip.png", "watch.mp4"}
+        assert names(root, "with") == {"player.json", "watch.mp4"}
 
 
 def test_an_arm_that_another_process_works_on_is_skipped(root: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(locks, "GRACE", 0.0)
-    (folder_of(root, "with") / "strip.png").unlink()
+    (folder_of(root, "with") / "player.json").unlink()
     with locked(folder_of(root, "with")):
         first, second, _ = film_study(root, "tiny")
     assert first.files == ()
@@ -680,15 +615,14 @@ def test_what_cannot_be_filmed_is_told_and_keeps_no_other_from_it(root: Path) ->
 
 def test_without_what_draws_it_says_how_to_get_it(root: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     shutil.rmtree(folder_of(root, "without"))
-    for name in ("strip.png", "watch.mp4"):
+    for name in ("player.json", "watch.mp4"):
         (folder_of(root, "with") / name).unlink()
     monkeypatch.setattr(video, "find_spec", lambda name: None)
     film = film_study(root, "tiny")[0]
-    assert [path.name for path in film.files] == ["strip.png"]
+    assert [path.name for path in film.files] == ["player.json"]
     assert "imageio-ffmpeg" in film.note
-    assert names(root, "with") == {"strip.png"}
-    for name in ("PIL", "PIL.PngImagePlugin"):
-        monkeypatch.setitem(sys.modules, name, None)
+    assert names(root, "with") == {"player.json"}
+    monkeypatch.setitem(sys.modules, "PIL", None)
     monkeypatch.delitem(sys.modules, "butfor.reporting.video")
     with pytest.raises(ImportError, match=r"pillow.*butfor\[video\]"):
         importlib.import_module("butfor.reporting.video")
@@ -697,28 +631,20 @@ def test_without_what_draws_it_says_how_to_get_it(root: Path, monkeypatch: pytes
 # --- the page and the command -----------------------------------------------------------------------
 
 
-def test_the_page_shows_strips_with_words_for_them(root: Path) -> None:
-    strip = folder_of(root, "with") / "strip.png"
+def test_the_page_shows_all_arms_in_one_player(root: Path) -> None:
     page = write_study_report(root, "tiny").read_text(encoding="utf-8")
-    images = {str(tag["alt"]): str(tag["src"]) for tag in Tags(page).named("img")}
-    assert list(images) == [
-        f"{label}: {described((folder_of(root, label) / 'strip.png').read_bytes())}" for label in ("with", "without")
+    (data,) = re.findall(r'<div class="bf-player"><script type="application/json">(.*?)</script>', page, re.DOTALL)
+    titles = [one["title"] for one in json.loads(data)["episodes"]]
+    assert [title.split(" of ")[0] for title in titles] == [
+        f"{label}: {kind}" for label in ("with", "without") for kind in ("Best", "Typical", "Worst")
     ]
-    assert all(source.startswith("data:image/png;base64,") for source in images.values())
     assert [tag["aria-label"] for tag in Tags(page).named("video")] == [
         f"Episodes of the trained agent: {label}" for label in ("with", "without")
     ]
-    strip.write_bytes(strip.read_bytes().replace(b"Frames of an episode of ", HOSTILE.ljust(24)[:24].encode(), 1))
+    (folder_of(root, "with") / "player.json").write_text(json.dumps({"title": HOSTILE}))
     page = write_study_report(root, "tiny").read_text(encoding="utf-8")
-    assert HOSTILE[:24] not in page
-    strip.write_bytes(b"<svg onload=alert(1)>")
-    assert len(Tags(write_study_report(root, "tiny").read_text(encoding="utf-8")).named("img")) == 1
-
-
-@pytest.mark.parametrize("end", [8, 20, 33, 40, 60])
-def test_a_strip_that_is_cut_off_has_no_description(trained: Path, end: int) -> None:
-    content = (folder_of(trained, "with") / "strip.png").read_bytes()
-    assert described(content[:end]) in described(content)
+    assert "player.json is not a scene" in page
+    assert HOSTILE not in page
 
 
 def test_the_command_makes_films_and_the_page(
@@ -728,7 +654,7 @@ def test_the_command_makes_films_and_the_page(
     films(("tiny",), root=root)
     out = capsys.readouterr().out.splitlines()
     assert out[0] == "Films of tiny:"
-    assert " ".join(out[1].split()) == "with strip.png, watch.mp4; kept: newer than the agent"
+    assert " ".join(out[1].split()) == "with player.json, watch.mp4; kept: newer than the agent"
     assert " ".join(out[3].split()) == "not run skipped: it has not been run"
     assert (root / "reports" / "tiny.html").is_file()
     write_study(TINY, root, "small")

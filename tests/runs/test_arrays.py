@@ -60,6 +60,15 @@ def test_an_array_that_promises_another_size_is_refused(tmp_path: Path, shape: t
         read_arrays(tmp_path / "a.npz")
 
 
+def test_asking_whether_an_array_is_there_does_not_read_it(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    np.savez(tmp_path / "a.npz", a=np.zeros(100))
+    monkeypatch.setenv("BUTFOR_MEMORY_GB", "0.000004")  # 1,000 bytes for a file: the array fits once
+    with open_arrays(tmp_path / "a.npz") as file:
+        assert "a" in file
+        assert "b" not in file
+        assert file["a"].shape == (100,)
+
+
 def test_objects_are_named_and_not_loaded(tmp_path: Path) -> None:
     np.savez(tmp_path / "a.npz", fine=np.ones(2), wrong=np.array([{}]))
     with open_arrays(tmp_path / "a.npz") as file:

@@ -104,7 +104,7 @@ def test_overwrite_removes_only_what_a_run_consists_of(tmp_path: Path) -> None:
     folder = open_run(tmp_path / "run", "detection", Outer())
     own = ["summary.json", "checkpoint/00000002-0001-0123456789abcdef.pt", "data/test.npz", "data/agents/config.json",
            "data/agents/metrics.jsonl", "events/events.out.tfevents.1.host", "figures/roc-test-exact.png",
-           "pictures/index.json", ".summary.json.99999.part"]  # fmt: skip
+           "pictures/index.json", ".summary.json.99999.part", "player.json", "scores-random.npz"]  # fmt: skip
     others = ["thesis.tex", "data/mine.npz", "figures/mine.png", "checkpoint/mine.txt", "deep/er/notes.md"]
     for name in own + others:
         (folder / name).parent.mkdir(parents=True, exist_ok=True)

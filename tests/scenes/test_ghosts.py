@@ -7,9 +7,11 @@ import pytest
 
 from butfor.envs import make_vector_env
 from butfor.envs.facts import BUILT_IN
+from butfor.envs.several.pucks import RADIUS
 from butfor.envs.truth import Forker, exact_label
 from butfor.scenes.branches import FetchSimulator, FlatSimulator
 from butfor.scenes.ghosts import deciding_step, fork_ghosts, replay_recorded
+from butfor.scenes.view import _moves
 
 
 class Counter:
@@ -145,3 +147,17 @@ def test_pucks_branch_as_the_environment_does() -> None:
         obs, *_ = env.step(simulator.actions[7:8])
     places = obs["observation"][0].reshape(4, 4)[1:, :2]
     assert np.array_equal(ghosts.path[0, 7, 3, :, :2], places)
+
+
+def test_who_moves_whom_is_found_by_removal() -> None:
+    """The agent rests against the first puck and pushes it; nothing else is near."""
+    simulator = FlatSimulator(make_vector_env("pucks", 1), BUILT_IN["pucks"])
+    state = np.zeros((2, 16), dtype=np.float32)
+    state[:, [4, 9, 13]] = 2 * RADIUS, 0.5, -0.5
+    state[1, 4] = 0.5  # out of reach
+    action = np.array([[1.0, 0.0], [1.0, 0.0]], dtype=np.float32)
+    found = _moves(BUILT_IN["pucks"], simulator.bodies, state, action)
+    names = {(simulator.bodies[i].name, simulator.bodies[j].name): flags for (i, j), flags in found.items()}
+    assert set(names) == {("agent", "first"), ("first", "agent")}
+    assert names["agent", "first"].tolist() == [True, False]
+    assert _moves(BUILT_IN["slide"], (), state, action) == {}

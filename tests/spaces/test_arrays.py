@@ -102,8 +102,10 @@ def test_numpy_gives_numpy_and_torch_gives_torch() -> None:
 # --- tables ---------------------------------------------------------------------------------------
 
 
+@pytest.mark.parametrize("part", [3, 1000])
 @pytest.mark.parametrize("value", [np.nan, np.inf, -np.inf])
-def test_the_first_place_that_is_not_finite_is_named(value: float) -> None:
+def test_the_first_place_that_is_not_finite_is_named(value: float, part: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("butfor.spaces.arrays.PART", part)
     broken = with_value(with_value(OBS, (7, 2), value), (50, 0), value)
     with pytest.raises(ValueError, match=r"obs .* 2 row\(s\).*row 7, column 2"):
         check_table("obs", broken)

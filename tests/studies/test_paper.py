@@ -27,7 +27,8 @@ def configs(study: Study) -> dict[str, Config]:
 
 
 def test_every_experiment_of_the_paper_is_there() -> None:
-    assert set(STUDIES) == ISSUED | {"controls", "touch-model", "touch-model-push"}  # questions of ours
+    ours = {"controls", "touch-model", "touch-model-push", "record", "record-push", "record-fetch-slide"}
+    assert set(STUDIES) == ISSUED | ours
 
 
 @pytest.mark.parametrize("name", STUDIES)

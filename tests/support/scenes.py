@@ -49,6 +49,7 @@ def small_scene(dimensions: Any = 3, ghosts: bool = True, title: str = "a cube")
         action=np.zeros((STEPS, 2)),
         scores={"cube": np.where(np.arange(STEPS) < 20, 0.0, 1.5)},
         labels={"contact": np.arange(STEPS) > 25, "exact": np.arange(STEPS) >= 20},
+        moves={(0, 1): np.arange(STEPS) >= 20},
         reached=np.arange(STEPS + 1) > 48,
         ghosts=shown,
         decided=30 if ghosts else None,

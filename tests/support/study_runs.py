@@ -113,6 +113,15 @@ def grey_png(width: int, height: int) -> bytes:
     return b"\x89PNG\r\n\x1a\n" + b"".join(chunks)
 
 
+def add_phases(run: Path) -> None:
+    """Add to a training run how far its episodes get: seed s touches at 10 + s, and no seed lifts."""
+    rows = read_metrics(run)
+    phases = {"training_touched": 0.5, "training_lifted": 0.0, "training_success": 0.25, "first_lifted": 0}
+    more = {"value_predicted": -8.25, "value_reached": -12.5, "relay_acts": 0.15, "relay_reaches": 0.9, **phases}
+    lines = [row | more | {"first_touched": 10 + row["seed"], "first_success": 2_000 + row["seed"]} for row in rows]
+    (run / "metrics.jsonl").write_text("".join(json.dumps(line) + "\n" for line in lines))
+
+
 def add_behaviour(run: Path) -> None:
     """Add to a training run how often the object was moved and held, and a heat map."""
     rows = read_metrics(run)

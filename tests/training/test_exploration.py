@@ -304,6 +304,7 @@ def test_the_weight_stays_or_falls_linearly_to_zero() -> None:
         ({"epsilon": 1.5}, r"epsilon.*0.*1.*1\.5"),
         ({"epsilon": float("nan")}, "epsilon"),
         ({"active": -0.1}, "active"),
+        ({"success_factor": 1.5}, r"success_factor.*1\.5"),
         ({"noise": -1.0}, r"noise.*\-1\.0"),
         ({"noise": float("nan")}, "noise"),
         ({"candidates": 1}, "candidates.*2.*1"),

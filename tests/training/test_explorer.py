@@ -232,3 +232,33 @@ def test_the_policy_sees_observation_and_desired_goal_in_single_precision() -> N
     assert inputs.dtype == np.float32
     np.testing.assert_array_equal(inputs[:, :OBS], obs["observation"].astype(np.float32))
     np.testing.assert_array_equal(inputs[:, OBS:], obs["desired_goal"].astype(np.float32))
+
+
+def test_exploration_falls_in_proportion_to_success() -> None:
+    """A factor of 0.25: epsilon 0.6 and noise 0.3 are whole without success, 0.625 of it at half, 0.25 at full success.
+
+    A share of 4,000 actions has a standard error of at most 0.008.
+    """
+    policy, num_envs = make_policy(3), 4_000
+    acting = make_acting(policy, None, slice(0, 3), num_envs, success_factor=0.25)
+    acting.refresh(torch.tensor([0.0, 0.5, 1.0]))
+    acting.begin(1, make_generators([7, 8, 9]))
+    obs = observation(3 * num_envs)
+    action, sampled = acting(0, obs)
+    inputs = torch.from_numpy(stack_inputs(obs)).view(3, num_envs, -1)
+    with torch.no_grad():
+        own = (LOW + HIGH) / 2 + (HIGH - LOW) / 2 * policy(inputs)
+    moved = (torch.from_numpy(action).view(3, num_envs, ACTION) - own) / ((HIGH - LOW) / 2)
+    for replica, amount in enumerate((1.0, 0.625, 0.25)):
+        uniform = torch.from_numpy(sampled).view(3, num_envs)[replica]
+        assert float(uniform.float().mean()) == pytest.approx(0.6 * amount, abs=0.04)
+        central = (own[replica].sub((LOW + HIGH) / 2).div((HIGH - LOW) / 2).abs() < 0.4) & ~uniform[:, None]
+        noise = moved[replica][central]  # hardly ever clipped
+        assert len(noise) > 300
+        assert float(noise.abs().median()) == pytest.approx(0.6745 * 0.3 * amount, rel=0.2)
+
+
+def test_without_a_factor_success_changes_nothing() -> None:
+    acting = make_acting(make_policy(2), None, slice(0, 2), 3)
+    acting.refresh(torch.tensor([0.0, 1.0]))
+    assert (acting.amount == 1).all()

@@ -68,6 +68,20 @@ def test_a_point_finds_its_goal_with_hindsight_and_not_without(tmp_path: Path, h
     assert (last_success(tmp_path / "run", 2) > 0.5) == learned
 
 
+def test_sac_learns_the_point_in_twenty_episodes(tmp_path: Path) -> None:
+    config = Config(
+        env="point",
+        algorithm="sac",
+        episodes=40,
+        warmup=20,
+        evaluate_every=40,
+        evaluation_episodes=50,
+        agent=AgentConfig(layers=2, width=64, action_penalty=0.01, normalizer_batches=20),
+    )
+    train(config, tmp_path / "run", make_env=lambda: TimeLimit(Point(), 15))
+    assert last_success(tmp_path / "run", 1) > 0.5
+
+
 THRESHOLD = 0.25  # of slide, where chance gives 0.03
 
 

@@ -293,6 +293,9 @@ VARIANTS: dict[str, dict[str, Any]] = {
     "rescore the newest": {"use": ("priority",), "cai": {"rescore": "newest"}},
     "only sampled actions": {"use": ALL_USES, "cai": {"only_sampled": True}},
     "TD3": {"algorithm": "td3"},
+    "SAC with the relay": {"algorithm": "sac", "use": (*ALL_USES, "relay")},
+    "critics drawn as targets": {"use": ("relay",), "agent": {"critics": 3, "critics_in_target": 2}},
+    "exploration that falls": {"use": ALL_USES, "explore": {"success_factor": 0.0}},
     "TD3 with all uses": {"algorithm": "td3", "use": ALL_USES},
     "moved": {"use": ("priority", "bonus"), "signal": "moved"},
     "nearness": {"use": ("priority", "bonus"), "signal": "nearness"},
@@ -385,6 +388,18 @@ def test_new_episodes_are_scored_as_they_come_once_the_model_has_learned(make: M
     trainer.store(trainer.play())
     assert trainer.replay.score[:, 4].any()
     assert torch.equal(trainer.replay.score[:, :4], before[:, :4])
+
+
+def test_recent_success_is_that_of_the_exploring_agents(make: Make, monkeypatch: pytest.MonkeyPatch) -> None:
+    """An average that moves by 1 / 50 towards each episode; the warm-up does not count."""
+    trainer = make(small(seeds=2))
+    wins = np.array([True, False])
+    monkeypatch.setattr(type(trainer.goal_env), "succeeded", lambda self, played: wins)
+    warm_up(trainer, trainer.config.warmup)
+    assert (trainer.recent_success == 0).all()
+    for _ in range(3):
+        trainer.store(trainer.play())
+    np.testing.assert_allclose(trainer.recent_success, [1 - (1 - 1 / 50) ** 3, 0], rtol=1e-5)
 
 
 def test_states_are_not_scored_where_only_actions_are_chosen(tmp_path: Path) -> None:
@@ -494,9 +509,9 @@ def test_a_report_is_the_mean_since_the_last(make: Make) -> None:
         assert [row[name] for name in ("critic_loss", "actor_loss", "value")] == pytest.approx((total[r] / 2).tolist())
         assert row["model_loss"] == pytest.approx(float(loss[r]) / 30)
         assert row["score"] == pytest.approx(float(trainer.replay.score[r, :4].mean()))
-    assert trainer.report()[0] == {
-        "critic_loss": 0, "actor_loss": 0, "value": 0, "model_loss": 0, "score": rows[0]["score"],
-    }  # fmt: skip
+    later = trainer.report()[0]
+    losses = {"critic_loss": 0, "actor_loss": 0, "value": 0, "model_loss": 0, "score": rows[0]["score"]}
+    assert {name: later[name] for name in losses} == losses
 
 
 def test_reports_of_a_plain_agent_speak_of_no_model(make: Make) -> None:

@@ -344,6 +344,32 @@ def test_a_share_of_the_replaced_goals_is_the_desired_goal_of_another_episode() 
     assert torch.equal(batch.reward, asymmetric_reward(achieved, batch.inputs[..., 3:]))
 
 
+def test_other_goals_can_be_drawn_uniformly_whatever_the_weights() -> None:
+    """Of three episodes, of which the first has all the weight, each gives a third of the goals (2,000 draws)."""
+    replay = ReplayBuffer(1, 5, 2, (3, 1, 1), "cpu")
+    episodes = {
+        "observation": np.zeros((1, 3, 3, 3)),
+        "action": np.zeros((1, 3, 2, 1)),
+        "achieved_goal": np.zeros((1, 3, 3, 1)),
+        "desired_goal": np.arange(3.0)[None, :, None, None].repeat(3, 2),
+        "length": np.full((1, 3), 2),
+    }
+    replay.store(episodes)
+    weights = Weights(replay, even=True)
+    weight = torch.zeros(1, 5, 2)
+    weight[:, 0] = 1.0
+    weights.fill(weight)
+    config = ReplayConfig(hindsight=1.0, other_goals=1.0, other_goals_by="uniform")
+    noise = torch.rand(1, 2000, config.noise, generator=make_generators([0])[0])
+    noise[0, 0] = 1 - 2**-24
+    goal = sample(replay, weights, noise, no_reward, config).inputs[0, :, 3]
+    assert goal[0] == 2
+    for episode in range(3):
+        assert float((goal == episode).float().mean()) == pytest.approx(1 / 3, abs=0.05)
+    by_weight = ReplayConfig(hindsight=1.0, other_goals=1.0)
+    assert (sample(replay, weights, noise, no_reward, by_weight).inputs[0, :, 3] == 0).all()
+
+
 def test_influenced_goals_come_from_after_the_next_influenced_step() -> None:
     replay = wrapped()
     replay.score.copy_(torch.rand(replay.score.shape, generator=make_generators([4])[0]))

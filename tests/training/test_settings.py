@@ -93,6 +93,7 @@ def test_impossible_settings_are_refused(settings: dict[str, Any], named: str) -
         (ExploreConfig, {"noise": -1.0}),
         (ExploreConfig, {"candidates": 1}),
         (ExploreConfig, {"choice": "worst"}),
+        (CaiConfig, {"horizon": 0}),
         (BonusConfig, {"weight": -1.0}),
         (BonusConfig, {"cap": 0.0}),
         (BonusConfig, {"kind": "cubic"}),

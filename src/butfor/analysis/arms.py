@@ -13,6 +13,13 @@ from butfor.analysis.detection_runs import detector_rows, side_rows
 from butfor.analysis.table_claims import TABLE_RULES, judge_tables
 from butfor.runs.reading import Array, expected_form, finite_array, read_curves, read_object, read_optional, read_run
 
+PHASES = ("touched", "lifted", "success")  # of a training episode, in this order
+VALUES = ("value_predicted", "value_reached")  # of the first states of an evaluation
+RELAY = ("relay_acts", "relay_reaches")
+TRAINED = (  # what training reports beside an evaluation; runs of before have less
+    "score", "critic_loss", "actor_loss", "model_loss", *(f"training_{name}" for name in PHASES),
+    *(f"first_{name}" for name in PHASES), *VALUES, *RELAY,
+)  # fmt: skip
 BEHAVIOUR = ("moved", "lifted", "held")  # what else an evaluation of a robot environment may show
 SMALL = "These runs have the small size, which is too short to learn anything; they decide no claim."
 CHANGE = re.compile(r"-(?=[a-z_][\w.]*=)")  # before each setting of a run's label
@@ -36,6 +43,8 @@ class ReadArm:
     seeds: tuple[int, ...] = ()
     behaviour: dict[str, Curve] = field(default_factory=dict)
     """what the agent does to the object, as shares of an episode's steps"""
+    trained: dict[str, Array] = field(default_factory=dict)
+    """losses, scores, phases of training episodes, values and the relay [S, E] at the evaluations of the curve"""
     asked: tuple[int, int] = (0, 0)
     """the number of seeds, and of episodes of each, that the study asks for"""
 
@@ -102,8 +111,8 @@ def run_tables(arm: ReadArm) -> list[dict[str, Any]]:
     """Return the tables of a detection run, or scores over training: what claims that are not on curves rest on."""
     if arm.kind == "training":
         heat_map = read_optional(arm.folder / "heatmap.npz")
-        _, _, training = read_curves(arm.folder, ("score", *BEHAVIOUR))
-        both = [{"training": training}] if "score" in training else []
+        shares = {name: curve.success for name, curve in arm.behaviour.items()}
+        both = [{"training": shares | {"score": arm.trained["score"]}}] if "score" in arm.trained else []
         return [*both, *([{"heat_map": heat_map}] if heat_map else [])]
     with expected_form(arm.folder / "studies.json"):
         sides = side_rows(arm.summary, read_optional(arm.folder / "studies.json") or {})
@@ -203,7 +212,8 @@ def _read_curves_of(arm: ReadArm) -> ReadArm:
     """Return a training run with its curves [S, E] of success and behaviour, and how far it is."""
     with expected_form(arm.folder / "config.json"):
         asked = int(arm.config["config"]["episodes"])
-    episodes, seeds, values = read_curves(arm.folder, ("success", *BEHAVIOUR))
+    episodes, seeds, values = read_curves(arm.folder, ("success", *BEHAVIOUR, *TRAINED))
+    trained = {name: values.pop(name) for name in TRAINED if name in values}
     with expected_form(arm.folder / "metrics.jsonl"):
         if seeds and "success" not in values:
             raise KeyError("success")
@@ -223,7 +233,7 @@ def _read_curves_of(arm: ReadArm) -> ReadArm:
     elif arm.summary.get("finished") is True and played >= asked:
         state = "finished"
         words = ""
-    return replace(arm, state=state, words=words, curve=curve, seeds=seeds, behaviour=behaviour)
+    return replace(arm, state=state, words=words, curve=curve, seeds=seeds, behaviour=behaviour, trained=trained)
 
 
 def read_heat_map(folder: Path) -> tuple[Array, dict[str, tuple[Array, str]]]:

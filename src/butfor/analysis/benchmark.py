@@ -81,12 +81,18 @@ def _summarize(units: Sequence[Row]) -> Row:
         "disagreement": float(np.mean([one["share"] for one in differing])) if differing else None,
         "cai_right": sum(one["cai_right"] for one in differing) / states if states else None,
         "fit_seconds": float(np.mean([unit["fit_seconds"] for unit in units])),
-        "slowest": max(unit["fit_seconds"] for unit in units),
+        "cpu_seconds": float(np.mean([_cpu_seconds(unit) for unit in units])),
+        "slowest": max(_cpu_seconds(unit) for unit in units),
         "peak_memory": max(unit["peak_memory"] for unit in units),
         "fit_memory": max(unit["peak_memory"] - unit["memory_before"] for unit in units),
         "trusted": sum(unit["diagnosis"]["trusted"] for unit in units),
         "right": sum(unit["diagnosis"]["right"] for unit in units),
     }
+
+
+def _cpu_seconds(unit: Row) -> float:
+    """Processor time of a fit; of units measured before it was, the time passed."""
+    return float(unit["fit_cpu_seconds" if "fit_cpu_seconds" in unit else "fit_seconds"])
 
 
 def _over_seeds(found: Sequence[Mapping[str, Mapping[str, float]]]) -> Row:
@@ -146,7 +152,7 @@ def judge_goals(rows: Sequence[Row]) -> list[Goal]:
             lambda row: f"AUC {auc(row, 'moving'):.3f}",
         ),
         _judge(
-            f"Every fit with {LARGE:,} transitions takes at most 90 s (meant for 2 quiet cores).",
+            f"Every fit with {LARGE:,} transitions takes at most 90 s of processor time.",
             large,
             lambda row: row["slowest"] <= 90,
             lambda row: f"{row['slowest']:.0f} s",

@@ -6,7 +6,7 @@ from typing import Any
 
 import numpy as np
 
-from butfor.analysis.arms import ReadArm
+from butfor.analysis.arms import PHASES, ReadArm
 from butfor.analysis.claims import ENOUGH, Curve, overlap
 from butfor.analysis.rank_tests import Float
 from butfor.analysis.statistics import (
@@ -79,6 +79,31 @@ def arm_row(arm: ReadArm, baseline: ReadArm | None, ends: tuple[int, int] | None
         return row | {"times": absent, "improvement": absent}
     times = times_cell(curve, baseline.curve)
     return row | {"times": times, "improvement": improvement_cell(curve, baseline.curve)}
+
+
+def phase_row(arm: ReadArm) -> Row | None:
+    """Return when training first reached each phase, and how far it is: None for a run that did not record it.
+
+    A phase has the episode of the median seed, as bound where too few seeds have it, and the share of the newest
+    training episodes. Values are of the first states of the last evaluation: the critic's minus the reached one.
+    """
+    if arm.curve is None or "first_success" not in arm.trained:
+        return None
+    limit = int(arm.curve.episodes[-1])
+    row: Row = {"label": arm.label, "phases": {}, "value": None, "relay": None}
+    for name in PHASES:
+        if f"first_{name}" not in arm.trained:
+            continue
+        last = arm.trained[f"first_{name}"][:, -1]  # [S]; 0: none yet
+        first = float(np.median(np.where(last > 0, last, np.inf)))
+        share = float(arm.trained[f"training_{name}"][:, -1].mean())
+        row["phases"][name] = {"first": f"{first:,.0f}" if math.isfinite(first) else f"> {limit:,}", "share": share}
+    columns = {name: float(values[:, -1].mean()) for name, values in arm.trained.items()}
+    if "value_predicted" in columns:
+        row["value"] = {name: columns[f"value_{name}"] for name in ("predicted", "reached")}
+    if "relay_acts" in columns:
+        row["relay"] = {name: columns[f"relay_{name}"] for name in ("acts", "reaches")}
+    return row
 
 
 def cell(value: float, low: float, high: float, seeds: int) -> Row:

@@ -5,6 +5,7 @@ The tasks are `pucks`, `push-two` and `stack-two`; on `pucks` also the influence
 The folder holds `results.jsonl`, a line for each task, seed and detector, and `data/`. The same call resumes.
 """
 
+import time
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
@@ -18,16 +19,18 @@ from butfor.envs.experts import scripted_action
 from butfor.envs.several import action_effects, make_world, removal_effects
 from butfor.rollouts.play import Progress
 from butfor.runs.files import atomic_write
-from butfor.runs.folder import append_metrics
+from butfor.runs.folder import append_metrics, versions
 from butfor.runs.locks import locked
 from butfor.runs.reading import read_metrics
 
 TASKS = ("pucks", "push-two", "stack-two")
 RESULTS = "results.jsonl"
+DATA_VERSION = 2  # of the data files; others are made again
 TEST_SEED = 1_000
 RANDOM = 0.5  # share of the episodes with random actions
 NOISE = 0.2  # of the script in the others, and its share of random actions
 LABEL = {"pucks": 1e-6, "push-two": 1e-3, "stack-two": 1e-3}  # effect from which on a label is true, in metres
+COUNTED = {"pucks": 4, "push-two": 3, "stack-two": 3}  # columns of an entity: position and velocity, or position
 LEAST_RATE = 0.003  # of true labels: rarer edges are not measured
 HORIZONS = (5, 10)
 HORIZON_STATES = 1_000
@@ -67,6 +70,7 @@ def run_edges(
     with locked(folder):
         rows = read_metrics(folder, RESULTS) if (folder / RESULTS).is_file() else []
         done = {(row["task"], row["transitions"], row["seed"], row["detector"]) for row in rows}
+        commit = versions("cpu")["commit"]
         units = [(task, seed) for seed in range(seeds) for task in tasks]
         for number, (task, seed) in enumerate(units):
             due = [name for name in chosen if (task, transitions, seed, name) not in done]
@@ -78,14 +82,38 @@ def run_edges(
             problem = make_problem(task, train, test, seed)
             for name in due:
                 progress("tasks and seeds", number, len(units), f"{task}, seed {seed}, {name}")
-                facts = {"task": task, "transitions": transitions, "seed": seed, "detector": name}
-                row = facts | judge_edges(chosen[name](problem), test["effect"] > LABEL[task])
-                if name == "pairs" and "share" in test:
+                facts = {"task": task, "transitions": transitions, "seed": seed, "detector": name, "states": states}
+                begun = time.perf_counter()
+                scores = chosen[name](problem)
+                facts |= {"seconds": round(time.perf_counter() - begun, 1), "commit": commit}
+                row = facts | judge_edges(scores, test["effect"] > LABEL[task])
+                if name == "effects" and "share" in test:
                     row |= judge_horizons(problem, test)
                 append_metrics(folder, [row], RESULTS)
                 rows.append(row)
         progress("tasks and seeds", len(units), len(units), "finished")
     return rows
+
+
+def write_labels(
+    folder: Path | str,
+    tasks: Sequence[str] = TASKS,
+    states: int = 3_000,
+    progress: Progress = lambda stage, done, total, text: None,
+) -> list[Path]:
+    """Write the labelled states of tasks, as `run_edges` does, without measuring a detector; returns the files."""
+    if unknown := [task for task in tasks if task not in TASKS]:
+        raise ValueError(f"There is no task {', '.join(unknown)}; the tasks are {', '.join(TASKS)}.")
+    if states < 1:
+        raise ValueError(f"states must be at least 1; got {states}.")
+    files = []
+    with locked(Path(folder)):
+        for number, task in enumerate(tasks):
+            progress("labelled tasks", number, len(tasks), task)
+            files.append(Path(folder) / "data" / f"{task}-test-{states}.npz")
+            _stored(files[-1], task, states, TEST_SEED, labelled=True)
+        progress("labelled tasks", len(tasks), len(tasks), "finished")
+    return files
 
 
 def play_task(task: str, transitions: int, seed: int) -> dict[str, Any]:
@@ -126,6 +154,8 @@ def make_problem(task: str, train: Mapping[str, Any], test: Mapping[str, Any], s
         test_obs=test["obs"],
         test_action=test["action"],
         test_next=test["next_obs"],
+        test_contact=test.get("contact"),
+        counted=COUNTED[task],
         entities=entities,
         position_size=len(facts.agent_position),
         action_space=space,
@@ -170,11 +200,13 @@ def _stored(path: Path, task: str, transitions: int, seed: int, labelled: bool =
     """Read a data file, or play, label and write it."""
     if path.is_file():
         with np.load(path, allow_pickle=False) as file:
-            return dict(file)
-    data = play_task(task, transitions, seed)
+            if int(file.get("version", 1)) == DATA_VERSION:
+                return dict(file)
+    data = {"version": np.array(DATA_VERSION)} | play_task(task, transitions, seed)
     if labelled:
         world = make_world(task)
         data["effect"] = removal_effects(world, data["states"], data["action"])
+        data["contact"] = world.contacts(data["states"])
         if task == "pucks":
             states = data["states"][:HORIZON_STATES]
             shape = (len(states), CONTINUATIONS, max(HORIZONS) - 1, world.action_size)

@@ -11,13 +11,17 @@ import shlex
 import signal
 import sys
 import textwrap
-from collections.abc import Callable
-from typing import Any
+import warnings
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from types import FrameType
+from typing import Any, TextIO
 
 import tyro
 
 from butfor import __version__
 from butfor.cli import benchmark, collect, detect, evaluate, labels, report, study, train, why
+from butfor.cli.console import FoldedLines, fold
 from butfor.cli.data import augment, curate, demo, listing, score
 from butfor.cli.options import refuse_repeated
 from butfor.runs.folder import invoked_as
@@ -48,7 +52,9 @@ COMMANDS: dict[str, Callable[..., None]] = {
 DESCRIPTION = """Would it have happened but for the action?
 
 butfor measures, state by state, how much an agent's action influences each object of its environment (causal action
-influence, CAI). Start with: butfor demo. `butfor --version` prints the version."""
+influence, CAI).
+
+Start with: butfor demo. `butfor --version` prints the version."""
 STDOUT = 1  # its file descriptor
 CLOSED_PIPE = 128 + 13  # the exit code that shells show for a program ended by SIGPIPE
 
@@ -59,7 +65,49 @@ def main() -> None:
     Exit code: 0 after success, 1 after an error (one sentence on stderr), 2 for arguments that cannot be parsed, 130
     after an interruption, `CLOSED_PIPE` where the output is no longer read.
     """
-    arguments = sys.argv[1:]
+    with other_warnings_last():
+        _run(sys.argv[1:])
+
+
+@contextmanager
+def other_warnings_last() -> Iterator[None]:
+    """Keep the warnings of other packages until the command has answered, and print each once, in one line."""
+    held: dict[str, None] = {}
+    show_now = warnings.showwarning
+
+    def show(
+        message: Warning | str,
+        category: type[Warning],
+        filename: str,
+        lineno: int,
+        file: TextIO | None = None,
+        line: str | None = None,
+    ) -> None:
+        frame: FrameType | None = sys._getframe(1)
+        while frame is not None and frame.f_globals.get("__name__") == "warnings":
+            frame = frame.f_back
+        package = "" if frame is None else str(frame.f_globals.get("__name__")).split(".")[0]
+        if package == "butfor":
+            show_now(message, category, filename, lineno, file, line)
+        else:
+            held[f"  {package}: {' '.join(printable(str(message)).split())}"] = None
+
+    warnings.showwarning = show
+    try:
+        yield
+    except SystemExit as ended:
+        if isinstance(ended.code, str):  # else the interpreter would print it after the warnings
+            print(ended.code, file=sys.stderr)
+            ended.code = 1
+        raise
+    finally:
+        warnings.showwarning = show_now
+        if held:
+            print("\n".join(["Warnings of other packages:", *held]), file=sys.stderr)
+
+
+def _run(arguments: list[str]) -> None:
+    """Run a command; errors become a sentence and an exit code."""
     signal.signal(signal.SIGTERM, signal.default_int_handler)  # like Ctrl-C
     if "" not in sys.path:  # environments of a module in the current folder; last, to hide no installed package
         sys.path.append("")
@@ -77,18 +125,17 @@ def main() -> None:
             os.dup2(os.open(os.devnull, os.O_WRONLY), STDOUT)  # what is left would fail again as the interpreter ends
             if isinstance(error, BrokenPipeError):
                 sys.exit(CLOSED_PIPE)
-        sys.exit(f"Error: {describe_exhaustion(error) or printable(str(error))}")
+        sys.exit(fold(f"Error: {describe_exhaustion(error) or printable(str(error))}", sys.stderr))
     except (RuntimeError, OverflowError) as error:
         if (exhausted := describe_exhaustion(error)) is not None:
-            sys.exit(f"Error: {exhausted}")
+            sys.exit(fold(f"Error: {exhausted}", sys.stderr))
         # Compared by name: these classes are in modules that import torch.
         if type(error).__name__ not in ("OutOfMemoryError", "EnvError", "StudyError"):
             raise
         from butfor.studies.units import FEWER, LESS, words_of
 
-        sys.exit(
-            f"Error: {printable(words_of(error, FEWER if arguments[0] in ('detect', 'train', 'study') else LESS))}"
-        )
+        advice = FEWER if arguments[0] in ("detect", "train", "study") else LESS
+        sys.exit(fold(f"Error: {printable(words_of(error, advice))}", sys.stderr))
 
 
 def _call(arguments: list[str]) -> None:
@@ -97,6 +144,8 @@ def _call(arguments: list[str]) -> None:
     code: Any = 0
     try:
         refuse_repeated(arguments)
+        if not arguments or {"-h", "--help", "--help-all"} & set(arguments):
+            sys.stdout = FoldedLines(sys.stdout)
         if name in ("--version", "-V"):
             print(f"butfor {__version__}")
         elif not name.startswith("-") and name not in COMMANDS:
@@ -105,13 +154,28 @@ def _call(arguments: list[str]) -> None:
             COMMANDS[name](arguments[1:])
         else:
             tyro.extras.subcommand_cli_from_dict(
-                COMMANDS, prog="butfor", description=DESCRIPTION, args=arguments or ["--help"]
+                COMMANDS if name in COMMANDS else {one: _summary(command) for one, command in COMMANDS.items()},
+                prog="butfor",
+                description=DESCRIPTION,
+                args=arguments or ["--help"],
             )
     except SystemExit as ended:  # after a help, or by rich where its output is not read
         code = CLOSED_PIPE if isinstance(ended.__context__, BrokenPipeError) else ended.code
+    finally:
+        if isinstance(sys.stdout, FoldedLines):
+            sys.stdout = sys.stdout.stream
     print(end="", flush=True)
     if code:
         sys.exit(code)
+
+
+def _summary(command: Callable[..., None]) -> Callable[[], None]:
+    """A function with the first paragraph of a command's description, for the list of commands."""
+
+    def summary() -> None: ...
+
+    summary.__doc__ = (command.__doc__ or "").partition("\n\n")[0]
+    return summary
 
 
 def _refuse_command(name: str) -> int:

@@ -19,6 +19,8 @@ def benchmark(
     tasks: Names = (),
     sizes: tuple[int, ...] = (2_000, 5_000, 15_000),
     seeds: int = 5,
+    states: int = 3_000,
+    only_data: Flag = False,
     held_out: Flag = False,
     out: Annotated[
         Path | None, tyro.conf.arg(metavar="FOLDER", help_behavior_hint="(default: runs/benchmark-NAME)")
@@ -34,12 +36,22 @@ def benchmark(
         tasks: environments
         sizes: transitions to fit on
         seeds: number of seeds; each has its own training data
+        states: labelled states of each task of `influence`
+        only_data: write the labelled states of `influence`, and measure nothing
         held_out: also run the tasks that are set aside while the defaults are developed
         out: folder of the results and of the collected data
     """
     out = out or Path("runs") / f"benchmark-{name}"
+    if name == "influence" and only_data:
+        from butfor.benchmarks.edges import TASKS, write_labels
+
+        with live_progress() as progress:
+            files = write_labels(out, tasks or TASKS, states, progress)
+        for file in files:
+            print(f"Labelled states: {file}")
+        return
     if name == "influence":
-        _benchmark_edges(tasks, sizes, seeds, out)
+        _benchmark_edges(tasks, sizes, seeds, states, out)
         return
     from butfor.analysis.benchmark import read_benchmark
     from butfor.benchmarks.run import Settings, choose_tasks, run_benchmark
@@ -54,22 +66,24 @@ def benchmark(
     print_next(f"open {page} in a browser")
 
 
-def _benchmark_edges(tasks: tuple[str, ...], sizes: tuple[int, ...], seeds: int, out: Path) -> None:
+def _benchmark_edges(tasks: tuple[str, ...], sizes: tuple[int, ...], seeds: int, states: int, out: Path) -> None:
     """Run the benchmark of edges with each number of transitions, and print the means over seeds."""
+    from butfor.analysis.edges import summarize_edges
     from butfor.benchmarks.edges import TASKS, run_edges
+    from butfor.reporting.benchmark_page import write_edges_page
 
     rows = []
     for size in sizes:
         with live_progress() as progress:
-            rows = run_edges(out, tasks or TASKS, size, seeds=seeds, progress=progress)
-    print(f"{'task':<10} {'transitions':>11} {'detector':<10} {'AP':>6} {'AUC':>6} {'seeds':>5}")
-    groups = dict.fromkeys((row["task"], row["transitions"], row["detector"]) for row in rows)
-    for task, size, detector in groups:
-        found = [row for row in rows if (row["task"], row["transitions"], row["detector"]) == (task, size, detector)]
-        ap, auc = (sum(row[key] for row in found) / len(found) for key in ("ap", "auc"))
-        print(f"{task:<10} {size:>11,} {detector:<10} {ap:>6.3f} {auc:>6.3f} {len(found):>5}")
-    for row in rows:
-        if within := {key.removeprefix("auc_"): value for key, value in row.items() if key.startswith("auc_")}:
-            words = ", ".join(f"{value:.3f} within {steps} steps" for steps, value in within.items())
-            print(f"{row['task']}, {row['transitions']:,}, seed {row['seed']}: AUC of the action's influence {words}")
-    print(f"Results: {out / 'results.jsonl'}")
+            rows = run_edges(out, tasks or TASKS, size, states, seeds, progress=progress)
+    print(f"{'task':<10} {'transitions':>11} {'detector':<12} {'AP':>6} {'AUC':>6} {'seeds':>5}")
+    for found in summarize_edges(rows):
+        print(
+            f"{found['task']:<10} {found['transitions']:>11,} {found['detector']:<12} {found['ap']['mean']:>6.3f} "
+            f"{found['auc']['mean']:>6.3f} {found['seeds']:>5}"
+        )
+        for steps, auc in found["within"].items():
+            print(f"{'':<10} {'':>11} within {steps} steps: AUC {auc['mean']:.3f} of the action's influence")
+    page = write_edges_page(out)
+    print(f"Report: {page}")
+    print_next(f"open {page} in a browser")

@@ -1,5 +1,6 @@
 """What the command line prints: progress, tables of results, and the next useful command."""
 
+import re
 import shutil
 import sys
 import textwrap
@@ -9,7 +10,7 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from butfor.runs.reading import read_object
+from butfor.runs.reading import read_object, read_run
 
 if TYPE_CHECKING:
     from butfor.analysis.benchmark import Benchmark
@@ -61,22 +62,58 @@ def live_progress() -> "Iterator[Progress]":
 
 
 def write_player_scene(folder: Path) -> None:
-    """Play the episodes that the report of a training run shows; one that cannot be played does not matter much."""
-    from butfor.scenes.evaluation import write_evaluation_scene
-
+    """Play the episodes that the report of a run shows; one that cannot be played does not matter much."""
     try:
         with live_progress() as progress:
-            write_evaluation_scene(folder, progress)
+            if read_run(folder)["kind"] == "training":
+                from butfor.scenes.evaluation import write_evaluation_scene
+
+                write_evaluation_scene(folder, progress)
+            else:
+                from butfor.reporting.pictures import write_scene
+
+                write_scene(folder, progress)
     except (ImportError, OSError, ValueError, RuntimeError) as error:
         print(f"The report has no player: {error}", file=sys.stderr)
 
 
+class FoldedLines:
+    """A stream that ends the lines of a help text between words; tyro leaves usage and description as one line each."""
+
+    def __init__(self, stream: Any) -> None:
+        """Write to another stream."""
+        self.stream = stream
+
+    def write(self, text: str) -> int:
+        """Write lines that fit the terminal; lines of a box fit already."""
+        width = shutil.get_terminal_size().columns
+        folded = []
+        for line in text.split("\n"):
+            if len(line) <= width or "│" in line or "─" in line:
+                folded.append(line)
+                continue
+            short = re.sub(r"\{[^}]{60,}\}", "COMMAND", line)  # a list below names the commands
+            wrapper = textwrap.TextWrapper(width, break_long_words=False, break_on_hyphens=False)
+            wrapper.subsequent_indent = "  " if "usage:" in line else ""
+            folded.append(wrapper.fill(short))
+        return int(self.stream.write("\n".join(folded)))
+
+    def __getattr__(self, name: str) -> Any:
+        """Everything else is that of the other stream."""
+        return getattr(self.stream, name)
+
+
+def fold(text: str, stream: Any, indent: str = "") -> str:
+    """Return a text whose lines end between words if the stream is a terminal; else as it is, for other programs."""
+    if not stream.isatty():
+        return text
+    width = min(shutil.get_terminal_size().columns, 100) - 1
+    return textwrap.fill(text, width, subsequent_indent=indent, break_long_words=False, break_on_hyphens=False)
+
+
 def say(text: str, indent: str = "") -> None:
     """Print a sentence; in a terminal its lines end between words."""
-    if sys.stdout.isatty():
-        width = min(shutil.get_terminal_size().columns, 100) - 1
-        text = textwrap.fill(text, width, subsequent_indent=indent, break_long_words=False, break_on_hyphens=False)
-    print(text)
+    print(fold(text, sys.stdout, indent))
 
 
 def print_next(*commands: str) -> None:
@@ -155,7 +192,7 @@ def print_training(folder: Path) -> bool:
 def print_comparison(folders: Sequence[Path]) -> None:
     """Print success at the end, episodes to 60 %, and the chance of each run to be better; then what differs."""
     from butfor.analysis.arms import differing_settings, read_runs
-    from butfor.analysis.rows import LEVELS, arm_row, shared_range
+    from butfor.analysis.rows import LEVELS, arm_row, phase_row, shared_range
 
     arms = read_runs(folders)
     ends = shared_range(arms)
@@ -171,6 +208,7 @@ def print_comparison(folders: Sequence[Path]) -> None:
     _print_table(
         "Training runs, mean over seeds", ["", "success", "episodes to 60 %", "area", "better than first"], rows
     )
+    _print_phases([found for arm in arms if (found := phase_row(arm))])
     differing = differing_settings(arms)
     if differing:
         _print_table(
@@ -178,6 +216,27 @@ def print_comparison(folders: Sequence[Path]) -> None:
         )
     else:
         print("All settings are the same.")
+
+
+def _print_phases(rows: list[dict[str, Any]]) -> None:
+    """Print when training first touched, lifted and succeeded, and how values and relay stand at the end."""
+    table = []
+    for row in rows:
+        phases = [row["phases"].get(name) for name in ("touched", "lifted", "success")]
+        value = row.get("value")
+        relay = row.get("relay")
+        table.append([
+            row["label"],
+            *(f"{one['first']} ({one['share']:.0%})" if one else "–" for one in phases),
+            f"{value['predicted']:.1f} / {value['reached']:.1f}" if value else "–",
+            f"{relay['acts']:.0%} / {relay['reaches']:.0%}" if relay else "–",
+        ])  # fmt: skip
+    if table:
+        columns = ["", "touched", "lifted", "success", "value", "relay"]
+        _print_table("Training episodes: the first of the median seed (share of the newest)", columns, table)
+        print(
+            "value: of first states, by the critic / reached; relay: steps in which it acts / episodes with influence"
+        )
 
 
 def print_benchmark(benchmark: "Benchmark") -> None:
@@ -193,12 +252,12 @@ def print_benchmark(benchmark: "Benchmark") -> None:
                 "\N{NO-BREAK SPACE}".join(f"{one[metric]['mean']:.3f}" if one else "    –" for one in compared)
             )
         cells += ["–" if row[name] is None else f"{row[name]:.0%}" for name in ("disagreement", "cai_right")]
-        rows.append([*cells, f"{row['fit_seconds']:.0f}", f"{row['right']}/{row['seeds']}"])
+        rows.append([*cells, f"{row['cpu_seconds']:.0f}", f"{row['right']}/{row['seeds']}"])
     columns = ["", "AUC distance", "AP distance", "differ", "right", "fit s", "diag."]
     _print_table("Influence.fit with its default settings, means over seeds", columns, rows)
     print("By task and transitions to fit on: AUC and AP of CAI, then of minus the distance between hand and object;")
     print("differ: states where the two decide differently; right: in how many of these CAI is right; fit s: seconds")
-    print("of a fit; diag.: fits that `diagnose` judges correctly.")
+    print("of processor time of a fit; diag.: fits that `diagnose` judges correctly.")
     for goal in benchmark.goals:
         verdict = "not measured" if goal.met is None else "met" if goal.met else "not met"
         say(f"Goal {verdict}: {goal.words}", "  ")
@@ -275,6 +334,8 @@ def print_scores(summary: dict[str, Any]) -> None:
         for finding in found["findings"]:
             if not finding["fine"]:
                 say(f"  - {finding['words']}", "    ")
+        for note in found["notes"]:
+            say(f"Note on {name}: {note}", "  ")
     if not summary["diagnosis"]:
         print("There are too few steps to check whether the scores can be trusted.")
     for note in summary["notes"]:

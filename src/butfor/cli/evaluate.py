@@ -79,7 +79,7 @@ def view(
     """Write and open a page that plays episodes, with ghosts of the actions that were not taken.
 
     In each state the ghosts show where the object would have gone under other actions: by forks of the simulator for
-    runs and episode files of built-in environments, else by the prediction of a model one step ahead.
+    runs and episode files of built-in and MuJoCo environments, else by the prediction of a model one step ahead.
 
     Args:
         what: run (folder, the beginning of its name in runs/, or latest), episode file or other dataset, or a saved

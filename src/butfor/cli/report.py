@@ -22,8 +22,7 @@ def report(
     """Write the report of a run.
 
     Args:
-        player: first play the best, a typical and the worst episode of a training run for the player of the page, as
-            `butfor train` does at its end
+        player: first play episodes for the player of the page, as `butfor train` and `butfor detect` do at their end
         figures: also write figures for papers, as SVG and PNG
         out: report file, .html (default: report.html in the run folder); figures go to NAME-figures beside it
         baseline: training run to draw beside this one

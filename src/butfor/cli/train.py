@@ -20,15 +20,18 @@ if TYPE_CHECKING:
     from butfor.training.settings import Config
 
 SHOWN = {
-    "use", "signal", "entities", "combine", "seeds", "first_seed", "episodes", "warmup", "num_envs", "evaluate_every",
-    "evaluation_episodes", "algorithm", "priority", "priority.kind", "bonus", "bonus.weight", "cai", "cai.model",
+    "use", "signal", "entities", "combine", "seeds", "first_seed", "episodes", "data", "data_share", "warmup",
+    "num_envs", "evaluate_every", "evaluation_episodes", "algorithm", "swap", "swap.share", "priority",
+    "priority.kind", "bonus", "bonus.weight", "cai", "cai.model",
 }  # fmt: skip
 PRESETS = (
-    "settings to start from: paper, intrinsic (influence is the only reward), fast (shorter fits of the model), vime, "
-    "vime-object, vime-full, disagreement, disagreement-position or disagreement-full"
+    "settings to start from: paper, intrinsic (influence is the only reward), fast (shorter fits of the model), "
+    "offline (TD3+BC on recorded episodes; the default with --data), vime, vime-object, vime-full, disagreement, "
+    "disagreement-position or disagreement-full"
 )
 
 BETWEEN_PAGES = 20  # seconds, at least, between two reports of a running training
+TIMES_LONGER = 20  # than a report took to write: the page of a long run takes at most a twentieth of the time
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -39,6 +42,8 @@ class Session:
     keep_episodes: File = None
     """.npz file to write every played episode to"""
     device: Device = "auto"
+    no_report: Flag = False
+    """write no report after evaluations and at the end; `butfor report RUN` writes it later"""
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -47,6 +52,7 @@ class RunOptions(Session):
 
     preset: Annotated[str, tyro.conf.arg(metavar="NAME", help=PRESETS)] = "paper"
     signal: str = "cai"  # a setting, which is also an option here because a rival's signal selects its preset
+    data: tuple[str, ...] = ()  # a setting, too: episodes of files select the preset offline
     run: RunFolder = None
     resume: Annotated[str | None, tyro.conf.arg(metavar="RUN", help_behavior_hint="")] = None
     """run to resume instead; `butfor train --resume RUN --help` lists the options"""
@@ -69,20 +75,20 @@ class ResumeOptions(Session):
 
 
 def train(arguments: list[str]) -> None:
-    """Train agents (DDPG or TD3, with HER) that use influence as replay priority, reward bonus or for exploration.
+    """Train agents (DDPG, TD3 or SAC, with HER) that use influence as replay priority, reward bonus or for exploration.
 
-    ENV is slide, push, pick-and-place, rot-table, pucks, push-two, stack-two, or the id of any goal-conditioned
-    Gymnasium environment.
+    With --data FILES, agents (TD3+BC) learn from recorded episodes and play only to be evaluated. ENV is slide, push,
+    pick-and-place, rot-table, pucks, push-two, stack-two, or the id of any goal-conditioned Gymnasium environment.
     """
     if any(word.split("=")[0] == "--resume" for word in arguments):
-        folder = _resume(arguments)
+        folder, report = _resume(arguments)
     else:
-        folder = _start(arguments)
+        folder, report = _start(arguments)
     finished = print_training(folder)
     print(f"Run: {folder}")
-    if finished:
+    if finished and report:
         write_player_scene(folder)
-    page = _Page().write(folder, running=False)
+    page = _Page(report).write(folder, running=False)
     if page is not None:
         print(f"Report: {page}")
     if finished:
@@ -95,28 +101,34 @@ def train(arguments: list[str]) -> None:
 class _Page:
     """The report of a run, written after evaluations while it trains, and at the end."""
 
-    written = -math.inf
+    next_one = -math.inf  # when the next page may be written
+
+    def __init__(self, wanted: bool) -> None:
+        self.wanted = wanted
 
     def write(self, folder: Path, running: bool = True) -> Path | None:
         """Write it, unless that was done a moment ago; a page that cannot be written does not stop the training."""
-        from butfor.reporting.heatmap import write_heatmap
-        from butfor.reporting.study_page import write_report
-
-        if running and time.monotonic() - self.written < BETWEEN_PAGES:
+        began = time.monotonic()
+        if not self.wanted or (running and began < self.next_one):
             return None
-        self.written = time.monotonic()
         try:
+            from butfor.reporting.heatmap import write_heatmap
+            from butfor.reporting.study_page import write_report
+
             if not running:
                 with suppress(ValueError):  # a run without influence has none
                     write_heatmap(folder, labels=False)
             return write_report(folder, running=running)
-        except (OSError, ValueError) as error:
+        except (ImportError, OSError, ValueError) as error:  # also where plotly is not installed
             if not running:
                 print(f"The report could not be written: {error}", file=sys.stderr)
             return None
+        finally:
+            now = time.monotonic()
+            self.next_one = now + max(BETWEEN_PAGES, (now - began) * TIMES_LONGER)
 
 
-def _resume(arguments: list[str]) -> Path:
+def _resume(arguments: list[str]) -> tuple[Path, bool]:
     from butfor.envs.registry import module_imports
     from butfor.training.run import resume
 
@@ -127,24 +139,26 @@ def _resume(arguments: list[str]) -> Path:
             f"{' '.join(unknown)} cannot be given with --resume: the run keeps its settings. Allowed are {allowed}."
         )
     with live_progress() as progress, module_imports(options.import_module):
-        return resume(
+        folder = resume(
             find_run(options.resume), choose_device(options.device), episodes=options.episodes,
             time_limit=options.time_limit, keep_episodes=options.keep_episodes, progress=progress,
-            on_evaluation=_Page().write,
+            on_evaluation=_Page(wanted=not options.no_report).write,
         )  # fmt: skip
+    return folder, not options.no_report
 
 
-def _start(arguments: list[str]) -> Path:
+def _start(arguments: list[str]) -> tuple[Path, bool]:
     from butfor.training.run import train as train_run
 
     config, options = parse_settings(train, arguments, _defaults, RunOptions, SHOWN)
     _refuse_unused(config, _defaults(config.env, options))
     with live_progress() as progress:
-        return train_run(
+        folder = train_run(
             config, options.run, choose_device(options.device), overwrite=options.overwrite,
             time_limit=options.time_limit, keep_episodes=options.keep_episodes, progress=progress,
-            on_evaluation=_Page().write,
+            on_evaluation=_Page(wanted=not options.no_report).write,
         )  # fmt: skip
+    return folder, not options.no_report
 
 
 def _defaults(env: str, options: RunOptions) -> "Config":
@@ -153,7 +167,7 @@ def _defaults(env: str, options: RunOptions) -> "Config":
 
     rival = options.signal if options.signal in RIVALS else ""
     if options.preset == "paper":
-        return preset(env, rival or "paper")
+        return preset(env, rival or ("offline" if options.data else "paper"))
     if not options.preset.startswith(rival):
         raise ValueError(f"--preset {options.preset} and --signal {rival} contradict each other; give one of them.")
     return preset(env, options.preset)

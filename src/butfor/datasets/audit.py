@@ -1,15 +1,25 @@
 """Swapped transitions replayed in the simulator: which of them are impossible, and what is wrong with them."""
 
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 import numpy as np
+import torch
 
-from butfor.datasets.augment import Swaps
 from butfor.datasets.recording import Recording
 from butfor.envs.several.edges import World, removal_effects
 from butfor.envs.several.pucks import PucksWorld
+from butfor.models.attention import AttentionConfig, AttentionModel
+from butfor.models.interactions import Table
+from butfor.models.networks import make_generators
+from butfor.models.tables import Units
 from butfor.rollouts.episodes import Bool
+from butfor.rollouts.swaps import Swaps
+from butfor.spaces.actions import ActionLaw
 
+ATTENTION = AttentionConfig(embedding=32, feedforward=32, heads=2, layers=2, normalize_input=True)
+UPDATES = 1500  # of each Transformer
+BATCH = 256
 FAULTS = ("overlap", "swapped entity", "another entity")
 """bodies overlap in the new state, and move apart; the swapped entity moves otherwise; only another one does"""
 
@@ -39,8 +49,58 @@ def find_faults(world: World, swaps: Swaps) -> dict[str, Bool]:
     return {name: fault.reshape(count, steps).any(1) for name, fault in faults.items()}
 
 
+def highest_attention(
+    swaps: Swaps, recording: Recording, entities: Mapping[str, Sequence[int]], seed: int = 0
+) -> Table:
+    """The largest attention [C] of each swapped entity to all else, in the base, in the donor and in the new states.
+
+    For each entity a small Transformer predicts its change from tokens of all entities and of the action.
+    """
+    transitions = [torch.as_tensor(np.asarray(part, np.float64)) for part in recording.transitions()]
+    obs, action, next_obs = transitions
+    columns = {name: list(own) for name, own in entities.items()}
+    units = Units.measure((obs, action, next_obs), columns, ActionLaw.from_data(action))
+    inputs, target = units.table((obs, action, next_obs), "cpu")
+    steps = np.arange(swaps.action.shape[1])
+    states = torch.as_tensor(swaps.observation[:, :-1].reshape(-1, obs.shape[1]).astype(np.float64))
+    taken = torch.as_tensor(swaps.action.reshape(len(states), -1).astype(np.float64))
+    new = torch.cat([units.standardize(states), units.law.encode(taken)], 1)
+    highest = np.zeros(len(swaps))
+    for place, (name, dims) in enumerate(zip(columns, units.dims, strict=True)):
+        here = np.flatnonzero(swaps.entity == place)
+        if not len(here):
+            continue
+        tokens = {("object" if other == name else other): own for other, own in columns.items()}
+        tokens["action"] = list(range(obs.shape[1], inputs.shape[1]))
+        generators = make_generators([1000 * seed + place])
+        model = AttentionModel(tokens, len(dims), ATTENTION, generators)
+        optimizer = torch.optim.Adam(model.parameters(), 2e-3)
+        for _ in range(UPDATES):
+            rows = torch.randint(len(inputs), (1, BATCH), generator=generators[0])
+            loss = model.loss(inputs[rows], target[rows][..., dims]).sum()
+            optimizer.zero_grad()
+            loss.backward()
+            optimizer.step()
+        recorded, unseen = (_attention(model, table, place) for table in (inputs, new))
+        parts = [recorded[one[here][:, None] + steps].max(1) for one in (swaps.base, swaps.donor)]
+        highest[here] = np.max([*parts, unseen.reshape(len(swaps), -1)[here].max(1)], 0)
+    return highest
+
+
+@torch.no_grad()
+def _attention(model: AttentionModel, inputs: torch.Tensor, own: int) -> Table:
+    """The attention [N] of an entity to all tokens but its own."""
+    return np.asarray(1 - model.eval().attend(inputs[None])[1][0, :, own].numpy())
+
+
 def audit_swaps(
-    world: World, kept: Swaps, every: Swaps, recording: Recording, count: int, seed: int = 0
+    world: World,
+    kept: Swaps,
+    every: Swaps,
+    recording: Recording,
+    entities: Mapping[str, Sequence[int]],
+    count: int,
+    seed: int = 0,
 ) -> dict[str, Any]:
     """Shares of impossible stretches, by fault, among those kept and among other ways to choose.
 
@@ -49,13 +109,15 @@ def audit_swaps(
         kept: the stretches that were called possible.
         every: all candidates.
         recording: where they are from.
+        entities: columns of each entity.
         count: the most stretches to replay of each choice.
         seed: of the choice of these.
 
     Returns:
         For each choice its number of stretches, how many were replayed, and the shares. `unfiltered` are all
         candidates. `contact` leaves out those whose entity is touched in the base or in the donor, as the simulator
-        reports, and does not look at the new states.
+        reports, and does not look at the new states. `attention` are as many as were kept, those whose entity pays the
+        least attention to others.
     """
     obs, action, _ = recording.transitions()
     effects = removal_effects(world, np.asarray(obs, np.float32), action)
@@ -64,9 +126,12 @@ def audit_swaps(
     free = np.ones(len(every), bool)
     for one in (every.base, every.donor):
         free &= ~touched[one[:, None] + steps, every.entity[:, None]].any(1)
+    lowest = np.argsort(highest_attention(every, recording, entities, seed), kind="stable")[: len(kept)]
+    attended = every.take(np.isin(np.arange(len(every)), lowest))
     generator = np.random.default_rng(seed)
+    choices = {"kept": kept, "unfiltered": every, "contact": every.take(free), "attention": attended}
     found = {}
-    for name, swaps in (("kept", kept), ("unfiltered", every), ("contact", every.take(free))):
+    for name, swaps in choices.items():
         drawn = generator.permutation(len(swaps))[:count]
         chosen = swaps.take(np.isin(np.arange(len(swaps)), drawn))
         faults = find_faults(world, chosen) if len(chosen) else {fault: np.zeros(0, bool) for fault in FAULTS}

@@ -36,7 +36,7 @@ RATE = 0.05  # false discoveries that decisions may contain
 AROUND = 0.12  # metres to either side of the cube that the map shows
 CELLS = 41
 OTHERS = {"distance": "Distance of gripper and cube", "moved": "The cube moved", "contact": "Contact"}
-TITLES = {"noisy-expert": "A clumsy script", "expert": "A scripted expert", "random": "Random actions"}
+TITLES = {"noisy-expert": "A clumsy script", "learned": "A policy learned from it", "random": "Random actions"}
 
 
 @dataclass(frozen=True)

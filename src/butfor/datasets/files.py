@@ -15,6 +15,7 @@ from butfor.datasets.recording import Recording, Table, join_episodes, read_arra
 from butfor.rollouts.episodes import Episodes
 from butfor.runs.arrays import ArrayFile, open_arrays
 from butfor.runs.files import atomic_write, begins_as_npz, check_writable, read_json, write_text
+from butfor.runs.memory import Allowance, TooLargeError
 
 SCHEMA_VERSION = 1  # of a column file
 NAMES = {  # argument of `read_arrays` -> names of that array in .npz files
@@ -51,6 +52,8 @@ def read_npz(path: Path | str, ignore: Sequence[str] = ()) -> Recording:
             names = sorted(file)
             is_own = {"schema_version", "sampled", "achieved_goal"} <= set(names)
             given = {} if is_own else {name: _read_array(file, known) for name, known in NAMES.items()}
+    except TooLargeError as error:
+        raise ValueError(f"{path} is too large: {error}") from error
     except Exception as error:  # a damaged file can fail in many ways
         problem = "contains pickled objects, which are not loaded" if "pickle" in str(error) else "is damaged"
         raise ValueError(f"{path} {problem} ({error}); save plain arrays with numpy.savez.") from error
@@ -91,12 +94,31 @@ def _stored_space(own: Episodes, path: Path | str) -> Box | None:
 
 def read_minari(source: Any, ignore: Sequence[str] = ()) -> Recording:
     """Read a local Minari dataset, given as its id, its folder or a `MinariDataset`, without the parts in `ignore`."""
-    dataset = source if hasattr(source, "iterate_episodes") else open_minari(source)
+    is_open = hasattr(source, "iterate_episodes")
+    dataset = source if is_open else open_minari(source)
     episodes = ((episode.observations, episode.actions) for episode in dataset.iterate_episodes())
     try:
+        if not is_open:
+            _check_size(minari_folder(source) / "data" / "main_data.hdf5")
         return join_episodes(episodes, dataset.action_space, ignore, f"Minari dataset {dataset.id}")
     except (OSError, KeyError, RuntimeError) as error:  # what h5py raises for a damaged file
         raise ValueError(f"The Minari dataset {dataset.id} is damaged ({error}); download it again.") from error
+
+
+def _check_size(file: Path) -> None:
+    """Count the observations and actions of a Minari dataset before Minari reads them; only HDF5 shows their sizes."""
+    if not file.is_file():
+        return
+    import h5py
+
+    allowance = Allowance()
+
+    def count(name: str, item: Any) -> None:
+        if isinstance(item, h5py.Dataset) and name.split("/")[1:2] in (["observations"], ["actions"]):
+            allowance.take(int(item.size) * item.dtype.itemsize, f"{name} of {file}")
+
+    with h5py.File(file, "r") as held:
+        held.visititems(count)
 
 
 def open_minari(source: Path | str) -> Any:

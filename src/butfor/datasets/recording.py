@@ -12,8 +12,9 @@ import numpy as np
 from gymnasium import spaces
 from numpy.typing import NDArray
 
-from butfor.rollouts.episodes import Bool
+from butfor.rollouts.episodes import Bool, Steps
 from butfor.spaces.actions import MOST_ACTIONS
+from butfor.spaces.arrays import PART
 from butfor.spaces.entities import Entities, entity_columns
 from butfor.spaces.observations import is_image, parts_of
 
@@ -26,12 +27,9 @@ DISCRETE = (
 
 
 @dataclass(frozen=True)
-class Recording:
-    """E episodes in sequence with N steps in total; each has one state more than steps: S = N + E states."""
+class Recording(Steps):
+    """Episodes in sequence, and what is known about their columns."""
 
-    observation: Table  # [S, D]
-    action: Table  # [N, A], or integers [N] of discrete actions
-    length: Lengths  # [E], in steps
     sizes: dict[str, int]
     """number of columns of each part of the observation by its path; a plain observation has the path "" """
     action_space: gymnasium.Space[Any] | None = None
@@ -41,8 +39,9 @@ class Recording:
 
     def __post_init__(self) -> None:
         for what, table, rows in (("state", self.observation, slice(None)), ("action", self.action, ~self.last)):
-            wrong = np.argwhere(~(np.abs(table) <= LARGEST))
-            if len(wrong):
+            parts = (table[first : first + PART] for first in range(0, len(table), PART))  # for less memory
+            if not all((np.abs(part) <= LARGEST).all() for part in parts):
+                wrong = np.argwhere(~(np.abs(table) <= LARGEST))
                 place = f"episode {self.episode[rows][wrong[0, 0]]}, step {self.time[rows][wrong[0, 0]]}"
                 if what == "state":
                     columns = [(part, column) for part, size in self.sizes.items() for column in range(size)]
@@ -53,32 +52,6 @@ class Recording:
                     f"{self.source} has NaN, infinity or numbers too large for float32 in {count} {what}(s), first in "
                     f"{place}; remove these episodes."
                 )
-
-    def __len__(self) -> int:
-        return len(self.length)
-
-    @property
-    def episode(self) -> Lengths:
-        """The episode of each state [S]."""
-        return np.repeat(np.arange(len(self.length)), self.length + 1)
-
-    @property
-    def time(self) -> Lengths:
-        """The step of each state within its episode [S]."""
-        first = np.cumsum(self.length + 1) - self.length - 1
-        return np.arange(len(self.observation)) - np.repeat(first, self.length + 1)
-
-    @property
-    def last(self) -> Bool:
-        """Which states end an episode, so that no action was taken in them [S]."""
-        ends: Bool = self.time == np.repeat(self.length, self.length + 1)
-        return ends
-
-    def transitions(self, chosen: Bool | None = None) -> tuple[Table, Table, Table]:
-        """obs [n, D], action [n, A] or [n], and next_obs [n, D] of all steps or of the `chosen` [N]."""
-        before = np.flatnonzero(~self.last)  # [N]: the row of the state in which each step begins
-        rows = np.arange(len(before)) if chosen is None else np.flatnonzero(chosen)
-        return self.observation[before[rows]], self.action[rows], self.observation[before[rows] + 1]
 
     def entities(self, entities: Entities) -> dict[str, list[int]]:
         """Columns of entities such as ["cube=3:6"] or ["cube=observation:3:6"]."""

@@ -37,6 +37,7 @@ from butfor.rollouts.episodes import Bool
 from butfor.rollouts.play import Progress
 from butfor.runs.config import check_least
 from butfor.runs.files import atomic_write, check_writable, explain_write_error
+from butfor.runs.memory import check_memory
 from butfor.spaces.entities import Entities
 
 FEWEST = 1_000  # steps needed to fit a model
@@ -121,6 +122,8 @@ def score_file(
     from butfor.reporting.file_pages import render_scores
 
     began = time.monotonic()
+    pairs = 24.0 * options.actions**2  # bytes: every action is compared with every other
+    check_memory(pairs, f"Comparing {options.actions:,} actions in one state", "Try fewer actions.")
     influence = None if model is None else Influence.load(model, device)
     dataset = _open_unless_plain(data, options, with_data)
     if dataset is None:

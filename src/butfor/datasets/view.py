@@ -74,7 +74,11 @@ def view_anything(
         influence = Influence.load(influence)
     own = _own_episodes(path)
     if own is not None and own.reset_seed is not None and not options.positions:
-        return view_episodes(own, options.episodes, influence, options.hold, options.outcomes, progress)
+        try:
+            return view_episodes(own, options.episodes, influence, options.hold, options.outcomes, progress)
+        except ValueError:
+            if influence is None or facts_of(env_of(own)) is not None:  # else the model predicts the ghosts
+                raise
     recording = open_dataset(path if path.exists() else source).recording()
     sizes = recording.sizes
     positions = entity_columns(options.positions, sizes) if options.positions else None
@@ -89,14 +93,13 @@ def view_anything(
 
 
 def _own_episodes(path: Path) -> Episodes | None:
-    """The content of an episode file of a built-in environment; None for anything else."""
+    """The content of an episode file of `butfor collect`; None for anything else."""
     if not path.is_file() or path.suffix != ".npz" or not begins_as_npz(path):
         return None
     with np.load(path, allow_pickle=False) as file:
         if not {"schema_version", "sampled", "achieved_goal"} <= set(file.files):
             return None
-    episodes = Episodes.load(path)
-    return episodes if facts_of(env_of(episodes)) is not None else None
+    return Episodes.load(path)
 
 
 def _episode(recording: Recording, number: int, own: Episodes | None) -> StatesOfEpisode:

@@ -6,6 +6,7 @@ to decide about.
 """
 
 from collections.abc import Callable, Sequence
+from functools import partial
 from typing import Any
 
 import numpy as np
@@ -92,7 +93,10 @@ def decide_by_other_agent(other_scores: Array, other: Episodes, scores: Array, e
 
 
 def decide_by_random_actions(influence: Influence, scores: Array, episodes: Episodes) -> Rows:
-    """Decide about half of the episodes by a threshold from transitions of the other half with random actions."""
+    """Decide about half of the episodes by a threshold from transitions of the other half with random actions.
+
+    Once with transitions of one episode as alike, and once as if each were independent.
+    """
     drawn = np.flatnonzero(episodes.sampled[episodes.valid])
     drawn = np.sort(np.random.default_rng(0).permutation(drawn)[:MOST_TRANSITIONS])
     transitions = [part[drawn] for part in episodes.transitions()]
@@ -100,18 +104,27 @@ def decide_by_random_actions(influence: Influence, scores: Array, episodes: Epis
     for seed in range(len(scores)):
         calibrated = only_seed(influence, seed).calibrate(transitions=transitions)
         p_values[seed, drawn] = calibrated.calibration[OBJECT].p_values
-
-    def call(seed: int, calibrating: Array, rate: float) -> Array:
-        known = calibrating & ~np.isnan(p_values[seed])
-        threshold = None
-        if known.any():
-            curve = decisions.false_discovery_curve(scores[seed, known], p_values[seed, known])
-            threshold = decisions.threshold_for(*curve, rate)
-        called: Array = scores[seed, ~calibrating] >= (np.inf if threshold is None else threshold)
-        return called
-
     label = episodes.label["exact"][episodes.valid]
-    return _rows("random actions", call, _halves(episodes), label, len(scores))
+    rows = []
+    for by_episode in (True, False):
+        call = partial(_call_above, scores, p_values, episodes.valid.nonzero()[0] if by_episode else None)
+        method = "random actions by episode" if by_episode else "random actions"
+        rows += _rows(method, call, _halves(episodes), label, len(scores))
+    return rows
+
+
+def _call_above(
+    scores: Array, p_values: Array, groups: Array | None, seed: int, calibrating: Array, rate: float
+) -> Array:
+    """Which of the other states have a score above the threshold of the calibrating ones; NaN: not known there."""
+    known = calibrating & ~np.isnan(p_values[seed])
+    threshold = None
+    if known.any():
+        episode = None if groups is None else groups[known]
+        curve = decisions.false_discovery_curve(scores[seed, known], p_values[seed, known], episode)
+        threshold = decisions.threshold_for(*curve, rate)
+    called: Array = scores[seed, ~calibrating] >= (np.inf if threshold is None else threshold)
+    return called
 
 
 def _halves(episodes: Episodes) -> list[Array]:

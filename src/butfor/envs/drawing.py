@@ -12,7 +12,7 @@ import numpy.typing as npt
 from butfor.envs.fetch_physics import mujoco
 from butfor.envs.vector import Frame
 
-RING_COLOUR = (220, 30, 30)
+RING_COLOUR = (0, 158, 115)  # of goals, as in the pages
 CAMERA = {"distance": 2.5, "azimuth": 132.0, "elevation": -14.0, "lookat": np.array([1.3, 0.75, 0.55])}
 
 

@@ -13,6 +13,7 @@ import numpy.typing as npt
 
 from butfor.envs.experts import Expert, hit, pick_and_place, push, push_into, slide_puck, stack
 from butfor.envs.several.pucks import BODIES, cue
+from butfor.spaces.mirrors import Mirror
 
 Flags = npt.NDArray[np.bool_]
 Columns = tuple[int, ...]
@@ -58,12 +59,36 @@ class EnvFacts:
     forks: bool = False  # whether saved states can be forked, see `truth.Forker`
     table: Table | None = None
     several: Mapping[str, Columns] = field(default_factory=dict)  # all columns of each entity, if there are several
+    single: Mapping[str, Columns] = field(default_factory=dict)  # all columns of agent and object, if there is only one
+    mirrors: tuple[Mirror, ...] = ()  # in which a transition obeys the same laws, and along which it may be moved
     arguments: Mapping[str, Any] = field(default_factory=dict)  # of the classes
 
     @property
     def entities(self) -> dict[str, Columns]:
         """Columns of each entity by name, the agent first; where there is one object, those of its position."""
         return dict(self.several) or {"agent": self.agent_position, "object": self.object_position}
+
+    @property
+    def bodies(self) -> dict[str, Columns]:
+        """All columns of each entity, the agent first, its position first; without those that follow from others."""
+        return dict(self.several) or dict(self.single)
+
+    def to_absolute(self, obs: Any) -> Any:
+        """Observations [..., D], an array or a tensor, in which no entity's columns depend on another entity."""
+        found = obs + 0
+        if self.relative_velocity:
+            found[..., list(self.object_velocity)] += found[..., list(self.agent_velocity)]
+        return found
+
+    def from_absolute(self, obs: Any) -> Any:
+        """The inverse of `to_absolute`; columns that repeat a difference are computed again."""
+        found = obs + 0
+        if self.relative_velocity:
+            found[..., list(self.object_velocity)] -= found[..., list(self.agent_velocity)]
+        if self.object_offset:
+            offset = found[..., list(self.object_position)] - found[..., list(self.agent_position)]
+            found[..., list(self.object_offset)] = offset
+        return found
 
     @property
     def positions(self) -> Columns:
@@ -119,7 +144,38 @@ def _beside_disc(x: Any, y: Any) -> Flags:
     return np.asarray(np.hypot(x - ROUND_TABLE_CENTRE[0], y - ROUND_TABLE_CENTRE[1]) >= ROUND_TABLE_RADIUS)
 
 
-def _fetch(name: str, id: str, table: Table, expert: Expert, heuristic: bool = True) -> EnvFacts:
+def _fetch_mirrors(x: float) -> tuple[Mirror, Mirror]:
+    """The mirrors at x and at y, where the gripper starts; the first is less exact, because the arm is on one side.
+
+    Their signs: differences and velocities, then angles and angular velocities about the axes within the mirror.
+    """
+    return (
+        Mirror((0, 3), (0,), (0,), (6, 14, 20, 12, 13, 18, 19), middle=x),
+        Mirror((1, 4), (1,), (1,), (7, 15, 21, 11, 13, 17, 19), ((9, 10), (23, 24)), _MIDDLE),
+    )
+
+
+def _two_cube_mirrors(x: float) -> tuple[Mirror, Mirror]:
+    """The same with two cubes; entry (i, j) of a rotation matrix changes its sign if either i or j is the normal."""
+    rotation = ((7, 8, 9, 13, 14), (7, 9, 11, 12, 14))  # of a cube: entries of the matrix, angular velocities
+    starts = [cube[0] for cube in CUBE_COLUMNS]
+    first, second = (
+        Mirror(
+            places=tuple(start + axis for start in (0, *starts)),
+            goal_places=(axis,),
+            action_signs=(axis,),
+            signs=(3 + axis, *(start + column for start in starts for column in (3 + axis, *rotation[axis]))),
+            swapped=((6, 7), (8, 9)) if axis == 1 else (),
+            middle=(x, _MIDDLE)[axis],
+        )
+        for axis in (0, 1)
+    )
+    return first, second
+
+
+def _fetch(
+    name: str, id: str, table: Table, expert: Expert, heuristic: bool = True, mirrors: tuple[Mirror, ...] = ()
+) -> EnvFacts:
     """The facts that all Fetch environments share; the columns are gymnasium-robotics'.
 
     The paper's heuristic label is about fingers around a cube.
@@ -141,12 +197,14 @@ def _fetch(name: str, id: str, table: Table, expert: Expert, heuristic: bool = T
         relative_velocity=True,
         forks=True,
         table=table,
+        single={"agent": (0, 1, 2, 9, 10, *range(20, 25)), "object": (3, 4, 5, *range(11, 20))},
+        mirrors=mirrors,
         arguments={"task": name},
     )
 
 
-def _fetch_two(name: str, id: str, expert: Expert, goal_cube: int) -> EnvFacts:
-    """The facts of the Fetch environments with two cubes; `goal_cube` is the one that the goal is about."""
+def _fetch_two(name: str, id: str, expert: Expert, goal_cube: int, x: float) -> EnvFacts:
+    """The facts of the Fetch environments with two cubes: which one the goal is about, and where the gripper starts."""
     first = CUBE_COLUMNS[goal_cube][0]
     return EnvFacts(
         name=name,
@@ -162,12 +220,14 @@ def _fetch_two(name: str, id: str, expert: Expert, goal_cube: int) -> EnvFacts:
         labels=("contact",),
         drawing="robot",
         table=_SQUARE_TABLE,
+        mirrors=_two_cube_mirrors(x),
         several={"gripper": GRIPPER_COLUMNS, "object0": CUBE_COLUMNS[0], "object1": CUBE_COLUMNS[1]},
         arguments={"task": name},
     )
 
 
 _SQUARE_TABLE = Table(0.425, _beside_square)
+_MIDDLE = 0.7491  # y of the gripper at a reset
 _LONG_TABLE = Table(0.42, _beside_long)
 _ROUND_TABLE = Table(ROUND_TABLE_TOP + OBJECT_HALF_SIZE, _beside_disc)
 BUILT_IN = {
@@ -187,10 +247,19 @@ BUILT_IN = {
             labels=("exact", "contact"),
             drawing="line",
             partly_random_expert=True,
+            single={"agent": (0, 1), "object": (2, 3)},
         ),
-        _fetch("push", "butfor/FetchPush-v0", _SQUARE_TABLE, push),
-        _fetch("pick-and-place", "butfor/FetchPickAndPlace-v0", _SQUARE_TABLE, pick_and_place),
-        _fetch("fetch-slide", "butfor/FetchSlide-v0", _LONG_TABLE, slide_puck, heuristic=False),
+        _fetch("push", "butfor/FetchPush-v0", _SQUARE_TABLE, push, mirrors=_fetch_mirrors(1.3627)),
+        _fetch(
+            "pick-and-place",
+            "butfor/FetchPickAndPlace-v0",
+            _SQUARE_TABLE,
+            pick_and_place,
+            mirrors=_fetch_mirrors(1.3419),
+        ),
+        _fetch(
+            "fetch-slide", "butfor/FetchSlide-v0", _LONG_TABLE, slide_puck, False, _fetch_mirrors(0)[1:]
+        ),  # goals lie ahead
         _fetch("rot-table", "butfor/FetchRotTable-v0", _ROUND_TABLE, pick_and_place),
         EnvFacts(
             name="pucks",
@@ -205,9 +274,12 @@ BUILT_IN = {
             expert=cue,
             labels=("exact",),  # contact is in every info without a request
             drawing="plane",
+            mirrors=tuple(
+                Mirror(tuple(range(axis, 16, 4)), (axis,), (axis,), tuple(range(2 + axis, 16, 4))) for axis in (0, 1)
+            ),
             several={name: tuple(range(4 * place, 4 * place + 4)) for place, name in enumerate(BODIES)},
         ),
-        _fetch_two("push-two", "butfor/FetchPushTwo-v0", push_into, goal_cube=1),
-        _fetch_two("stack-two", "butfor/FetchStackTwo-v0", stack, goal_cube=0),
+        _fetch_two("push-two", "butfor/FetchPushTwo-v0", push_into, goal_cube=1, x=1.3627),
+        _fetch_two("stack-two", "butfor/FetchStackTwo-v0", stack, goal_cube=0, x=1.3419),
     )
 }

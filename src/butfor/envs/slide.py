@@ -44,14 +44,14 @@ def draw(state: npt.ArrayLike, desired_goal: npt.ArrayLike) -> Frame:
         frame[top:bottom] += cover[:, None] * (np.array(colour) - frame[top:bottom])
 
     half = WIDTH / 2
-    fill(goal - GOAL_RADIUS, goal + GOAL_RADIUS, 30, 90, (250, 205, 200))
-    fill(goal - 0.025, goal + 0.025, 30, 90, (205, 60, 50))
+    fill(goal - GOAL_RADIUS, goal + GOAL_RADIUS, 30, 90, (178, 226, 213))
+    fill(goal - 0.025, goal + 0.025, 30, 90, (0, 158, 115))
     for top in range(14, 90, 8):
         fill(AGENT_LIMIT - 0.025, AGENT_LIMIT + 0.025, top, top + 4, (120, 120, 120))
     fill(-LINE_LIMIT - half, LINE_LIMIT + half, 90, 93, (60, 60, 60))
     for wall in (-LINE_LIMIT - WIDTH, LINE_LIMIT + WIDTH):  # walls stop centres: half a width further in
         fill(wall - half, wall + half, 14, 93, (150, 150, 150))
-    fill(body - half, body + half, 74, 90, (40, 150, 80))
+    fill(body - half, body + half, 74, 90, (213, 94, 0))
     fill(agent - half, agent + half, 74, 90, (20, 20, 20))
     return np.asarray(np.rint(frame), dtype=np.uint8)
 

@@ -231,6 +231,14 @@ class Touch:
         push = -torch.logsumexp(log_share - between, -1)
         return (whether + touched * push).clamp_min(0)
 
+    def presence(self) -> Tensor:
+        """KL to the equal mixture of this outcome and the one without what touches: [...], at most log 2.
+
+        Without it a touch has probability 0, so only the probability of a touch matters.
+        """
+        touched = self.log_odds.sigmoid().clamp(1e-7, 1 - 1e-7)
+        return touched * math.log(2) + (1 - touched) * ((1 - touched) / (1 - touched / 2)).log()
+
     def moments(self) -> tuple[Tensor, Tensor]:
         """Mean and variance of the mixture: [..., d] each."""
         touched = self.log_odds.sigmoid()[..., None]

@@ -2,7 +2,7 @@
 
 import math
 from collections.abc import Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, field
 from typing import Any
 
 import numpy as np
@@ -19,6 +19,7 @@ FEWEST = 500  # held-out transitions
 SMALLEST_VARIANCE = 1e-8  # of a baseline, in scaled units, so that a column that never varies has a likelihood
 WITHIN = (0.683, 0.954)  # a Gaussian's share within one and two standard deviations
 LOWEST_WITHIN = (0.55, 0.88)  # below these, the variance is too small
+OUTLIERS = 0.01  # share of the transitions that the likelihood may fail to describe
 LEVELS = tuple(round(0.05 * step, 2) for step in range(1, 20))  # of the reliability curve's central intervals
 GROUPS = 10  # of states by their score
 BINS = 10  # of each action dimension
@@ -27,6 +28,10 @@ KEPT = 0.5  # share of the promised gain that must be found
 SLACK = 0.05  # nats: a smaller shortfall does not matter
 LITTLE = 0.5  # share of the variance of the change that the predicted mean explains
 STEEPER = "try a steeper network: model=butfor.models.dynamics.STEEP, or `butfor score --network steep`"
+MOVES = 0.05  # of the largest change of a column: a larger one counts as a move
+FEW_MOVES = 0.03  # share of the transitions with a move, below which little can be learned from them
+RARE = 0.03  # share of the states in which the action matters, below which little can be learned from them
+MATTERS = 0.1  # nats: a score from which on the action matters
 LOWEST_COVERAGE = 0.8  # share of the bins with at least a tenth of what uniform actions would put there
 
 
@@ -46,12 +51,15 @@ class Diagnosis:
     nll: float  # negative log-likelihood of the held-out change, in nats
     nll_constant: float  # the same for one Gaussian with the mean and variance of the change
     nll_still: float  # the same for one Gaussian around no change
+    skill: float  # nats by which the model, mixed with OUTLIERS of that one Gaussian, is better than the Gaussian alone
     r_squared: float  # 1 - squared error / squared error of the mean change
     error_ratio: float  # squared error / squared error of "nothing changes"
     within: list[list[float]]  # for each dimension, share of the residuals within 1 and 2 predicted deviations
     reliability: dict[str, list[float]]  # levels of the central intervals, and the share of the residuals in them
     rank: float  # mean share of other actions that make what happened less likely: 0.5 without influence
     rank_error: float  # its standard error
+    weighted_rank: float  # the same with each state weighted by its score
+    weighted_rank_error: float
     gain: float  # mean of log p(s'|s,a) - log p(s'|s), in nats: how much knowing the action helps
     gain_error: float  # its standard error
     promise: float  # mean of the gain that the model itself expects
@@ -59,6 +67,7 @@ class Diagnosis:
     coverage: list[float]  # share of the bins of each action dimension (discrete: of the actions) that are covered
     smallest_bin: list[float]  # share of the transitions in the emptiest bin
     findings: list[Finding]
+    notes: list[str] = field(default_factory=list)  # on the data; no problems of the model
 
     @property
     def trusted(self) -> bool:
@@ -66,8 +75,9 @@ class Diagnosis:
         return all(finding.fine for finding in self.findings)
 
     def words(self) -> list[str]:
-        """One or two sentences per check; problems begin with "A problem:"."""
-        return [finding.words if finding.fine else f"A problem: {finding.words}" for finding in self.findings]
+        """One or two sentences per check, then the notes; problems begin with "A problem:"."""
+        checks = [finding.words if finding.fine else f"A problem: {finding.words}" for finding in self.findings]
+        return [*checks, *self.notes]
 
     def __repr__(self) -> str:
         return diagnosis_text(self)
@@ -88,6 +98,21 @@ class Diagnoses(dict[str, Diagnosis]):
 
     def _repr_html_(self) -> str:
         return "".join(diagnosis_html(found, name) for name, found in self.items())
+
+
+def check_marks(sampled: Any, groups: Any, rows: int) -> tuple[NDArray[np.bool_], NDArray[Any] | None]:
+    """A user's marks of random actions (default: all) and of episodes, as arrays [N]."""
+    drawn = np.ones(rows, dtype=bool) if sampled is None else np.asarray(sampled).astype(bool)
+    if drawn.shape != (rows,):
+        raise ValueError(f"sampled has shape {list(drawn.shape)}; expected [{rows}].")
+    if sampled is not None and drawn.sum() < GROUPS:
+        raise ValueError(
+            f"sampled is true in {drawn.sum()} of {rows} rows; at least {GROUPS} are needed, better {FEWEST}."
+        )
+    episodes = None if groups is None else np.asarray(groups)
+    if episodes is not None and episodes.shape != (rows,):
+        raise ValueError(f"groups has shape {list(episodes.shape)}; expected [{rows}].")
+    return drawn, episodes
 
 
 def diagnose_entity(
@@ -138,12 +163,14 @@ def diagnose_entity(
     ranks = (others < taken[:, None]).mean(1) + 0.5 * (others == taken[:, None]).mean(1)
     clusters = np.unique(np.arange(len(target)) if episodes is None else episodes, return_inverse=True)[1][chosen]
     groups = np.array_split(np.argsort(score[chosen], kind="stable"), GROUPS)
+    weights = score[chosen] / score[chosen].mean() if score[chosen].any() else np.ones(len(ranks))
     shares = _shares_of_bins(action, discrete)
     found = Diagnosis(
         transitions=len(target),
         nll=float(-log_likelihood.mean()),
         nll_constant=_constant_nll(target, target.mean(0)),
         nll_still=_constant_nll(target, 0.0),
+        skill=_skill(target, log_likelihood),
         r_squared=1 - _ratio(squared_error, float(np.square(target - target.mean(0)).sum())),
         error_ratio=_ratio(squared_error, float(np.square(target).sum())),
         within=[[float((column <= sigmas).mean()) for sigmas in (1, 2)] for column in residual.T],
@@ -153,6 +180,8 @@ def diagnose_entity(
         },
         rank=float(ranks.mean()),
         rank_error=_standard_error(ranks, clusters),
+        weighted_rank=0.5 + float((weights * (ranks - 0.5)).mean()),
+        weighted_rank_error=_standard_error(weights * (ranks - 0.5), clusters),
         gain=float(gains.mean()),
         gain_error=_standard_error(gains, clusters),
         promise=float(promise[chosen].mean()),
@@ -180,7 +209,43 @@ def diagnose_entity(
     found.findings.append(_check_coverage(found, discrete))
     if extreme and not discrete:
         found.findings.append(_check_extremes(shares))
+    found.notes.extend(_note_rare_moves(target) or _note_rare_influence(score))
+    found.notes.extend(_note_influence_everywhere(found))
     return found
+
+
+def _note_rare_moves(target: Float) -> list[str]:
+    """A sentence where the entity rests nearly always [N, d]: most models do not learn what moves it."""
+    moved = int((np.abs(target) > MOVES * np.abs(target).max(0)).any(1).sum())
+    if not 0 < moved < FEW_MOVES * len(target):
+        return []
+    share = f"{moved / len(target):.1%} of the transitions ({moved:,} of {len(target):,})"
+    return [
+        f"The entity moves noticeably in only {share}. So few can hardly be learned from: states in which the action "
+        "matters may have low scores. Collect more transitions in which the entity moves."
+    ]
+
+
+def _note_rare_influence(score: Float) -> list[str]:
+    """A sentence where the action matters in hardly any state [N]: these are learned from few examples."""
+    count = int((score >= MATTERS).sum())
+    if count >= RARE * len(score):
+        return []
+    return [
+        f"Only {count / len(score):.1%} of the states have a score of {MATTERS:g} nats or more. So few can hardly be "
+        "learned from: others may be missed, and some of these may be wrong. Collect more in which the action matters."
+    ]
+
+
+def _note_influence_everywhere(found: Diagnosis) -> list[str]:
+    """A sentence where the action matters in all states, so that scores do not tell where it does."""
+    score, rank, error = (found.gain_by_score[name][0] for name in ("score", "rank", "rank_error"))
+    if score < MATTERS or rank < 0.5 + norm.isf(FALSE_ALARMS) * error:
+        return []
+    return [
+        f"The action matters in all states, also in the tenth with the lowest scores ({score:.2f} nats, and it makes "
+        f"what happened more likely than {rank:.0%} ± {error:.0%} of others do). The scores show how much, not where."
+    ]
 
 
 def _check_size(found: Diagnosis) -> Finding:
@@ -191,8 +256,11 @@ def _check_size(found: Diagnosis) -> Finding:
 
 def _check_likelihood(found: Diagnosis) -> Finding:
     baselines = f"one Gaussian for all {found.nll_constant:.2f}, around no change {found.nll_still:.2f}"
-    numbers = f"(negative log-likelihood {found.nll:.2f}; {baselines})"
-    if found.nll < min(found.nll_constant, found.nll_still):
+    without = (
+        f"with {OUTLIERS:.0%} of outliers it is {abs(found.skill):.2f} nats {'better' if found.skill > 0 else 'worse'}"
+    )
+    numbers = f"(negative log-likelihood {found.nll:.2f}; {baselines}; {without} than one Gaussian)"
+    if found.skill > 0:
         return Finding(True, f"The model predicts held-out changes better than a constant guess {numbers}.")
     advice = "Give more data or a longer fit, and check the entity's columns"
     return Finding(False, f"the model predicts held-out changes no better than a constant guess {numbers}. {advice}.")
@@ -224,15 +292,19 @@ def _check_variance(within: Sequence[list[float]]) -> Finding:
 
 
 def _check_rank(found: Diagnosis, steeper: str) -> Finding:
-    """The rank does not depend on how certain the model is, so a few large errors do not hide an effect."""
-    top, top_error = (found.gain_by_score[name][-1] for name in ("rank", "rank_error"))
+    """The rank does not depend on how certain the model is, so a few large errors do not hide an effect.
+
+    Without influence its mean is 1/2 for any weights that do not depend on the action. Weights that rise with the
+    expected effect show a small one best, also that of a few states.
+    """
     numbers = (
         f"the taken action makes what happened more likely than {found.rank:.1%} ± {found.rank_error:.1%} of other "
-        f"actions do, and than {top:.1%} ± {top_error:.1%} in the tenth of the states with the highest score; without "
-        "influence 50%"
+        f"actions do, and with states weighted by their score than {found.weighted_rank:.1%} ± "
+        f"{found.weighted_rank_error:.1%}; without influence 50%"
     )
     deviations = norm.isf(FALSE_ALARMS / 2)  # two tests
-    if found.rank > 0.5 + deviations * found.rank_error or top > 0.5 + deviations * top_error:
+    tests = ((found.rank, found.rank_error), (found.weighted_rank, found.weighted_rank_error))
+    if any(rank > 0.5 + deviations * error for rank, error in tests):
         return Finding(True, f"Knowing the action helps to predict ({numbers}).")
     advice = "Either it never matters in these data, or too few states are included in which it does (collect more)"
     advice += f"; or {steeper}" if steeper else ""
@@ -318,6 +390,17 @@ def _constant_nll(change: Float, center: Float | float) -> float:
     mean_square = np.square(change - center).mean(0)
     variance = np.maximum(mean_square, SMALLEST_VARIANCE)
     return float(0.5 * (mean_square / variance + np.log(2 * math.pi * variance)).sum())
+
+
+def _skill(change: Float, log_likelihood: Float) -> float:
+    """Mean of log((1 - OUTLIERS) p / q + OUTLIERS), where q is one Gaussian for all: at least log OUTLIERS a row.
+
+    Without the outliers, a single transition that a sharp prediction misses could cost more than all others gain.
+    """
+    deviation = np.sqrt(np.maximum(change.var(0), SMALLEST_VARIANCE))
+    constant = norm.logpdf(change, change.mean(0), deviation).sum(1)
+    better = np.logaddexp(math.log(1 - OUTLIERS) + log_likelihood - constant, math.log(OUTLIERS))
+    return float(better.mean())
 
 
 def _ratio(part: float, whole: float) -> float:

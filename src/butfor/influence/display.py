@@ -1,6 +1,7 @@
 """How results look when they are printed or shown in a notebook, and the progress of a fit."""
 
 import sys
+import textwrap
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any
@@ -23,6 +24,8 @@ def influence_rows(influence: "Influence") -> list[list[str]]:
     if pairs is not None:
         touching = sorted({column for found in pairs.values() for pair in found for column in pair.partner})
         kind = f"model of touches, by columns {_listed(touching)}"
+    if influence.prior is not None:
+        kind += " on top of a prior"
     law = influence.law
     actions = f"{law.count} discrete" if law.count else f"{law.size} continuous"
     rows = [[name, f"columns {_listed(columns)}"] for name, columns in influence.entities.items()]
@@ -73,13 +76,18 @@ def problems(found: "Diagnosis") -> list[str]:
 def diagnosis_text(found: "Diagnosis", name: str = "") -> str:
     """A verdict, a small table, and what is wrong."""
     lines = [verdict(found, name), text_table(diagnosis_rows(found))]
-    return "\n".join([*lines, *(f"  ! {sentence}" for sentence in problems(found))])
+    marked = [*(f"  ! {sentence}" for sentence in problems(found)), *map(_wrapped_note, found.notes)]
+    return "\n".join([*lines, *marked])
+
+
+def _wrapped_note(note: str) -> str:
+    return textwrap.fill(f"Note: {note}", 80, initial_indent="  ", subsequent_indent="    ")
 
 
 def diagnosis_html(found: "Diagnosis", name: str = "") -> str:
     """The same for a notebook."""
     colour = GOOD if found.trusted else BAD
-    return html_table(diagnosis_rows(found), verdict(found, name), colour, problems(found))
+    return html_table(diagnosis_rows(found), verdict(found, name), colour, [*problems(found), *found.notes])
 
 
 def decision_rows(decided: Mapping[str, Any]) -> list[list[str]]:

@@ -7,41 +7,31 @@ checks on held-out transitions whether the scores can be trusted.
 
 import dataclasses
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 import gymnasium
-import numpy as np
 import torch
-from numpy.typing import NDArray
 from torch import Tensor
 
 from butfor.influence.contact import ContactConfig
 from butfor.influence.contact_fitting import fit_contact
-from butfor.influence.decisions import (
-    Calibration,
-    Decisions,
-    conformal_p_values,
-    decide_influenced,
-    describe_nonrandom,
-    rank_p_values,
-)
-from butfor.influence.diagnosis import FEWEST, GROUPS, Diagnoses, diagnose_entity
+from butfor.influence.decisions import Calibration, DecisionMethods, describe_nonrandom
+from butfor.influence.diagnosis import Diagnoses, check_marks, diagnose_entity
 from butfor.influence.display import fit_progress, influence_rows
 from butfor.influence.graph.edges import ACTION
 from butfor.influence.graph.methods import GraphMethods
 from butfor.influence.graph.pair_fitting import fit_graph
 from butfor.influence.graph.pairs import GraphConfig
-from butfor.influence.network_choice import fit_network, split_inputs
-from butfor.influence.partners import choose_partners
-from butfor.influence.saved_models import count_replicas, describe_model, untrained_model
+from butfor.influence.network_choice import fit_network
+from butfor.influence.partners import AGENT_UNUSED, NOTHING_TOUCHES, choose_partners
+from butfor.influence.saved_models import load_influence, save_influence
 from butfor.influence.scoring import (
     Dynamics,
+    HeldOut,
     ScoreConfig,
     find_best_action,
-    hide_among_redrawn,
-    log_density,
+    hold_out,
     predict_moments,
     promised_gain,
     score_actions,
@@ -50,35 +40,23 @@ from butfor.influence.scoring import (
 from butfor.models.dynamics import ModelConfig
 from butfor.models.fitting import FOR_ANY_DATA, FitConfig
 from butfor.models.networks import choose_generator, make_generators
-from butfor.models.tables import Units, measure_transitions, split_table
+from butfor.models.prior import Prior, PriorFunction, fit_units
+from butfor.models.tables import StandardizedStates, Units, measure_transitions, split_table
 from butfor.models.torch_state import pinned
-from butfor.models.weights import (
-    build_network,
-    choose_replica,
-    reading_weights,
-    save_weights,
-    units_of_header,
-    whole_number,
-)
-from butfor.runs.config import config_from
 from butfor.runs.memory import check_memory
 from butfor.runs.printing import html_table, text_table
-from butfor.spaces.arrays import Array, check_finite_rows, check_table, like, to_tensor, warn_user
+from butfor.spaces.arrays import Array, check_finite_rows, check_table, like, to_numpy, to_tensor
 from butfor.spaces.entities import Entities
 
-FORMAT_VERSION = 3
 SMALLEST_MEMBER = 10_000  # bytes: a random generator and the smallest network
+PRIOR_UNUSED = (
+    "prior= is for a Gaussian network, but agent=, horizon= or another model is given; leave them out, or the prior."
+)
 STRONG_ACTIONS = ScoreConfig(extreme=0.75)
 """How `Influence.fit` scores with its model of touches: strong actions show what an entity can be reached with."""
 
-AGENT_UNUSED = "agent= is for the model of touches, but another model is asked for; leave out one of them."
-NOTHING_TOUCHES = (
-    "The data do not show what touches the entities, so there is no model of touches; give its columns with agent=, or "
-    "no model."
-)
 
-
-class Influence(GraphMethods):
+class Influence(DecisionMethods, GraphMethods):
     """CAI of a fitted transition model: how much the action matters for each entity, in any state.
 
     >>> influence = Influence.fit(obs, action, next_obs, entities="cube=3:6")
@@ -129,6 +107,12 @@ class Influence(GraphMethods):
         device: torch.device = next(self.model.parameters()).device
         return device
 
+    @property
+    def prior(self) -> Prior | None:
+        """The user's prediction to which the model adds, if there is one."""
+        prior: Prior | None = getattr(self.model, "prior", None)
+        return prior
+
     @classmethod
     @pinned()
     def fit(
@@ -144,6 +128,7 @@ class Influence(GraphMethods):
         groups: Array | None = None,
         model: ModelConfig | ContactConfig | GraphConfig | None = None,
         horizon: int = 1,
+        prior: PriorFunction | None = None,
         fitting: FitConfig = FOR_ANY_DATA,
         scoring: ScoreConfig | None = None,
         members: int = 1,
@@ -172,6 +157,9 @@ class Influence(GraphMethods):
                 or a `GraphConfig` for the model of pairs, which also knows the influence between entities.
             horizon: steps within which the action matters. More than 1 needs the model of pairs, which is the default
                 then, and entities that contain every column that changes.
+            prior: known dynamics, a function of numpy arrays obs [N, D] and action [N, A] (or integers [N]) to the
+                expected next_obs [N, D]; columns that are not of an entity have no effect. A Gaussian network then
+                learns only what is missing. `load` needs the same function again.
             fitting: optimiser, epochs and early stopping of a Gaussian network.
             scoring: how CAI is estimated from the model. By default uniform actions for a Gaussian network, and mostly
                 strong ones (`extreme=0.75`) for the model of touches.
@@ -191,16 +179,20 @@ class Influence(GraphMethods):
             raise ValueError(f"horizon is {horizon}; expected 1, or more with the model of pairs (GraphConfig).")
         scale = model.target_scale if isinstance(model, ModelConfig) else None
         transitions, units = measure_transitions((obs, action, next_obs), entities, action_space, scale)
+        if prior is not None:
+            units = fit_units(prior, transitions, units, scale)
         train = units.table(transitions, device)
         seeds = [seed * 1000 + member for member in range(members)]
         if agent is not None and (horizon > 1 or isinstance(model, ModelConfig | GraphConfig)):
             raise ValueError(AGENT_UNUSED)
+        if prior is not None and (agent is not None or horizon > 1 or isinstance(model, ContactConfig | GraphConfig)):
+            raise ValueError(PRIOR_UNUSED)
         if horizon > 1 or isinstance(model, GraphConfig):
             settings = model if isinstance(model, GraphConfig) else GraphConfig()
             with fit_progress(progress) as report:
                 fitted = fit_graph(train, units, settings, seeds, report)
             return cls(fitted, units, scoring or STRONG_ACTIONS, seed, horizon)
-        if not isinstance(model, ModelConfig):
+        if not isinstance(model, ModelConfig) and prior is None:
             pairs = choose_partners(transitions, train, units, agent)
             if pairs is not None:
                 config = model or ContactConfig()
@@ -213,8 +205,13 @@ class Influence(GraphMethods):
             train, held_out = split_table(train, validation, seed, groups)
         else:
             held_out = units.checked_table("validation must be a share or", validation, device)
+        known = None if prior is None else Prior(prior, units)
+        if known is not None:
+            train, held_out = known.residual(train), known.residual(held_out)
+        assert not isinstance(model, ContactConfig)
         with fit_progress(progress) as report:
             network = fit_network(train, held_out, units, model, fitting, seeds, report)
+        network.prior = known
         return cls(network, units, scoring or ScoreConfig(), seed)
 
     @pinned()
@@ -308,82 +305,6 @@ class Influence(GraphMethods):
         return like(self.law.decode(action), obs), like(score, obs)
 
     @pinned()
-    def calibrate(
-        self,
-        *,
-        free_obs: Array | None = None,
-        groups: Array | None = None,
-        transitions: Sequence[Array] | None = None,
-        redraws: int = 99,
-    ) -> "Influence":
-        """Prepare `decide` with data that was not used for fitting: give either `free_obs` or `transitions`.
-
-        Args:
-            free_obs: states [n, D] that are known to be free of influence on every entity, distributed like the free
-                states of later batches.
-            groups: the episode [n] of each of these states. States of one episode are similar; without their groups
-                the rate is exceeded (10 % instead of 5 % at a correlation of 0.99 between neighbouring states).
-            transitions: (obs, action, next_obs) from states like the later ones, with actions drawn from the uniform
-                law (of an episode file, only the rows with `sampled` true). Each taken action is ranked among redrawn
-                ones by log p(s'_j | s, a).
-            redraws: number of redrawn actions per transition.
-
-        Returns:
-            This `Influence`.
-        """
-        p_values: dict[str, Any] = {}
-        if free_obs is not None and transitions is None:
-            scores = self.score(free_obs)
-        elif transitions is not None and free_obs is None:
-            held_out = self._held_out(transitions, redraws)
-            if problem := self._describe_nonrandom(held_out.obs, held_out.action):
-                warn_user(f"The actions of transitions do not look random: {problem}.")
-            scores = self.score(transitions[0])
-            ties = np.random.default_rng(self.seed)
-            for name, (taken, redrawn) in held_out.densities.items():
-                p_values[name] = rank_p_values(taken, redrawn, ties)
-        else:
-            raise ValueError("calibrate needs either free_obs=[n, D] or transitions=(obs, action, next_obs).")
-        numbered = None if groups is None else np.unique(_numpy(groups), return_inverse=True)[1]
-        self.calibration = {
-            name: Calibration(_numpy(score), p_values.get(name), numbered) for name, score in scores.items()
-        }
-        return self
-
-    @pinned()
-    def decide(self, obs: Array, false_discovery_rate: float = 0.05) -> Decisions:
-        """Decide in which states the action matters; needs `calibrate` first.
-
-        Args:
-            obs: states [N, D].
-            false_discovery_rate: the largest expected share of false decisions among those that are true. It holds
-                within this batch after calibration with free states, and for states like those of calibration after
-                calibration with transitions.
-
-        Returns:
-            True or false [N] for each entity, a dictionary that is printed as a table of counts.
-        """
-        scores = self.score(obs)
-        decided = Decisions()
-        for name, calibration in self._calibrated().items():
-            flags = decide_influenced(calibration, _numpy(scores[name]), false_discovery_rate, name)
-            decided[name] = like(torch.from_numpy(flags), obs)
-        return decided
-
-    @pinned()
-    def p_values(self, obs: Array) -> dict[str, Any]:
-        """Compute conformal p-values [N] for each entity: how rare such a high score is among free states."""
-        calibrated = self._calibrated()
-        if any(calibration.p_values is not None for calibration in calibrated.values()):
-            raise ValueError("p_values needs free states; call calibrate(free_obs=...).")
-        scores = self.score(obs)
-        found = {}
-        for name, calibration in calibrated.items():
-            values = conformal_p_values(calibration.scores, _numpy(scores[name]), calibration.groups)
-            found[name] = like(torch.from_numpy(values), obs)
-        return found
-
-    @pinned()
     def diagnose(
         self,
         obs: Array,
@@ -407,17 +328,8 @@ class Influence(GraphMethods):
             The checks of the model for each entity, a dictionary that is printed as verdicts and small tables.
         """
         held_out = self._held_out((obs, action, next_obs), self.scoring.actions)
-        rows = len(held_out.action)
-        drawn = np.ones(rows, dtype=bool) if sampled is None else _numpy(sampled).astype(bool)
-        if drawn.shape != (rows,):
-            raise ValueError(f"sampled has shape {list(drawn.shape)}; expected [{rows}].")
-        if sampled is not None and drawn.sum() < GROUPS:
-            raise ValueError(
-                f"sampled is true in {drawn.sum()} of {rows} rows; at least {GROUPS} are needed, better {FEWEST}."
-            )
-        episodes = None if groups is None else _numpy(groups)
-        if episodes is not None and episodes.shape != (rows,):
-            raise ValueError(f"groups has shape {list(episodes.shape)}; expected [{rows}].")
+        sampled, groups = (None if part is None else to_numpy(part) for part in (sampled, groups))
+        drawn, episodes = check_marks(sampled, groups, len(held_out.action))
         problem = self._describe_nonrandom(held_out.obs[:, drawn], held_out.action[torch.from_numpy(drawn)])
         scoring = dataclasses.replace(self.scoring, extreme=0.0)  # uniform, like the redrawn actions
         random = make_generators([self.seed], self.device)
@@ -425,18 +337,18 @@ class Influence(GraphMethods):
         mean, variance = predict_moments(self.model, held_out.obs, held_out.action)
         found = Diagnoses()
         for name, dims, score in zip(self.entities, self._dims, scores.T, strict=True):
-            taken, redrawn = held_out.densities[name]
+            taken, redrawn = map(to_numpy, held_out.densities[name])
             tried = (held_out.tried[None], held_out.is_taken)
             promise = promised_gain(self.model, held_out.obs, *tried, dims, random[0])
             found[name] = diagnose_entity(
-                target=_numpy(held_out.target[:, dims]),
-                mean=_numpy(mean[:, dims]),
-                variance=_numpy(variance[:, dims]),
+                target=to_numpy(held_out.target[:, dims]),
+                mean=to_numpy(mean[:, dims]),
+                variance=to_numpy(variance[:, dims]),
                 log_likelihood=taken,
                 log_redrawn=redrawn,
-                promise=_numpy(promise),
-                score=_numpy(score),
-                action=_numpy(held_out.action),
+                promise=to_numpy(promise),
+                score=to_numpy(score),
+                action=to_numpy(held_out.action),
                 discrete=bool(self.law.count),
                 drawn=drawn,
                 episodes=episodes,
@@ -447,22 +359,18 @@ class Influence(GraphMethods):
         return found
 
     def save(self, path: Path | str) -> None:
-        """Write one safetensors file with a JSON header; nothing in it is executable."""
-        header = describe_model(self.model, self.units) | {
-            "scoring": dataclasses.asdict(self.scoring),
-            "seed": self.seed,
-            "horizon": self.horizon,
-        }
-        tensors = dict(self.model.state_dict())
-        for name, calibration in self.calibration.items():
-            for part, values in dataclasses.asdict(calibration).items():
-                if values is not None:
-                    tensors[f"calibration.{part}.{name}"] = torch.from_numpy(values)
-        save_weights(path, "influence", FORMAT_VERSION, tensors, header)
+        """Write one safetensors file with a JSON header; nothing in it is executable, so it does not hold a prior."""
+        save_influence(path, self.model, self.units, self.scoring, self.seed, self.horizon, self.calibration)
 
     @classmethod
     @pinned()
-    def load(cls, path: Path | str, device: torch.device | str = "cpu", replica: int | None = None) -> "Influence":
+    def load(
+        cls,
+        path: Path | str,
+        device: torch.device | str = "cpu",
+        replica: int | None = None,
+        prior: PriorFunction | None = None,
+    ) -> "Influence":
         """Load what `save` wrote.
 
         Args:
@@ -470,29 +378,16 @@ class Influence(GraphMethods):
             device: where scores are computed.
             replica: load only this replica, such as one seed of a run, without the calibration. By default all
                 replicas are loaded as one ensemble.
+            prior: the function that the model was fitted with, where it was.
 
         Raises:
             FileNotFoundError: the file does not exist.
-            ValueError: the file is not a complete `Influence`.
+            ValueError: the file is not a complete `Influence`, or the prior is missing or another one.
         """
-        with reading_weights(path, "influence", FORMAT_VERSION) as (tensors, header):
-            calibration = {name: tensors.pop(name).numpy() for name in list(tensors) if name.startswith("calibration.")}
-            units = units_of_header(header)
-            seed = whole_number(header, "seed", least=-(2**63))
-            scoring = config_from(ScoreConfig, header["scoring"])
-            tensors = choose_replica(tensors, count_replicas(tensors), replica)
-            generators = make_generators([0] * count_replicas(tensors))
-            model = build_network(
-                lambda: untrained_model(header, units, generators), header["model"]["layers"], tensors
-            )
-            horizon = whole_number({"horizon": 1} | header, "horizon")
-            influence = cls(model.to(device), units, scoring, seed, horizon)
-            if calibration and replica is None:
-                for name in influence.entities:
-                    scores = calibration[f"calibration.scores.{name}"]
-                    rest = [calibration.get(f"calibration.{part}.{name}") for part in ("p_values", "groups")]
-                    influence.calibration[name] = Calibration(scores, *rest)
-            return influence
+        found = load_influence(path, replica, prior)
+        influence = cls(found.model.to(device), found.units, found.scoring, found.seed, found.horizon)
+        influence.calibration = found.calibration
+        return influence
 
     def dims(self, entity: str) -> list[int]:
         """The place of an entity's columns in what the model predicts."""
@@ -521,48 +416,18 @@ class Influence(GraphMethods):
     def _scores(self, obs: Array, generator: torch.Generator | None, members: int) -> Tensor:
         """The CAI of each state from each group of `members` networks, for the same actions: [R / members, N, J]."""
         random = [choose_generator(generator, self.seed, self.device)]
-        return score_states(self.model, self.model_obs(obs), self.law, self._dims, self.scoring, random, members)
+        table = check_table("obs", obs, self.model.obs_size)
+        states = StandardizedStates(table, self.units, self.model.replicas, self.device)
+        return score_states(self.model, states, self.law, self._dims, self.scoring, random, members)
 
-    def _held_out(self, transitions: Sequence[Array], redraws: int) -> "_HeldOut":
+    def _held_out(self, transitions: Sequence[Array], redraws: int) -> HeldOut:
         """Prepare held-out transitions, with the likelihood of what happened under redrawn actions."""
-        inputs, target = self.units.checked_table("transitions must be", transitions, self.device)
-        obs, action = split_inputs(self.model, inputs)
+        table = self.units.checked_table("transitions must be", transitions, self.device)
         random = make_generators([self.seed + 1], self.device)[0]  # not the stream of the scores' actions
-        tried, is_taken = hide_among_redrawn(self.law, action, redraws, random)
-        densities = {}
-        for name, dims in zip(self.entities, self._dims, strict=True):
-            density = log_density(self.model, obs, tried[None], target, dims)  # [N, M + 1]
-            redrawn = density[~is_taken].unflatten(0, (-1, redraws))
-            densities[name] = _numpy(density[is_taken]), _numpy(redrawn)
-        return _HeldOut(obs, action, target, tried, is_taken, densities)
+        return hold_out(self.model, table, self.law, dict(zip(self.entities, self._dims, strict=True)), redraws, random)
 
     def _describe_nonrandom(self, obs: Tensor, action: Tensor) -> str | None:
-        return describe_nonrandom(_numpy(action), _numpy(obs[0]), bool(self.law.count))
-
-    def _calibrated(self) -> dict[str, Calibration]:
-        if not self.calibration:
-            raise ValueError(
-                "This Influence is not calibrated; first call calibrate with free_obs= (states known to be free of "
-                "influence) or transitions= (held-out ones with random actions)."
-            )
-        return self.calibration
+        return describe_nonrandom(to_numpy(action), to_numpy(obs[0]), bool(self.law.count))
 
     def _by_entity(self, scores: Tensor, given: Array) -> dict[str, Any]:
         return {name: like(scores[..., j], given) for j, name in enumerate(self.entities)}
-
-
-@dataclass(frozen=True)
-class _HeldOut:
-    """Held-out transitions as the model sees them."""
-
-    obs: Tensor  # [R, N, D]
-    action: Tensor  # [N, A]
-    target: Tensor  # [N, d]
-    tried: Tensor  # [N, M + 1, A], the taken action at a random place among redrawn ones
-    is_taken: Tensor  # [N, M + 1]
-    # log p(s'_j | s, a) of the taken action [N] and of redrawn ones [N, M], by entity
-    densities: dict[str, tuple[NDArray[Any], NDArray[Any]]]
-
-
-def _numpy(values: Any) -> NDArray[Any]:
-    return values.cpu().numpy() if isinstance(values, Tensor) else np.asarray(values)

@@ -10,8 +10,8 @@ from torch import Tensor
 
 from butfor.influence.contact import ALONG, ContactConfig, ContactDynamics
 from butfor.influence.contact_fitting import make_contact_optimizer
-from butfor.influence.influence import AGENT_UNUSED, NOTHING_TOUCHES, Influence
-from butfor.influence.partners import Partners, choose_partners, pair_with
+from butfor.influence.influence import Influence
+from butfor.influence.partners import AGENT_UNUSED, NOTHING_TOUCHES, Partners, choose_partners, pair_with
 from butfor.influence.scoring import Dynamics, ScoreConfig
 from butfor.models.dynamics import ModelConfig, make_network
 from butfor.models.fitting import FOR_ANY_DATA, FitConfig, check_finite, make_optimizer, train_step

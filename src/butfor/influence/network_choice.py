@@ -4,10 +4,9 @@ import math
 from collections.abc import Callable, Sequence
 
 import torch
-from torch import Tensor
 
 from butfor.influence.diagnosis import LITTLE
-from butfor.influence.scoring import Dynamics, ScoreConfig, log_density, predict_moments, score_actions
+from butfor.influence.scoring import ScoreConfig, log_density, predict_moments, score_actions, split_inputs
 from butfor.models.dynamics import STEEP, GaussianDynamics, ModelConfig, make_network
 from butfor.models.fitting import FitConfig, Fitting
 from butfor.models.networks import make_generators
@@ -98,9 +97,3 @@ def overpromised_columns(network: GaussianDynamics, table: Table, entities: Sequ
         if promised >= LOW_SCORE and gain.mean().item() + CLEARLY * error.item() < promised / 2:
             found += entity
     return found
-
-
-def split_inputs(network: Dynamics, inputs: Tensor) -> tuple[Tensor, Tensor]:
-    """Split inputs [N, D + A] into states, expanded for the replicas [R, N, D], and actions [N, A]."""
-    obs, action = inputs.tensor_split([network.obs_size], 1)
-    return obs.expand(network.replicas, -1, -1), action

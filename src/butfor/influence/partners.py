@@ -23,6 +23,11 @@ UPDATES = 1_000  # of the network that predicts the free motion
 LEAST_AUC = 0.7  # of nearness as a sign of surprises
 BETTER = 0.05  # by how much the distance must beat either position alone
 MOST = 2  # partners of an entity
+AGENT_UNUSED = "agent= is for the model of touches, but another model is asked for; leave out one of them."
+NOTHING_TOUCHES = (
+    "The data do not show what touches the entities, so there is no model of touches; give its columns with agent=, or "
+    "no model."
+)
 
 
 @dataclass(frozen=True)

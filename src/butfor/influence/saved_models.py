@@ -1,23 +1,101 @@
-"""What the weight file of an `Influence` says about its model, and the model that such a header describes.
+"""The weight file of an `Influence`: what its header says about the model, and the model that a header describes.
 
 The tensors of the file are compared with that model before it is built, see `butfor.models.weights.build_network`.
 """
 
 import dataclasses
 from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
 from typing import Any
 
+import torch
 from torch import Tensor
 
 from butfor.influence.contact import ContactConfig, ContactDynamics
+from butfor.influence.decisions import Calibration
 from butfor.influence.graph.pairs import GraphConfig, GraphDynamics, check_graph_entities
 from butfor.influence.partners import Pair
-from butfor.influence.scoring import Dynamics
+from butfor.influence.scoring import Dynamics, ScoreConfig
 from butfor.models.dynamics import GaussianDynamics, ModelConfig
-from butfor.models.networks import Generators
+from butfor.models.networks import Generators, make_generators
+from butfor.models.prior import PriorFunction, load_prior
 from butfor.models.tables import Units
+from butfor.models.weights import (
+    build_network,
+    choose_replica,
+    reading_weights,
+    save_weights,
+    units_of_header,
+    whole_number,
+)
 from butfor.runs.config import config_from
 from butfor.spaces.entities import entity_columns
+
+FORMAT_VERSION = 3
+WITH_PRIOR = 4  # the format of a model with a prior, which earlier versions would load without it
+
+
+@dataclass(frozen=True)
+class SavedInfluence:
+    """What a weight file of an `Influence` contains."""
+
+    model: Dynamics
+    units: Units
+    scoring: ScoreConfig
+    seed: int
+    horizon: int
+    calibration: dict[str, Calibration]
+
+
+def save_influence(
+    path: Path | str,
+    model: Dynamics,
+    units: Units,
+    scoring: ScoreConfig,
+    seed: int,
+    horizon: int,
+    calibration: Mapping[str, Calibration],
+) -> None:
+    """Write the weight file of an `Influence`."""
+    header = describe_model(model, units)
+    header |= {"scoring": dataclasses.asdict(scoring), "seed": seed, "horizon": horizon}
+    prior = getattr(model, "prior", None)
+    if prior is not None:
+        header["prior"] = prior.fingerprint()
+    tensors = dict(model.state_dict())
+    for name, known in calibration.items():
+        for part, values in dataclasses.asdict(known).items():
+            if values is not None:
+                tensors[f"calibration.{part}.{name}"] = torch.from_numpy(values)
+    save_weights(path, "influence", FORMAT_VERSION if prior is None else WITH_PRIOR, tensors, header)
+
+
+def load_influence(path: Path | str, replica: int | None = None, prior: PriorFunction | None = None) -> SavedInfluence:
+    """Read what `save_influence` wrote; one replica has no calibration.
+
+    Raises:
+        FileNotFoundError: the file does not exist.
+        ValueError: the file is not a complete `Influence`, or the prior is missing or another one.
+    """
+    with reading_weights(path, "influence", WITH_PRIOR) as (tensors, header):
+        parts = {name: tensors.pop(name).numpy() for name in list(tensors) if name.startswith("calibration.")}
+        units = units_of_header(header)
+        seed = whole_number(header, "seed", least=-(2**63))
+        scoring = config_from(ScoreConfig, header["scoring"])
+        tensors = choose_replica(tensors, count_replicas(tensors), replica)
+        generators = make_generators([0] * count_replicas(tensors))
+        model = build_network(lambda: untrained_model(header, units, generators), header["model"]["layers"], tensors)
+        horizon = whole_number({"horizon": 1} | header, "horizon")
+        known = load_prior(prior, header, units)
+        if isinstance(model, GaussianDynamics):
+            model.prior = known
+        calibration = {}
+        if parts and replica is None:
+            for name in units.entities:
+                rest = [parts.get(f"calibration.{part}.{name}") for part in ("p_values", "groups")]
+                calibration[name] = Calibration(parts[f"calibration.scores.{name}"], *rest)
+        return SavedInfluence(model, units, scoring, seed, horizon, calibration)
 
 
 def describe_model(model: Dynamics, units: Units) -> dict[str, Any]:

@@ -7,7 +7,7 @@
 
 import dataclasses
 import math
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Literal, NamedTuple, Protocol
 
@@ -19,6 +19,7 @@ from butfor.influence.gaussian import KLForm, entropy, kl_to_mixture, log_normal
 from butfor.influence.graph.pairs import GraphDynamics
 from butfor.models.dynamics import GaussianDynamics
 from butfor.models.networks import Generators
+from butfor.models.tables import StandardizedStates, Table
 from butfor.runs.config import check_between, check_choices, check_least
 from butfor.runs.memory import check_memory
 from butfor.spaces.actions import ActionLaw
@@ -77,7 +78,7 @@ class ScoreConfig:
 
 def score_states(
     model: Dynamics,
-    obs: Tensor,
+    obs: Tensor | StandardizedStates,
     law: ActionLaw,
     entities: EntityDims,
     config: ScoreConfig,
@@ -185,6 +186,43 @@ def log_density(model: Dynamics, obs: Tensor, actions: Tensor, target: Tensor, d
     return _in_chunks(model, obs, actions.shape[2], lambda part: actions[:, part], density)[0]
 
 
+def split_inputs(model: Dynamics, inputs: Tensor) -> tuple[Tensor, Tensor]:
+    """Split inputs [N, D + A] into states, expanded for the replicas [R, N, D], and actions [N, A]."""
+    obs, action = inputs.tensor_split([model.obs_size], 1)
+    return obs.expand(model.replicas, -1, -1), action
+
+
+@dataclass(frozen=True)
+class HeldOut:
+    """Held-out transitions as a model sees them."""
+
+    obs: Tensor  # [R, N, D]
+    action: Tensor  # [N, A]
+    target: Tensor  # [N, d]
+    tried: Tensor  # [N, M + 1, A], the taken action at a random place among redrawn ones
+    is_taken: Tensor  # [N, M + 1]
+    densities: dict[str, tuple[Tensor, Tensor]]  # log p(s'_j | s, a) of the taken action [N], of redrawn ones [N, M]
+
+
+def hold_out(
+    model: Dynamics,
+    table: Table,
+    law: ActionLaw,
+    entities: Mapping[str, Sequence[int]],
+    redraws: int,
+    generator: torch.Generator,
+) -> HeldOut:
+    """Compute the likelihood of what happened under the taken and under redrawn actions, for entities by name."""
+    inputs, target = table
+    obs, action = split_inputs(model, inputs)
+    tried, is_taken = hide_among_redrawn(law, action, redraws, generator)
+    densities = {}
+    for name, dims in entities.items():
+        density = log_density(model, obs, tried[None], target, dims)  # [N, M + 1]
+        densities[name] = density[is_taken], density[~is_taken].unflatten(0, (-1, redraws))
+    return HeldOut(obs, action, target, tried, is_taken, densities)
+
+
 def promised_gain(
     model: Dynamics, obs: Tensor, actions: Tensor, is_taken: Tensor, dims: Sequence[int], generator: torch.Generator
 ) -> Tensor:
@@ -283,7 +321,13 @@ def _action_drawer(
 
 
 @torch.no_grad()
-def _in_chunks(model: Dynamics, obs: Tensor, actions: int, draw: Callable[[slice], Tensor], reduce: Reduce) -> Tensor:
+def _in_chunks(
+    model: Dynamics,
+    obs: Tensor | StandardizedStates,
+    actions: int,
+    draw: Callable[[slice], Tensor],
+    reduce: Reduce,
+) -> Tensor:
     """Predict for `actions` actions in each state and reduce, chunk by chunk of states, so that memory is bounded."""
     predict = model.predictor()
     states = obs.shape[1]

@@ -32,6 +32,7 @@ from butfor.spaces.observations import GOAL_PARTS
 from butfor.training.bonus import BonusConfig, add_bonus
 from butfor.training.exploration import ExploreConfig, draw_noise, explore
 from butfor.training.priorities import PriorityConfig, by_score
+from butfor.training.replay import ReplayConfig
 
 try:
     from stable_baselines3.common.callbacks import BaseCallback
@@ -39,6 +40,7 @@ try:
     from stable_baselines3.common.off_policy_algorithm import OffPolicyAlgorithm
     from stable_baselines3.common.type_aliases import DictReplayBufferSamples as Samples
     from stable_baselines3.common.vec_env import VecEnv, VecNormalize, unwrap_vec_normalize
+    from stable_baselines3.her.goal_selection_strategy import GoalSelectionStrategy
     from stable_baselines3.her.her_replay_buffer import HerReplayBuffer
 except ImportError as error:
     raise ImportError(
@@ -59,6 +61,8 @@ class InfluenceReplayBuffer(HerReplayBuffer):
     `HerReplayBuffer`, bit for bit. Scores are computed from unnormalised observations.
     """
 
+    goals = ReplayConfig()  # of buffers that were pickled before this was an option
+
     def __init__(
         self,
         buffer_size: int,
@@ -71,6 +75,8 @@ class InfluenceReplayBuffer(HerReplayBuffer):
         bonus: float = 0.2,
         cap: float = 2.0,
         ceiling: float | None = 0.0,
+        other_goals: float = 0.0,
+        influenced_goals: float | None = None,
         seed: int = 0,
         **her: Any,
     ) -> None:
@@ -82,7 +88,10 @@ class InfluenceReplayBuffer(HerReplayBuffer):
             bonus: this much of min(score, cap) is added to the reward
             cap: the highest score that is rewarded
             ceiling: the bonus does not raise rewards above this, the reward of a reached goal; None: no limit
-            seed: seed of the drawing by priority
+            other_goals: share of the relabelled goals that are the desired goal of an episode drawn like the samples
+            influenced_goals: take goals of hindsight only from after the next step whose score exceeds this, in nats;
+                without one the goal stays as it was. States without a score are relabelled as in SB3. None: any goal
+            seed: seed of the drawing by priority and of these goals
             **her: arguments of `HerReplayBuffer`
         """
         if not isinstance(observation_space, spaces.Dict) or not set(observation_space.spaces) >= GOAL_PARTS:
@@ -98,7 +107,11 @@ class InfluenceReplayBuffer(HerReplayBuffer):
             raise ValueError(f"entities is {entities!r}; InfluenceReplayBuffer needs exactly one.")
         self.law = ActionLaw.from_space(action_space)
         self.bonus = BonusConfig(weight=bonus, cap=cap, ceiling=ceiling)
+        self.goals = ReplayConfig(other_goals=other_goals, influenced_goals=influenced_goals)
         super().__init__(buffer_size, observation_space, action_space, env, **her)
+        if influenced_goals is not None and self.goal_selection_strategy is not GoalSelectionStrategy.FUTURE:
+            given = self.goal_selection_strategy.name.lower()
+            raise ValueError(f"goal_selection_strategy is {given!r}; influenced_goals needs 'future'.")
         self.prioritised = priority
         self.scores = np.full((self.buffer_size, self.n_envs), np.nan, np.float32)  # NaN: not scored yet
         self.added = {"episode": 0, "step": 0}
@@ -184,13 +197,45 @@ class InfluenceReplayBuffer(HerReplayBuffer):
             self._drawing = self._chances() if self.prioritised else None
             self._stale = False
         if self._drawing is not None:
-            running, episodes, lengths = self._drawing
-            lots = self._random.random(len(rows)) * running[-1]
-            drawn = np.searchsorted(running[:-1], lots, side="right")
-            start, envs = np.divmod(episodes[drawn], self.n_envs)
-            rows = (start + self._random.integers(lengths[drawn])) % self.buffer_size
+            start, envs, lengths = self._draw_episodes(len(rows), self._drawing)
+            rows = (start + self._random.integers(lengths)) % self.buffer_size
         self._drawn = rows, envs
         return self._drawn
+
+    def _draw_episodes(self, count: int, drawing: tuple[Array, Array, Array]) -> tuple[Array, Array, Array]:
+        """Draw episodes by priority: rows of their first steps, environments and lengths."""
+        running, episodes, lengths = drawing
+        drawn = np.searchsorted(running[:-1], self._random.random(count) * running[-1], side="right")
+        return *np.divmod(episodes[drawn], self.n_envs), lengths[drawn]
+
+    def _sample_goals(self, batch_indices: Array, env_indices: Array) -> Array:
+        """Choose the goals of relabelled steps: SB3's, those after influence, or those of other episodes."""
+        goals = super()._sample_goals(batch_indices, env_indices)
+        if self.goals.influenced_goals is not None:
+            influenced = self._influenced_goals(batch_indices, env_indices, self.goals.influenced_goals)
+            scored = ~np.isnan(self.scores[batch_indices, env_indices])
+            goals = np.where(scored[:, None], influenced, goals)
+        if self.goals.other_goals:
+            replaced = np.flatnonzero(self._random.random(len(goals)) < self.goals.other_goals)
+            if self._drawing is not None:
+                start, envs, _ = self._draw_episodes(len(replaced), self._drawing)
+            else:
+                steps = self._random.choice(np.flatnonzero(self.ep_length > 0), len(replaced))
+                rows, envs = np.divmod(steps, self.n_envs)
+                start = self.ep_start[rows, envs]
+            goals[replaced] = self.observations["desired_goal"][start, envs]
+        return goals
+
+    def _influenced_goals(self, rows: Array, envs: Array, threshold: float) -> Array:
+        """Goals achieved by or after the next influenced step of the episode; without one, the desired goals."""
+        left = self.ep_length[rows, envs] - (rows - self.ep_start[rows, envs]) % self.buffer_size  # steps to the end
+        ahead = np.arange(left.max(initial=0))
+        later = (rows[:, None] + ahead) % self.buffer_size  # [B, T]
+        found = (self.scores[later, envs[:, None]] > threshold) & (ahead < left[:, None])
+        first = np.where(found.any(1), found.argmax(1), left - 1)
+        chosen = (rows + self._random.integers(first, left)) % self.buffer_size
+        achieved = self.next_observations["achieved_goal"][chosen, envs]
+        return np.where(found.any(1)[:, None], achieved, self.observations["desired_goal"][rows, envs])
 
     def _chances(self) -> tuple[Array, Array, Array] | None:
         """Running sum of chances, first step (row x n_envs + env) and length of each episode; None if all are equal."""
@@ -272,6 +317,7 @@ class InfluenceCallback(BaseCallback):
         first_batches: int | None = None,
         *,
         influence: Influence | Path | str | None = None,
+        source: str | None = None,
         agent: Sequence[int] | None = None,
         network: ModelConfig | ContactConfig | None = None,
         fitting: FitConfig = FOR_ANY_DATA,
@@ -286,6 +332,7 @@ class InfluenceCallback(BaseCallback):
             batches: batches per round
             first_batches: batches of the first round; None: five times `batches`
             influence: a model to start from, or its file
+            source: the entity of `influence` whose influence counts, with every=None; default: the action's
             agent: columns of the position of what touches the entity, such as a hand; default: the data show them
             network: the model; default: one of touches once it is known what touches the entity
             fitting, scoring: how the model is trained, and how CAI is estimated
@@ -305,12 +352,11 @@ class InfluenceCallback(BaseCallback):
         self.unit = unit
         self.batches = batches
         self.first_batches = first
-        self.settings: Any = {
-            "agent": agent,
-            "model": network,
-            "fitting": fitting,
-            "scoring": scoring,
-        }  # of the learner
+        # of the learner
+        self.settings: Any = {"agent": agent, "model": network, "fitting": fitting, "scoring": scoring}
+        if source is not None and (amount is not None or influence is None):
+            raise ValueError(f"source is {source!r}: give a fitted influence= with that entity, and every=None.")
+        self.source = source
         self.rescore = rescore
         self._given = influence
         self._learner: _BufferLearner | None = None
@@ -408,7 +454,7 @@ class InfluenceCallback(BaseCallback):
             return
         due = np.flatnonzero((buffer.ep_length > 0) & np.isnan(buffer.scores))
         if len(due):
-            scores = buffer.influence.score(buffer.transitions(due)[0], self._tried)[buffer.name]
+            scores = buffer.influence.score(buffer.transitions(due)[0], self._tried, self.source)[buffer.name]
             buffer.set_scores(due, scores.numpy())
             self.logger.record("influence/score", float(scores.mean()))
         buffer.has_new = False

@@ -15,6 +15,7 @@ from gymnasium.vector import AutoresetMode, VectorEnv, VectorWrapper
 from numpy.typing import NDArray
 
 from butfor.influence.contact import ContactConfig
+from butfor.influence.graph.edges import ACTION
 from butfor.influence.influence import Influence
 from butfor.influence.learner import InfluenceLearner
 from butfor.influence.scoring import ScoreConfig
@@ -50,6 +51,9 @@ class Settings(TypedDict, total=False):
     """the highest reward after the bonus; the paper uses 0, the reward of a reached goal [None]"""
     bonus_from: str
     """the entity whose CAI is rewarded, or the "sum" or "max" over all ["sum"]"""
+    source: str
+    """with `influence`, the entity whose influence is reported and rewarded, instead of the action's: see
+    `Influence.score` [action]"""
     learn_every: int
     """steps between training rounds, counted over all environments [1000]"""
     batches: int
@@ -122,7 +126,13 @@ class StepInfluence:
             self.learner = InfluenceLearner(sum(self.sizes.values()), action_space, found, device=device, **given)
         device = device if self._saved is None else self._saved.device
         self._tried = make_generators([settings.get("seed", 0)], device)[0]  # draws other actions in every step
-        self.names = list(found)
+        self.source = settings.get("source", ACTION)
+        if self.source != ACTION and (self._saved is None or self.source not in found or len(found) < 2):
+            raise ValueError(
+                f"source is {self.source!r}; expected 'action', or an entity of a fitted influence= with at least two; "
+                f"the entities are {', '.join(found)}."
+            )
+        self.names = [name for name in found if name != self.source]
         self.bonus_from = settings.get("bonus_from", "sum")
         if {"sum", "max"} & set(self.names):
             raise ValueError(f"Entities are {self.names}; choose names other than sum and max, which combine them.")
@@ -164,7 +174,7 @@ class StepInfluence:
         """Return the CAI of each state by entity, [N]; 0 before the first training round."""
         if self.influence is None:
             return {name: np.zeros(len(obs)) for name in self.names}
-        scores = self.influence.score(obs, self._tried)
+        scores = self.influence.score(obs, self._tried, self.source)
         return {name: np.asarray(score, dtype=np.float64) for name, score in scores.items()}
 
     def _seed_tried(self, seed: int | Sequence[int | None] | None) -> None:

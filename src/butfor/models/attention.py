@@ -80,6 +80,11 @@ class AttentionModel(Fittable):
 
     def forward(self, inputs: Tensor) -> tuple[Tensor, Tensor]:
         """[R, B, D + A] -> the object's predicted change [R, B, d], and the action's total attention [R, B]."""
+        predicted, shares = self.attend(inputs)
+        return predicted, shares[..., self.action]
+
+    def attend(self, inputs: Tensor) -> tuple[Tensor, Tensor]:
+        """The object's predicted change [R, B, d], and its total attention to each token [R, B, tokens]."""
         inputs = inputs[..., self.order]
         if self.norm is not None:
             inputs = self.norm(inputs)
@@ -91,7 +96,7 @@ class AttentionModel(Fittable):
             x, attention = layer(x, count)
             total = attention @ total  # the last layer's rows are the outputs, the first one's columns the inputs
         output = x.view(*inputs.shape[:2], count, x.shape[-1])[:, :, self.object]
-        return self.head(output), total[..., self.object, self.action]
+        return self.head(output), total[..., self.object, :]
 
     def loss(self, inputs: Tensor, target: Tensor) -> Tensor:
         """Squared error, summed over dimensions, averaged over the batch: [R]."""

@@ -7,6 +7,7 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor, nn
 
+from butfor.models.direct_gaussian import DirectGaussian
 from butfor.models.fitting import Fittable
 from butfor.models.networks import ACTIVATIONS, ACTIVATIONS_IN_PLACE, Activation, Generators, InputNorm, Linear
 from butfor.models.tables import Table
@@ -70,6 +71,7 @@ class GaussianDynamics(Fittable):
         self.target_size = target_size
         self.config = config
         self.replicas = len(generators)
+        self.prior: Callable[[Tensor, Tensor], Tensor] | None = None  # a user's prediction, see `prior.py`
         inputs = obs_size + action_size
         self.norm = InputNorm(inputs, self.replicas, obs_size) if config.normalize_input else None
         sizes = [inputs, *[config.width] * config.layers]
@@ -111,6 +113,10 @@ class GaussianDynamics(Fittable):
         loss: Tensor = terms.sum(-1).mean(-1)
         return loss
 
+    def direct_loss(self) -> DirectGaussian:
+        """The same loss for a CPU, which sets the gradients without autograd."""
+        return DirectGaussian(self)
+
     @torch.no_grad()
     def predictor(self) -> Predictor:
         """Prepare the weights once and return a function that predicts K actions in each state, without gradients.
@@ -129,6 +135,8 @@ class GaussianDynamics(Fittable):
         @torch.no_grad()
         def predict(obs: Tensor, actions: Tensor) -> tuple[Tensor, Tensor]:
             states, count = obs.shape[1], actions.shape[2]
+            # the replicas of a model with a prior are one ensemble, which sees the same states and actions
+            known = None if self.prior is None else self.prior(obs[0], actions[0])  # [N, K, d]
             actions = actions.expand(self.replicas, -1, -1, -1).flatten(1, 2)  # [R, N * K or K, A]
             if self.norm is not None:
                 obs, actions = self.norm.frozen(obs, 0), self.norm.frozen(actions, self.obs_size)
@@ -142,7 +150,7 @@ class GaussianDynamics(Fittable):
             output = torch.baddbmm(head_bias, head_weight, x.mT)  # [R, 2d, N * K], each dimension a plane
             output = output.view(self.replicas, 2 * self.target_size, states, count).movedim(1, -1)
             mean, raw_variance = output.split(self.target_size, -1)
-            return mean, self._variance(raw_variance)
+            return mean if known is None else mean + known, self._variance(raw_variance)
 
         return predict
 

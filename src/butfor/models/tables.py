@@ -86,6 +86,20 @@ class Units:
         return self.table(transitions, device)
 
 
+class StandardizedStates:
+    """States [R, N, D] as a network sees them, computed part by part: `states[:, 10:20]` is a tensor [R, 10, D]."""
+
+    def __init__(self, obs: Tensor, units: Units, replicas: int, device: torch.device) -> None:
+        self.obs = obs  # [N, D], of the user
+        self.units = units
+        self.shape = (replicas, *obs.shape)
+        self.device = device
+
+    def __getitem__(self, place: tuple[slice, slice]) -> Tensor:
+        part = self.units.standardize(self.obs[place[1]]).to(self.device)
+        return part.expand(self.shape[0], -1, -1)[place[0]]
+
+
 def measure_transitions(
     given: tuple[Array, Array, Array],
     entities: Entities,

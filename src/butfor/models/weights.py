@@ -102,8 +102,8 @@ def units_of_header(header: Mapping[str, Any]) -> Units:
 def whole_number(header: Mapping[str, Any], name: str, least: int = 1) -> int:
     """A whole number of a header."""
     value = header[name]
-    if type(value) is not int or value < least:
-        raise ValueError(f"{name} is {value!r}; expected a whole number of at least {least}.")
+    if type(value) is not int or not least <= value < 2**63:
+        raise ValueError(f"{name} is {value!r:.100}; expected a whole number from {least} to 2**63 - 1.")
     return value
 
 

@@ -1,10 +1,11 @@
-"""The page of `butfor benchmark defaults`: how much data the default settings need, and which goals they meet."""
+"""The pages of `butfor benchmark`: how much data the default settings need, and which detectors find who moves whom."""
 
 from pathlib import Path
 
 import numpy as np
 
 from butfor.analysis.benchmark import ENOUGH, Benchmark, read_benchmark
+from butfor.analysis.edges import read_edges
 from butfor.reporting.charts import Row, amount_charts
 from butfor.reporting.page import render_page, write_page
 from butfor.reporting.plotly_renderer import draw
@@ -38,6 +39,23 @@ def render_benchmark(benchmark: Benchmark) -> str:
         commits=sorted({str(unit["commit"]) for unit in benchmark.units}),
         seeds=max((row["seeds"] for row in benchmark.rows), default=0),
     )
+
+
+def write_edges_page(folder: Path | str) -> Path:
+    """Write index.html in the folder of a benchmark of detectors of who moves whom.
+
+    Raises:
+        FileNotFoundError: there is no benchmark in the folder.
+        ValueError: its results cannot be read.
+    """
+    rows = read_edges(folder)
+    groups: dict[tuple[str, int], list[Row]] = {}
+    for row in rows:
+        groups.setdefault((row["task"], row["transitions"]), []).append(row)
+    commits = sorted({commit for row in rows for commit in row["commits"]})
+    seeds = max((row["seeds"] for row in rows), default=0)
+    text = render_page("edges.html.j2", {"figures": {}}, groups=groups, commits=commits, seeds=seeds)
+    return write_page(Path(folder) / "index.html", text)
 
 
 def lowest_value(rows: list[Row], metric: str) -> float:

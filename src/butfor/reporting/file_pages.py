@@ -69,11 +69,13 @@ def render_scores(
         figures[f"reliability-{place}"] = draw(charts.reliability_chart([("", levels, realised)]))
         figures[f"gain-{place}"] = draw(charts.gain_chart(*gain))
         diagnosis.append(found | {"name": name, "reliability": f"reliability-{place}", "gain": f"gain-{place}"})
+    source = Path(summary["source"])
     about = ("source", "out", "model", "saved_model", "seconds", "butfor")
     return render_page(
         "scores.html.j2",
         {"figures": figures, "explorer": explore_thresholds(scores, summary["threshold"])},
         summary=summary,
+        title=source.name if source.is_absolute() else str(source),
         player=None if scene is None else embed(scene),
         rows=rows,
         diagnosis=diagnosis,

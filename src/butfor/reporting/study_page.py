@@ -1,7 +1,6 @@
 """The pages of runs, of studies and of their index; a training run is shown as a study with one arm."""
 
 import os
-import re
 from collections import Counter
 from collections.abc import Collection, Sequence
 from dataclasses import dataclass
@@ -27,26 +26,23 @@ from butfor.analysis.claims import ENOUGH
 from butfor.analysis.statistics import episodes_to_reach, export_rliable
 from butfor.analysis.table_claims import rule_of
 from butfor.reporting import detection_page
-from butfor.reporting.charts import Row, arm_look, heat_chart, learning_chart, trained_chart
-from butfor.reporting.detection_page import Figures, draw_curves, embed_images, film_figures, list_tables, show_studies
+from butfor.reporting.charts import MOST_POINTS, Row, arm_look, heat_chart, learning_chart, trained_chart
+from butfor.reporting.detection_page import Figures, draw_curves, list_tables, show_studies
 from butfor.reporting.page import data_address, render_page, write_page
-from butfor.reporting.player import embed_scene
+from butfor.reporting.player import Packed, embed_scenes, join_scenes, player_part
 from butfor.reporting.plotly_renderer import draw
 from butfor.runs.reading import (
     expected_form,
-    finite_array,
     read_arrays,
-    read_curves,
-    read_metrics,
     read_optional,
     read_run,
 )
-from butfor.scenes.scene import SCENE_FILE
+from butfor.scenes.scene import SCENE_FILE, read_scene
 
 MOST_BYTES = 3 * 2**20  # bytes: a larger film is linked, not embedded
-STRIP_FRAMES = 10  # images above the score of an episode
+MOST_EPISODES = 12  # of all arms in the player of a study
 FILMS = {  # kind on the page, media type, mark in the file and its place
-    "strip.png": ("strip", "image/png", b"\x89PNG\r\n\x1a\n", 0),
+    "strip.png": ("image", "image/png", b"\x89PNG\r\n\x1a\n", 0),  # of earlier versions
     "watch.gif": ("image", "image/gif", b"GIF8", 0),
     "watch.mp4": ("video", "video/mp4", b"ftyp", 4),
 }
@@ -56,6 +52,13 @@ TRAINED = {  # of metrics.jsonl: title and unit
     "critic_loss": ("Loss of the critic", ""),
     "actor_loss": ("Loss of the actor", ""),
     "model_loss": ("Loss of the influence model", ""),
+    "training_touched": ("Training episodes that touch the object", "share"),
+    "training_lifted": ("Training episodes that lift the object by 3 cm", "share"),
+    "training_success": ("Training episodes that succeed", "share"),
+    "value_predicted": ("Value of first states, by the critic", ""),
+    "value_reached": ("Value of first states, reached by the policy", ""),
+    "relay_acts": ("Steps in which the relay acts", "share"),
+    "relay_reaches": ("Training episodes that reach influence", "share"),
 }
 REFRESH = 30  # seconds after which the open page of a running training loads itself again
 DRAW = "butfor report RUN --figures"
@@ -245,13 +248,18 @@ def render_arms(arms: list[ReadArm], folder: Path, study: ReadStudy | None, runn
                 detections.append(part | {"href": link(arm.folder / "report.html", folder)})
         except ValueError as error:
             problems.append(str(error))
-    player = None
-    if study is None and arms[0].kind == "training":
+    scenes: dict[str, Packed] = {}
+    for arm in arms if study else arms[:1]:
         try:
-            player = embed_scene(arms[0].folder / SCENE_FILE)
+            if arm.kind == "training" and (path := arm.folder / SCENE_FILE).is_file():
+                scenes[arm.label] = read_scene(path)
         except ValueError as error:
             problems.append(str(error))
-    films = [part for arm in arms for part in film_parts(arm, folder) if not (player and part["kind"] == "strip")]
+    joined = join_scenes(scenes, MOST_EPISODES) if study else list(scenes.values())
+    films = [part for arm in arms for part in film_parts(arm, folder)]
+    if scenes:
+        films = [part for part in films if part["name"] != "strip.png"]
+    thinned = [len(curve.episodes) for _, curve in curves if len(curve.episodes) > MOST_POINTS]
     ends = rows.shared_range(arms)
     common = common_changes(arms)
     return render_page(
@@ -264,18 +272,22 @@ def render_arms(arms: list[ReadArm], folder: Path, study: ReadStudy | None, runn
         small=SMALL if study and study.size == "small" else "",
         counts=count_verdicts(study) if study else {}, shorter=describe_shortfall(study) if study else "",
         arm_counts=count_arms(arms), rule_of=rule_of, looks=looks, common=common, detections=detections,
-        player=player, films=films, heat=heat, problems=problems, shares=shares,
-        trained=trained, refresh=REFRESH if running else 0, baseline=baseline,
+        player=embed_scenes([*joined, *(part["scene"] for part in detections if part["scene"])]),
+        players=[player_part(scene) for scene in joined], films=films, heat=heat, problems=problems, shares=shares,
+        trained=trained, phases=[found for arm in measured if (found := rows.phase_row(arm))], most=MOST_POINTS,
+        thinned=number_range(thinned) if thinned else "",
+        refresh=REFRESH if running else 0, baseline=baseline,
         differing=differing_settings(arms) if len(arms) > 1 and not (study and study.name) else [],
     )  # fmt: skip
 
 
 def draw_trained(arms: list[ReadArm], looks: dict[str, Row], figures: Figures) -> dict[str, str]:
     """Draw losses and scores between evaluations; returns the titles of the charts by name."""
-    found = {arm.label: read_curves(arm.folder, tuple(TRAINED)) for arm in arms}
     shown = {}
     for name, (title, unit) in TRAINED.items():
-        given = {label: (episodes, values[name]) for label, (episodes, _, values) in found.items() if name in values}
+        given = {
+            arm.label: (arm.curve.episodes, arm.trained[name]) for arm in arms if arm.curve and name in arm.trained
+        }
         if given:
             figures[f"trained-{name}"] = draw(trained_chart(given, looks, unit))
             shown[name] = title
@@ -337,18 +349,8 @@ def film_parts(arm: ReadArm, folder: Path) -> list[Row]:
             parts.append({"label": arm.label, "kind": "link", "href": link(path, folder), "name": name})
         elif path.is_file() and (content := path.read_bytes())[place : place + len(mark)] == mark:
             data = data_address(media, content)
-            parts.append({"label": arm.label, "kind": kind, "data": data, "alt": described(content)})
+            parts.append({"label": arm.label, "kind": kind, "data": data, "name": name})
     return parts
-
-
-def described(png: bytes) -> str:
-    """The description in a PNG file, which is a text chunk (tEXt) with its length before it; empty if there is none."""
-    found = re.search(rb"(.{4})tEXtDescription\0", png, re.DOTALL)
-    return (
-        png[found.end() :][: int.from_bytes(found[1], "big") - len("Description") - 1].decode("latin-1")
-        if found
-        else ""
-    )
 
 
 # Detection runs of a study
@@ -373,10 +375,10 @@ def show_detection(study: str, arm: ReadArm, place: int, figures: Figures) -> Ro
     without_scores = {"others": [entry | {"set": "test"} for entry in entries]}
     part: Row = {
         "label": arm.label, "summary": arm.summary, "prefix": f"{place}-", "lacking": lacking, "entries": entries,
-        "tables": detection.read_others(arm.folder, without_scores, {}), "films": [], "drawn": [],
+        "tables": detection.read_others(arm.folder, without_scores, {}), "scene": None, "drawn": [],
         "studies": dict.fromkeys(("helps", "noise", "actions")),
     }  # fmt: skip
-    for wanted, add in ((shown.curves, add_curves), (shown.studies, add_studies), (shown.episodes, add_films)):
+    for wanted, add in ((shown.curves, add_curves), (shown.studies, add_studies), (shown.episodes, add_episodes)):
         try:
             if wanted:
                 add(arm.folder, part, shown, figures)
@@ -412,27 +414,18 @@ def add_studies(folder: Path, part: Row, shown: Shown, figures: Figures) -> None
     figures |= {part["prefix"] + name: chart for name, chart in drawn.items() if name.split("-")[0] in shown.studies}
 
 
-def add_films(folder: Path, part: Row, shown: Shown, figures: Figures) -> None:
-    """Episodes as strips of frames over their CAI: charts if the pictures are there, else figures drawn before."""
-    films = (detection.read_pictures(folder) or {"films": []})["films"]
-    if not films:
-        part["drawn"] = drawn_before(folder, "timeline-*.png")
-        if not part["drawn"]:
-            part["lacking"].append(
-                f"No episodes: the folder contains neither pictures of them (pictures/index.json), which a run renders "
-                f"at its end if its environment can be drawn, nor figures ({DRAW})."
-            )
+def add_episodes(folder: Path, part: Row, shown: Shown, figures: Figures) -> None:
+    """Episodes in the player if the run has its scene, else figures drawn before."""
+    if (folder / SCENE_FILE).is_file():
+        part["scene"] = read_scene(folder / SCENE_FILE)
+        part["player"] = player_part(part["scene"])
         return
-    metrics = read_metrics(folder)
-    with expected_form(folder / "metrics.jsonl"):
-        thresholds = finite_array(detection.thresholds_of(metrics, "cai"), None).tolist()
-    for number, (film, figure) in enumerate(zip(films, film_figures(films, "CAI", thresholds), strict=True)):
-        count = min(STRIP_FRAMES, film["length"])
-        middles = [film["frames"][int((place + 0.5) * film["length"] / count)] for place in range(count)]
-        plot = f"{part['prefix']}film-{number}"
-        frames = embed_images(folder / "pictures", middles)
-        part["films"].append({"title": film["title"], "plot": plot, "frames": frames})
-        figures[plot] = figure
+    part["drawn"] = drawn_before(folder, "timeline-*.png")
+    if not part["drawn"]:
+        part["lacking"].append(
+            f"No episodes: the folder contains neither the scene of the player ({SCENE_FILE}), which "
+            f"`butfor report RUN --player` writes, nor figures of episodes ({DRAW})."
+        )
 
 
 def drawn_before(folder: Path, pattern: str) -> list[Row]:

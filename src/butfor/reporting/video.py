@@ -1,15 +1,14 @@
-"""Videos of trained agents, and film strips for the page of a study.
+"""Videos of trained agents, and what the page of a study shows of them.
 
 `watch` writes a video of one run: the environment, and below it a panel with the influence of the actions up to now.
-`film_study` writes a film strip and such a video for every trained arm of a study.
+`film_study` writes the scene of the player and such a video for every trained arm of a study.
 """
 
 import warnings
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator
 from contextlib import closing
 from dataclasses import dataclass
 from importlib.util import find_spec
-from io import BytesIO
 from itertools import chain
 from pathlib import Path
 from typing import Any
@@ -28,6 +27,8 @@ from butfor.runs.config import config_from
 from butfor.runs.files import atomic_write, check_writable
 from butfor.runs.locks import locked
 from butfor.runs.reading import read_run
+from butfor.scenes.evaluation import write_evaluation_scene
+from butfor.scenes.scene import SCENE_FILE
 from butfor.training.agents.policy import load_policy
 from butfor.training.goal_env import MakeEnv, open_goal_env
 from butfor.training.settings import Config
@@ -35,7 +36,6 @@ from butfor.training.settings import Config
 INSTALL = "install it with: pip install 'butfor[video]'"
 try:
     from PIL import Image, ImageDraw, ImageFont
-    from PIL.PngImagePlugin import PngInfo
 except ImportError as error:
     raise ImportError(f"Videos need pillow; {INSTALL}.") from error
 
@@ -51,20 +51,8 @@ LIGHT_BLUE = (170, 200, 235)
 GREEN = (20, 125, 60)
 LIGHT_GREEN = (212, 240, 218)
 
-STRIP_FILE = "strip.png"
 VIDEO_FILE = "watch.mp4"
-MAX_STRIP_BYTES = 150_000
-TRIED_EPISODES = 10  # among which a successful one is chosen
-STRIP_FRAMES = 8
-# pixels of a film strip
-FRAME_WIDTH = 160
-MAX_FRAME_HEIGHT = 200
-GAP = 6
-LABEL_HEIGHT = 30
-PLOT_HEIGHT = 120
-TITLE_HEIGHT = 30
-FONT_SIZE = 20  # half of it, on a phone, can still be read
-WIDE = 2  # images at least this many times as wide as high are drawn larger, in two rows
+TRIED_EPISODES = 10  # among which a successful one is chosen for the video
 
 
 @dataclass(frozen=True)
@@ -99,14 +87,6 @@ class RecordedEpisode:
         if not self.reached[-1]:
             return "the goal is not reached at the end"
         return f"the goal is reached from step {max(np.flatnonzero(~self.reached), default=-1) + 1} on"
-
-    def describe(self) -> str:
-        """The alternative text of a film strip."""
-        text = f"Frames of an episode of {self.title}. {self.outcome().capitalize()}."
-        if self.quantity != "CAI":
-            return text
-        top = int(self.values.argmax())
-        return f"{text} The influence of its actions is largest at step {top}: {self.texts(top)[1]}."
 
 
 class Recorder:
@@ -263,7 +243,7 @@ def draw_panel(episode: RecordedEpisode, step: int, width: int) -> Image.Image:
     for text, left, colour in zip(episode.texts(step), (12, 92, 236), (BLACK, BLUE, GREEN), strict=True):
         draw.text((left * pixel, 6 * pixel), text, colour, large)
     draw.text((12 * pixel, 27 * pixel), episode.title, GREY, small)
-    draw_plot(draw, episode, step, (44 * pixel, 50 * pixel, 468 * pixel, 108 * pixel), pixel, [step])
+    draw_plot(draw, episode, step, (44 * pixel, 50 * pixel, 468 * pixel, 108 * pixel), pixel)
     return panel.reduce(OVERSAMPLING)
 
 
@@ -273,9 +253,8 @@ def draw_plot(
     step: int,
     box: tuple[float, float, float, float],
     pixel: float,
-    dots: Sequence[int],
 ) -> None:
-    """Draw the values up to a step into a box as wide as the whole episode, with dots at some steps."""
+    """Draw the values up to a step into a box as wide as the whole episode, with a dot at the step."""
     left, top, right, bottom = box
     font = ImageFont.load_default(11 * pixel)
     last = len(episode.values) - 1
@@ -293,8 +272,8 @@ def draw_plot(
         draw.line((left, edge, right, edge), LIGHT_GREY, round(pixel))
     draw.line(line, BLUE, round(2 * pixel), joint="curve")
     radius = 3.5 * pixel
-    for across, down in (line[t] for t in dots):
-        draw.ellipse((across - radius, down - radius, across + radius, down + radius), BLUE)
+    across, down = line[step]
+    draw.ellipse((across - radius, down - radius, across + radius, down + radius), BLUE)
     for number, height in ((high, top), (low, bottom)):
         label = episode.format(number).rstrip("0").rstrip(".")
         draw.text((left - 5 * pixel, height), label, GREY, font, anchor="rm")
@@ -355,7 +334,7 @@ def _to_rgb(array: NDArray[Any], name: str) -> NDArray[np.uint8]:
     )
 
 
-# Film strips of a study
+# The agents of a study
 
 
 @dataclass(frozen=True)
@@ -368,7 +347,7 @@ class Film:
 
 
 def film_study(root: Path | str, name: str, progress: Progress = lambda stage, done, total, text: None) -> list[Film]:
-    """Write strip.png, and watch.mp4 where ffmpeg is installed, for every training arm with a trained agent.
+    """Write player.json, and watch.mp4 where ffmpeg is installed, for every training arm with a trained agent.
 
     Files newer than the agent are kept. An arm that cannot be filmed gets a note, and the others are filmed.
     """
@@ -392,7 +371,7 @@ def film_arm(arm: ReadArm) -> Film:
         return Film(arm.label, (), f"skipped: it {arm.words}")
     if not agent.is_file():
         return Film(arm.label, (), f"skipped: {arm.folder} contains results, but no trained agent ({agent.name})")
-    files: tuple[Path, ...] = (arm.folder / STRIP_FILE,)
+    files: tuple[Path, ...] = (arm.folder / SCENE_FILE,)
     missing = f"; no video: it needs imageio-ffmpeg, {INSTALL}"
     if find_spec("imageio_ffmpeg") is not None:
         files += (arm.folder / VIDEO_FILE,)
@@ -400,14 +379,15 @@ def film_arm(arm: ReadArm) -> Film:
     due = [path for path in files if not path.is_file() or path.stat().st_mtime_ns < agent.stat().st_mtime_ns]
     if not due:
         return Film(arm.label, files, f"kept: newer than the agent{missing}")
-    with locked(arm.folder), closing(Recorder(arm.folder, best_seed(arm))) as recorder:
-        episode = recorder.record(choose_episode(recorder))
-        for path in due:
-            if path.name == STRIP_FILE:
-                write_strip(path, episode)
-            else:
-                write_video(path, [episode], recorder)
-    return Film(arm.label, files, f"{episode.title}: {episode.outcome()}{missing}")
+    note = "the best, a typical and the worst episode"
+    with locked(arm.folder):
+        write_evaluation_scene(arm.folder)  # unless it is newer than the agent
+        if arm.folder / VIDEO_FILE in due:
+            with closing(Recorder(arm.folder, best_seed(arm))) as recorder:
+                episode = recorder.record(choose_episode(recorder))
+                write_video(arm.folder / VIDEO_FILE, [episode], recorder)
+                note = f"{episode.title}: {episode.outcome()}"
+    return Film(arm.label, files, f"{note}{missing}")
 
 
 def best_seed(arm: ReadArm) -> int | None:
@@ -434,66 +414,3 @@ def choose_episode(recorder: Recorder) -> int:
         if reached[-1] and success is None:
             success = number
     return success or 0
-
-
-def write_strip(path: Path, episode: RecordedEpisode) -> None:
-    """Write the film strip as a PNG with few enough colours to be small, and its description in the metadata."""
-    strip = draw_strip(episode)
-    text = PngInfo()
-    text.add_text("Description", episode.describe())
-    for colours in (256, 128, 64, 32, 16, 8):
-        content = BytesIO()
-        reduced = strip.quantize(colours, Image.Quantize.FASTOCTREE)  # keeps rare colours, such as the goal's
-        reduced.save(content, "PNG", optimize=True, pnginfo=text)
-        if len(content.getvalue()) <= MAX_STRIP_BYTES:
-            break
-    with atomic_write(path) as temporary:
-        temporary.write_bytes(content.getvalue())
-
-
-def draw_strip(episode: RecordedEpisode) -> Image.Image:
-    """Images of an episode at even steps, side by side, and below them the influence at every step, if known."""
-    steps = np.unique(np.linspace(0, len(episode.images) - 1, STRIP_FRAMES).round().astype(int)).tolist()
-    image_width, image_height = episode.images[0].size
-    columns = STRIP_FRAMES // 2 if image_width >= WIDE * image_height else STRIP_FRAMES
-    width = (FRAME_WIDTH + GAP) * STRIP_FRAMES // columns - GAP
-    height = min(round(image_height * width / image_width), MAX_FRAME_HEIGHT)
-    frame_size = (min(width, round(image_width * height / image_height)), height)
-    row_height = LABEL_HEIGHT + height + GAP
-    plot_top = -(-len(steps) // columns) * row_height
-    has_plot = episode.quantity == "CAI"
-    size = (columns * (width + GAP) - GAP, plot_top + has_plot * PLOT_HEIGHT + TITLE_HEIGHT)
-    strip = Image.new("RGB", size, WHITE)
-    draw = ImageDraw.Draw(strip)
-    font = ImageFont.load_default(FONT_SIZE)
-    for place, step in enumerate(steps):
-        left = place % columns * (width + GAP)
-        top = place // columns * row_height + LABEL_HEIGHT
-        colour = GREEN if episode.reached[step] else BLACK
-        draw.text((left + width / 2, top - LABEL_HEIGHT / 2), f"step {step}", colour, font, anchor="mm")
-        image = episode.images[step].resize(frame_size, Image.Resampling.LANCZOS)
-        strip.paste(image, (left + (width - image.width) // 2, top))
-        if episode.reached[step]:
-            draw.rectangle((left, top + height, left + width - 1, top + height + 3), GREEN)
-    title = episode.title
-    if has_plot:
-        strip.paste(_draw_influence(episode, steps, size[0]), (0, plot_top))
-        title += "; the curve is CAI"
-    title += "; green: the goal is reached" if episode.reached.any() else ""
-    draw.text((GAP, size[1] - TITLE_HEIGHT / 2), title, GREY, font, anchor="lm")
-    return strip
-
-
-def _draw_influence(episode: RecordedEpisode, steps: list[int], width: int) -> Image.Image:
-    """The plot of a film strip; with one row of images, each step lies below the middle of its image."""
-    picture = Image.new("RGB", (width * OVERSAMPLING, PLOT_HEIGHT * OVERSAMPLING), WHITE)
-    draw = ImageDraw.Draw(picture)
-    last = len(episode.values) - 1
-    left, top, right, bottom = (
-        length * OVERSAMPLING for length in (FRAME_WIDTH / 2, 14, width - FRAME_WIDTH / 2, PLOT_HEIGHT - 14)
-    )
-    for step in steps:
-        x = left + (right - left) * step / max(last, 1)
-        draw.line((x, 0, x, bottom), LIGHT_GREY, 2 * OVERSAMPLING)
-    draw_plot(draw, episode, last, (left, top, right, bottom), FONT_SIZE * OVERSAMPLING / 11, steps)
-    return picture.reduce(OVERSAMPLING)

@@ -148,6 +148,41 @@ class Episodes:
             raise ValueError(f"{path} is not a complete episode file: {str(error).rstrip('.')}.") from error
 
 
+@dataclass(frozen=True)
+class Steps:
+    """E episodes in sequence with N steps in total; each has one state more than steps: S = N + E states."""
+
+    observation: NDArray[Any]  # [S, D]
+    action: NDArray[Any]  # [N, A], or integers [N] of discrete actions
+    length: NDArray[np.int64]  # [E], in steps
+
+    def __len__(self) -> int:
+        return len(self.length)
+
+    @property
+    def episode(self) -> NDArray[np.int64]:
+        """The episode of each state [S]."""
+        return np.repeat(np.arange(len(self.length)), self.length + 1)
+
+    @property
+    def time(self) -> NDArray[np.int64]:
+        """The step of each state within its episode [S]."""
+        first = np.cumsum(self.length + 1) - self.length - 1
+        return np.arange(len(self.observation)) - np.repeat(first, self.length + 1)
+
+    @property
+    def last(self) -> Bool:
+        """Which states end an episode, so that no action was taken in them [S]."""
+        ends: Bool = self.time == np.repeat(self.length, self.length + 1)
+        return ends
+
+    def transitions(self, chosen: Bool | None = None) -> tuple[NDArray[Any], NDArray[Any], NDArray[Any]]:
+        """obs [n, D], action [n, A] or [n], and next_obs [n, D] of all steps or of the `chosen` [N]."""
+        before = np.flatnonzero(~self.last)  # [N]: the row of the state in which each step begins
+        rows = np.arange(len(before)) if chosen is None else np.flatnonzero(chosen)
+        return self.observation[before[rows]], self.action[rows], self.observation[before[rows] + 1]
+
+
 def check_episode_file(path: Path | str) -> None:
     """Refuse, before any episode is played, a path that an episode file cannot have."""
     if Path(path).suffix != ".npz":

@@ -18,7 +18,7 @@ import numpy as np
 from numpy.lib import format as npy
 from numpy.typing import NDArray
 
-from butfor.runs.memory import VARIABLE, file_limit, in_words
+from butfor.runs.memory import Allowance
 
 DAMAGED = (zipfile.BadZipFile, zlib.error, struct.error, EOFError, NotImplementedError, RuntimeError, OverflowError)
 END = struct.Struct("<4s4H2LH")  # of a zip file: signature, disks, entries here, entries, size, place, comment
@@ -35,9 +35,9 @@ class Header(NamedTuple):
 class ArrayFile(Mapping[str, NDArray[Any]]):
     """The arrays of an open .npz file by name, read when they are asked for; nothing in it is executed."""
 
-    def __init__(self, archive: zipfile.ZipFile, limit: int) -> None:
+    def __init__(self, archive: zipfile.ZipFile) -> None:
         self.archive = archive
-        self.left = limit  # bytes that may still be read
+        self.allowance = Allowance()
         self.members = {info.filename.removesuffix(".npy"): info for info in archive.infolist()}
 
     def header(self, name: str) -> Header:
@@ -63,17 +63,14 @@ class ArrayFile(Mapping[str, NDArray[Any]]):
         if dtype.hasobject:
             raise ValueError(f"{name} contains pickled objects, which are not loaded.")
         size = math.prod(shape) * dtype.itemsize
-        if size > self.left:
-            raise ValueError(
-                f"{name} takes {in_words(size)}, and {in_words(self.left)} are left of what the arrays of one file may "
-                f"take. If the file is what you expect, raise the limit: {VARIABLE} is the memory that butfor may use, "
-                "of which a file may take a quarter."
-            )
-        self.left -= size
+        self.allowance.take(size, name)
         with self.archive.open(self.members[name]) as member:
             array: NDArray[Any] = npy.read_array(member, allow_pickle=False)
             member.read()  # to the end, where the checksum is compared
         return array
+
+    def __contains__(self, name: object) -> bool:
+        return name in self.members  # a Mapping would read the array to find out
 
     def __iter__(self) -> Iterator[str]:
         return iter(self.members)
@@ -102,6 +99,6 @@ def open_arrays(path: Path | str) -> Iterator[ArrayFile]:
             _check_count(file, len(archive.infolist()))
             for info in archive.infolist():  # also of those that nobody asks for: a damaged name hides an array
                 archive.open(info).close()  # compares the name with that at the array itself
-            yield ArrayFile(archive, file_limit())
+            yield ArrayFile(archive)
     except DAMAGED as error:
         raise ValueError(str(error) or type(error).__name__) from error

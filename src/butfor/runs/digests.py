@@ -16,6 +16,7 @@ if TYPE_CHECKING:
 
 FIELD = "digest"
 DIGITS = 16
+_encode = json.JSONEncoder(sort_keys=True).encode
 RESTORE = "Restore it from a copy, or run the command that wrote it again."
 
 
@@ -72,4 +73,4 @@ def digest_of_file(path: Path) -> str:
 
 def _digest_of_object(value: Mapping[str, Any]) -> str:
     """Return a digest of a JSON object's content: spaces and the order of its fields do not matter."""
-    return hashlib.blake2b(json.dumps(value, sort_keys=True).encode()).hexdigest()[:DIGITS]
+    return hashlib.blake2b(_encode(value).encode()).hexdigest()[:DIGITS]

@@ -4,6 +4,7 @@ import glob
 import json
 import os
 import re
+import zipfile
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
@@ -207,6 +208,9 @@ def load_checkpoint(path: Path | str) -> dict[str, Any]:
     import torch
 
     try:
+        with zipfile.ZipFile(path) as archive:  # torch itself does not compare the checksums
+            if damaged := archive.testzip():
+                raise zipfile.BadZipFile(f"the checksum of {damaged} is wrong")
         state: dict[str, Any] = torch.load(path, weights_only=True, map_location="cpu")
         return state
     except OSError:

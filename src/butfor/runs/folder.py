@@ -28,10 +28,11 @@ if TYPE_CHECKING:
 WRITTEN = (
     "versions.json", "metrics.jsonl", "summary.json", "episodes.json", "diagnosis.json", "studies.json", "scores.npz",
     "heatmap.npz", "model.safetensors", "influence.safetensors", "vime.safetensors", "disagreement.safetensors",
-    "report.html", "watch.mp4", "watch.gif", "strip.png", ".*.part", "checkpoint/*.pt", "checkpoint/*.part",
-    "events/events.out.tfevents.*", "pictures/index.json", "pictures/map.npz", "pictures/step-*.jpg",
-    "pictures/state-*.jpg", "data/train*.npz", "data/validation*.npz", "data/test*.npz", "data/random*.npz",
-    "data/expert*.npz", "data/noisy-expert*.npz", "data/agents.npz", "data/agents.npz.parts/*.npz", "data/forks.npz",
+    "scores-random.npz", "report.html", "player.json", "watch.mp4", "watch.gif", "strip.png", ".*.part",
+    "checkpoint/*.pt", "checkpoint/*.part", "events/events.out.tfevents.*", "pictures/index.json", "pictures/map.npz",
+    "pictures/step-*.jpg", "pictures/state-*.jpg", "data/train*.npz", "data/validation*.npz", "data/test*.npz",
+    "data/random*.npz", "data/expert*.npz", "data/noisy-expert*.npz", "data/agents.npz",
+    "data/agents.npz.parts/*.npz", "data/forks.npz",
     *(f"figures/{name}.{kind}" for name in (
         "roc*", "precision-recall*", "timeline-*", "actions", "reference", "decisions", "noise", "reliability", "map",
         "curves", "reach", "behaviour", "heat-map*",

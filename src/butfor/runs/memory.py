@@ -41,6 +41,31 @@ def file_limit() -> int:
     return share if os.environ.get(VARIABLE) else min(share, LARGEST_FILE)
 
 
+class TooLargeError(ValueError):
+    """An array takes more memory than the limit allows."""
+
+
+class Allowance:
+    """How many bytes the arrays of one dataset may still take."""
+
+    def __init__(self) -> None:
+        self.left = file_limit()
+
+    def take(self, size: int, name: str) -> None:
+        """Count an array before it is read.
+
+        Raises:
+            TooLargeError: it does not fit into what is left.
+        """
+        if size > self.left:
+            raise TooLargeError(
+                f"{name} takes {in_words(size)}, and {in_words(self.left)} are left of what the arrays of one file may "
+                f"take. If the file is what you expect, raise the limit: {VARIABLE} is the memory that butfor may use, "
+                "of which a file may take a quarter."
+            )
+        self.left -= size
+
+
 def available_memory() -> int:
     """Return how many bytes this process can still take, by the system, its container and its own limit."""
     found = [os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE")]

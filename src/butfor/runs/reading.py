@@ -99,7 +99,14 @@ def read_object(path: Path | str) -> dict[str, Any]:
 
 
 def read_metrics(folder: Path | str, name: str = "metrics.jsonl", needed: Sequence[str] = ()) -> list[dict[str, Any]]:
-    """Return the rows of metrics.jsonl. A last line that a crash cut off, without a line end, is left out.
+    """Return the rows of metrics.jsonl, as `iterate_metrics` yields them."""
+    return list(iterate_metrics(folder, name, needed))
+
+
+def iterate_metrics(
+    folder: Path | str, name: str = "metrics.jsonl", needed: Sequence[str] = ()
+) -> Iterator[dict[str, Any]]:
+    """Yield the rows of metrics.jsonl. A last line that a crash cut off, without a line end, is left out.
 
     Args:
         folder: the run folder.
@@ -110,23 +117,18 @@ def read_metrics(folder: Path | str, name: str = "metrics.jsonl", needed: Sequen
         ValueError: another line is damaged, or lacks a field.
     """
     path = Path(folder) / name
-    lines = path.read_bytes().split(b"\n")  # and at nothing else: a damaged byte may be another line end
-    is_whole = not lines[-1]
-    if is_whole:
-        lines.pop()
-    rows = []
-    for number, line in enumerate(lines, start=1):
-        try:
-            row = parse_json(line, f"{path}, line {number}")
-        except ValueError:
-            if number == len(lines) and not is_whole:
-                break
-            raise
-        if not isinstance(row, dict) or (missing := [field for field in needed if field not in row]):
-            lacks = ", ".join(missing) if isinstance(row, dict) else "an object"
-            raise ValueError(f"{path}, line {number}, lacks {lacks}. {RESTORE}")
-        rows.append(row)
-    return rows
+    with path.open("rb") as file:  # as bytes: a damaged one may be another line end
+        for number, line in enumerate(file, start=1):
+            try:
+                row = parse_json(line, f"{path}, line {number}")
+            except ValueError:
+                if not line.endswith(b"\n"):
+                    return
+                raise
+            if not isinstance(row, dict) or (missing := [field for field in needed if field not in row]):
+                lacks = ", ".join(missing) if isinstance(row, dict) else "an object"
+                raise ValueError(f"{path}, line {number}, lacks {lacks}. {RESTORE}")
+            yield row
 
 
 def read_curves(folder: Path | str, names: Sequence[str]) -> tuple[Array, tuple[int, ...], dict[str, Array]]:
@@ -140,20 +142,26 @@ def read_curves(folder: Path | str, names: Sequence[str]) -> tuple[Array, tuple[
         Episodes [E] at which all seeds were evaluated, the seeds, and the values [S, E] by name.
     """
     path = Path(folder) / "metrics.jsonl"
-    rows = read_metrics(folder) if path.is_file() else []
+    rows = iterate_metrics(folder, needed=("episode", "seed")) if path.is_file() else iter(())
+    columns: dict[str, list[Any]] = {name: [] for name in ("episode", "seed", *names)}
+    for row in rows:  # only what is asked for is kept of a row: there may be a million
+        for name in [name for name in columns if name not in row]:
+            del columns[name]
+        for name, values in columns.items():
+            values.append(row[name])
     with expected_form(path):
-        found = {(int(row["episode"]), int(row["seed"])): row for row in rows}
-        seeds = sorted({seed for _, seed in found})
-        episodes = sorted({episode for episode, _ in found})
-        whole = [episode for episode in episodes if all((episode, seed) in found for seed in seeds)]
-        if not whole:
+        episodes, episode = np.unique(np.asarray(columns.pop("episode"), np.int64), return_inverse=True)
+        seeds, seed = np.unique(np.asarray(columns.pop("seed"), np.int64), return_inverse=True)
+        found = np.full((len(seeds), len(episodes)), -1)
+        found[seed, episode] = np.arange(len(episode))  # a row that is there twice: the later one
+        whole = (found >= 0).all(0)
+        if not whole.any():
             return np.empty(0, int), (), {}
-        curves = {}
-        for name in names:
-            if all(name in row for row in rows):
-                values = [[float(found[episode, seed][name]) for episode in whole] for seed in seeds]
-                curves[name] = finite_array(values, len(seeds), len(whole))
-    return np.asarray(whole), tuple(seeds), curves
+        found = found[:, whole]
+        curves = {
+            name: finite_array(np.asarray(values, float)[found], *found.shape) for name, values in columns.items()
+        }
+    return episodes[whole], tuple(seeds.tolist()), curves
 
 
 def read_arrays(path: Path | str) -> dict[str, Array]:

@@ -77,9 +77,10 @@ class FetchSimulator:
         self._poses = [self.layout.qpos.start + model.object_qpos + 7 * j for j in range(self.physics.objects)]
         self._geoms = visible_geoms(model.mj)
         names = [f"object{j}" for j in range(self.physics.objects)]
+        objects = [geom for geom in self._geoms if model.mj.body(model.mj.geom_bodyid[geom]).name in names]
         ball = Body("goal", "goal", "sphere", (GOAL_RADIUS, 0.0, 0.0))
         zone = Body("goal zone", "goal", "sphere", (SUCCESS_RADIUS, 0.0, 0.0), opacity=0.15)
-        self.bodies = (*bodies_of(model.mj, self._geoms, names), ball, zone)
+        self.bodies = (*bodies_of(model.mj, self._geoms, objects), ball, zone)
 
     def states(self, saved: Floats, obs: Floats, goal: Floats) -> Floats:
         """Return the states that the environment saved."""

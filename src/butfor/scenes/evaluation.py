@@ -7,6 +7,7 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 
+from butfor.envs import facts_of
 from butfor.rollouts.play import Observation, Progress, Stream, episode_seed, play
 from butfor.runs.reading import read_curves
 from butfor.scenes.scene import SCENE_FILE, save_scene
@@ -25,7 +26,8 @@ def write_evaluation_scene(
     Args:
         run: folder of a training run.
         progress: called with the stage, how much of it is done, how much there is, and a word.
-        outcomes: also find the steps that decided the outcomes, which takes longer.
+        outcomes: also find the steps that decided the outcomes, which takes longer; only of built-in environments,
+            because others take minutes.
 
     Returns:
         The path of player.json.
@@ -37,6 +39,7 @@ def write_evaluation_scene(
     seed = best_seed(run)
     chosen = choose_episodes(run, seed)
     titles = [f"{title} of {TRIED} episodes (seed {seed}, episode {number})" for title, number in chosen.items()]
+    outcomes = outcomes and facts_of(load_policy(run, seed).env) is not None
     scene = view_run(run, list(chosen.values()), seed, outcomes=outcomes, progress=progress, titles=titles)
     save_scene(path, scene)
     return path

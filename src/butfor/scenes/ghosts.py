@@ -100,3 +100,13 @@ def replay_recorded(action: Floats) -> Choose:
         return action[np.minimum(time, len(action) - 1)]
 
     return choose
+
+
+def explain_decision(acting: str, hold: int, decided: int | None, succeeded: bool) -> str:
+    """Say how the step that decided was found; `acting` is who acts after another action, such as "the expert acts"."""
+    how = f"Another action is held for {hold} step{'s' if hold > 1 else ''}, then {acting}."
+    if decided is None:
+        when = "Until the goal is reached for good, " if succeeded else ""
+        return f"{how} {when}{'no' if when else 'No'} other action would have changed the outcome."
+    end = "fails" if succeeded else "succeeds"
+    return f"{how} This is the last step at which the episode then {end}."

@@ -118,7 +118,10 @@ def predict_ghosts(
 
 
 def other_actions(law: ActionLaw, most: int = MOST_GHOSTS) -> NDArray[Any]:
-    """Return other actions to try: [M] integers, or [M, A] of the corners of the box, or the ends of its axes."""
+    """Return other actions to try: [M] integers, or [M, A] of the corners of the box, or the ends of its axes.
+
+    Of a box with too many of both, corners drawn at random, always the same.
+    """
     if law.count:
         return np.unique(np.linspace(0, law.count - 1, min(law.count, most)).round().astype(np.int64))
     low, high = np.array(law.low), np.array(law.high)
@@ -126,6 +129,8 @@ def other_actions(law: ActionLaw, most: int = MOST_GHOSTS) -> NDArray[Any]:
         return np.linspace(low, high, 9)
     if 2 ** len(low) <= most:
         return np.array(list(product(*zip(low, high, strict=True))))
+    if 2 * len(low) > most:
+        return np.where(np.random.default_rng(0).random((most, len(low))) < 0.5, low, high)
     ends = np.repeat((low + high)[None] / 2, 2 * len(low), axis=0)
     for column in range(len(low)):
         ends[2 * column, column], ends[2 * column + 1, column] = low[column], high[column]

@@ -1,6 +1,6 @@
 """The bodies of a MuJoCo model for the player: its visible geoms, with meshes reduced to what is seen."""
 
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from typing import Any
 
 import numpy as np
@@ -10,6 +10,7 @@ from butfor.envs.fetch_physics import mujoco
 from butfor.scenes.scene import Body, Floats, Form, Role
 
 CELL = 0.004  # metres: vertices of a mesh that share a cube of this size become one
+JOINT_OF_TENDON = int(mujoco.mjtWrap.mjWRAP_JOINT)
 FAINT = 0.3  # geoms that are more transparent only help a developer
 FORMS: dict[int, Form] = {
     int(mujoco.mjtGeom.mjGEOM_MESH): "mesh",
@@ -19,6 +20,7 @@ FORMS: dict[int, Form] = {
     int(mujoco.mjtGeom.mjGEOM_CAPSULE): "capsule",
     int(mujoco.mjtGeom.mjGEOM_ELLIPSOID): "ellipsoid",
 }
+SHOWN_GROUPS = 2  # MuJoCo's viewers hide geoms of higher groups, such as shapes for contacts
 HIDDEN = ("mocap",)  # parts of the names of bodies that no one is meant to see
 
 
@@ -28,20 +30,40 @@ def visible_geoms(model: Any) -> list[int]:
         geom
         for geom in range(model.ngeom)
         if int(model.geom_type[geom]) in FORMS
+        and int(model.geom_group[geom]) <= SHOWN_GROUPS
         and colour_of(model, geom)[3] > FAINT
         and not any(word in model.body(model.geom_bodyid[geom]).name for word in HIDDEN)
     ]
 
 
-def bodies_of(model: Any, geoms: Sequence[int], objects: Sequence[str] = ("object0",)) -> tuple[Body, ...]:
-    """Return a body for each geom; those in a body named in `objects` have the role of an object."""
+def geoms_of_trees(model: Any, geoms: Sequence[int]) -> tuple[list[int], list[int]]:
+    """Return the geoms of what has joints: of what motors drive, and of what moves only when it is moved."""
+    joint = model.actuator_trnid[model.actuator_trntype == int(mujoco.mjtTrn.mjTRN_JOINT), 0]
+    tendons = model.actuator_trnid[model.actuator_trntype == int(mujoco.mjtTrn.mjTRN_TENDON), 0]
+    for tendon in tendons:
+        path = range(model.tendon_adr[tendon], model.tendon_adr[tendon] + model.tendon_num[tendon])
+        joint = np.append(joint, [model.wrap_objid[at] for at in path if model.wrap_type[at] == JOINT_OF_TENDON])
+    roots = {int(root) for root in model.body_rootid[model.jnt_bodyid[joint]]}
+    welds = np.flatnonzero(model.eq_type == int(mujoco.mjtEq.mjEQ_WELD))
+    for pair in zip(model.eq_obj1id[welds], model.eq_obj2id[welds], strict=True):  # an arm that hangs on a mocap body
+        ends = [int(model.body_rootid[body]) for body in pair]
+        if any(model.body_mocapid[root] >= 0 for root in ends):
+            roots.update(ends)
+    moving = [geom for geom in geoms if model.body_weldid[model.geom_bodyid[geom]]]
+    moving = [geom for geom in moving if model.body_mocapid[model.body_rootid[model.geom_bodyid[geom]]] < 0]
+    driven = [geom for geom in moving if int(model.body_rootid[model.geom_bodyid[geom]]) in roots]
+    return driven, [geom for geom in moving if geom not in driven]
+
+
+def bodies_of(model: Any, geoms: Sequence[int], objects: Collection[int]) -> tuple[Body, ...]:
+    """Return a body for each geom; those in `objects` have the role of an object."""
     found = []
     for geom in geoms:
         owner = int(model.geom_bodyid[geom])
         name = model.body(owner).name
         form = FORMS[int(model.geom_type[geom])]
         moves = bool(model.body_weldid[owner])
-        role: Role = "object" if name in objects else "robot" if moves or name.startswith("robot") else "scenery"
+        role: Role = "object" if geom in objects else "robot" if moves or name.startswith("robot") else "scenery"
         vertices, faces = _mesh(model, int(model.geom_dataid[geom])) if form == "mesh" else (None, None)
         colour = None if role == "object" else _hex(colour_of(model, geom))
         size = tuple(float(value) for value in model.geom_size[geom])
@@ -55,10 +77,17 @@ def poses_of(model: Any, qpos: Floats, geoms: Sequence[int]) -> Floats:
     poses = np.empty((len(qpos), len(geoms), 7))
     for row, joints in enumerate(qpos):
         data.qpos[:] = joints
-        mujoco.mj_kinematics(model, data)
-        poses[row, :, :3] = data.geom_xpos[geoms]
-        for column, geom in enumerate(geoms):
-            mujoco.mju_mat2Quat(poses[row, column, 3:], data.geom_xmat[geom])
+        poses[row] = geom_poses(model, data, geoms)
+    return poses
+
+
+def geom_poses(model: Any, data: Any, geoms: Sequence[int]) -> Floats:
+    """Return the poses [B, 7] of geoms after computing the kinematics of MuJoCo's data."""
+    mujoco.mj_kinematics(model, data)
+    poses = np.empty((len(geoms), 7))
+    poses[:, :3] = data.geom_xpos[geoms]
+    for row, geom in enumerate(geoms):
+        mujoco.mju_mat2Quat(poses[row, 3:], data.geom_xmat[geom])
     return poses
 
 

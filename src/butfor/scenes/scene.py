@@ -73,6 +73,9 @@ class SceneEpisode:
     action: Floats  # [T, A]
     scores: Mapping[str, Floats] = field(default_factory=dict)  # CAI [T] by entity, in nats
     labels: Mapping[str, Flags] = field(default_factory=dict)  # [T] by name, such as "exact" and "contact"
+    moves: Mapping[tuple[int, int], Flags] = field(
+        default_factory=dict
+    )  # [T], by the places of two bodies: who moves whom
     reached: Flags | None = None  # [T + 1]: whether the goal is reached in a state
     ghosts: Ghosts | None = None
     decided: int | None = None  # the step that decided the outcome
@@ -150,6 +153,10 @@ def _pack_episode(episode: SceneEpisode) -> dict[str, Any]:
         "action": _pack_array(episode.action, "float32"),
         "scores": {name: _pack_array(values, "float32") for name, values in episode.scores.items()},
         "labels": {name: _pack_array(values, "uint8") for name, values in episode.labels.items()},
+        "moves": [
+            {"source": source, "target": target, "values": _pack_array(values, "uint8")}
+            for (source, target), values in episode.moves.items()
+        ],
         "reached": None if episode.reached is None else _pack_array(episode.reached, "uint8"),
         "ghosts": None,
         "decided": episode.decided,

@@ -4,25 +4,29 @@ Episodes of a built-in environment are played again from their reset seeds, so t
 state can be forked.
 """
 
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, replace
+from itertools import permutations
 from pathlib import Path
 from typing import Any
 
+import gymnasium
 import numpy as np
 import torch
 from numpy.typing import NDArray
 
 from butfor.envs import EnvFacts, facts_of, make_vector_env
+from butfor.envs.forks import fork
+from butfor.envs.several import make_world, removal_effects
 from butfor.influence.influence import Influence
 from butfor.rollouts.episodes import Episodes, concatenate
-from butfor.rollouts.play import Observation, Progress, Stream, episode_seed, play, play_again
+from butfor.rollouts.play import Observation, Progress, Stream, episode_seed, play, play_again, reset_seeds
 from butfor.scenes.branches import Choose, make_simulator
-from butfor.scenes.ghosts import DEFAULT_HOLD, deciding_step, fork_ghosts, replay_recorded
+from butfor.scenes.ghosts import DEFAULT_HOLD, deciding_step, explain_decision, fork_ghosts, replay_recorded
 from butfor.scenes.positions import StatesOfEpisode, view_states
-from butfor.scenes.scene import Floats, Scene, SceneEpisode
+from butfor.scenes.scene import Body, Flags, Floats, Scene, SceneEpisode
 from butfor.training.agents.policy import load_policy
-from butfor.training.goal_env import MakeEnv, open_goal_env
+from butfor.training.goal_env import GoalEnv, MakeEnv, open_goal_env
 
 
 @dataclass(frozen=True)
@@ -56,28 +60,34 @@ def view_run(
         make_env: makes one environment; by default it is made by its name.
         titles: of the episodes; by default seed and number.
 
-    A built-in environment is forked in the simulator. Of another one, positions are drawn: those of the entities of the
-    run's influence model, which predicts the ghosts, or the achieved goal.
+    Built-in environments and those that MuJoCo simulates are forked in the simulator. Of others, positions are drawn:
+    those of the entities of the run's influence model, which predicts the ghosts, or the achieved goal.
     """
     policy = load_policy(run, seed)
-    facts = facts_of(policy.env)
+    facts = facts_of(policy.env) if make_env is None else None
     weights = Path(run) / "influence.safetensors"
     influence = Influence.load(weights, replica=policy.seeds.index(policy.seed)) if weights.is_file() else None
     # the entity and its scale, which open_goal_env finds by playing otherwise, are not used here
     goal_env = open_goal_env(policy.env, entities=["any=0"], target_scale=1.0, make_env=make_env)
     goal_env.check_sizes(run, policy.sizes)
-    env = goal_env.make(1)
+    starts = [episode_seed(policy.seed, Stream.EVALUATION, number) for number in numbers]
+    titles = titles or [f"Seed {policy.seed}, episode {number}" for number in numbers]
 
     def act(group: int, time: int, obs: Observation) -> tuple[NDArray[Any], NDArray[np.bool_]]:
         return policy(obs), np.zeros(1, dtype=bool)
 
-    played = []
-    for number in numbers:
-        start = episode_seed(policy.seed, Stream.EVALUATION, number)
-        played.append(play([env], act, [start], goal_env.steps).episodes)
+    env = goal_env.make(1)
+    if facts is None and (inner := forkable(env)) is not None:
+        from butfor.scenes.forked import view_env
+
+        reached_in = _reached_in(goal_env) if outcomes else None
+        return view_env(
+            inner, lambda obs, step: policy(obs), starts, influence, hold, reached_in, progress,
+            title=policy.env, titles=titles, acting="the trained policy acts",
+        )  # fmt: skip
+    played = [play([env], act, [start], goal_env.steps).episodes for start in starts]
     env.close()
-    titles = titles or [f"Seed {policy.seed}, episode {number}" for number in numbers]
-    if facts is not None and make_env is None:
+    if facts is not None:
         actor = Actor(lambda obs, time: policy(obs), "the trained policy acts") if outcomes else Actor()
         return _show(facts, concatenate(played), titles, [actor] * len(titles), influence, hold, progress)
     shown = []
@@ -101,10 +111,10 @@ def view_episodes(
     *,
     titles: Sequence[str] = (),
 ) -> Scene:
-    """Show stored episodes of a built-in environment with ghosts of other actions.
+    """Show stored episodes of an environment that can be forked, with ghosts of other actions.
 
     Args:
-        episodes: with reset seeds.
+        episodes: with reset seeds, of a built-in environment or of one that MuJoCo simulates.
         numbers: which of them.
         influence: scores the states; by default the scores in the file are shown, if it has any.
         hold: steps for which another action is held.
@@ -119,16 +129,26 @@ def view_episodes(
     if wrong:
         raise ValueError(f"There is no episode {wrong[0]}; the file has the episodes 0 to {len(episodes) - 1}.")
     facts = facts_of(env_of(episodes))
-    if facts is None:
-        raise ValueError(
-            f"The episodes are of {env_of(episodes) or 'an environment that the file does not name'}, which is not "
-            "built in, so they cannot be played again and forked."
-        )
     config = episodes.metadata.get("config", {})
     chosen = episodes.take(np.array(numbers, dtype=np.int64))
-    actors = [_actor(facts, config, action) if outcomes else Actor() for action in chosen.action]
+    actors = [_actor(facts, config, action) for action in chosen.action]
     titles = titles or [f"Episode {number}" for number in numbers]
-    return _show(facts, chosen, titles, actors, influence, hold, progress)
+    if facts is None:
+        return _show_foreign(chosen, titles, actors, influence, hold, outcomes, progress)
+    return _show(facts, chosen, titles, actors if outcomes else [Actor()] * len(actors), influence, hold, progress)
+
+
+def forkable(env: Any) -> gymnasium.Env[Any, Any] | None:
+    """Return the first environment of a vector environment if it is not built in and `butfor.fork` can save it."""
+    inner = getattr(env, "envs", [None])[0]
+    if inner is None:
+        return None
+    inner.reset(seed=0)
+    try:
+        fork(inner)
+    except TypeError:
+        return None
+    return inner  # type: ignore[no-any-return]
 
 
 def env_of(episodes: Episodes) -> str:
@@ -137,15 +157,68 @@ def env_of(episodes: Episodes) -> str:
     return str(config.get("env", ""))
 
 
-def _actor(facts: EnvFacts, config: Mapping[str, Any], action: Floats) -> Actor:
+def _actor(facts: EnvFacts | None, config: Mapping[str, Any], action: Floats) -> Actor:
     """Return the policy of a collected file; the recorded actions go on where it is not known."""
     name = config.get("policy")
-    if name in ("expert", "noisy-expert"):
+    if facts is not None and name in ("expert", "noisy-expert"):
         return Actor(lambda obs, time: facts.expert(obs["observation"], obs["desired_goal"])[0], "the expert acts")
     if isinstance(name, str) and Path(name).is_dir():
         policy = load_policy(name, config.get("agent_seed"))
         return Actor(lambda obs, time: policy(obs), "the trained policy acts")
     return Actor(replay_recorded(action), "the recorded actions go on")
+
+
+def _reached_in(goal_env: GoalEnv) -> Callable[[Any, Any], bool]:
+    """Whether the goal is reached in an observation, by the environment's reward."""
+
+    def reached(obs: Any, info: Any) -> bool:
+        achieved, desired = (torch.from_numpy(np.asarray(obs[key])[None]) for key in ("achieved_goal", "desired_goal"))
+        return bool(goal_env.reward(achieved, desired) >= 0)
+
+    return reached
+
+
+def _show_foreign(
+    episodes: Episodes,
+    titles: Sequence[str],
+    actors: Sequence[Actor],
+    influence: Influence | None,
+    hold: int,
+    outcomes: bool,
+    progress: Progress,
+) -> Scene:
+    """Play episodes of an environment that is not built in again, and put them into a scene."""
+    name = env_of(episodes)
+    env = make_vector_env(name, 1) if name else None
+    inner = forkable(env)
+    if env is None or inner is None:
+        raise ValueError(
+            f"The episodes are of {name or 'an environment that the file does not name'}, which is neither built in "
+            "nor simulated by MuJoCo, so they cannot be played again and forked."
+        )
+    from butfor.scenes.forked import view_env
+
+    reached = _reached_in(open_goal_env(name, entities=["any=0"], target_scale=1.0)) if outcomes else None
+    scenes = []
+    for number, (title, actor) in enumerate(zip(titles, actors, strict=True)):
+        play_again(env, episodes, [number])  # refuses another version of the environment
+
+        def act(obs: Any, step: int, actor: Actor = actor) -> Any:
+            assert actor.choose is not None
+            return actor.choose({key: np.asarray(value)[None] for key, value in obs.items()}, np.array([step]))[0]
+
+        def show(stage: str, done: int, total: int, text: str, place: int = number) -> None:
+            progress(stage, place * total + done, len(titles) * total, text)
+
+        actions = episodes.action[number, : episodes.length[number]]
+        starts = reset_seeds(episodes)[[number]].tolist()
+        scene = view_env(
+            inner, act, starts, influence, hold, reached, show,
+            title=name, titles=[title], acting=actor.words, recorded=[actions],
+        )  # fmt: skip
+        scenes.append(scene)
+    env.close()
+    return replace(scenes[0], episodes=tuple(scene.episodes[0] for scene in scenes))
 
 
 def _show(
@@ -184,7 +257,10 @@ def _show(
         labels |= {name: value[number, :length] for name, value in episodes.label.items()}
         labels.setdefault("exact", ghosts.spread()[:, 0].max(axis=1) > simulator.tolerance)
         reached = simulator.reached(states)
-        decided = None if ghosts.success is None else deciding_step(ghosts.success, reached)
+        decided, explained = None, ""
+        if ghosts.success is not None:
+            decided = deciding_step(ghosts.success, reached)
+            explained = explain_decision(actor.words, hold, decided, bool(reached[-1]))
         shown.append(
             SceneEpisode(
                 title=title,
@@ -192,10 +268,11 @@ def _show(
                 action=episodes.action[number, :length],
                 scores=_scores(episodes, number, obs[:-1], influence),
                 labels=labels,
+                moves=_moves(facts, simulator.bodies, kept[:-1], episodes.action[number, :length]),
                 reached=reached,
                 ghosts=ghosts,
                 decided=decided,
-                decided_text=_explain(actor, hold, decided, bool(reached[-1])),
+                decided_text=explained,
             )
         )
     fps = float(env.metadata["render_fps"])
@@ -211,6 +288,24 @@ def _show(
     )
 
 
+def _moves(facts: EnvFacts, bodies: Sequence[Body], states: Floats, actions: Floats) -> dict[tuple[int, int], Flags]:
+    """Who moves whom in each step [T], by removal in the simulator: edges that occur, of entities that are drawn."""
+    if not facts.several:
+        return {}
+    world = make_world(facts.name)
+    found = removal_effects(world, states, actions) > world.tolerance  # NaN is not
+    drawn = {}
+    for entity in world.entities:
+        named = [place for place, body in enumerate(bodies) if entity in body.name]
+        drawn[entity] = named[0] if named else None
+    edges = {}
+    for (i, source), (j, target) in permutations(enumerate(world.entities), 2):
+        ends = drawn[source], drawn[target]
+        if ends[0] is not None and ends[1] is not None and found[:, i, j].any():
+            edges[ends[0], ends[1]] = found[:, i, j]
+    return edges
+
+
 def _scores(episodes: Episodes, number: int, obs: Floats, influence: Influence | None) -> dict[str, Floats]:
     """CAI [T] by entity: of a model, or as the file has it."""
     if influence is not None:
@@ -218,15 +313,3 @@ def _scores(episodes: Episodes, number: int, obs: Floats, influence: Influence |
     if episodes.score is None:
         return {}
     return {"object": episodes.score[number, : len(obs)]}
-
-
-def _explain(actor: Actor, hold: int, decided: int | None, succeeded: bool) -> str:
-    """Say how the deciding step was found."""
-    if actor.choose is None:
-        return ""
-    how = f"Another action is held for {hold} step{'s' if hold > 1 else ''}, then {actor.words}."
-    if decided is None:
-        when = "Until the goal is reached for good, " if succeeded else ""
-        return f"{how} {when}{'no' if when else 'No'} other action would have changed the outcome."
-    end = "fails" if succeeded else "succeeds"
-    return f"{how} This is the last step at which the episode then {end}."

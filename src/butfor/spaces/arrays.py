@@ -9,12 +9,14 @@ from typing import Any
 
 import numpy as np
 import torch
+from numpy.typing import NDArray
 from torch import Tensor
 
 from butfor.spaces.entities import Entities, entity_columns
 
 Array = np.ndarray[Any, Any] | Tensor
 FEWEST_TRANSITIONS = 100
+PART = 2**17  # rows that are looked at at a time
 
 
 def warn_user(message: str) -> None:
@@ -61,14 +63,21 @@ def like(result: Tensor, given: Any) -> Any:
     return result.to(given.device) if isinstance(given, Tensor) else result.cpu().numpy()
 
 
+def to_numpy(values: Any) -> NDArray[Any]:
+    """An array or tensor as a numpy array."""
+    return values.cpu().numpy() if isinstance(values, Tensor) else np.asarray(values)
+
+
 def check_finite_rows(name: str, value: Tensor) -> None:
     """Refuse NaN and numbers that are infinite in float32, naming the first place."""
+    # part by part: the work on all rows at once would take more memory than the rows
+    if all(torch.isfinite(part.float()).all() for part in value.split(PART)):
+        return
     bad = (~torch.isfinite(value.float())).nonzero()
-    if len(bad):
-        row, *rest = bad[0].tolist()
-        place = f"row {row}, column {rest[-1]}" if rest else f"row {row}"
-        rows = len(bad[:, 0].unique())
-        raise ValueError(f"{name} has NaN or infinite values in {rows} row(s), first at {place}; remove these rows.")
+    row, *rest = bad[0].tolist()
+    place = f"row {row}, column {rest[-1]}" if rest else f"row {row}"
+    rows = len(bad[:, 0].unique())
+    raise ValueError(f"{name} has NaN or infinite values in {rows} row(s), first at {place}; remove these rows.")
 
 
 def check_table(name: str, value: Any, columns: int | None = None) -> Tensor:

@@ -14,6 +14,7 @@ from butfor.analysis.claims import Claim
 from butfor.detection.settings import detection_preset
 from butfor.runs.files import write_json
 from butfor.runs.folder import invoked_command
+from butfor.studies.record import ENVS, record_arms, record_claims
 from butfor.studies.units import AnyConfig, UnitState, kind_of, unit_name, unit_state
 from butfor.training.settings import Config, Use, preset
 
@@ -223,6 +224,18 @@ def _touch_study(env: str) -> Study:
     )  # fmt: skip
 
 
+def _record_study(env: str) -> Study:
+    """Return our question about the preset `record`: what each of its parts brings."""
+    arms = record_arms(env)
+    return Study(
+        "record" if env == PICK else f"record-{env}", f"What the parts of the record bring: {env}",
+        f"The preset record on {env}, each of its parts removed once from the whole and added once to the paper's "
+        "agent, and the whole without any use of influence. On seeds that no setting was chosen on. The question is "
+        "ours, not the paper's.",
+        dict(arms), record_claims(env, arms),
+    )  # fmt: skip
+
+
 def _combined_study() -> Study:
     """Return figure S6: all eight subsets of the three uses."""
     subsets = [subset for size in range(4) for subset in combinations(SHORT, size)]
@@ -308,6 +321,7 @@ _studies = [
     *(_replay_study(env) for env in ("push", PICK, "rot-table")),
     _controls_study(),
     *(_touch_study(env) for env in (PICK, "push")),
+    *(_record_study(env) for env in ENVS),
     _combined_study(),
     *_variant_studies(),
 ]
@@ -347,8 +361,8 @@ def _small(config: AnyConfig, name: str) -> AnyConfig:
         return replace(demo, studies=asked.get(name, demo.studies), noise_levels=(0.0, 0.2))
     schedule = ((60, 200), (10**9, 50))
     return replace(
-        config, seeds=2, episodes=120, warmup=60, evaluate_every=20, evaluation_episodes=10,
-        fit_schedule=schedule, fit_every=max(config.fit_every // 5, 1),
+        config, seeds=2, episodes=120, warmup=max(config.warmup * 3 // 10, 1), evaluate_every=20,
+        evaluation_episodes=10, fit_schedule=schedule, fit_every=max(config.fit_every // 5, 1),
     )  # fmt: skip
 
 

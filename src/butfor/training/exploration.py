@@ -1,7 +1,7 @@
 """Exploration: random, noisy and active actions, played from a copy of the policy that stays fixed in an episode."""
 
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any, Literal
 
 import numpy as np
@@ -36,9 +36,12 @@ class ExploreConfig:
     """where the candidates' mean influence is below it, in nats, the exploratory action is uniform instead"""
     choice: Literal["best", "ranked", "proportional"] = "best"
     """take the most influential candidate, or draw by 1 / rank or by score (the paper tried these without success)"""
+    success_factor: float = 1.0
+    """factor on epsilon and noise where all recent episodes of training succeed; between that and 1 in proportion to
+    their success; 1: exploration stays as it is (not in the paper)"""
 
     def __post_init__(self) -> None:
-        check_between(self, 0, 1, "epsilon", "active")
+        check_between(self, 0, 1, "epsilon", "active", "success_factor")
         check_least(self, 0, "noise", "threshold")
         check_least(self, 2, "candidates")
         check_choices(self, "choice")
@@ -74,14 +77,16 @@ def explore(
     config: ExploreConfig,
     score: Callable[[Tensor], Tensor] | None,
     relay: tuple[Tensor, Callable[[Tensor, Tensor], Tensor]] | None = None,
+    amount: Tensor | float = 1.0,
 ) -> tuple[Tensor, Tensor]:
     """Make the policy's actions [R, W, A] exploratory by `noise` [R, W, n].
 
     With probability epsilon the action is exploratory: active in the share `config.active`, which means chosen among
     candidates by `score` ([R, W, K, A] -> [R, W, K]), else uniform. Otherwise it is the policy's with Gaussian
-    noise, or the relay's, given its actions and when it has its turn. The result is actions [R, W, A], and which of
-    them were drawn uniformly [R, W].
+    noise, or the relay's, given its actions and when it has its turn. `amount` multiplies epsilon and noise. The result
+    is actions [R, W, A], and which of them were drawn uniformly [R, W].
     """
+    epsilon = config.epsilon * amount
     low, high = bounds
     size = action.shape[-1]
     lot = noise[..., :1]
@@ -95,12 +100,12 @@ def explore(
         if relay is not None:
             other, turn = relay
             action = torch.where(turn(scores.mean(-1, keepdim=True), noise[..., -1:]), other, action)
-    noisy = (action + config.noise * (high - low) / 2 * normal).clamp(low, high)
-    sampled = lot < config.epsilon
+    noisy = (action + config.noise * amount * (high - low) / 2 * normal).clamp(low, high)
+    sampled = lot < epsilon
     result = torch.where(sampled, low + (high - low) * uniform, noisy)
     if score is not None and config.active:
         chosen = choose(scores, candidates, rest[..., count * size : count * (size + 1)], config.choice)
-        active = lot < config.epsilon * config.active
+        active = lot < epsilon * config.active
         if config.threshold:
             active = active & (scores.mean(-1, keepdim=True) >= config.threshold)
         result = torch.where(active, chosen, result)
@@ -151,7 +156,7 @@ class Explorer:
         self.part = part
         self.envs = envs
         self.law = law
-        self.config = config
+        self.config = replace(config, noise=0.0) if policy.random else config
         self.compare = compare
         self.relay = relay
         self.relay_policy = None if relay is None else copy_replicas(relay.policy, part)
@@ -161,6 +166,7 @@ class Explorer:
         self.device = weight.device
         self.replicas = len(weight)
         self.bounds = law.bounds(self.device)
+        self.amount = torch.ones(self.replicas, 1, 1, device=self.device)  # of exploration
         self.noise = torch.empty(0)
         self._recorded: Any = None
         self._ready: torch.cuda.Event | None = None
@@ -171,8 +177,9 @@ class Explorer:
         """The copies of policy, model and relay that act."""
         return [self.policy, self.model, self.relay_policy]
 
-    def refresh(self) -> None:
-        """Copy the present policy and model."""
+    def refresh(self, success: Tensor | None = None) -> None:
+        """Copy the present policy and model; exploration falls with the recent `success` [R] of all replicas."""
+        self.set_amount(success)
         refresh_replicas(self.policy, self.sources[0], self.part)
         if self.model is not None and self.sources[1] is not None:
             refresh_replicas(self.model, self.sources[1], self.part)
@@ -180,6 +187,11 @@ class Explorer:
             refresh_replicas(self.relay_policy, self.relay.policy, self.part)
         if self._stream is not None:  # acting waits for this, and not for what the learning stream does afterwards
             self._ready = torch.cuda.current_stream().record_event()
+
+    def set_amount(self, success: Tensor | None) -> None:
+        """Set how much is explored, by the recent success [R] of all replicas; None: nothing changes."""
+        if success is not None:
+            self.amount.copy_((1 - (1 - self.config.success_factor) * success[self.part])[:, None, None])
 
     def begin(self, steps: int, generators: Generators) -> None:
         """Draw all random numbers of an episode, from each replica's own stream."""
@@ -195,8 +207,8 @@ class Explorer:
         inputs = torch.from_numpy(stack_inputs(obs, self.relative_goals)).view(self.replicas, self.envs, -1)
         noise = self.noise[time]
         if self._stream is None:
-            active = self.config.epsilon * self.config.active
-            needed = self.relay is not None or bool((noise[..., 0] < active).any())
+            active = self.config.epsilon * self.config.active * self.amount
+            needed = self.relay is not None or bool((noise[..., :1] < active).any())
             output = self._act(inputs, noise, needed)
         else:  # through pinned memory and the recorded graph
             self.prepare(inputs.shape[-1])
@@ -220,8 +232,9 @@ class Explorer:
             score = lambda candidates: self.compare(predict(seen, self.law.encode(candidates)))  # noqa: E731
             if self.relay is not None and self.relay_policy is not None:
                 relay = (from_unit(self.relay_policy(seen), self.bounds), self.relay.turn)
-        action = from_unit(self.policy(inputs), self.bounds)
-        chosen, sampled = explore(action, noise, self.bounds, self.config, score, relay)
+        normal = noise[..., 1 : 1 + self.law.size]
+        action = from_unit(self.policy.draw(inputs, normal), self.bounds)
+        chosen, sampled = explore(action, noise, self.bounds, self.config, score, relay, self.amount)
         return torch.cat([chosen, sampled[..., None]], -1)
 
     def prepare(self, features: int) -> None:

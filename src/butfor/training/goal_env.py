@@ -1,6 +1,6 @@
 """A goal-conditioned environment as training sees it: how to make many, its sizes, its reward, and its entities."""
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextlib import closing
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
@@ -15,6 +15,7 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from butfor.envs import EnvFacts, env_id, facts_of, make_vector_env
+from butfor.envs.facts import BUILT_IN
 from butfor.influence.partners import ROWS, Pair, Partners, choose_partners, pair_with
 from butfor.models.tables import Units, move_scale, target_columns
 from butfor.models.tables import target_scale as scale_of
@@ -32,10 +33,12 @@ from butfor.rollouts.play import (
 )
 from butfor.spaces.actions import ActionLaw
 from butfor.spaces.entities import entity_columns
+from butfor.spaces.mirrors import Mirror, check_mirrors
 from butfor.training.replay import Reward
 
 MakeEnv = Callable[[], gymnasium.Env[Any, Any]]
 SMALLEST = 0.01  # the agent's normaliser divides by no smaller deviation
+ALIKE = 0.999  # correlation from which on a column is said to follow a goal
 TREMBLING = 1e-6  # smaller moves are those of things at rest
 ADVICE = "rescale them with gymnasium.wrappers.TransformObservation so that they vary by about 1"
 
@@ -59,6 +62,7 @@ class GoalEnv:
     rewards: tuple[float, float] = (-1.0, 0.0)  # the lowest and the highest of random episodes, less `reached`
     partners: Partners | None = None  # what touches each entity, for a model of touches
     labels: tuple[str, ...] = ()  # that the environments report, for a signal that reads the first of them
+    mirrors: tuple[Mirror, ...] = ()  # in which its laws stay the same
 
     @property
     def built_in(self) -> EnvFacts:
@@ -66,6 +70,15 @@ class GoalEnv:
         if self.facts is None:
             raise ValueError(f"The signal 'nearness' needs a built-in environment; use another signal for {self.name}.")
         return self.facts
+
+    def check_mirrors(self) -> None:
+        """Refuse an environment without mirrors, for options that need some."""
+        if not self.mirrors:
+            known = ", ".join(name for name, facts in BUILT_IN.items() if facts.mirrors)
+            raise ValueError(
+                f"replay.mirror and replay.shift need mirrors, and {self.name} declares none; of the built-in "
+                f"environments {known} do. Your own declares them as an attribute: mirrors = (butfor.Mirror(...),)."
+            )
 
     def make_evaluation_env(self, count: int) -> VectorEnv[Any, Any, Any]:
         """Make environments that also report contacts, where they can, to show what agents do to the object."""
@@ -172,23 +185,26 @@ def open_goal_env(
         compute = _compute_reward(name, probe)
         law = ActionLaw.from_space(probe.single_action_space)
         columns = entity_columns(entities, sizes[0]) if entities else {}
+        reported: Any = {"labels": labels, "mirrors": check_mirrors(_mirrors(probe, facts), sizes, name)}
         if facts is not None:
             columns = columns or {"object": list(facts.object_position)}
             if target_scale:  # there is nothing to measure
                 watched = {key: tuple(sorted(value)) for key, value in columns.items()}
                 scale = (target_scale,) * len(target_columns(watched))
-                return GoalEnv(name, make, steps, sizes, law, compute, facts, watched, scale, labels=labels)
+                return GoalEnv(name, make, steps, sizes, law, compute, facts, watched, scale, **reported)
         played, seen = _random_episodes(probe, steps)
         columns = columns or {"object": list(_goal_columns(name, played))}
         watched = {key: tuple(sorted(value)) for key, value in columns.items()}
         obs, _, next_obs = (torch.from_numpy(part) for part in played.episodes.transitions())
         scale = tuple(scale_of((obs, obs, next_obs), watched, target_scale).tolist())
         if facts is not None:
-            return GoalEnv(name, make, steps, sizes, law, compute, facts, watched, scale, labels=labels)
+            return GoalEnv(name, make, steps, sizes, law, compute, facts, watched, scale, **reported)
         reward, reached = _shift_reward(name, compute, played)
         remarks = unit_remarks(seen, played.episodes.length)
         rewards = _reward_range(reward, played)
-        return GoalEnv(name, make, steps, sizes, law, reward, None, watched, scale, 4, reached, remarks, rewards)
+        return GoalEnv(
+            name, make, steps, sizes, law, reward, None, watched, scale, 4, reached, remarks, rewards, **reported
+        )
     finally:
         probe.close()
 
@@ -228,12 +244,31 @@ def add_partners(env: GoalEnv, agent: Sequence[int], required: bool, measure: bo
     return env if partners is None else replace(env, partners=partners, scale=scale)
 
 
+def find_source(env: GoalEnv, source: str) -> tuple[int, ...]:
+    """The columns of the position of an entity that touches others: known by its name, or given as cube=10:13."""
+    if "=" not in source:
+        if env.facts is None or source not in env.facts.entities:
+            known = ", ".join(env.facts.entities) if env.facts else "none"
+            raise ValueError(
+                f"cai.source is {source!r}; the known entities of {env.name} are: {known}. Give the columns of its "
+                "position, such as cube=10:13."
+            )
+        return tuple(env.facts.entities[source][: len(env.facts.agent_position)])
+    found = entity_columns(source, env.sizes[0])
+    if len(found) != 1:
+        raise ValueError(f"cai.source is {source!r}; expected one entity, such as cube=10:13.")
+    return tuple(next(iter(found.values())))
+
+
 def _check_spaces(name: str, env: VectorEnv[Any, Any, Any]) -> tuple[int, int, int]:
     """Columns of an observation, an action and a goal; spaces that training cannot use are refused."""
     space: Any = env.single_observation_space
     parts = getattr(space, "spaces", {})
     if not set(STATES) <= set(parts):
-        raise ValueError(f"{name} is not goal-conditioned: observations need the parts {STATES}; they are {space}.")
+        raise ValueError(
+            f"{name} is not goal-conditioned: observations need the parts {STATES}; they are {space}. Train your own "
+            "agent in butfor.InfluenceWrapper(env, entities=[...], bonus=0.1), or wrap it to give it goals."
+        )
     shapes = [parts[part].shape for part in STATES]
     if any(shape is None or len(shape) != 1 for shape in shapes) or shapes[1] != shapes[2]:
         raise ValueError(
@@ -263,6 +298,14 @@ def _compute_reward(name: str, env: VectorEnv[Any, Any, Any]) -> Any:
     if compute is None:
         raise ValueError(f"{name} has no compute_reward(achieved_goal, desired_goal, info), which hindsight needs.")
     return compute
+
+
+def _mirrors(env: VectorEnv[Any, Any, Any], facts: EnvFacts | None) -> Iterable[Mirror]:
+    """The mirrors of a built-in environment, or the attribute `mirrors` of any other or one of its wrappers."""
+    if facts is not None:
+        return facts.mirrors
+    inner: Any = getattr(env, "envs", [None])[0]
+    return inner.get_wrapper_attr("mirrors") if inner is not None and inner.has_wrapper_attr("mirrors") else ()
 
 
 def _shift_reward(name: str, compute: Any, played: Played) -> tuple[Reward, float]:
@@ -343,14 +386,29 @@ def _goal_columns(name: str, played: Played) -> list[int]:
         fitting |= set(same)
         equal = [column for column in same if column not in columns]
         if not equal:
-            raise ValueError(f"The achieved goal of {name} is not part of its observation; {advice}")
+            raise ValueError(
+                f"The achieved goal of {name} is not part of its observation; {advice} {_suggest_columns(obs, goal)}"
+            )
         columns.append(equal[0])
     if len(fitting) > len(columns):
         raise ValueError(
             f"Several sets of the columns {sorted(fitting)} of the observation show the achieved goal of {name}, which "
-            f"has {len(columns)} numbers; {advice}"
+            f"has {len(columns)} numbers; {advice} {_suggest_columns(obs, goal)}"
         )
     return columns
+
+
+def _suggest_columns(obs: NDArray[Any], goal: NDArray[Any]) -> str:
+    """Say which columns [N, D] follow each number of the achieved goal [N, G], and which do not change at all."""
+    with np.errstate(invalid="ignore", divide="ignore"):  # of columns that do not vary
+        alike = np.abs(np.corrcoef(obs.T, goal.T)[: obs.shape[1], obs.shape[1] :])  # [D, G]
+    following = [np.flatnonzero(values >= ALIKE).tolist() for values in alike.T]
+    followed = "; ".join(f"number {n}: {', '.join(map(str, found)) or 'none'}" for n, found in enumerate(following))
+    still = ", ".join(str(column) for column in range(obs.shape[1]) if np.ptp(obs[:, column]) == 0)
+    resting = f" Columns that never changed: {still}." if still else ""
+    first = ",".join(str(found[0]) for found in following if found)
+    tried = f" Perhaps --entities object={first}." if all(following) else ""
+    return f"Columns that follow the achieved goal in random episodes: {followed}.{resting}{tried}"
 
 
 def unit_remarks(obs: NDArray[np.float64], length: NDArray[np.int64]) -> tuple[str, ...]:

@@ -26,13 +26,17 @@ from butfor.training.agents import AGENTS
 from butfor.training.bonus import add_bonus, bonus_weight
 from butfor.training.exploration import Explorer, random_actions, stack_inputs
 from butfor.training.goal_env import GoalEnv
+from butfor.training.phases import Phases, reached_value, relay_use
 from butfor.training.relay import Relay
 from butfor.training.replay import Batch, ReplayBuffer, Weights, sample
 from butfor.training.settings import Config
-from butfor.training.signals import SIGNALS, Signal
+from butfor.training.signals import OF_CAI, SIGNALS, Signal
 from butfor.training.signals.transitions import TransitionTable
+from butfor.training.swapping import Swapper
+from butfor.training.symmetry import Symmetry
 
 STREAMS = ("networks", "actions", "updates", "model", "scores")  # each replica has one random stream for each
+RECENT = 50  # episodes over which the success in training is averaged, with exponentially falling weights
 CHUNK = 500  # batches of the signal's model between two checks whether to stop
 
 
@@ -73,8 +77,10 @@ def learn(
 class Trainer:
     """R agents with their replay buffer, signal and environments; `state` returns all that a checkpoint needs."""
 
-    def __init__(self, config: Config, goal_env: GoalEnv, device: torch.device | str) -> None:
-        """Draw the first weights and make the environments."""
+    def __init__(
+        self, config: Config, goal_env: GoalEnv, device: torch.device | str, capacity: int | None = None
+    ) -> None:
+        """Draw the first weights and make the environments; `capacity` is the number of recorded episodes."""
         self.config = config
         self.goal_env = goal_env
         self.device = torch.device(device)
@@ -86,25 +92,36 @@ class Trainer:
         first = make_generators(streams.pop("networks"))  # weights start on the CPU, alike on every device
         self.generators = {name: make_generators(seeds, self.device) for name, seeds in streams.items()}
 
-        capacity = min(config.replay.capacity, config.episodes)
+        capacity = capacity or min(config.replay.capacity, config.episodes)
         labelled = bool(goal_env.labels)
         self.replay = ReplayBuffer(config.seeds, capacity, goal_env.steps, goal_env.sizes, self.device, labelled)
         obs_size, action_size, goal_size = goal_env.sizes
         self.input_size = obs_size + goal_size * (2 if config.replay.relative_goals else 1)
         self.agent = AGENTS[config.algorithm](config, self.input_size, action_size, first, self.device)
+        self.swapper: Swapper | None = None
+        if config.swap.share:
+            if goal_env.facts is None or not goal_env.facts.bodies:
+                raise ValueError(f"swap.share needs an environment whose entities are known; {goal_env.name} is not.")
+            self.swapper = Swapper(config.swap, self.replay, goal_env.facts)
         self.relay: Relay | None = None
         if "relay" in config.use:
             self.relay = Relay(config.relay, config.agent, obs_size, action_size, first, self.device)
         self.signal: Signal | None = None
         if config.use:
             known = (goal_env.law, goal_env.entities, goal_env.scale, goal_env.partners)
-            table = TransitionTable(self.replay, *known)
+            horizon = config.cai.horizon if config.signal in OF_CAI else 1
+            table = TransitionTable(self.replay, *known, horizon=horizon)
             self.signal = SIGNALS[config.signal](config, table, goal_env, first)
+
+        self.symmetry: Symmetry | None = None
+        if config.replay.mirror or config.replay.shift:
+            self.symmetry = Symmetry(goal_env.mirrors, config.replay, goal_env.sizes, self.device)
 
         even = config.priority.kind != "per" and not config.priority.within_episode
         self.weights = Weights(self.replay, even)
         self.error = torch.zeros_like(self.replay.score)  # absolute TD errors, for PER
         self.largest_error = torch.ones(config.seeds, device=self.device)
+        self.recent_success = torch.zeros(config.seeds, device=self.device)  # of the exploring agents
         self.bounds = goal_env.law.bounds(self.device)
         # read by a recorded graph, refilled between episodes
         self.bonus = torch.zeros((), device=self.device)
@@ -125,6 +142,7 @@ class Trainer:
         self.envs = [goal_env.make(part.replicas * part.envs) for part in self.explorers]
         self._evaluation_env: Any = None
 
+        self.rounds = 0  # rounds of updates on recorded episodes
         self.interrupted = False  # stopped within a round of fitting, before the updates
         self.round = 0  # batches of the present round of fitting
         self.pending = 0  # batches left of it
@@ -135,7 +153,13 @@ class Trainer:
         self.count = 0  # updates that the statistics sum up
         self.normalized = False
         self.behaviour: dict[str, NDArray[np.float64]] = {}  # of the last evaluation, [R] each
+        self.phases = Phases(goal_env, config.seeds)
         self.seconds: dict[str, float] = {}
+
+    @property
+    def done(self) -> int:
+        """How far training is: episodes played, or rounds of updates on recorded ones."""
+        return self.rounds if self.config.data else self.replay.stored
 
     # ------------------------------------------------------------------------------------------------ play
 
@@ -185,6 +209,11 @@ class Trainer:
         }
         slots = self.replay.store(by_replica)
         self.error[:, slots] = self.largest_error[:, None, None]  # so that each new transition is drawn soon
+        self.phases.add(before, played)
+        if before >= self.config.warmup:
+            success = torch.from_numpy(self.goal_env.succeeded(played).reshape(self.config.seeds, -1)).float()
+            for one in success.to(self.device, non_blocking=True).T:
+                self.recent_success.lerp_(one, 1 / RECENT)
         if self.signal is None:
             return
         if self.config.needs_scores and (before >= self.config.warmup or not self.signal.learns):
@@ -229,6 +258,9 @@ class Trainer:
     def update(self) -> None:
         """Update the agents after an episode."""
         batches = self.config.agent.updates * self.config.num_envs
+        if self.swapper is not None and self.swapper.is_due():
+            with self.clock("swaps"):
+                self.swapper.learn(self.seeds)
         with self.clock("updates"):
             self.set_weights()
             if not self.normalized:
@@ -261,10 +293,14 @@ class Trainer:
     def draw_batch(self, noise: Tensor) -> Batch:
         """Draw transitions with hindsight goals, rewards with the bonus and importance weights: noise [R, B, n]."""
         config = self.config
-        used = config.replay.noise
-        batch = sample(self.replay, self.weights, noise[..., :used], self.goal_env.reward, config.replay)
+        used = config.replay.noise + config.swap.noise
+        reward = self.goal_env.reward
+        batch = sample(self.replay, self.weights, noise[..., :used], reward, config.replay, self.swapper)
         batch.action = to_unit(batch.action, self.bounds)
-        batch.noise = noise[..., used:] if self.agent.noise_size else None
+        own = used + self.agent.noise_size
+        batch.noise = noise[..., used:own] if self.agent.noise_size else None
+        if self.symmetry is not None:
+            batch = self.symmetry(batch, noise[..., own:])
         if "intrinsic" in config.use:
             batch.reward = batch.score.clamp(0, config.bonus.cap)
         elif "bonus" in config.use:
@@ -293,14 +329,20 @@ class Trainer:
 
     def _noise(self, batches: int) -> Tensor:
         rows = batches * self.config.agent.batch_size
-        return draw_uniform(self.generators["updates"], rows, self.config.replay.noise + self.agent.noise_size)
+        return draw_uniform(self.generators["updates"], rows, self._noise_size)
+
+    @property
+    def _noise_size(self) -> int:
+        """Uniform numbers per transition of a batch."""
+        symmetry = 0 if self.symmetry is None else self.symmetry.noise_size
+        return self.config.replay.noise + self.config.swap.noise + self.agent.noise_size + symmetry
 
     def _recorded_updates(self) -> Callable[[Tensor], Tensor]:
         """`update_agent`, on a GPU and with a built-in environment as a graph that is recorded once."""
         if self._recorded is None and self.goal_env.facts is not None:  # whose rewards are tensor operations
             config = self.config
             rows = config.agent.updates * config.num_envs * config.agent.batch_size
-            noise = torch.zeros(config.seeds, rows, config.replay.noise + self.agent.noise_size, device=self.device)
+            noise = torch.zeros(config.seeds, rows, self._noise_size, device=self.device)
             relay = [] if self.relay is None else self.relay.changes()
             tensors = [self.error, self.largest_error, self.weights.step, self.weights.running]
             changes = [*self.agent.changes(), *relay, *tensors]
@@ -311,7 +353,7 @@ class Trainer:
     def refresh_explorers(self) -> None:
         """Let the next episode be played with the present policies and models."""
         for part in self.explorers:
-            part.refresh()
+            part.refresh(self.recent_success)
 
     def prepare(self) -> None:
         """On a GPU, compile and record everything before the first episode."""
@@ -341,20 +383,33 @@ class Trainer:
                     if self._evaluation_env is not None:
                         self._evaluation_env.close()
                     self._evaluation_env = goal_env.make_evaluation_env(len(resets))
-                what = f"the evaluation after episode {self.replay.stored}"
+                what = f"the evaluation after episode {self.done}"
                 act = lambda group, at, obs: self._best(obs)  # noqa: E731
                 played = play([self._evaluation_env], act, resets, goal_env.steps, what)
                 wins += goal_env.succeeded(played).reshape(seeds, count).sum(1)
-                shares.append({} if goal_env.facts is None else goal_env.facts.behaviour(played.episodes))
+                facts = goal_env.facts
+                shares.append({} if facts is None else facts.behaviour(played.episodes) | self._values(played))
         parts = {name: [share[name].reshape(seeds, -1) for share in shares] for name in shares[0]}
         self.behaviour = {name: np.concatenate(part, 1).mean(1) for name, part in parts.items()}
         return wins / episodes
 
+    def _values(self, played: Played) -> dict[str, NDArray[np.float64]]:
+        """The critic's value of the first states [E], and the value that the policy reaches from there."""
+        episodes = played.episodes
+        names = ("observation", "achieved_goal", "desired_goal")
+        inputs = self._inputs({name: getattr(episodes, name)[:, 0] for name in names})
+        predicted = self.agent.value(inputs).flatten().double().cpu().numpy()
+        reached = reached_value(self.goal_env, episodes, self.config.agent.discount)
+        return {"value_predicted": predicted, "value_reached": reached}
+
+    def _inputs(self, obs: Observation) -> Tensor:
+        """What the policy sees of W environments, [R, W / R, ...]."""
+        inputs = torch.from_numpy(stack_inputs(obs, self.config.replay.relative_goals))
+        return inputs.to(self.device).view(self.config.seeds, -1, inputs.shape[-1])
+
     def _best(self, obs: Observation) -> tuple[NDArray[Any], NDArray[np.bool_]]:
         """The policy's own actions in W environments."""
-        relative = self.config.replay.relative_goals
-        inputs = torch.from_numpy(stack_inputs(obs, relative)).to(self.device).unflatten(0, (self.config.seeds, -1))
-        action = from_unit(self.agent.policy(inputs), self.bounds).flatten(0, 1).cpu().numpy()
+        action = from_unit(self.agent.policy(self._inputs(obs)), self.bounds).flatten(0, 1).cpu().numpy()
         return action, np.zeros(len(action), dtype=bool)
 
     def report(self) -> list[dict[str, float]]:
@@ -365,6 +420,12 @@ class Trainer:
         newest = self.replay.slots(100)
         steps = self.replay.length[:, newest].sum(1).clamp(min=1)
         score = (self.replay.score[:, newest].sum((1, 2)) / steps).tolist()
+        phases = self.phases.report()
+        if self.relay is not None:
+            stored = (self.replay.score[:, newest], self.replay.length[:, newest])
+            amount = torch.cat([part.amount for part in self.explorers]).flatten()
+            use = relay_use(*stored, self.config.relay, self.config.explore, amount).tolist()
+            phases = [one | {"relay_acts": use[r][0], "relay_reaches": use[r][1]} for r, one in enumerate(phases)]
         self.statistics.zero_()
         self.count = 0
         self.model_loss.zero_()
@@ -372,6 +433,8 @@ class Trainer:
         return [
             {"critic_loss": critic[r], "actor_loss": actor[r], "value": value[r]}
             | ({"model_loss": model[r], "score": score[r]} if self.signal is not None else {})
+            | phases[r]
+            | ({"swaps": float(self.swapper.count[r])} if self.swapper is not None else {})
             for r in range(self.config.seeds)
         ]
 
@@ -389,6 +452,7 @@ class Trainer:
         learner = self.agent.state() | {
             "error": self.error[:, : self.replay.size].clone(),
             "largest_error": self.largest_error,
+            "recent_success": self.recent_success,
             "statistics": self.statistics,
             "count": self.count,
             "normalized": self.normalized,
@@ -400,6 +464,9 @@ class Trainer:
             "touching": self.goal_env.touching(),
             "model": None if self.signal is None else self.signal.state(),
             "relay": None if self.relay is None else self.relay.state(),
+            "phases": self.phases.state(),
+            "swaps": None if self.swapper is None else self.swapper.state(),
+            "rounds": self.rounds,
             "acting": [
                 [{} if module is None else module.state_dict() for module in part.copies] for part in self.explorers
             ],
@@ -416,6 +483,9 @@ class Trainer:
         self.agent.restore(learner)
         self.error[:, : self.replay.size] = learner["error"].to(self.device)
         self.largest_error.copy_(learner["largest_error"])
+        self.recent_success.copy_(learner.get("recent_success", self.recent_success))  # older files have none
+        for part in self.explorers:
+            part.set_amount(self.recent_success)
         self.statistics.copy_(learner["statistics"])
         self.count = learner["count"]
         self.normalized = learner["normalized"]
@@ -423,6 +493,11 @@ class Trainer:
             self.signal.restore(state["model"])
         if self.relay is not None:
             self.relay.restore(state["relay"])
+        if "phases" in state:  # older files have none
+            self.phases.restore(state["phases"])
+        if self.swapper is not None:
+            self.swapper.restore(state["swaps"])
+        self.rounds = state.get("rounds", 0)  # older files have none
         for part, saved_copies in zip(self.explorers, state["acting"], strict=True):
             for module, saved in zip(part.copies, saved_copies, strict=False):  # older files have no relay
                 if module is not None:

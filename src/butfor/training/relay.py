@@ -54,6 +54,7 @@ class Relay:
             agent,
             discount=config.discount,
             action_penalty=config.action_penalty,
+            critics_in_target=None,
             target_range=(0.0, config.cap / (1 - config.discount)),
         )
         self.agent = DDPG(obs_size, actions, own, generators, device)

@@ -2,14 +2,17 @@
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, fields
-from typing import Any
+from typing import TYPE_CHECKING, Any, Literal
 
 import numpy as np
 import torch
 from torch import Tensor
 
 from butfor.models.gpu import running_sum
-from butfor.runs.config import check_between, check_least
+from butfor.runs.config import check_between, check_choices, check_least
+
+if TYPE_CHECKING:
+    from butfor.training.swapping import Swapper
 
 Reward = Callable[[Tensor, Tensor], Tensor]
 """Achieved and desired goals [..., G] -> rewards [...]."""
@@ -27,15 +30,24 @@ class ReplayConfig:
     """choose those goals in proportion to the influence of the step that achieved them (the paper tried it in vain)"""
     other_goals: float = 0.0
     """share of the replaced goals that are the desired goal of another episode instead (not in the paper)"""
+    other_goals_by: Literal["weight", "uniform"] = "weight"
+    """draw those episodes like the transitions, by their weight, or uniformly"""
     influenced_goals: float | None = None
     """take goals only from after the next step whose score exceeds this, in nats; without such a step the goal stays as
     it was (not in the paper)"""
     relative_goals: bool = False
     """actor and critic also see the difference between desired and achieved goal (not in the paper)"""
 
+    mirror: bool = False
+    """each mirror of the environment reflects half of the samples (not in the paper)"""
+    shift: float = 0.0
+    """move each sample along the normal of each mirror by up to this, in units of positions (not in the paper)"""
+
     def __post_init__(self) -> None:
         check_least(self, 1, "capacity")
+        check_least(self, 0, "shift")
         check_between(self, 0, 1, "hindsight", "other_goals")
+        check_choices(self, "other_goals_by")
 
     @property
     def noise(self) -> int:
@@ -57,6 +69,7 @@ class Batch:
     time: Tensor  # [R, B]
     weight: Tensor | None = None  # [R, B]: of its squared error
     noise: Tensor | None = None  # [R, B, n]: uniform random numbers for the agent
+    swapped: Tensor | None = None  # [R, B]: the goal's object is of another episode: nobody took this action for it
 
     def split(self, size: int) -> "list[Batch]":
         """Batches of at most `size` transitions a replica."""
@@ -196,44 +209,72 @@ def pick(running: Tensor, noise: Tensor) -> Tensor:
 NOISE = 4  # uniform numbers per sample: episode, time, whether and which hindsight goal
 
 
-def sample(replay: ReplayBuffer, weights: Weights, noise: Tensor, reward: Reward, config: ReplayConfig) -> Batch:
-    """Draw transitions by weights, replace goals by later achieved ones, recompute rewards: noise [R, B, 4]."""
+def sample(
+    replay: ReplayBuffer,
+    weights: Weights,
+    noise: Tensor,
+    reward: Reward,
+    config: ReplayConfig,
+    swapper: "Swapper | None" = None,
+) -> Batch:
+    """Draw transitions by weights, replace goals by later achieved ones, recompute rewards: noise [R, B, 4 or more].
+
+    A `swapper` replaces some of them by transitions with an object of another episode; its numbers are the last two of
+    the noise.
+    """
     episode, time = weights.draw(noise[..., :2])
+    about, about_time = episode, time  # where the goal's object is
+    swaps = None
+    if swapper is not None:
+        swaps = swapper.draw(noise[..., -2:], episode, time)
+        episode, time = swaps.base
+        about, about_time = (torch.where(swaps.of_goal, *both) for both in zip(swaps.donor, swaps.base, strict=True))
     at = (replay.rows, episode)
-    length = replay.length[at]  # [R, B]
+    goal_at = (replay.rows, about)
+    length = replay.length[goal_at]  # [R, B]
     if config.goals_by_score:
-        later = hindsight_by_score(replay.score[at], time, length, noise[..., 3])
+        later = hindsight_by_score(replay.score[goal_at], about_time, length, noise[..., 3])
     else:
-        first = time
+        first = about_time
         if config.influenced_goals is not None:
-            first = next_influenced(replay.score[at], time, length, config.influenced_goals)
+            first = next_influenced(replay.score[goal_at], about_time, length, config.influenced_goals)
         later = first + 1 + (noise[..., 3] * (length - first)).long().clamp(max=replay.steps)  # in first + 1 .. length
         later = torch.minimum(later, length)
     relabelled = noise[..., 2] < config.hindsight  # [R, B]
     if config.influenced_goals is not None:
         relabelled = relabelled & (first < length)
-    goal = torch.where(relabelled[..., None], replay.achieved_goal[*at, later], replay.desired_goal[*at, time])
+    desired = replay.desired_goal[*goal_at, about_time]
+    goal = torch.where(relabelled[..., None], replay.achieved_goal[*goal_at, later], desired)
     if config.other_goals:
-        other, start = weights.draw(noise[..., NOISE:])
-        other_goal = replay.desired_goal[replay.rows, other, torch.zeros_like(start)]
+        if config.other_goals_by == "weight":
+            other, _ = weights.draw(noise[..., NOISE : NOISE + 2])
+        else:
+            stored = (replay.length > 0).sum(1, keepdim=True)  # a tensor: a recorded graph reads it at each replay
+            other = torch.minimum((noise[..., NOISE] * stored).long(), stored - 1)
+        other_goal = replay.desired_goal[replay.rows, other, torch.zeros_like(other)]
         goal = torch.where((noise[..., 2] < config.hindsight * config.other_goals)[..., None], other_goal, goal)
-    ended = replay.terminated[at] & (time + 1 == length)
+
+    def inputs(ahead: int) -> Tensor:
+        """What actor and critic see now, or one step ahead: [R, B, D + G (+ G)]."""
+        seen = replay.observation[*at, time + ahead]
+        if swapper is not None and swaps is not None:
+            donor = replay.observation[replay.rows, swaps.donor[0], swaps.donor[1] + ahead]
+            seen = torch.where(swaps.swapped[..., None], swapper.mix(seen, donor, swaps.columns), seen)
+        way = [goal - replay.achieved_goal[*goal_at, about_time + ahead]] if config.relative_goals else []
+        return torch.cat([seen, goal, *way], -1)
+
+    ended = replay.terminated[at] & (time + 1 == replay.length[at])
     return Batch(
-        inputs=inputs_at(replay, at, time, goal, config.relative_goals),
+        inputs=inputs(0),
         action=replay.action[*at, time],
-        next_inputs=inputs_at(replay, at, time + 1, goal, config.relative_goals),
-        reward=reward(replay.achieved_goal[*at, time + 1], goal),
+        next_inputs=inputs(1),
+        reward=reward(replay.achieved_goal[*goal_at, about_time + 1], goal),
         bootstrap=(~ended).float(),
-        score=replay.score[*at, time],
+        score=replay.score[*at, time] if swaps is None else replay.score[*at, time] * ~swaps.of_goal,
         episode=episode,
         time=time,
+        swapped=None if swaps is None else swaps.of_goal,
     )
-
-
-def inputs_at(replay: ReplayBuffer, at: tuple[Tensor, Tensor], time: Tensor, goal: Tensor, relative: bool) -> Tensor:
-    """What actor and critic see of stored states [R, B] with these goals [R, B, G]: [R, B, D + G (+ G)]."""
-    parts = [replay.observation[*at, time], goal]
-    return torch.cat([*parts, goal - replay.achieved_goal[*at, time]] if relative else parts, -1)
 
 
 def next_influenced(score: Tensor, time: Tensor, length: Tensor, threshold: float) -> Tensor:

@@ -15,7 +15,7 @@ import torch
 from butfor.envs import facts_of
 from butfor.models.gpu import deterministic
 from butfor.models.torch_state import pinned
-from butfor.rollouts.episodes import EpisodeStream, check_episode_file
+from butfor.rollouts.episodes import Episodes, EpisodeStream, check_episode_file
 from butfor.rollouts.play import Played, Progress, Stream, episode_seed, play
 from butfor.runs.checkpoints import latest_checkpoint, save_checkpoint_in
 from butfor.runs.config import config_from, differences, plain
@@ -32,13 +32,14 @@ from butfor.runs.folder import (
 )
 from butfor.runs.locks import locked, working_on
 from butfor.runs.memory import check_memory
-from butfor.runs.reading import expected_form, read_metrics, read_run
+from butfor.runs.reading import expected_form, iterate_metrics, read_run
 from butfor.runs.stopping import check_time_limit, stopping
 from butfor.training.agents import load_policy, save_agent
-from butfor.training.goal_env import GoalEnv, MakeEnv, add_partners, open_goal_env, reward_remarks
+from butfor.training.goal_env import GoalEnv, MakeEnv, add_partners, find_source, open_goal_env, reward_remarks
 from butfor.training.loop import Trainer, learn
+from butfor.training.offline import drawn_episodes, fill_buffer, learn_from_data, read_episodes
 from butfor.training.settings import Config
-from butfor.training.signals import LABELS
+from butfor.training.signals import LABELS, OF_CAI
 
 ENV_BYTES = 3_000  # of the smallest environment: random generator and state
 
@@ -79,11 +80,13 @@ def train(
     folder = Path(folder) if folder is not None else Path("runs") / run_name("training", config)
     _refuse_begun(folder, overwrite)
     if keep_episodes is not None:
+        _refuse_keeping(config, keep_episodes)
         if Path(keep_episodes).exists():
             raise FileExistsError(f"{keep_episodes} already exists; give another name for the episode file.")
         check_episode_file(keep_episodes)
     goal_env = _open_env(config, make_env)  # before anything is written: a mistake leaves no folder behind
     _check_memory(config, goal_env, device)
+    recorded = read_episodes(config, goal_env) if config.data else None
     check_writable(folder)
     kept = None if keep_episodes is None else KeptEpisodes.of_new_run(keep_episodes, folder)
     with _working(folder, kept, config, device):
@@ -91,7 +94,7 @@ def train(
         if kept is not None:
             kept.refuse_taken()
         open_run(folder, "training", config, overwrite, None if kept is None else asdict(kept))
-        run = _Run(config, goal_env, folder, torch.device(device), None, kept, progress)
+        run = _Run(config, goal_env, folder, torch.device(device), None, kept, progress, recorded)
         return run.go(time_limit, on_evaluation)
 
 
@@ -126,9 +129,10 @@ def resume(
     kept = KeptEpisodes.of_run(folder, keep_episodes)
     for place in (folder, folder / "checkpoint"):
         check_writable(place)
-    if kept is not None:
-        check_writable(kept.file)
     before = config_from(Config, read_run(folder)["config"])
+    if kept is not None:
+        _refuse_keeping(before, kept.file)
+        check_writable(kept.file)
     with _working(folder, kept, before, device):
         record = read_run(folder)  # again: another process may just have resumed it
         before = config_from(Config, record["config"])
@@ -139,8 +143,9 @@ def resume(
                 "start again with --overwrite (in a study: delete the folder), or in another folder."
             )
         config = before if episodes is None else replace(before, episodes=episodes)
-        if state is not None and config.episodes < state["replay"]["stored"]:
-            raise ValueError(f"{folder} has already played {state['replay']['stored']} episodes; got {episodes}.")
+        played = 0 if state is None else state["rounds"] if config.data else state["replay"]["stored"]
+        if config.episodes < played:
+            raise ValueError(f"{folder} has already finished {played} episodes or rounds; got {episodes}.")
         goal_env = _open_env(config, make_env, state)
         if state is not None:
             _check_settings(folder, before, state)
@@ -148,7 +153,8 @@ def resume(
         if config != before:
             changed = {"label": run_label("training", config), "config": plain(config)}
             write_json(folder / "config.json", record | changed)
-        run = _Run(config, goal_env, folder, torch.device(device), state, kept, progress)
+        recorded = read_episodes(config, goal_env) if config.data and state is None else None
+        run = _Run(config, goal_env, folder, torch.device(device), state, kept, progress, recorded)
         return run.go(time_limit, on_evaluation)
 
 
@@ -211,6 +217,12 @@ def _refuse_begun(folder: Path, overwrite: bool) -> None:
             f"{folder} already contains a run. Resume it with --resume {folder}, replace it with --overwrite, or give "
             "another folder with --run."
         )
+
+
+def _refuse_keeping(config: Config, file: Path | str) -> None:
+    """Refuse to keep episodes where none are played."""
+    if config.data:
+        raise ValueError(f"keep_episodes is {str(file)!r}; a run that learns from data plays no episodes to keep.")
 
 
 def _check_memory(config: Config, goal_env: GoalEnv, device: torch.device | str) -> None:
@@ -319,11 +331,14 @@ def _open_env(config: Config, make_env: MakeEnv | None, state: dict[str, Any] | 
     if config.priority.kind == "ebp" and goal_env.sizes[2] != 3:
         size = goal_env.sizes[2]
         raise ValueError(f"priority.kind 'ebp' needs goals (x, y, z); those of {goal_env.name} have {size} column(s).")
-    touches = config.use and config.signal in ("cai", "shuffled") and config.cai.model != "gaussian"
+    if config.replay.mirror or config.replay.shift:
+        goal_env.check_mirrors()
+    touches = config.use and config.signal in OF_CAI and config.cai.model != "gaussian"
     if touches and state is not None:
         goal_env = goal_env.with_touching(state["touching"])
     elif touches:
-        goal_env = add_partners(goal_env, config.cai.agent, config.cai.model == "touch", measure=scale is None)
+        agent = find_source(goal_env, config.cai.source) if config.cai.source else config.cai.agent
+        goal_env = add_partners(goal_env, agent, config.cai.model == "touch", measure=scale is None)
     if config.use and scale is None and (still := goal_env.unmoved()):
         warnings.warn(
             f"A few random episodes of {goal_env.name} did not move {' and '.join(still)}, so the size of its moves is "
@@ -358,6 +373,7 @@ class _Run:
         state: dict[str, Any] | None,
         kept: KeptEpisodes | None,
         progress: Progress,
+        recorded: Episodes | None = None,
     ) -> None:
         """Make the trainer, restored from a checkpoint where there is one."""
         self.started = time.monotonic()  # a time limit counts from here: recording a GPU's steps can take a minute
@@ -370,25 +386,32 @@ class _Run:
             clipped = reward_remarks(goal_env.rewards, config.agent.target_range, config.agent.discount)
             for words in (goal_env.describe_in_words(), *goal_env.remarks, *clipped):
                 progress("environment", 1, 1, words)
-        self.trainer = Trainer(config, goal_env, device)
+        capacity = None if recorded is None else drawn_episodes(config, len(recorded))
+        if config.data and state is not None:  # the checkpoint has them
+            capacity = state["replay"]["length"].shape[1]
+        self.trainer = Trainer(config, goal_env, device, capacity)
         if state is not None:
             _restore(self.trainer, state, folder)
+        elif recorded is not None:
+            fill_buffer(self.trainer, recorded)
         self.trainer.prepare()
         self.replay = self.trainer.replay
-        evaluated = self.replay.stored - self.trainer.interrupted  # an interrupted round precedes its evaluation
+        evaluated = self.trainer.done - self.trainer.interrupted  # an interrupted round precedes its evaluation
         truncate_metrics(folder, evaluated)
         self.events = Events(folder, evaluated)
         self.kept: EpisodeStream | None = None
         if kept is not None:
             self.kept = EpisodeStream(kept.file, self.replay.stored, kept.id)
             write_json(folder / "episodes.json", asdict(kept))  # a resumed run may have been given it, or moved
-        self.evaluations: dict[int, list[float]] = {}  # success of each seed, by episode
+        success: dict[int, list[float]] = {}  # of each seed, by episode
         if (folder / "metrics.jsonl").is_file():
-            for row in read_metrics(folder):
-                self.evaluations.setdefault(row["episode"], []).append(row["success"])
+            for row in iterate_metrics(folder):
+                success.setdefault(row["episode"], []).append(row["success"])
+        # mean and standard deviation over seeds, by episode
+        self.curve = {episode: (float(np.mean(each)), float(np.std(each))) for episode, each in success.items()}
         self.text = ""
         self.began = time.monotonic()
-        self.first_episode = self.replay.stored
+        self.first_episode = self.trainer.done
         self.saved = time.monotonic()
         self.seconds_before = self.trainer.seconds.get("total", 0.0)
 
@@ -397,7 +420,10 @@ class _Run:
         trainer = self.trainer
         self.on_evaluation = on_evaluation
         with closing(trainer), closing(self.events), stopping(time_limit, self.started) as stop:
-            learn(trainer, stop, self.progress, self.keep, self.evaluate_when_due, self.end_episode)
+            if self.config.data:
+                learn_from_data(trainer, stop, self.progress, self.evaluate_when_due, self.end_episode)
+            else:
+                learn(trainer, stop, self.progress, self.keep, self.evaluate_when_due, self.end_episode)
             self.save()
             config = self.config
             goal_env = trainer.goal_env
@@ -408,7 +434,7 @@ class _Run:
             save_agent(path, tensors, config.agent, law, goal_env.sizes, config.env, trainer.seeds, relative)
             if trainer.signal is not None:
                 trainer.signal.save(self.folder, config.first_seed)
-            played = self.replay.stored >= config.episodes
+            played = trainer.done >= config.episodes
             finished = played and not trainer.interrupted
             self.summarize(finished)
             if self.kept is not None and played:
@@ -418,7 +444,7 @@ class _Run:
                 )
             if stop.signalled and not finished:
                 raise KeyboardInterrupt(
-                    f"Stopped after episode {self.replay.stored}. Resume it with: butfor train --resume {self.folder}"
+                    f"Stopped after episode {trainer.done}. Resume it with: butfor train --resume {self.folder}"
                 )
         return self.folder
 
@@ -431,7 +457,7 @@ class _Run:
         """Evaluate all seeds, and write a row of metrics for each."""
         config = self.config
         trainer = self.trainer
-        episode = self.replay.stored
+        episode = trainer.done
         if episode % config.evaluate_every >= config.num_envs and episode < config.episodes:
             return
         self.note_time()
@@ -447,22 +473,25 @@ class _Run:
             for r, seed in enumerate(trainer.seeds)
         ]
         append_metrics(self.folder, rows)
-        self.evaluations[episode] = success.tolist()
+        self.curve[episode] = (float(np.mean(success.tolist())), float(np.std(success.tolist())))
         values = {"success/mean": float(success.mean())}
         shown = [name for name in rows[0] if name not in ("episode", "seed", "seconds")]
         values |= {f"{name}/seed {row['seed']}": row[name] for row in rows for name in shown}
         self.events.add(values, episode)
-        self.summarize(finished=False)  # for a process that is killed
+        self.summarize(finished=False, with_curve=False)  # for a process that is killed
         spread = f" ± {success.std():.2f}" if len(success) > 1 else ""
         self.text = f"success {success.mean():.2f}{spread}, "
         self.on_evaluation(self.folder)
 
     def end_episode(self) -> None:
         """Report progress, and save where that is due."""
-        stored = self.replay.stored
-        speed = (stored - self.first_episode) / max(time.monotonic() - self.began, 1e-9)
-        rate = f"{speed * self.config.seeds * self.trainer.goal_env.steps:,.0f} steps/s"
-        self.progress("episodes", stored, self.config.episodes, f"{self.text}{rate}")
+        done = self.trainer.done
+        speed = (done - self.first_episode) / max(time.monotonic() - self.began, 1e-9)
+        config = self.config
+        rate = f"{speed * config.seeds * self.trainer.goal_env.steps:,.0f} steps/s"
+        if config.data:
+            rate = f"{speed * config.agent.updates:,.0f} updates/s"
+        self.progress("rounds" if config.data else "episodes", done, config.episodes, f"{self.text}{rate}")
         if time.monotonic() - self.saved > self.config.checkpoint_seconds:
             self.save()
             self.saved = time.monotonic()
@@ -474,17 +503,20 @@ class _Run:
         if self.kept is not None:
             self.kept.flush(self.replay.stored)
         state = self.trainer.state() | {"config": plain(self.config)}
-        save_checkpoint_in(self.folder, self.replay.stored, state)
+        save_checkpoint_in(self.folder, self.trainer.done, state)
 
     def note_time(self) -> None:
         """Add up the time of all processes of this run."""
         self.trainer.seconds["total"] = self.seconds_before + time.monotonic() - self.began
 
-    def summarize(self, finished: bool) -> None:
-        """Write summary.json: the curve of success so far, and where the time went."""
+    def summarize(self, finished: bool, with_curve: bool = True) -> None:
+        """Write summary.json: how far the run is, where the time went, and the curve of success.
+
+        While a run trains it is written without the curve, which metrics.jsonl contains: else every evaluation would
+        write all evaluations before it again.
+        """
         config = self.config
-        episodes = sorted(self.evaluations)
-        curve = [self.evaluations[episode] for episode in episodes]
+        episodes = sorted(self.curve) if with_curve else []
         summary = {
             "schema": 1,
             "env": config.env,
@@ -492,9 +524,9 @@ class _Run:
             "seeds": self.trainer.seeds,
             "found": self.trainer.goal_env.describe(),
             "finished": finished,
-            "played": self.replay.stored,
+            "played": self.trainer.done,
             "episodes": episodes,
-            "success": {"mean": [float(np.mean(v)) for v in curve], "std": [float(np.std(v)) for v in curve]},
+            "success": {name: [self.curve[one][i] for one in episodes] for i, name in enumerate(("mean", "std"))},
             "seconds": {name: round(value, 2) for name, value in self.trainer.seconds.items()},
         }
         write_json(self.folder / "summary.json", summary)

@@ -11,7 +11,8 @@ from butfor.models.bayesian import VimeConfig
 from butfor.models.dynamics import ModelConfig
 from butfor.runs.config import check_choices, check_finite, check_least
 from butfor.training.agents.policy import AgentConfig
-from butfor.training.agents.td3 import TD3Config
+from butfor.training.agents.sac import SACConfig
+from butfor.training.agents.td3 import TD3BCConfig, TD3Config
 from butfor.training.bonus import BonusConfig
 from butfor.training.exploration import ExploreConfig
 from butfor.training.priorities import PriorityConfig
@@ -21,6 +22,7 @@ from butfor.training.signals.cai import CaiConfig
 from butfor.training.signals.disagreement import EnsembleConfig
 from butfor.training.signals.moved import MovedConfig
 from butfor.training.signals.nearness import NearnessConfig
+from butfor.training.swapping import SwapConfig
 
 Use = Literal["priority", "bonus", "active", "intrinsic", "relay"]
 Overlap = Literal["acting", "updates", "model"]
@@ -50,7 +52,11 @@ class Config:
     first_seed: int = 0
     """replica i has the seed first_seed + i"""
     episodes: int = 3_000
-    """episodes of each seed, including the warm-up"""
+    """episodes of each seed, including the warm-up; with data: rounds of agent.updates updates"""
+    data: tuple[str, ...] = ()
+    """episode files (.npz) to learn from; none: episodes are played"""
+    data_share: float = 1.0
+    """share of the episodes of data that each seed draws at random, and learns from"""
     warmup: int = 200
     """episodes with uniform actions before learning begins"""
     num_envs: int = 1
@@ -70,10 +76,13 @@ class Config:
     deterministic: bool = False
     """on a GPU, give the same bits every time, also after a resume; slow, because nothing is recorded, compiled or
     rounded (a CPU always gives the same bits)"""
-    algorithm: Literal["ddpg", "td3"] = "ddpg"
-    """the agent: DDPG as in the paper, or TD3"""
+    algorithm: Literal["ddpg", "td3", "sac", "td3bc"] = "ddpg"
+    """the agent: DDPG as in the paper, TD3, SAC, or TD3+BC for learning from data"""
     agent: AgentConfig = AgentConfig()
     td3: TD3Config = TD3Config()
+    td3bc: TD3BCConfig = TD3BCConfig()
+    sac: SACConfig = SACConfig()
+    swap: SwapConfig = SwapConfig()
     replay: ReplayConfig = ReplayConfig()
     priority: PriorityConfig = PriorityConfig()
     explore: ExploreConfig = ExploreConfig()
@@ -97,13 +106,14 @@ class Config:
         check_choices(self, "use", "signal", "overlap", "algorithm")
         self._check_uses()
         self._check_entities()
+        self._check_data()
         limits = [limit for limit, _ in self.fit_schedule]
         if not limits or limits != sorted(limits) or min(batches for _, batches in self.fit_schedule) < 1:
             expected = "pairs (up to this episode, batches per round) with rising episodes and at least 1 batch"
             raise ValueError(f"fit_schedule is {self.fit_schedule}; expected {expected}.")
-        if self.episodes < self.warmup:
+        if self.episodes < self.warmup and not self.data:
             raise ValueError(f"episodes is {self.episodes}, less than the {self.warmup} episodes of the warm-up.")
-        if (learning := self.episodes - self.warmup) % self.num_envs:
+        if (learning := self.episodes - self.warmup) % self.num_envs and not self.data:
             raise ValueError(f"episodes - warmup is {learning}; it must be a multiple of num_envs, {self.num_envs}.")
         if self.replay.capacity < self.num_envs:
             raise ValueError(f"replay.capacity is {self.replay.capacity}, less than num_envs, {self.num_envs}.")
@@ -140,6 +150,26 @@ class Config:
         if self.entities and not self.use:
             raise ValueError(f"entities are {self.entities}, but nothing uses their influence; give use.")
 
+    def _check_data(self) -> None:
+        """Refuse settings that need episodes that are played, or that swapped transitions do not fit."""
+        if not 0 < self.data_share <= 1:
+            raise ValueError(f"data_share is {self.data_share}; expected a share above 0, at most 1.")
+        if self.data_share < 1 and not self.data:
+            raise ValueError(f"data_share is {self.data_share}, but there is no data; give episode files with data.")
+        if self.data and (playing := sorted({"active", "relay"} & set(self.use))):
+            raise ValueError(f"use contains {playing[0]!r}, which chooses actions; with data, nothing is played.")
+        if self.data and self.num_envs > 1:
+            raise ValueError(f"num_envs is {self.num_envs}; with data, nothing is played, so it must be 1.")
+        if self.swap.share and self.priority.kind == "per":
+            raise ValueError(
+                "swap.share and priority.kind 'per' exclude each other: swapped transitions have no error."
+            )
+        if self.swap.share and not self.data and self.replay.capacity < self.episodes:
+            raise ValueError(
+                f"replay.capacity is {self.replay.capacity}, less than the {self.episodes} episodes; swap.share needs "
+                "all of them to stay."
+            )
+
     @property
     def needs_scores(self) -> bool:
         """Whether stored states are scored (choosing actions alone does not need it)."""
@@ -173,7 +203,7 @@ RIVALS = {
     "disagreement-position": Rival("disagreement", "positions", 100, (5_000, 5_000), 50.0, 0.1),
     "disagreement-full": Rival("disagreement", "full_state", 10, (500, 500), 0.25, 5.0),
 }
-PRESETS = ("paper", "record", "intrinsic", "fast", *RIVALS)
+PRESETS = ("paper", "record", "intrinsic", "fast", "offline", *RIVALS)
 
 
 def preset(env: str, name: str = "paper") -> Config:
@@ -182,8 +212,8 @@ def preset(env: str, name: str = "paper") -> Config:
     Args:
         env: name of a built-in environment, id of a registered one, or your own name for `make_env`
         name: paper (its settings for the environment), record (ours, to learn from as few episodes as we can),
-            intrinsic (the signal is the only reward), fast (shorter rounds of fitting), or a rival of CAI: one of
-            `RIVALS`, such as vime or disagreement
+            intrinsic (the signal is the only reward), fast (shorter rounds of fitting), offline (TD3+BC on recorded
+            episodes, to which `data` must be added), or a rival of CAI: one of `RIVALS`, such as vime or disagreement
     """
     if name not in PRESETS:
         raise ValueError(f"There is no preset {name!r}; the presets are {', '.join(PRESETS)}.")
@@ -202,16 +232,37 @@ def preset(env: str, name: str = "paper") -> Config:
             bonus=BonusConfig(cap=10.0),
             fit_schedule=((200, 40_000), (5_200, 20_000)),
         )
+    if name == "offline":
+        return replace(
+            config,
+            algorithm="td3bc",
+            episodes=200,
+            evaluate_every=50,
+            agent=replace(
+                config.agent, layers=2, width=128, updates=100, discount=0.95, polyak=0.99, action_penalty=0.0
+            ),
+            td3bc=TD3BCConfig(value_weight=1.0),
+            replay=ReplayConfig(hindsight=0.5, other_goals=0.25, relative_goals=True),
+        )
     if name in RIVALS:
         return _with_rival(config, name)
     if name == "record":
+        facts = facts_of(env)
+        mirrored = facts is not None and bool(facts.mirrors)
         return replace(
             config,
             use=("priority", "bonus", "active", "relay"),
             episodes=min(config.episodes, 1_500),
             warmup=min(config.warmup, 100),
             agent=replace(config.agent, updates=60, critic_layer_norm=True),
-            replay=replace(config.replay, other_goals=0.5, influenced_goals=0.3, relative_goals=True),
+            replay=replace(
+                config.replay,
+                other_goals=0.5,
+                influenced_goals=0.3,
+                relative_goals=True,
+                mirror=mirrored,
+                shift=0.1 if mirrored else 0.0,
+            ),
             fit_every=50,
             fit_schedule=((100, 10_000), (5_000, 3_000)),
         )

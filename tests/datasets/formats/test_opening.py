@@ -5,9 +5,12 @@ import sys
 from pathlib import Path
 from typing import Any
 
+import h5py
 import minari
 import numpy as np
+import pyarrow
 import pytest
+from pyarrow import parquet
 from support.dataset_formats import CUBE, HAND, LENGTHS, WRITERS, digest, hand_and_cube
 
 import butfor.datasets
@@ -53,6 +56,35 @@ def test_the_name_of_a_file_does_not_matter(written: tuple[str, Path], tmp_path:
     if path.is_file():
         shutil.copyfile(path, tmp_path / "data.bin")
         assert open_dataset(tmp_path / "data.bin").kind == kind
+
+
+def test_what_takes_more_memory_than_allowed_is_not_read(
+    written: tuple[str, Path], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    kind, path = written
+    monkeypatch.setenv("BUTFOR_MEMORY_GB", "0.000001")  # 250 bytes for a file
+    with pytest.raises(ValueError, match=r"BUTFOR_MEMORY_GB"):
+        open_dataset(path).recording(SIMULATOR.get(kind, ()))
+    if kind == "Minari":
+        with pytest.raises(ValueError, match=r"episode_\d/.*BUTFOR_MEMORY_GB"):
+            butfor.datasets.files.read_minari(path)
+
+
+def test_the_size_of_a_bomb_is_known_before_it_is_read(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Files of some kilobytes whose arrays would take a terabyte, or 8 MB of equal numbers."""
+    with h5py.File(tmp_path / "bomb.hdf5", "w") as file:
+        for name in ("observations", "actions", "terminals"):
+            file.create_dataset(name, shape=(10**11, 3), dtype="f4", chunks=(10**6, 3))  # no chunk is written
+    with pytest.raises(ValueError, match=r"observations of .*bomb\.hdf5 takes 1\.2 TB"):
+        open_dataset(tmp_path / "bomb.hdf5")
+    monkeypatch.setenv("BUTFOR_MEMORY_GB", "0.01")
+    rows = pyarrow.array(np.zeros(10**6))
+    parquet.write_table(
+        pyarrow.table({"episode": rows, "observation": rows, "action": rows}), tmp_path / "bomb.parquet"
+    )
+    assert (tmp_path / "bomb.parquet").stat().st_size < 10**5
+    with pytest.raises(ValueError, match=r"episode of .*bomb\.parquet takes 8.0 MB"):
+        open_dataset(tmp_path / "bomb.parquet")
 
 
 def test_scores_go_into_a_copy_and_the_original_stays(written: tuple[str, Path], tmp_path: Path) -> None:

@@ -58,6 +58,10 @@ def test_the_script_stacks() -> None:
     played = play("stack-two", 8, 50, noise=0.0)
     assert (played["reward"] == 0).all()
     cubes = played["obs"][-1][:, [12, 27]]
+    touching = FetchTwoWorld("stack-two", slots=8, threads=1).contacts(played["states"][-1])
+    assert touching[:, 1, 2].all()
+    assert (touching == touching.mT).all()
+    assert not touching[:, [0, 1, 2], [0, 1, 2]].any()
     np.testing.assert_allclose(cubes[:, 0] - cubes[:, 1], 0.05, atol=0.005)
 
 

@@ -24,6 +24,7 @@ from butfor.envs.several.pucks import (
     WALL_RESTITUTION,
     PucksEnv,
     PucksVectorEnv,
+    PucksWorld,
     advance,
     cue,
     draw,
@@ -172,7 +173,16 @@ def test_a_restored_environment_steps_as_the_saved_one() -> None:
 def test_a_picture_shows_every_body_and_the_goal() -> None:
     picture = draw(state(), [0.0, 0.0])
     assert picture.shape == (240, 240, 3)
-    assert picture[120, 120].tolist() == [250, 205, 200]
+    assert picture[120, 120].tolist() == [178, 226, 213]
     half = round(240 * (0.25 + BOX) / (2 * BOX))
     assert picture[half, 240 - half].tolist() == [20, 20, 20]  # the agent, below on the left
-    assert picture[240 - half, half].tolist() == [210, 140, 20]  # the third puck, above on the right
+    assert picture[240 - half, half].tolist() == [230, 159, 0]  # the third puck, above on the right
+
+
+def test_contacts_are_those_of_touching_bodies() -> None:
+    state = np.zeros((2, 16), dtype=np.float32)
+    state[:, [4, 9, 12]] = [[2 * RADIUS, 0.5, -0.5], [2.1 * RADIUS, 0.5, -0.5]]
+    found = PucksWorld().contacts(state)
+    assert found[0, 0, 1]
+    assert found[0, 1, 0]
+    assert found.sum() == 2

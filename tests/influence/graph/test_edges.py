@@ -101,16 +101,17 @@ def test_a_source_gives_the_same_scores_as_its_row() -> None:
 
 
 def test_touches_of_several_sources_combine() -> None:
-    """1 - t = product of (1 - t_i); without a source its factor is 1; the push is the mean weighted by t_i."""
+    """1 - t = product of (1 - t_i); given a touch, source i pushes with probability t_i / t, and pushes add up."""
     probability = torch.tensor([0.5, 0.2, 0.1])
     pushes = torch.tensor([[1.0], [2.0], [0.0]])
     touches = PairTouches(torch.logit(probability), pushes, torch.ones(3, 1), torch.zeros(1), torch.ones(1))
     whole = touches.combine()
-    assert float(whole.log_odds.sigmoid()) == pytest.approx(1 - 0.5 * 0.8 * 0.9)
-    assert float(whole.mean) == pytest.approx((0.5 * 1 + 0.2 * 2) / 0.8)
-    without = touches.combine(absent=0)
-    assert float(without.log_odds.sigmoid()) == pytest.approx(1 - 0.8 * 0.9)
-    assert float(without.mean) == pytest.approx(0.2 * 2 / 0.3)
+    touched = 1 - 0.5 * 0.8 * 0.9
+    assert float(whole.log_odds.sigmoid()) == pytest.approx(touched)
+    share = probability / touched  # of each source, given that some source touches
+    assert float(whole.mean) == pytest.approx(float((share[:, None] * pushes).sum()))
+    expected = (share * (1 + (1 - share) * pushes[:, 0].square())).sum()
+    assert float(whole.variance) == pytest.approx(float(expected))
 
 
 def test_decisions_keep_the_expected_share_of_errors() -> None:
@@ -166,8 +167,34 @@ def fitted() -> Influence:
 
 @pytest.fixture(scope="module")
 def tested() -> tuple[Any, Any]:
-    obs, action, _ = play(40, 1)
+    obs, action, _ = play(20, 1)
     return obs, action
+
+
+def test_effects_have_the_size_of_those_of_the_simulator(fitted: Influence, tested: tuple[Any, Any]) -> None:
+    """In the data's units, position and velocity; with the outcome they are found better than without it."""
+    obs, action = tested
+    world = PucksWorld()
+    exact = removal_effects(world, obs, action)
+    other = ~np.eye(4, dtype=bool)
+    label = exact[:, other].ravel() > world.tolerance
+    after = world.step(obs, action)
+    found = {
+        what: fitted.effects(obs, action, outcome, columns=4).values[:, other].ravel()
+        for what, outcome in (("without", None), ("with", after))
+    }
+    precision = {what: average_precision_score(label, values) for what, values in found.items()}
+    assert precision["with"] > precision["without"]
+    assert precision["with"] > 0.75
+    hit = label & (exact[:, other].ravel() > 0.2)
+    assert 0.5 < np.median(found["with"][hit] / exact[:, other].ravel()[hit]) < 1.5
+    assert (found["with"] <= found["without"] + 1e-5).all()
+    near = obs.reshape(-1, 4, 4)[:, 1, :2] - obs.reshape(-1, 4, 4)[:, 3, :2]
+    far = np.linalg.norm(near, axis=1) > 0.6  # nothing moves that far in a step
+    assert (fitted.effects(obs[far][:200], action[far][:200])["first", "third"] < 1e-2).mean() > 0.95
+    decided = fitted.decide_graph(obs, action, 0.1, after).values[:, 1:][:, other].ravel()
+    assert decided.sum() > 10
+    assert label[decided].mean() > 0.8
 
 
 def test_hits_between_pucks_are_found(fitted: Influence, tested: tuple[Any, Any]) -> None:
@@ -191,14 +218,14 @@ def test_decisions_are_mostly_right(fitted: Influence, tested: tuple[Any, Any]) 
     decided = fitted.decide_graph(obs, action, false_discovery_rate=0.2)
     other = ~np.eye(4, dtype=bool)
     chosen = decided.values[:, 1:][:, other]
-    assert chosen.sum() > 20
+    assert chosen.sum() > 10
     assert label[:, other][chosen].mean() > 0.5
     assert not decided.values[:, 1:][:, ~other].any()
 
 
 def test_the_action_matters_later_for_what_is_farther(fitted: Influence, tested: tuple[Any, Any]) -> None:
     """Against exact labels with random continuations; the chance level of the AUC is 0.5."""
-    obs = tested[0][::16]
+    obs = tested[0][::8]
     following = np.random.default_rng(0).uniform(-1, 1, (len(obs), 4, 3, 2)).astype(np.float32)
     label = action_effects(PucksWorld(), obs, (4,), following)[1][:, 0, 1:] >= 0.5
     values = fitted.graph(obs, following=following).values[:, 0, 1:]
@@ -225,9 +252,9 @@ def test_a_graph_costs_less_than_a_score_for_every_entity(
     rows: list[int] = []
     judge = fitted.model.judge
 
-    def counted(shown: Any, *rest: Any) -> Any:
-        rows.append(shown.shape[1])
-        return judge(shown, *rest)
+    def counted(obs: Any, *rest: Any) -> Any:
+        rows.append(obs.shape[1])
+        return judge(obs, *rest)
 
     monkeypatch.setattr(fitted.model, "judge", counted)
     fitted._scores(tested[0][:20], None, 1)

@@ -12,8 +12,10 @@ import torch
 from torch import Tensor, nn
 
 from butfor.models.networks import make_generators
+from butfor.models.passes import AutogradPass, DirectPass
 from butfor.runs.files import load_tensors, save_tensors
 from butfor.spaces.actions import ActionLaw
+from butfor.training.agents import ddpg
 from butfor.training.agents.ddpg import DDPG
 from butfor.training.agents.policy import AgentConfig, Normalizer, load_policy, save_agent
 from butfor.training.agents.td3 import TD3, TD3Config
@@ -168,6 +170,19 @@ def test_three_updates_are_those_of_a_plain_implementation(changes: dict[str, An
             torch.testing.assert_close(statistics[replica].tolist(), numbers, rtol=1e-7, atol=1e-7)
             torch.testing.assert_close(error[replica], expected, rtol=1e-7, atol=1e-7)
             assert_same_networks(agent, other, replica, 1e-7)
+
+
+@pytest.mark.parametrize("changes", [{}, {"twin_critics": True, "critic_layer_norm": True, "actor_layer_norm": True}])
+def test_updates_by_autograd_are_those_without_it(changes: dict[str, Any], monkeypatch: pytest.MonkeyPatch) -> None:
+    found = []
+    for make in (AutogradPass, DirectPass):
+        monkeypatch.setattr(ddpg, "make_pass", make)
+        agent = make_agent([1, 2], **changes).double()
+        results = [agent.update(make_batch([step, step + 9], weighted=True), step) for step in range(4)]
+        assert {type(run) for run in agent._passes.values()} == {make}
+        found.append([*agent.state_dict().values(), *[value for pair in results for value in pair]])
+    for expected, value in zip(*found, strict=True):
+        torch.testing.assert_close(value, expected, rtol=1e-8, atol=1e-8)
 
 
 def test_single_precision_stays_close_to_the_plain_implementation() -> None:

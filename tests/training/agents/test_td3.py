@@ -8,7 +8,7 @@ from torch import Tensor
 
 from butfor.models.networks import make_generators
 from butfor.training.agents.policy import AgentConfig
-from butfor.training.agents.td3 import TD3, TD3Config
+from butfor.training.agents.td3 import TD3, TD3BC, TD3BCConfig, TD3Config
 from butfor.training.replay import Batch
 
 INPUTS, ACTIONS, ROWS = 5, 2, 40
@@ -91,3 +91,44 @@ def test_it_asks_for_one_number_per_action_only_where_noise_is_added() -> None:
 def test_impossible_settings_are_refused(name: str) -> None:
     with pytest.raises(ValueError, match=f"{name}.* -1"):
         TD3Config(**{name: -1})
+
+
+def make_cloning(value_weight: float) -> TD3BC:
+    config = dataclasses.replace(SMALL, action_penalty=0.0, learning_rate=0.02)
+    return TD3BC(INPUTS, ACTIONS, config, make_generators([3]), td3bc=TD3BCConfig(value_weight=value_weight))
+
+
+@pytest.mark.parametrize("swapped", [False, True])
+def test_the_actor_of_td3bc_weighs_value_against_distance(swapped: bool) -> None:
+    """Loss and gradients against the formula and autograd."""
+    agent = make_cloning(2.5)
+    batch = make_batch(0.5)
+    cloned = torch.arange(ROWS)[None] >= (ROWS // 2 if swapped else 0)
+    if swapped:
+        batch.swapped = ~cloned  # nobody took these actions there
+    now = agent.policy.normalizer(batch.inputs)
+    action = torch.tanh(agent.policy.actor(now))
+    value = agent.critics[0](torch.cat([now, action], -1))[..., 0]
+    distance = (action - batch.action).square().mean(-1) * cloned
+    expected = distance.mean() - 2.5 * value.mean() / value.detach().abs().mean()
+    gradients = torch.autograd.grad(expected, list(agent.policy.actor.parameters()))
+    with torch.no_grad():
+        loss, mean = agent._update_actor(now, batch, is_due=True)
+    torch.testing.assert_close(loss[0], expected.detach())
+    torch.testing.assert_close(mean[0], value.mean().detach())
+    for parameter, gradient in zip(agent.policy.actor.parameters(), gradients, strict=True):
+        torch.testing.assert_close(parameter.grad, gradient)
+
+
+def test_with_little_weight_on_the_value_recorded_actions_are_cloned() -> None:
+    agent = make_cloning(1e-6)
+    batch = make_batch(0.5)
+    batch.action = torch.full_like(batch.action, 0.4)
+    for index in range(200):
+        agent.update(batch, index)
+    torch.testing.assert_close(agent.policy(batch.inputs), batch.action, atol=0.05, rtol=0)
+
+
+def test_a_value_weight_of_zero_is_refused() -> None:
+    with pytest.raises(ValueError, match="value_weight"):
+        TD3BCConfig(value_weight=0)

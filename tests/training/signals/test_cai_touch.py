@@ -1,6 +1,8 @@
 """A model of touches that learns along: its loss against its parts, replicas alone and together, and what it learns."""
 
 import copy
+import math
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -10,8 +12,9 @@ import torch
 from sklearn.metrics import roc_auc_score
 from support.hand_and_object import HAND, OBJECT, can_be_carried, states, transitions
 from torch import Tensor
+from torch.distributions import Bernoulli, kl_divergence
 
-from butfor.influence.contact import ALONG, FOLLOWED, ContactDynamics, EntityContact
+from butfor.influence.contact import ALONG, FOLLOWED, ContactDynamics, ContactPrediction, EntityContact
 from butfor.influence.contact_fitting import make_contact_optimizer
 from butfor.influence.influence import Influence
 from butfor.influence.partners import Pair
@@ -55,6 +58,25 @@ def make_replay(seeds: list[int], count: int, device: str = "cpu") -> ReplayBuff
 def make(replay: ReplayBuffer, seeds: list[int]) -> CaiSignal:
     table = TransitionTable(replay, LAW, {"object": OBJECT}, SCALE, PARTNERS)
     return CaiSignal(CONFIG, table, make_generators(seeds))
+
+
+def test_the_influence_of_a_source_is_that_of_its_presence() -> None:
+    """KL( B(t) || (B(t) + B(0)) / 2 ) of the probability t that the hand touches the object with the action taken."""
+    replay = make_replay([0, 1], 40)
+    table = TransitionTable(replay, LAW, {"object": OBJECT}, SCALE, PARTNERS)
+    signal = CaiSignal(replace(CONFIG, source="hand=0:2"), table, make_generators([0, 1]))
+    signal.fit(30, make_generators([3, 4]))
+    signal.score(torch.arange(40), make_generators([5, 6]))
+    actions = LAW.encode(replay.action[:, :, 0]).unsqueeze(2)
+    found = signal.model.predictor()(replay.observation[:, :, 0], actions)
+    assert isinstance(found, ContactPrediction)
+    touched = found.touches[0, 1].log_odds.sigmoid().double()[..., 0]
+    expected = kl_divergence(Bernoulli(touched), Bernoulli(touched / 2))
+    torch.testing.assert_close(replay.score[..., 0].double(), expected, rtol=1e-3, atol=1e-5)
+    assert float(replay.score.max()) <= math.log(2)
+    assert float(replay.score.std()) > 1e-4
+    with pytest.raises(ValueError, match=r"'cube'.*'gaussian'"):  # which does not know what touches
+        CaiConfig(source="cube")
 
 
 def untrained(seeds: list[int], names: tuple[str, ...] = ("object",)) -> ContactDynamics:

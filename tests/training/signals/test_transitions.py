@@ -43,6 +43,16 @@ def test_a_memory_as_a_table() -> None:
         assert torch.equal(some[0, 1], inputs[0, 1, 2])
 
 
+def test_changes_within_several_steps_end_with_the_episode() -> None:
+    replay = make_replay([0, 1], 6)
+    table = TransitionTable(replay, LAW, {"object": ENTITY}, SCALE, horizon=3)
+    _, target, valid = table.episodes(torch.arange(6))
+    for replica, slot, time in torch.nonzero(valid).tolist():
+        last = min(time + 3, int(replay.length[replica, slot]))
+        change = replay.observation[replica, slot, last] - replay.observation[replica, slot, time]
+        torch.testing.assert_close(target[replica, slot, time], change[list(ENTITY)] * torch.tensor(SCALE))
+
+
 # --- files ----------------------------------------------------------------------------------------
 
 

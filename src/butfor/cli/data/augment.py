@@ -39,7 +39,8 @@ def augment(
         seed: seed of the candidates and of what is learned
         overwrite: replace an existing file
     """
-    from butfor.datasets.augment import AugmentOptions, augment_file
+    from butfor.datasets.augment import augment_file
+    from butfor.rollouts.swaps import AugmentOptions
 
     options = AugmentOptions(count, false_discovery_rate, steps, agent, seed)
     summary = augment_file(data, out, entities, options, audit=audit, overwrite=overwrite)

@@ -10,9 +10,10 @@ import numpy as np
 
 from butfor.datasets.files import NAMES, read_npz
 from butfor.datasets.formats.dataset import Arrays, Column, Dataset, Segment, describe_left_out
-from butfor.datasets.formats.hdf5 import column_of, import_h5py, leaves
+from butfor.datasets.formats.hdf5 import column_of, import_h5py, leaves, read_array
 from butfor.datasets.recording import Recording, Table, read_arrays
 from butfor.runs.arrays import open_arrays
+from butfor.runs.memory import Allowance
 
 
 @dataclass
@@ -55,7 +56,8 @@ class FlatFile(Dataset):
             with open_arrays(self.path) as file:
                 return {name: file[name] for name in names}
         with import_h5py().File(self.path, "r") as file:
-            return {name: file[name][()] for name in names}
+            allowance = Allowance()
+            return {name: read_array(file[name], allowance) for name in names}
 
     def _write(self, temporary: Path, segments: Sequence[Segment], added: Mapping[str, Sequence[Table]]) -> None:
         if self.last == "own":
@@ -94,7 +96,8 @@ class FlatFile(Dataset):
         with h5py.File(self.path, "r") as source, h5py.File(temporary, "w") as copy:
             copy.attrs.update(dict(source.attrs))
             for name, array in leaves(source).items():
-                copy.create_dataset(name, data=chosen(name, array[()])).attrs.update(dict(array.attrs))
+                rows = chosen(name, read_array(array, Allowance()))  # one array at a time
+                copy.create_dataset(name, data=rows).attrs.update(dict(array.attrs))
             for name, values in new.items():
                 copy.create_dataset(name, data=values)
 

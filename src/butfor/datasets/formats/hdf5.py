@@ -13,6 +13,7 @@ from butfor.datasets.files import minari_root
 from butfor.datasets.formats.dataset import Arrays, Column, Dataset, LastState, Segment, describe_left_out
 from butfor.datasets.recording import Table
 from butfor.runs.files import read_json
+from butfor.runs.memory import Allowance
 
 SIGNATURE = b"\x89HDF\r\n\x1a\n"
 
@@ -75,6 +76,12 @@ def column_of(array: Any) -> Column:
     """The shape and type of the rows of an HDF5 array."""
     kind = array.dtype.name if array.dtype.kind in "fiub" else "text" if array.dtype.kind in "OSU" else str(array.dtype)
     return Column(tuple(array.shape[1:]), kind)
+
+
+def read_array(array: Any, allowance: Allowance) -> Any:
+    """Read an HDF5 array. Its size is counted first: a file of some kilobytes can describe any size."""
+    allowance.take(int(array.size) * array.dtype.itemsize, f"{array.name} of {array.file.filename}")
+    return array[()]
 
 
 def open_hdf5(path: Path) -> "EpisodeGroups | None":
@@ -169,6 +176,7 @@ class EpisodeGroups(Dataset):
 
     def read(self, names: Sequence[str]) -> Iterator[Arrays]:
         h5py = import_h5py()
+        allowance = Allowance()
         with h5py.File(self.file, "r") as file:
             for place, group_name in enumerate(self.names):
                 group = file[f"{self.layout.root}/{group_name}"]
@@ -179,7 +187,7 @@ class EpisodeGroups(Dataset):
                         f"{', '.join(found)}. Remove this episode, or leave the column out."
                     )
                 try:
-                    yield {name: found[name][()] for name in names}
+                    yield {name: read_array(found[name], allowance) for name in names}
                 except OSError as error:
                     raise ValueError(f"{group_name} of {self.path} is damaged ({error}); download it again.") from error
 

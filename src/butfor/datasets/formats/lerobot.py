@@ -10,9 +10,10 @@ from typing import Any
 import numpy as np
 
 from butfor.datasets.formats.dataset import Arrays, Column, Dataset, Segment, describe_left_out, rate_notes
-from butfor.datasets.formats.tables import import_pyarrow, read_table, to_array
+from butfor.datasets.formats.tables import import_pyarrow, read_columns, read_table, to_array
 from butfor.datasets.recording import Table
 from butfor.runs.files import read_json
+from butfor.runs.memory import Allowance
 
 VERSIONS = ("v2.0", "v2.1", "v3.0")
 COUNTERS = ("timestamp", "frame_index", "episode_index", "index", "task_index")
@@ -42,9 +43,10 @@ class LeRobotFolder(Dataset):
     def read(self, names: Sequence[str]) -> Iterator[Arrays]:
         pyarrow = import_pyarrow()
         opened: tuple[Path | None, Arrays] = (None, {})
+        allowance = Allowance()
         for (file, first), rows in zip(self.places, self.rows, strict=True):
             if file != opened[0]:
-                table = pyarrow.parquet.ParquetFile(file).read(columns=list(names))
+                table = read_columns(pyarrow.parquet.ParquetFile(file), names, file, allowance)
                 if missing := [name for name in names if name not in table.column_names]:
                     raise ValueError(f"{file} has no column {missing[0]}, which meta/info.json lists.")
                 opened = file, {name: to_array(table[name], name, str(file)) for name in names}
@@ -224,12 +226,13 @@ def open_lerobot(folder: Path) -> LeRobotFolder:
     rows: dict[int, int] = {}
     times: dict[int, Table] = {}
     task_numbers: dict[int, int] = {}
+    allowance = Allowance()
     for file in sorted((folder / "data").rglob("*.parquet")):
         if folder.resolve() not in file.resolve().parents:
             raise ValueError(f"{file} is a link to another folder, which is not followed; copy the file there.")
         try:
             held = pyarrow.parquet.ParquetFile(file)
-            table = held.read(columns=[name for name in COUNTERS if name in held.schema_arrow.names])
+            table = read_columns(held, [name for name in COUNTERS if name in held.schema_arrow.names], file, allowance)
         except (pyarrow.ArrowException, OSError) as error:
             raise ValueError(f"{file} is damaged ({error}); download it again.") from error
         numbers = to_array(table["episode_index"], "episode_index", str(file))

@@ -10,12 +10,14 @@ import numpy as np
 
 from butfor.datasets.formats.dataset import Arrays, Column, Dataset, Segment, describe_left_out, rate_notes
 from butfor.datasets.recording import Table
+from butfor.runs.memory import Allowance
 
 EPISODE = ("episode_index", "episode", "episode_id", "trajectory", "traj", "demo", "run")
 TIME = ("timestamp", "time", "t")
 STEP = ("frame_index", "step", "frame", "index_in_episode")
 OBSERVATION = ("observation", "observations", "obs", "state", "states")
 ACTION = ("action", "actions", "act")
+WIDTHS = {"INT32": 4, "INT64": 8, "INT96": 12, "FLOAT": 4, "DOUBLE": 8}  # bytes of a value of a Parquet file
 BEGINNINGS = {b"PAR1": "Parquet table", b"ARRO": "Feather table"}
 
 
@@ -24,23 +26,47 @@ def import_pyarrow() -> Any:
     try:
         import pyarrow
         import pyarrow.feather
+        import pyarrow.ipc
         import pyarrow.parquet
     except ImportError as error:
         raise ImportError("Parquet files need pyarrow; install it with: pip install 'butfor[data]'.") from error
     return pyarrow
 
 
-def read_table(path: Path) -> Any:
-    """Read a Parquet or Feather file."""
+def read_table(path: Path, allowance: Allowance | None = None) -> Any:
+    """Read a Parquet or Feather file; tables of one dataset share an allowance."""
     pyarrow = import_pyarrow()
+    allowance = allowance or Allowance()
     with path.open("rb") as file:
         begins = file.read(4)
     try:
         if begins == b"PAR1":
-            return pyarrow.parquet.ParquetFile(path).read()
-        return pyarrow.feather.read_table(path)
+            held = pyarrow.parquet.ParquetFile(path)
+            return read_columns(held, held.schema_arrow.names, path, allowance)
+        with pyarrow.memory_map(str(path)) as source:
+            held = pyarrow.ipc.open_file(source)
+            batches = []
+            for number in range(held.num_record_batches):
+                batches.append(held.get_batch(number))
+                allowance.take(batches[-1].nbytes, str(path))
+            return pyarrow.Table.from_batches(batches, held.schema)
     except (pyarrow.ArrowException, OSError) as error:
         raise ValueError(f"{path} is damaged ({error}); write or download it again.") from error
+
+
+def read_columns(held: Any, names: Sequence[str], path: Path, allowance: Allowance) -> Any:
+    """Read columns of a Parquet file; their size is counted first, from the number of their values.
+
+    The sizes in the file are those of its encoding: a million equal numbers take a few bytes there.
+    """
+    for group in range(held.metadata.num_row_groups):
+        parts = held.metadata.row_group(group)
+        for column in map(parts.column, range(parts.num_columns)):
+            inner = column.path_in_schema  # of a list: NAME.list.element
+            if any(inner == name or inner.startswith(f"{name}.") for name in names):
+                size = column.num_values * WIDTHS.get(column.physical_type, 1)
+                allowance.take(max(size, column.total_uncompressed_size), f"{inner} of {path}")
+    return held.read(columns=list(names))
 
 
 def to_array(column: Any, name: str, place: str) -> Any:
@@ -137,7 +163,8 @@ def open_table(path: Path) -> TableFile:
         with path.open("rb") as file:
             kind = BEGINNINGS[file.read(4)]
         return table_dataset(read_table(path), path, kind)
-    tables = [read_table(part) for part in sorted(path.rglob("*.parquet"))]
+    allowance = Allowance()
+    tables = [read_table(part, allowance) for part in sorted(path.rglob("*.parquet"))]
     return table_dataset(pyarrow.concat_tables(tables, promote_options="default"), path, "folder of Parquet tables")
 
 

@@ -143,6 +143,23 @@ class FetchTwoWorld:
         grip = states[:, self.layout.observation][:, :3]
         return np.stack([grip, *(states[:, pose : pose + 3] for pose in self._poses)], axis=1)
 
+    def contacts(self, states: npt.NDArray[Any]) -> Flags:
+        """Which of gripper and cubes touch each other, by MuJoCo's contacts: [n, 3, 3]."""
+        mj = self._variant(None).model.mj
+        data = mujoco.MjData(mj)
+        names = [mj.body(body).name for body in mj.geom_bodyid]
+        prefixes = ("robot0:", *ENTITIES[1:])
+        owner = np.array([next((i for i, one in enumerate(prefixes) if name.startswith(one)), -1) for name in names])
+        found = np.zeros((len(states), 3, 3), dtype=np.bool_)
+        for row, state in enumerate(states):
+            data.qpos[:] = state[self.layout.qpos]
+            mujoco.mj_kinematics(mj, data)
+            mujoco.mj_collision(mj, data)
+            one, other = owner[data.contact.geom].T
+            touching = (one >= 0) & (other >= 0) & (one != other)
+            found[row, one[touching], other[touching]] = found[row, other[touching], one[touching]] = True
+        return found
+
     def replaced(
         self, states: npt.NDArray[Any], source: int, others: npt.NDArray[Any]
     ) -> tuple[npt.NDArray[Any], Flags]:

@@ -38,7 +38,7 @@ WALL_RESTITUTION = 0.6
 SPEED_LIMIT = 4.0
 GOAL_RADIUS = 0.15
 CLEARANCE = 2.5 * RADIUS  # between centres at the start
-COLOURS = ((20, 20, 20), (40, 150, 80), (40, 90, 190), (210, 140, 20))
+COLOURS = ((20, 20, 20), (213, 94, 0), (0, 114, 178), (230, 159, 0))  # of the agent and the pucks, as in the pages
 reward = partial(sparse_reward, size=2, radius=GOAL_RADIUS)
 
 
@@ -114,6 +114,12 @@ class PucksWorld:
         """Position and velocity of each body: [n, 4, 4]."""
         return states.reshape(len(states), len(BODIES), 4).astype(np.float64)
 
+    def contacts(self, states: npt.NDArray[Any]) -> Flags:
+        """Which bodies touch each other, to a hundredth of their radius: [n, 4, 4]."""
+        places = states.reshape(len(states), len(BODIES), 4)[..., :2].astype(np.float64)
+        gaps = np.linalg.norm(places[:, :, None] - places[:, None], axis=-1)
+        return np.asarray((gaps <= 2.01 * RADIUS) & ~np.eye(len(BODIES), dtype=np.bool_))
+
     def replaced(
         self, states: npt.NDArray[Any], source: int, others: npt.NDArray[Any]
     ) -> tuple[npt.NDArray[Any], Flags]:
@@ -170,7 +176,7 @@ def draw(state: npt.ArrayLike, desired_goal: npt.ArrayLike) -> Frame:
         cover = np.clip((radius - np.hypot(x - column, y - row)) * size / (2 * BOX) + 0.5, 0, 1)[..., None]
         frame[:] += cover * (np.array(colour) - frame)
 
-    fill(goal, GOAL_RADIUS, (250, 205, 200))
+    fill(goal, GOAL_RADIUS, (178, 226, 213))
     for body, colour in zip(bodies, COLOURS, strict=True):
         fill(body[:2], RADIUS, colour)
     return np.asarray(np.rint(frame), dtype=np.uint8)

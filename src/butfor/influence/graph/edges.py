@@ -14,10 +14,17 @@ with equal weights, averaged over the actions a. The other i is
 Both are 0 if the model ignores i. They agree where i seldom matters: then nearly every other state of i is as good as
 none. They differ where i always matters, as a table does: nulling shows it, other places of i may not.
 The influence of the action is CAI, as in `scoring.py`.
+
+The size of an effect, in the units of the data, is the difference of the expected outcomes with and without i. Where
+the outcome s' of the step is known, an effect must also be seen:
+
+    effect(i -> j, s, a, s') = min( | E[s'_j | s, a] - E[s'_j | s without i, a] |, | s'_j - E[s'_j | s without i, a] | )
+
+with the largest difference of any counted column.
 """
 
 import math
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any, Literal
 
@@ -112,11 +119,71 @@ def score_entity_source(
     return torch.cat(parts).clamp_min(0)
 
 
-def touch_probabilities(model: GraphDynamics, obs: Tensor, actions: Tensor) -> Tensor:
+def effect_sizes(model: GraphDynamics, obs: Tensor, action: Tensor, target: Tensor | None, counted: int) -> Tensor:
+    """Effects of every source on every target, in the units of the data: [N, E, E].
+
+    Args:
+        model: the model of pairs.
+        obs: states [R, N, D] in standard units.
+        action: the encoded actions taken [N, A].
+        target: the scaled changes that followed [N, d], if they are known.
+        counted: how many of the first columns of each entity count.
+    """
+
+    def effect(whole: Touch, without: Touch, dims: Sequence[int], goal: Tensor | None) -> Tensor:
+        scale = model.change_scale[dims[:counted]]
+        mean, alone = (touch.moments()[0][0][:, :counted] for touch in (whole, without))
+        predicted = ((mean - alone) / scale).abs().amax(-1)
+        if goal is None:
+            return predicted
+        return torch.minimum(predicted, ((goal[:, :counted] - alone) / scale).abs().amax(-1))
+
+    return _compare_absences(model, obs, action, target, effect)
+
+
+def touch_evidence(model: GraphDynamics, obs: Tensor, action: Tensor, target: Tensor) -> Tensor:
+    """log p(s'_j | s, a) - log p(s'_j | s without i, a) of observed changes, as in `effect_sizes`: [N, E, E]."""
+
+    def evidence(whole: Touch, without: Touch, dims: Sequence[int], goal: Tensor | None) -> Tensor:
+        assert goal is not None
+        return (whole.log_density(goal[None]) - without.log_density(goal[None]))[0]
+
+    return _compare_absences(model, obs, action, target, evidence)
+
+
+@torch.no_grad()
+def _compare_absences(
+    model: GraphDynamics,
+    obs: Tensor,
+    action: Tensor,
+    target: Tensor | None,
+    compare: Callable[[Touch, Touch, Sequence[int], Tensor | None], Tensor],
+) -> Tensor:
+    """Compare the prediction of every entity with that without each source: [N, E, E]."""
+    size = max(1, CHUNK // (model.replicas * len(model.names) ** 2))
+    parts = []
+    for start in range(0, obs.shape[1], size):
+        part = slice(start, start + size)
+        states = obs[:, part]
+        taken = action[part].expand(model.replicas, -1, -1)
+        free = model.free_steps(states, taken)
+        whole, *without = (
+            [pairs.combine().merge(model.replicas) for pairs in model.pair_touches(states, taken, absent, free)]
+            for absent in (None, *range(len(model.names)))
+        )
+        goals = [None if target is None else target[part][:, dims] for dims in model.dims]
+        rows = [list(map(compare, whole, others, model.dims, goals)) for others in without]
+        parts.append(torch.stack([torch.stack(row, -1) for row in rows], 1))
+    return torch.cat(parts)
+
+
+def touch_probabilities(model: GraphDynamics, obs: Tensor, actions: Tensor, target: Tensor | None = None) -> Tensor:
     """Probability that a source touches a target, averaged over actions and members.
 
     obs [R, N, D], actions [N, K, A] -> [N, 1 + E, E]. The first source is the action: the probability that some tried
-    action brings about a touch, and 1 for an entity that the action drives.
+    action brings about a touch, and 1 for an entity that the action drives. With the scaled changes that followed
+    [N, d], the probability of each entity is that after having seen them, by Bayes' rule; also of a touch through other
+    entities.
     """
     entities = len(model.names)
     count = actions.shape[1]
@@ -127,15 +194,17 @@ def touch_probabilities(model: GraphDynamics, obs: Tensor, actions: Tensor) -> T
             part = slice(start, start + size)
             states = obs[:, part].repeat_interleave(count, 1)
             tried = actions[part].flatten(0, 1).expand(model.replicas, -1, -1)
-            free = model.free_steps(states, tried)
             found = obs.new_full((obs[:, part].shape[1], 1 + entities, entities), math.nan)
-            for target in range(entities):
-                touches = model.pair_touches(states, free, target)
+            for place, touches in enumerate(model.pair_touches(states, tried)):
                 by_source = touches.log_odds.sigmoid().mean(0).unflatten(0, (-1, count))  # [n, K, S]
-                others = [source for source in range(entities) if source != target]
-                found[:, [1 + source for source in others], target] = by_source[..., :-1].mean(1)
+                found[:, 1:, place] = by_source[..., :-1].mean(1)
+                found[:, 1 + place, place] = math.nan
                 some = touches.combine().log_odds.sigmoid().mean(0).unflatten(0, (-1, count)).amax(1)
-                found[:, 0, target] = 1.0 if model.names[target] in model.driven else some
+                found[:, 0, place] = 1.0 if model.names[place] in model.driven else some
+            if target is not None:
+                # p(not touched by i | s') = (1 - t_ij) p(s' | without i) / p(s')
+                evidence = touch_evidence(model, obs[:, part], actions[part, 0], target[part])
+                found[:, 1:] = (1 - (1 - found[:, 1:]) * (-evidence).exp()).clamp(0, 1)
             parts.append(found)
     return torch.cat(parts)
 
@@ -154,12 +223,11 @@ def decide_by_probability(probability: NDArray[Any], false_discovery_rate: float
 def _without(model: GraphDynamics, states: Tensor, actions: Tensor, source: int) -> ContactPrediction:
     """The predictions with all entities and without one: [R, n, 2, ...]."""
     free = model.free_steps(states, actions)
+    with_all, without = (model.pair_touches(states, actions, absent, free) for absent in (None, source))
     touches = {}
-    for target, dims in enumerate(model.dims):
-        pairs = model.pair_touches(states, free, target)
-        absent = None if source == target else model.place_of_source(source, target)
-        both = [pairs.combine(one).parts() for one in (None, absent)]
-        touches[tuple(dims)] = Touch(*(torch.stack(parts, 2) for parts in zip(*both, strict=True)))
+    for dims, *both in zip(model.dims, with_all, without, strict=True):
+        parts = zip(*(pairs.combine().parts() for pairs in both), strict=True)
+        touches[tuple(dims)] = Touch(*(torch.stack(pair, 2) for pair in parts))
     return ContactPrediction(touches, model.target_size)
 
 

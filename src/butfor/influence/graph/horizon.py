@@ -86,12 +86,11 @@ def roll_out(
     found = []
     for step, action in enumerate(actions):
         taken = action.expand(model.replicas, -1, -1)
-        free = model.free_steps(state, taken)
         moved = torch.zeros_like(change)
-        for target, dims in enumerate(model.dims):
-            pairs = model.pair_touches(state, free, target)
-            touch = pairs.combine(None if absent in (None, target) else model.place_of_source(absent, target))
-            # without it nobody touches it either, and what becomes of it does not matter
+        # an absent entity is not taken out of what it is touched by: what becomes of it does not matter
+        for target, pairs in enumerate(model.pair_touches(state, taken, absent)):
+            dims = model.dims[target]
+            touch = pairs.combine()
             hit = (touch.log_odds.sigmoid() > chance[step, target]).unsqueeze(-1)
             moved[..., dims] = torch.where(hit, touch.mean, touch.free_mean)
             variance[..., dims] += torch.where(hit, touch.variance, touch.free_variance)

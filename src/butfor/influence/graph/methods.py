@@ -11,6 +11,7 @@ from butfor.influence.graph.edges import (
     Alternative,
     Graph,
     decide_by_probability,
+    effect_sizes,
     score_entity_source,
     touch_probabilities,
 )
@@ -26,7 +27,7 @@ HORIZON_ACTIONS = 16  # first actions that are tried
 
 
 class GraphMethods:
-    """`graph` and `decide_graph`, and the scores that need a source or a horizon; a part of `Influence`."""
+    """`graph`, `effects` and `decide_graph`, and the scores that need a source or a horizon; a part of `Influence`."""
 
     horizon: int = 1
 
@@ -64,14 +65,49 @@ class GraphMethods:
         names = list(self.entities)
         steps = self.horizon if horizon is None else horizon
         rows = [self._score_within(obs, steps, following, random)]
-        for name in names:
-            rows.append(self._score_source(obs, name, random, action, alternative, reference, draws, steps, following))
+        given = (random, action, alternative, reference, draws, steps, following)
+        rows += [self._score_source(obs, name, *given) for name in names]
         values = torch.stack(rows, 1)  # [N, 1 + E, E]
         place = torch.arange(len(names), device=values.device)
         values[:, 1 + place, place] = torch.nan
         return Graph(like(values, obs), (ACTION, *names), tuple(names))
 
-    def decide_graph(self: Any, obs: Array, action: Array | None = None, false_discovery_rate: float = 0.05) -> Graph:
+    def effects(
+        self: Any, obs: Array, action: Array, next_obs: Array | None = None, columns: int | None = None
+    ) -> Graph:
+        """Estimate how far each entity displaces each other one in a step, in the units of `obs`.
+
+        It needs the model of pairs. The effect is the difference of the expected outcomes with the source and without
+        it; with `next_obs`, at most as much as the outcome differs from the expected one without the source.
+
+        Args:
+            obs: states [N, D].
+            action: the actions taken [N, A].
+            next_obs: the states that followed [N, D], if they are known: then effects are estimated better.
+            columns: how many of the first columns of each entity count; default: its position.
+
+        Returns:
+            The largest difference of any counted column [N, source, target], with the names of sources and targets. The
+            action is not among the sources; NaN where source and target are the same.
+        """
+        model = self._graph_model("effects")
+        counted = model.position if columns is None else columns
+        if counted < 1:
+            raise ValueError(f"columns must be at least 1; got {columns}.")
+        observed = None if next_obs is None else self._observed(obs, action, next_obs)
+        taken = self._taken(obs, action)[:, 0]
+        values = effect_sizes(model, self.model_obs(obs), taken, observed, counted)
+        place = torch.arange(len(self.entities), device=values.device)
+        values[:, place, place] = torch.nan
+        return Graph(like(values, obs), tuple(self.entities), tuple(self.entities))
+
+    def decide_graph(
+        self: Any,
+        obs: Array,
+        action: Array | None = None,
+        false_discovery_rate: float = 0.05,
+        next_obs: Array | None = None,
+    ) -> Graph:
         """Decide which sources matter for which targets, by the model's own probabilities of a touch.
 
         For each edge as many states are chosen as possible while the mean probability of being wrong stays within the
@@ -81,6 +117,7 @@ class GraphMethods:
             obs: states [N, D].
             action: the actions taken [N, A]; default: random ones.
             false_discovery_rate: the largest expected share of false decisions among those that are true.
+            next_obs: the states that followed [N, D]; with `action`, decisions are about the observed step.
 
         Returns:
             True or false [N, source, target]; false where source and target are the same.
@@ -89,13 +126,24 @@ class GraphMethods:
         random = choose_generator(None, self.seed, self.device)
         states = self.model_obs(obs)
         actions = self._draw_actions(states.shape[1], AVERAGED, random) if action is None else self._taken(obs, action)
-        probability = touch_probabilities(model, states, actions).double().cpu().numpy()
+        observed = None
+        if next_obs is not None:
+            if action is None:
+                raise ValueError("next_obs is about one observed step: give its action, too.")
+            observed = self._observed(obs, action, next_obs)
+        probability = touch_probabilities(model, states, actions, observed).double().cpu().numpy()
         decided = np.zeros(probability.shape, dtype=bool)
         for place in np.argwhere(~np.isnan(probability[0])) if len(probability) else []:
             edge = (slice(None), *place)
             decided[edge] = decide_by_probability(probability[edge], false_discovery_rate)
         names = tuple(self.entities)
         return Graph(like(torch.from_numpy(decided), obs), (ACTION, *names), names)
+
+    def _observed(self: Any, obs: Array, action: Array, next_obs: Array) -> Tensor:
+        """The scaled changes of observed steps [N, d]."""
+        given = (obs, action, next_obs)
+        target: Tensor = self.units.checked_table("next_obs belongs to", given, self.device)[1]
+        return target
 
     def _score_within(self: Any, obs: Array, horizon: int, following: Array | None, random: Any) -> Tensor:
         """Influence of the action within some steps: [N, E]."""

@@ -7,16 +7,16 @@ import torch
 from torch import Tensor, nn
 
 from butfor.influence.contact_fitting import Reporter, train_on_batches
-from butfor.influence.graph.pairs import GraphConfig, GraphDynamics, check_graph_entities
+from butfor.influence.graph.pairs import GraphConfig, GraphDynamics, _fill, check_graph_entities
 from butfor.models.networks import MLP, Generators, make_generators, single_thread
 from butfor.models.tables import Table, Units
 
 DRIVEN = 0.7  # an entity is driven if the action reduces the median error of its predicted motion to this share
 PROBE_UPDATES = 400
 SURPRISE = 0.2  # standard deviations of the entity's change, beyond its free motion
-REACH = 0.95  # share of the surprises that lie within the distance from which on an entity counts as alone
-MARGIN = 1.2  # on that distance
+MARGIN = 1.2  # on the distance that best separates surprises from free motion
 FEWEST = 30  # surprises
+NEAR_SHARE = 0.75  # of a batch
 FEWEST_ALONE = 500  # rows to fit free motion to
 
 
@@ -36,18 +36,17 @@ def fit_graph(
         driven = find_driven(obs, action, target, units)
         model = GraphDynamics(units, driven, config, generators).to(inputs.device)
         report = Reporter(progress, len(model.names) * 2 * config.motion_updates + config.updates)
-        surprised = []
         for entity in range(len(model.names)):
-            surprised.append(_fit_motion(model, entity, obs, action, target, generators, report))
-        _fit_touches(model, obs, action, target, surprised, generators, report)
+            _fit_motion(model, entity, obs, action, target, generators, report)
+        _fit_touches(model, obs, action, target, generators, report)
     return model.eval()
 
 
 def _fit_motion(
     model: GraphDynamics, entity: int, obs: Tensor, action: Tensor, target: Tensor, generators: Generators,
     report: Reporter,
-) -> Tensor:  # fmt: skip
-    """Fit the free motion of an entity, where it is alone; returns where it moves otherwise [N].
+) -> None:  # fmt: skip
+    """Fit the free motion of an entity, where it is alone, and measure how near others are if it is not.
 
     A pushed entity moves on as long as it is pushed, and would look free. So the first fit, to all rows, only shows
     where the motion comes as a surprise, and so how near others are then; the second fit is to rows in which nobody is
@@ -55,11 +54,17 @@ def _fit_motion(
     """
     config = model.config
     goal = target[:, model.dims[entity]]
-    nearest = _nearest(model, entity, obs, target)
+    gaps = _gaps(model, entity, obs, target)
+    gaps.amin(1)
 
     def fit(rows: Tensor) -> Tensor:
+        moving = rows[goal[rows].abs().amax(1) > SURPRISE]
+
         def loss(index: Tensor) -> Tensor:
             chosen = rows[index]
+            if len(moving) >= FEWEST:  # rest is easy, and often most of the data
+                half = index.shape[1] // 2
+                chosen = torch.cat([chosen[:, :half], moving[index[:, half:] % len(moving)]], 1)
             error = model.move_freely(obs[chosen], action[chosen], entity) - goal[chosen]
             return error.abs().mean((1, 2))  # the median is that of the untouched
 
@@ -72,69 +77,86 @@ def _fit_motion(
     everything = torch.arange(len(obs), device=obs.device)
     surprised = fit(everything)
     if int(surprised.sum()) >= FEWEST:
-        reach = torch.quantile(nearest[surprised], REACH)
-        alone = torch.nonzero(nearest > MARGIN * reach)[:, 0]
+        reach = _find_reach(gaps, surprised)
+        model.reach[..., entity] = MARGIN * reach
+        alone = torch.nonzero((gaps > reach).all(1))[:, 0]
         if len(alone) >= FEWEST_ALONE:
-            return fit(alone)
-    return fit(everything)
+            fit(alone)
+            return
+    fit(everything)
 
 
 def _fit_touches(
-    model: GraphDynamics, obs: Tensor, action: Tensor, target: Tensor, surprised: Sequence[Tensor],
-    generators: Generators, report: Reporter,
-) -> None:  # fmt: skip
-    """Fit the networks of touches of all entities; half of each batch is drawn from rows with a surprise."""
+    model: GraphDynamics, obs: Tensor, action: Tensor, target: Tensor, generators: Generators, report: Reporter
+) -> None:
+    """Fit the networks of touches; most of each batch is drawn from states in which a pair is near."""
     config = model.config
-    entities = range(len(model.names))
     with torch.no_grad():
         states, actions = _expand(obs, action, model)
         free = model.free_steps(states, actions)
-        every = torch.cat(
-            [model.describe(states, free, one)[..., : model.features].flatten(1, 2) for one in entities], 1
-        )
-        model.center.copy_(every.mean(1, keepdim=True))
-        model.spread.copy_(every.std(1, keepdim=True).clamp_min(1e-12))
-        shown = [model.describe(states, free, one) for one in entities]
-        own = [model.own(states, one) for one in entities]
+        filled = _fill(free, model.longest)
+        shown = model.geometry(states, filled.unsqueeze(3), filled.unsqueeze(2))
+        others = ~torch.eye(len(model.names), dtype=torch.bool, device=obs.device)
+        every = shown[:, :, others]  # [R, N, E (E - 1), F]
+        near = shown[..., -1] <= model.reach
+        close = every[(near[:, :, others]).unsqueeze(-1).expand_as(every)].unflatten(0, (-1, every.shape[-1]))
+        used = close if len(close) >= FEWEST else every.flatten(0, 2)
+        model.center.copy_(used.mean(0).expand_as(model.center))
+        model.spread.copy_(used.std(0).clamp_min(1e-12).expand_as(model.spread))
+        rows = torch.nonzero(near[:, :, others].any(-1).any(0))[:, 0]
     replica = torch.arange(model.replicas, device=obs.device)[:, None]
     goals = [target[:, dims] for dims in model.dims]
-    rows = [torch.nonzero(found)[:, 0] for found in surprised]
-    # each row counts by its share in the data over its probability of being drawn
-    rates = [max(len(found), 1) / len(obs) for found in rows]
-    weights = [torch.where(found, 2 / (1 + 1 / rate), 2.0) for found, rate in zip(surprised, rates, strict=True)]
+    rows = rows if len(rows) >= FEWEST else torch.arange(len(obs), device=obs.device)
 
     def loss(index: Tensor) -> Tensor:
+        part = int(NEAR_SHARE * index.shape[1])
+        chosen = torch.cat([rows[index[:, :part] % len(rows)], index[:, part:]], 1)
+        known = [one[replica, chosen] for one in free]
+        found = model.pair_touches(obs[chosen], action[chosen], free=known)
         total = torch.zeros(model.replicas, device=index.device)
-        half = index.shape[1] // 2
-        for one in entities:
-            chosen, weight = index, None
-            if len(rows[one]) >= FEWEST:
-                chosen = torch.cat([index[:, :half], rows[one][index[:, half:] % len(rows[one])]], 1)
-                weight = weights[one][chosen]
-            seen = (shown[one][replica, chosen], own[one][replica, chosen], free[one][replica, chosen])
-            density = model.judge(*seen, one).combine().log_density(goals[one][chosen])
-            total = total - (density if weight is None else density * weight).mean(1)
+        for pairs, goal in zip(found, goals, strict=True):
+            total = total - pairs.combine().log_density(goal[chosen]).mean(1)
         return total
 
-    networks = (model.touch, model.push, model.surprise, model.free_variance)
+    networks = (model.touch, model.surprise, model.free_variance)
     trained = [parameter for network in networks for parameter in network.parameters()]
     settings = (config.updates, config.learning_rate, config.weight_decay, config.batch_size)
     train_on_batches(loss, trained, *settings, len(obs), generators, report)
 
 
-def _nearest(model: GraphDynamics, entity: int, obs: Tensor, target: Tensor) -> Tensor:
-    """The distance of an entity to the nearest other one, now or after the step, whichever is less: [N]."""
+def _gaps(model: GraphDynamics, entity: int, obs: Tensor, target: Tensor) -> Tensor:
+    """The distance of an entity to each other one, now or after the step, whichever is less: [N, E]."""
     count = model.position
-    before = [model.place(obs, other) for other in range(len(model.names))]
-    steps = [target[:, dims[:count]] / model.change_scale[dims[:count]] for dims in model.dims]
-    after = [place + step for place, step in zip(before, steps, strict=True)]
-    gaps = [
-        (places[other] - places[entity]).norm(dim=-1)
-        for places in (before, after)
-        for other in range(len(model.names))
-        if other != entity
-    ]
-    return torch.stack(gaps).amin(0)
+    before = torch.stack([model.place(obs, other) for other in range(len(model.names))], 1)  # [N, E, p]
+    after = before + torch.stack([target[:, dims[:count]] / model.change_scale[dims[:count]] for dims in model.dims], 1)
+    gaps = torch.stack([(places - places[:, entity, None]).norm(dim=-1) for places in (before, after)]).amin(0)
+    gaps[:, entity] = torch.inf
+    return gaps
+
+
+def _find_reach(gaps: Tensor, surprised: Tensor) -> Tensor:
+    """How near each other entity must be to touch: [N, E] -> [E].
+
+    Of the states in which it is the nearest one, the distance that best tells surprises from free motion. So what
+    pushes through a third entity, which is nearer, does not count. Without enough surprises: that of all together.
+    """
+    nearest = gaps.amin(1)
+    first = gaps.argmin(1)
+    whole = _best_cut(nearest, surprised)
+    reach = whole.repeat(gaps.shape[1])
+    for other in range(gaps.shape[1]):
+        rows = first == other
+        if int(surprised[rows].sum()) >= FEWEST and int((~surprised[rows]).sum()) >= FEWEST:
+            reach[other] = _best_cut(nearest[rows], surprised[rows])
+    return reach
+
+
+def _best_cut(distance: Tensor, surprised: Tensor) -> Tensor:
+    """The distance with the largest share of surprises below it minus the share of the others."""
+    order = distance.argsort()
+    found = surprised[order].double()
+    below = found.cumsum(0) / found.sum() - (1 - found).cumsum(0) / (1 - found).sum().clamp_min(1)
+    return distance[order][below.argmax()]
 
 
 def find_driven(obs: Tensor, action: Tensor, target: Tensor, units: Units) -> list[str]:

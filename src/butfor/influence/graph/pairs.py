@@ -1,14 +1,17 @@
 """A model of entities that touch each other: which pair touches, and what a touch does.
 
 Each entity j moves by itself or is touched by another entity i, with a probability t_ij that depends on where the two
-are and how each would move by itself:
+are and how each would move without the touch:
 
     p(s'_j | s, a) = (1 - t_j) N(free_j, narrow) + t_j N(free_j + push_j, wide)
     1 - t_j = product over i of (1 - t_ij)
 
-`free_j` sees the columns of j alone, those of no entity, and the action if it drives j. `t_ij` and the push see only
-the relative position of i and j: now, after i has moved by itself, and after both have. So the part of each source is
-known: without i the factor (1 - t_ij) is 1. The action acts on an entity through the entities that it drives.
+`free_j` sees the columns of j alone, those of no entity, and the action if it drives j. `t_ij` and the push see the
+relative position of i and j (now, after i has moved, and after both have), the steps that they would take, and their
+other columns, such as velocities and fingers. Beyond a distance that the fit measures, t_ij is 0. The steps are first
+their own, then those with the touches of third entities, so that a push passes through a row of entities. The pushes
+of several sources add up. The part of each source is known: without i its factors (1 - t_ij) are 1, and its pushes are
+missing in the steps of others. The action acts on an entity through the entities that it drives.
 """
 
 import math
@@ -24,7 +27,11 @@ from butfor.models.networks import MLP, Generators
 from butfor.models.tables import Units
 from butfor.runs.config import check_least, check_positive
 
-SELDOM = 4.0  # log odds against a touch before training: there are several pairs
+SELDOM = 1.0  # log odds against a touch of a near pair before training
+RARELY = 5.0  # the same of surprises that no pair explains
+NEVER = -30.0  # log odds of a touch that cannot be
+STEP_SHARE = 0.3  # weight of the steps among the inputs: distances should matter more
+OWN_SHARE = 0.3  # the same of velocities and other columns
 SMALL = 0.58  # gain of the initial weights
 SMALL_OUTPUT = 0.1
 
@@ -48,7 +55,7 @@ class GraphConfig:
     """by how much the variance of free motion may exceed the smallest one"""
     wide: float = 0.02
     """smallest variance of a touched entity's change"""
-    updates: int = 3000
+    updates: int = 2000
     """updates of the networks of touches"""
     learning_rate: float = 2e-3
     weight_decay: float = 0.01
@@ -65,9 +72,10 @@ class GraphConfig:
 
 @dataclass(frozen=True)
 class PairTouches:
-    """What touches one entity: per source, on the last axis but one of pushes [..., S, d]; the last source is none.
+    """What touches one entity: by source, on the last axis but one of pushes [..., S, d].
 
-    That last source is the rest: surprises that no pair explains.
+    The sources are all entities, of which itself and absent ones never touch, and the rest: surprises that no pair
+    explains.
     """
 
     log_odds: Tensor  # [..., S]
@@ -76,19 +84,14 @@ class PairTouches:
     free_mean: Tensor  # [..., d]
     free_variance: Tensor  # [..., d]
 
-    def combine(self, absent: int | None = None) -> Touch:
-        """The mixture of the formula, without one of the sources if it is absent."""
-        spared = nn.functional.logsigmoid(-self.log_odds)  # log(1 - t_ij)
-        weight = self.log_odds.sigmoid()
-        if absent is not None:
-            present = torch.ones(spared.shape[-1], device=spared.device)
-            present[absent] = 0
-            spared, weight = spared * present, weight * present
-        log_free = spared.sum(-1).clamp(max=-1e-7)
+    def combine(self) -> Touch:
+        """The mixture of the formula."""
+        log_free = nn.functional.logsigmoid(-self.log_odds).sum(-1).clamp(max=-1e-7)
         log_odds = torch.log(-torch.expm1(log_free)) - log_free
-        share = (weight / weight.sum(-1, keepdim=True).clamp_min(1e-12))[..., None]
+        weight = self.log_odds.sigmoid()
+        share = (weight / -torch.expm1(log_free).unsqueeze(-1))[..., None].clamp(max=1)  # t_ij / t_j
         push = (share * self.push).sum(-2)
-        variance = (share * (self.variance + (self.push - push.unsqueeze(-2)).square())).sum(-2)
+        variance = (share * (self.variance + (1 - share) * self.push.square())).sum(-2)
         return Touch(log_odds, self.free_mean + push, variance, self.free_mean, self.free_variance)
 
 
@@ -110,12 +113,16 @@ class DrivenTouch(Touch):
 
 
 class GraphDynamics(nn.Module):
-    """p(s'_j | s, a) of every entity as in the module's formula, for R replicas."""
+    """p(s'_j | s, a) of every entity as in the module's formula, for R replicas.
+
+    Tensors of all pairs are [R, B, source, target, ...]; entities with fewer columns than others are filled with zeros.
+    """
 
     units: Tensor
     change_scale: Tensor
     center: Tensor
     spread: Tensor
+    reach: Tensor
 
     def __init__(self, units: Units, driven: Sequence[str], config: GraphConfig, generators: Generators) -> None:
         super().__init__()
@@ -129,28 +136,29 @@ class GraphDynamics(nn.Module):
         self.dims = units.dims
         self.columns = [list(columns) for columns in units.entities.values()]
         self.position = config.position_size or _position_size(self.columns)
+        self.longest = max(map(len, self.columns))
         owned = {column for columns in self.columns for column in columns}
         self.rest = [column for column in range(self.obs_size) if column not in owned]
-        features = 3 * (2 * self.position + 1) + 1
-        self.features = features
+        self.features = 3 * (2 * self.position + 1) + 1
 
         def network(inputs: int, outputs: int, width: int, layers: int) -> MLP:
             made = MLP([inputs, *[width] * layers, outputs], generators, activation=nn.functional.silu, gain=SMALL)
             made.layers[-1].weight.data *= SMALL_OUTPUT  # type: ignore
             return made
 
-        self.free, self.free_variance, self.push, self.surprise = (nn.ModuleList() for _ in range(4))
-        pair = features + 2 * self.position + 2 * len(names)
-        self.touch = network(pair, 1, config.width, config.layers)  # one for all pairs: touches are much alike
+        self.free, self.free_variance, self.surprise = (nn.ModuleList() for _ in range(3))
+        pair = self.features + 2 * self.longest + 2 * (self.longest - self.position) + 2 * len(names)
+        # one for all pairs: touches are much alike
+        self.touch = network(pair, 2 * self.longest + 1, config.width, config.layers)
         for name, columns in zip(names, self.columns, strict=True):
             count = len(columns)
             seen = count + len(self.rest)
             self.free.append(network(seen + units.law.size * (name in driven), count, config.motion_width, 2))
             self.free_variance.append(network(seen, count, config.width, 1))
-            self.push.append(network(pair, 2 * count, config.width, config.layers))
             self.surprise.append(network(seen, 2 * count + 1, config.width, 1))
-        self.register_buffer("center", torch.zeros(self.replicas, 1, features))
-        self.register_buffer("spread", torch.ones(self.replicas, 1, features))
+        self.register_buffer("center", torch.zeros(self.replicas, 1, 1, 1, self.features))
+        self.register_buffer("spread", torch.ones(self.replicas, 1, 1, 1, self.features))
+        self.register_buffer("reach", torch.full((self.replicas, 1, len(names), len(names)), 1e12))
         # buffers without replicas, which a weight file has in its header
         self.register_buffer("units", torch.tensor([units.obs_center, units.obs_spread]), persistent=False)
         self.register_buffer("change_scale", torch.tensor(units.scale, dtype=torch.float32), persistent=False)
@@ -158,7 +166,7 @@ class GraphDynamics(nn.Module):
     @property
     def widest(self) -> int:
         """Numbers per state and action that a prediction needs at once."""
-        return (len(self.names) + 1) * self.config.width * 2
+        return len(self.names) ** 2 * self.config.width * 2
 
     def place(self, obs: Tensor, entity: int) -> Tensor:
         """The position of an entity in the data's units: [R, B, D] -> [R, B, p]."""
@@ -166,6 +174,10 @@ class GraphDynamics(nn.Module):
         columns = self.columns[entity][: self.position]
         place: Tensor = obs[..., columns] * spread[columns] + center[columns]
         return place
+
+    def own(self, obs: Tensor, entity: int) -> Tensor:
+        """The columns of an entity, and those of none."""
+        return obs[..., self.columns[entity] + self.rest]
 
     def move_freely(self, obs: Tensor, action: Tensor, entity: int) -> Tensor:
         """The scaled change of an entity that nothing touches: [R, B, d]."""
@@ -179,60 +191,93 @@ class GraphDynamics(nn.Module):
         """The scaled change of every entity that nothing touches."""
         return [self.move_freely(obs, action, entity) for entity in range(len(self.names))]
 
-    def describe_pair(self, obs: Tensor, free: Sequence[Tensor], source: int, target: int) -> Tensor:
-        """Where the target is relative to the source: now, after the source's own step, after both, at their closest.
+    def geometry(self, obs: Tensor, source_steps: Tensor, target_steps: Tensor) -> Tensor:
+        """Where targets are relative to sources: now, after the source's step, after both, and the closest distance.
 
-        The result is [R, B, F + 2 p].
+        Steps are scaled, [R, B, E or 1, E, longest]; the result is [R, B, E, E, features]. The closest distance, the
+        last feature, is that on the straight lines of both steps.
         """
         count = self.position
-        scales = [self.change_scale[self.dims[entity]][:count] for entity in (source, target)]
-        source_step, target_step = free[source][..., :count] / scales[0], free[target][..., :count] / scales[1]
-        now = self.place(obs, target) - self.place(obs, source)
-        places = (now, now - source_step, now - source_step + target_step)
-        sizes = [torch.cat([place, place.abs(), place.norm(dim=-1, keepdim=True)], -1) for place in places]
-        way = places[2] - now
+        scale = torch.stack([self.change_scale[dims[:count]] for dims in self.dims])  # [E, p]
+        places = torch.stack([self.place(obs, entity) for entity in range(len(self.names))], 2)
+        now = places.unsqueeze(2) - places.unsqueeze(3)  # [R, B, source, target, p]
+        moved = now - source_steps[..., :count] / scale[:, None]
+        both = moved + target_steps[..., :count] / scale
+        sizes = [torch.cat([at, at.abs(), at.norm(dim=-1, keepdim=True)], -1) for at in (now, moved, both)]
+        way = both - now
         passed = (-(now * way).sum(-1, keepdim=True) / way.square().sum(-1, keepdim=True).clamp_min(1e-12)).clamp(0, 1)
-        closest = (now + passed * way).norm(dim=-1, keepdim=True)  # on the straight line of both own steps
-        shown = torch.cat([*sizes, closest], -1)
-        steps = torch.cat([free[source][..., :count], free[target][..., :count]], -1)
-        return torch.cat([(shown - self.center) / self.spread, 0.3 * steps.clamp(-5, 5)], -1)
+        return torch.cat([*sizes, (now + passed * way).norm(dim=-1, keepdim=True)], -1)
 
-    def describe(self, obs: Tensor, free: Sequence[Tensor], target: int) -> Tensor:
-        """What the network of touches sees of each source of a target: [R, B, E - 1, F + 2 p + 2 E]."""
-        shown = []
-        for source in range(len(self.names)):
-            if source != target:
-                seen = self.describe_pair(obs, free, source, target)
-                which = nn.functional.one_hot(torch.tensor([source, target]), len(self.names)).flatten().to(seen)
-                shown.append(torch.cat([seen, which.expand(*seen.shape[:-1], -1)], -1))
-        return torch.stack(shown, -2)
+    def judge(
+        self, obs: Tensor, source_steps: Tensor, target_steps: Tensor, absent: int | None
+    ) -> tuple[Tensor, Tensor, Tensor]:
+        """Log odds of a touch [R, B, E, E], and the push and its raw variance [R, B, E, E, longest].
 
-    def judge(self, shown: Tensor, own: Tensor, free: Tensor, target: int) -> PairTouches:
-        """What touches the target, from `describe`, its own and the rest's columns, and its free change."""
-        count = len(self.columns[target])
-        sources = shown.shape[2]
-        each = shown.flatten(1, 2)
-        pairs = torch.cat([self.push[target](each), self.touch(each)], -1).unflatten(1, (-1, sources))
-        push, raw, odds = torch.cat([pairs, self.surprise[target](own).unsqueeze(2)], 2).split([count, count, 1], -1)
+        The network is evaluated for pairs that are near each other.
+        """
+        entities = len(self.names)
+        seen = self.geometry(obs, source_steps, target_steps)
+        possible = (seen[..., -1] <= self.reach) & ~torch.eye(entities, dtype=torch.bool, device=obs.device)
+        if absent is not None:
+            possible[:, :, absent] = False
+        row, source, target = torch.nonzero(possible.any(0), as_tuple=True)
+        shape = (*seen.shape[:-1], self.longest)
+        others = _fill([obs[..., columns[self.position :]] for columns in self.columns], self.longest - self.position)
+        which = torch.eye(entities, device=obs.device).expand(len(seen), -1, -1)
+        parts = [
+            ((seen - self.center) / self.spread)[:, row, source, target],
+            STEP_SHARE * source_steps.expand(shape)[:, row, source, target].clamp(-5, 5),
+            STEP_SHARE * target_steps.expand(shape)[:, row, source, target].clamp(-5, 5),
+            OWN_SHARE * others[:, row, source].clamp(-5, 5),
+            OWN_SHARE * others[:, row, target].clamp(-5, 5),
+            which[:, source],
+            which[:, target],
+        ]
+        found = self.touch(torch.cat(parts, -1))
+        place = (row * entities + source) * entities + target
+        whole = found.new_zeros(len(found), seen[0, ..., 0].numel(), found.shape[-1]).index_copy(1, place, found)
+        push, raw, odds = whole.unflatten(1, seen.shape[1:-1]).split([self.longest, self.longest, 1], -1)
+        return torch.where(possible, odds[..., 0] - SELDOM, NEVER), push, raw
+
+    def pair_touches(
+        self, obs: Tensor, action: Tensor, absent: int | None = None, free: Sequence[Tensor] | None = None
+    ) -> list[PairTouches]:
+        """What touches each entity: obs [R, B, D], action [R, B, A].
+
+        Args:
+            obs: states in standard units.
+            action: encoded actions.
+            absent: an entity that touches nothing.
+            free: the free steps, where they are known.
+        """
+        free = self.free_steps(obs, action) if free is None else free
+        alone = _fill(free, self.longest)  # [R, B, E, longest]
+        with torch.no_grad():
+            log_odds, push, _ = self.judge(obs, alone.unsqueeze(3), alone.unsqueeze(2), absent)
+            steps = alone.unsqueeze(3) + _pushed_by_others(log_odds, push)  # of one entity without the other
+        log_odds, push, raw = self.judge(obs, steps, steps.transpose(2, 3), absent)
         variance = nn.functional.softplus(raw + math.log(math.e - 1)) + self.config.wide
-        narrow = self.config.narrowest + self.config.narrow_range * torch.sigmoid(self.free_variance[target](own) - 3)
-        return PairTouches(odds[..., 0] - SELDOM, push, variance, free, narrow)
-
-    def own(self, obs: Tensor, target: int) -> Tensor:
-        """The columns of an entity, and those of none."""
-        return obs[..., self.columns[target] + self.rest]
-
-    def pair_touches(self, obs: Tensor, free: Sequence[Tensor], target: int) -> PairTouches:
-        """What touches the target, given the free steps of all: obs [R, B, D]."""
-        return self.judge(self.describe(obs, free, target), self.own(obs, target), free[target], target)
+        touches = []
+        for target, columns in enumerate(self.columns):
+            count = len(columns)
+            own = self.own(obs, target)
+            rest_push, rest_raw, rest_odds = self.surprise[target](own).unsqueeze(2).split([count, count, 1], -1)
+            rest_variance = nn.functional.softplus(rest_raw + math.log(math.e - 1)) + self.config.wide
+            spread = self.config.narrow_range * torch.sigmoid(self.free_variance[target](own) - 3)
+            touches.append(
+                PairTouches(
+                    torch.cat([log_odds[..., target], rest_odds[..., 0] - RARELY], -1),
+                    torch.cat([push[:, :, :, target, :count], rest_push], 2),
+                    torch.cat([variance[:, :, :, target, :count], rest_variance], 2),
+                    free[target],
+                    self.config.narrowest + spread,
+                )
+            )
+        return touches
 
     def kind(self, target: int) -> type[Touch]:
         """The kind of mixture that an entity's prediction is."""
         return DrivenTouch if self.names[target] in self.driven else Touch
-
-    def place_of_source(self, source: int, target: int) -> int:
-        """The place of a source among those of a target's `PairTouches`."""
-        return source - (source > target)
 
     @torch.no_grad()
     def predictor(self) -> Callable[[Tensor, Tensor], ContactPrediction]:
@@ -243,15 +288,24 @@ class GraphDynamics(nn.Module):
             states, count = obs.shape[1], actions.shape[2]
             actions = actions.expand(self.replicas, states, -1, -1).flatten(1, 2)
             rows = obs.unsqueeze(2).expand(-1, -1, count, -1).flatten(1, 2)
-            free = self.free_steps(rows, actions)
             touches = {}
-            for target, dims in enumerate(self.dims):
-                found = self.pair_touches(rows, free, target).combine()
-                parts = (part.unflatten(1, (states, count)) for part in found.parts())
-                touches[tuple(dims)] = self.kind(target)(*parts)
+            for target, pairs in enumerate(self.pair_touches(rows, actions)):
+                parts = (part.unflatten(1, (states, count)) for part in pairs.combine().parts())
+                touches[tuple(self.dims[target])] = self.kind(target)(*parts)
             return ContactPrediction(touches, self.target_size)
 
         return predict
+
+
+def _fill(parts: Sequence[Tensor], longest: int) -> Tensor:
+    """Tensors [R, B, d] of all entities as one [R, B, E, longest], filled with zeros."""
+    return torch.stack([nn.functional.pad(part, (0, longest - part.shape[-1])) for part in parts], 2)
+
+
+def _pushed_by_others(log_odds: Tensor, push: Tensor) -> Tensor:
+    """The expected push on i by others than j: [R, B, k, i], [R, B, k, i, d] -> [R, B, i, j, d]."""
+    expected = (log_odds.sigmoid().unsqueeze(-1) * push).transpose(2, 3)  # on i, by j
+    return expected.sum(3, keepdim=True) - expected
 
 
 def check_graph_entities(entities: Mapping[str, Sequence[int]], config: GraphConfig) -> None:

@@ -24,6 +24,7 @@ OTHER_STYLE: Row = {"colour": GREY, "dash": "longdash", "symbol": "cross"}  # of
 LINE_STYLES = [*STYLES.values(), OTHER_STYLE]
 ARM_STYLES = [OTHER_STYLE, *LINE_STYLES[:4], {"colour": ORANGE, "dash": "solid", "symbol": "star"}]
 DASHES = ["solid", "dash", "dashdot", "dot", "longdash"]
+MOST_POINTS = 1_000  # of a line over training
 EVENT_STYLES = {"heuristic": (GREEN, "triangle-up"), "contact": (PURPLE, "diamond"), "influence": (ORANGE, "square")}
 
 
@@ -132,6 +133,11 @@ def arm_look(place: int, count: int) -> Row:
     styles = ARM_STYLES if count > 1 else ARM_STYLES[1:]
     look = styles[place % len(styles)]
     return look | {"dash": DASHES[(DASHES.index(look["dash"]) + place // len(styles)) % len(DASHES)]}
+
+
+def drawn_places(count: int) -> Array:
+    """Which of `count` points of a line are drawn: all, or evenly spaced ones where a screen cannot show more."""
+    return np.linspace(0, count - 1, min(count, MOST_POINTS)).round().astype(int)
 
 
 def guide(x: Any, y: Any, name: str = "") -> Series:

@@ -2,6 +2,7 @@
 
 import math
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
 
 import numpy as np
 
@@ -9,7 +10,7 @@ from butfor.analysis.arms import ReadArm
 from butfor.analysis.claims import ENOUGH, Curve
 from butfor.analysis.rows import COMPARED, shown_curves
 from butfor.analysis.statistics import reach_summary
-from butfor.reporting.charts.chart import Array, Axis, Chart, HeatMap, Row, Series, range_of, shorten
+from butfor.reporting.charts.chart import Array, Axis, Chart, HeatMap, Row, Series, drawn_places, range_of, shorten
 
 
 def learning_chart(
@@ -22,15 +23,17 @@ def learning_chart(
     """Curves over episodes; `choices` of mean, iqm and seeds are drawn, of which the mean is visible at first."""
     hover = "<b>%{fullData.name}</b><br>%{x:,} episodes<br>%{y:.2f}"
     interval = " [%{customdata[0]:.2f}, %{customdata[1]:.2f}]<extra></extra>"
-    places = {label: place for place, label in enumerate(looks)}
+    groups = {label: f"arm-{place}" for place, label in enumerate(looks)}
     series: list[Series] = []
     tops = [0.0]
-    for arm, curve in given:
+    for arm, measured in given:
+        places = drawn_places(len(measured.episodes))
+        curve = replace(measured, episodes=measured.episodes[places], success=measured.success[:, places])
         shown = shown_curves(curve)
         seeds = len(curve.success)
         name = f"{shorten(arm.label, 36)}, {seeds} seed{'' if seeds == 1 else 's'}"
         name += ", range" if 1 < seeds < ENOUGH else ""
-        common: Row = {**looks[arm.label], "group": f"arm-{places[arm.label]}"}
+        common: Row = {**looks[arm.label], "group": groups[arm.label]}
         for choice in [choice for choice in choices if choice != "seeds"]:
             edges = np.stack([shown[f"{choice}_low"], shown[f"{choice}_high"]])  # [2, E]
             tops.append(float(edges[1].max()))
@@ -55,12 +58,15 @@ def learning_chart(
 def trained_chart(given: Mapping[str, tuple[Array, Array]], looks: Mapping[str, Row], unit: str = "") -> Chart:
     """What training reports between evaluations: episodes [E] and values [S, E] by label, mean and range over seeds."""
     hover = "<b>%{fullData.name}</b><br>%{x:,} episodes<br>%{y:.3g}<extra></extra>"
-    places = {label: place for place, label in enumerate(looks)}
-    series = [
-        Series(episodes, values.mean(0), label, band=range_of(values), hover=hover, group=f"arm-{places[label]}",
-               **looks[label] | {"symbol": "none"})
-        for label, (episodes, values) in given.items()
-    ]  # fmt: skip
+    groups = {label: f"arm-{place}" for place, label in enumerate(looks)}
+    series = []
+    for label, (all_episodes, all_values) in given.items():
+        places = drawn_places(len(all_episodes))
+        values = all_values[:, places]
+        series.append(Series(
+            all_episodes[places], values.mean(0), label, band=range_of(values), hover=hover, group=groups[label],
+            **looks[label] | {"symbol": "none"},
+        ))  # fmt: skip
     return Chart(series, Axis("episodes of each seed", thousands=True), Axis(unit))
 
 

@@ -6,8 +6,11 @@ a page of their own. `player.js` is the timeline and the chart, `stage3d.js` and
 """
 
 from butfor.reporting.player.page import (
+    Packed,
     embed,
     embed_scene,
+    embed_scenes,
+    join_scenes,
     player_html,
     player_part,
     player_scripts,
@@ -15,4 +18,7 @@ from butfor.reporting.player.page import (
     write_player,
 )
 
-__all__ = ["embed", "embed_scene", "player_html", "player_part", "player_scripts", "player_styles", "write_player"]
+__all__ = [
+    "Packed", "embed", "embed_scene", "embed_scenes", "join_scenes", "player_html", "player_part", "player_scripts",
+    "player_styles", "write_player",
+]  # fmt: skip

@@ -313,11 +313,13 @@ def _model(scene: Scene, width: int, height: int) -> Any:
 
 
 def _view(scene: Scene, episode: SceneEpisode) -> tuple[NDArray[np.float64], float]:
-    """Where the camera looks, and from how far: at the way of objects and goals."""
-    seen = [place for place, body in enumerate(scene.bodies) if body.role in ("object", "goal", "agent")]
-    places = episode.pose[:, seen, :3].reshape(-1, 3)
-    low, high = places.min(axis=0), places.max(axis=0)
+    """Where the camera looks, and from how far: at the way of objects and goals; without meshes at everything."""
     robot = _is_robot(scene)
+    roles = ("object", "goal", "agent")
+    seen = [place for place, body in enumerate(scene.bodies) if not robot or body.role in roles]
+    places = episode.pose[:, seen, :3]  # [T + 1, B, 3]
+    sizes = np.array([0.0 if robot else max(scene.bodies[place].size) / 2 for place in seen])[:, None]
+    low, high = (places - sizes).min(axis=(0, 1)), (places + sizes).max(axis=(0, 1))
     reach = max(float(np.linalg.norm(high - low)) / 2, 0.16 if robot else 0.1)
     middle = (low + high) / 2 + np.array([0, 0, 0.06 if robot else 0.0])
     return middle, 2.4 * reach + 0.56 if robot else 2.1 * reach

@@ -1,7 +1,7 @@
 """Put a scene and the player's scripts into HTML."""
 
 import json
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -53,6 +53,32 @@ def player_scripts(three_dimensional: bool = True) -> Markup:
 def embed_scene(path: Path) -> dict[str, Markup] | None:
     """Return what a page needs to show the scene in a file, `styles`, `part` and `scripts`, or None without a file."""
     return embed(read_scene(path)) if path.is_file() else None
+
+
+def embed_scenes(scenes: Sequence[Packed]) -> dict[str, Markup] | None:
+    """Return what a page with several players needs once, `styles` and `scripts`, or None without a scene."""
+    if not scenes:
+        return None
+    return {"styles": player_styles(), "scripts": player_scripts(any(scene["dimensions"] == 3 for scene in scenes))}
+
+
+def join_scenes(named: Mapping[str, Packed], most: int) -> list[dict[str, Any]]:
+    """Put the episodes of scenes with the same bodies into one, so that one player shows them.
+
+    Args:
+        named: scenes by the name that their episodes get.
+        most: number of episodes in all, at least one of each scene.
+    """
+    joined: list[dict[str, Any]] = []
+    for name, scene in named.items():
+        chosen = scene["episodes"][: max(most // len(named), 1)]
+        episodes = [episode | {"title": f"{name}: {episode['title']}"} for episode in chosen]
+        same = [one for one in joined if one["bodies"] == scene["bodies"]]
+        if same:
+            same[0]["episodes"] += episodes
+        else:
+            joined.append({**scene, "episodes": episodes})
+    return joined
 
 
 def embed(scene: Scene | Packed) -> dict[str, Markup]:

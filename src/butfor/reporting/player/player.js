@@ -23,6 +23,7 @@
       action: unpack(one.action),
       scores: Object.entries(one.scores).map(([name, values]) => [name, unpack(values)]),
       labels: Object.entries(one.labels).map(([name, values]) => [name, unpack(values)]),
+      moves: (one.moves || []).map((move) => ({ ...move, values: unpack(move.values) })),
       reached: unpack(one.reached),
       ghosts: readGhosts(one.ghosts),
     }));
@@ -143,6 +144,7 @@
     let before = 0;
     let drawer = null;
     let stripBase = null;
+    let threshold = window.butforThreshold ?? null;  // of the page around the player, in nats
 
     function openStage() {
       if (scene.dimensions === 3) {
@@ -300,7 +302,7 @@
       const picture = svg("svg", chart, { height: 10, role: "img", "aria-label": "Influence, labels and outcomes over the steps" });
       const across = (t) => (t + 0.5) * width / episode.steps;
       let top = 4;
-      const panel = (name, height, series, most, form) => {
+      const panel = (name, height, series, most, form, level = null) => {
         svg("text", picture, { x: 0, y: top + 10 }, name);
         svg("text", picture, { x: width, y: top + 10, "text-anchor": "end" }, form(most));
         top += 16;
@@ -312,13 +314,14 @@
           if (series.length === 1) svg("path", picture, { d: `${line}L${across(episode.steps - 1)} ${top + height}L${across(0)} ${top + height}Z`, fill: colour(paint), opacity: 0.18 });
           svg("path", picture, { d: line, fill: "none", stroke: colour(paint), "stroke-width": 2, "stroke-linejoin": "round", "data-series": place });
         });
+        if (level !== null) svg("line", picture, { class: "bf-threshold", x1: 0, x2: width, y1: down(level), y2: down(level), stroke: colour("ink"), "stroke-dasharray": "6 4" });
         top += height + 8;
       };
       const ghosts = episode.ghosts;
       if (episode.scores.length) {
         const most = Math.max(SMALL_SCORE, ...episode.scores.flatMap(([, values]) => [...values]));
         const names = episode.scores.length > 1 ? `: ${episode.scores.map(([name]) => name).join(", ")}` : "";
-        panel(`CAI, the influence of the action${names}`, 64, episode.scores.map(([name, values], place) => [name, (t) => values[t], LINES[place % LINES.length]]), most, (value) => `${value.toFixed(2)} nats`);
+        panel(`CAI, the influence of the action${names}`, 64, episode.scores.map(([name, values], place) => [name, (t) => values[t], LINES[place % LINES.length]]), most, (value) => `${value.toFixed(2)} nats`, threshold);
       }
       if (ghosts) {
         let most = 1e-6;
@@ -326,7 +329,8 @@
         const names = ghosts.objects > 1 ? `: ${ghosts.bodies.map((body) => scene.bodies[body].name).join(", ")}` : "";
         panel(`Distance between the ghosts after ${state.hold} step${state.hold > 1 ? "s" : ""}${names}`, 40, ghosts.bodies.map((body, j) => [scene.bodies[body].name, (t) => ghosts.fanOf(t, state.hold, j), j ? LINES[j % LINES.length] : "object"]), most, (value) => length(value, scene.unit));
       }
-      for (const [name, values] of episode.labels) {
+      const moves = episode.moves.map(({ source, target, values }) => [`${scene.bodies[source].name} moves ${scene.bodies[target].name}`, values]);
+      for (const [name, values] of [...episode.labels, ...moves]) {
         svg("text", picture, { x: 0, y: top + 10 }, name === "exact" ? "The action matters (exact label)" : name === "contact" ? "Contact" : name);
         top += 15;
         svg("rect", picture, { x: 0, y: top, width, height: 9, fill: colour("faint") });
@@ -510,6 +514,7 @@
     // The only player of a page listens everywhere, so that no click is needed first.
     (document.querySelectorAll(".bf-player").length === 1 && root.dataset.whole !== undefined ? document : root).addEventListener("keydown", handle);
     window.matchMedia("(prefers-color-scheme: dark)").addEventListener("change", () => { drawer.recolour(); drawLegend(); drawStrip(); drawChart(); queue(); });
+    document.addEventListener("butfor-threshold", () => { threshold = window.butforThreshold; drawChart(); });
     root.butfor = { state, seek, play, scene, get stage() { return drawer; }, get episode() { return episode; } };
     openStage();
     root.dataset.ready = "";

@@ -64,6 +64,23 @@ function butforStage2d(canvas, scene, colour) {
     pen.restore();
   }
 
+  // From one body to the other that it moves.
+  function arrow(from, to) {
+    const [x, y] = place(from[0], from[1]);
+    const [tipX, tipY] = place(to[0], to[1]);
+    const angle = Math.atan2(tipY - y, tipX - x);
+    pen.strokeStyle = colour("influence");
+    pen.lineWidth = 3;
+    pen.beginPath();
+    pen.moveTo(x, y);
+    pen.lineTo(tipX, tipY);
+    for (const turn of [-0.5, 0.5]) {
+      pen.moveTo(tipX, tipY);
+      pen.lineTo(tipX - 11 * Math.cos(angle + turn), tipY - 11 * Math.sin(angle + turn));
+    }
+    pen.stroke();
+  }
+
   function draw(time, hold, showGhosts, chosen, differs) {
     const ratio = Math.min(window.devicePixelRatio || 1, 2);
     pen.setTransform(ratio, 0, 0, ratio, 0, 0);
@@ -132,6 +149,7 @@ function butforStage2d(canvas, scene, colour) {
         pen.fillText(body.name, x, y - scale() * body.size[0] - 5);
       }
     }
+    for (const { source, target, values } of episode.moves) if (values[at]) arrow(poses[source], poses[target]);
     last = { at, hold, shown: showGhosts };
   }
   let last = null;

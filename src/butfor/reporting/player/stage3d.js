@@ -70,6 +70,7 @@ function butforStage3d(canvas, scene, colour, changed) {
   let outlines = [];
   let trails = null;
   let chosenTrail = null;
+  let arrows = null;  // of who moves whom: a shaft and four lines of a head each
   const here = new T.Vector3();
   const turn = new T.Quaternion();
   const one = new T.Vector3(1, 1, 1);
@@ -98,11 +99,16 @@ function butforStage3d(canvas, scene, colour, changed) {
   }
 
   function setEpisode(next) {
-    for (const old of [...clouds, ...outlines, trails, chosenTrail]) if (old) { world.remove(old); old.geometry.dispose(); }
+    for (const old of [...clouds, ...outlines, trails, chosenTrail, arrows]) if (old) { world.remove(old); old.geometry.dispose(); }
     episode = next;
     clouds = [];
     outlines = [];
-    trails = chosenTrail = null;
+    trails = chosenTrail = arrows = null;
+    if (episode.moves.length) {
+      arrows = lines(5 * episode.moves.length, 1);
+      arrows.material.depthTest = false;  // bodies that touch would hide them
+      arrows.renderOrder = 3;
+    }
     const ghosts = episode.ghosts;
     if (ghosts) {
       for (const body of ghosts.bodies) {
@@ -124,17 +130,18 @@ function butforStage3d(canvas, scene, colour, changed) {
   }
 
   function restoreCamera() {
-    // Look at where objects and goals go in this episode.
+    // Look at where objects and goals go in this episode; without a robot of meshes, at everything.
     const low = new T.Vector3(Infinity, Infinity, Infinity);
     const high = new T.Vector3(-Infinity, -Infinity, -Infinity);
-    const shown = scene.bodies.map((body, index) => index).filter((index) => ["object", "goal", "agent"].includes(scene.bodies[index].role));
+    const shown = scene.bodies.map((body, index) => index).filter((index) => !scene.robot || ["object", "goal", "agent"].includes(scene.bodies[index].role));
     const count = scene.bodies.length;
     for (let time = 0; time <= episode.steps; time++) {
       for (const body of shown) {
         const first = (time * count + body) * 7;
         here.set(episode.pose[first], episode.pose[first + 1], episode.pose[first + 2]);
-        low.min(here);
-        high.max(here);
+        const size = scene.robot ? 0 : Math.max(...scene.bodies[body].size) / 2;
+        low.min(here.addScalar(-size));
+        high.max(here.addScalar(2 * size));
       }
     }
     const middle = low.clone().add(high).multiplyScalar(0.5);
@@ -173,6 +180,7 @@ function butforStage3d(canvas, scene, colour, changed) {
     for (const outline of outlines) outline.material.color.set(colour("ink"));
     if (trails) trails.material.color.set(colour("object"));
     if (chosenTrail) chosenTrail.material.color.set(colour("ink"));
+    if (arrows) arrows.material.color.set(colour("influence"));
     grid.material.color.set(colour("soft"));
     const dark = window.matchMedia("(prefers-color-scheme: dark)").matches;
     sky.intensity = dark ? 1.2 : 1.9;
@@ -239,7 +247,29 @@ function butforStage3d(canvas, scene, colour, changed) {
         chosenTrail.geometry.attributes.position.needsUpdate = true;
       }
     }
+    if (arrows) drawArrows(Math.min(step, episode.steps - 1));
     renderer.render(world, camera);
+  }
+
+  function drawArrows(at) {
+    const ends = arrows.geometry.attributes.position.array.fill(0);
+    episode.moves.forEach(({ source, target, values }, number) => {
+      if (!values[at]) return;
+      const from = solids[source].position;
+      const to = solids[target].position;
+      const way = to.clone().sub(from);
+      const aside = new T.Vector3(-way.y, way.x, 0);
+      if (aside.length() < 1e-6) aside.set(1, 0, 0);
+      aside.normalize().multiplyScalar(0.15 * way.length());
+      const up = new T.Vector3(0, 0, 0.15 * way.length());
+      const back = to.clone().sub(way.multiplyScalar(0.3));
+      ends.set([from.x, from.y, from.z, to.x, to.y, to.z], 30 * number);
+      [aside, aside.clone().negate(), up, up.clone().negate()].forEach((side, place) => {
+        const end = back.clone().add(side);
+        ends.set([to.x, to.y, to.z, end.x, end.y, end.z], 30 * number + 6 * (place + 1));
+      });
+    });
+    arrows.geometry.attributes.position.needsUpdate = true;
   }
   const here2 = new T.Vector3();
 

@@ -21,6 +21,12 @@
     Plotly.react(`plot-${name}`, figure.data, figure.layout, settings);
   }
 
+  // The reader's threshold also moves the line in the chart of a player.
+  function tellPlayers(value) {
+    window.butforThreshold = value;
+    document.dispatchEvent(new Event("butfor-threshold"));
+  }
+
   // Names in a legend hide and show their traces in the figures that `belongs` chooses.
   function hideByName(legend, belongs) {
     for (const button of legend.querySelectorAll("button")) {

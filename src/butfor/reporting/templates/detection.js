@@ -152,6 +152,17 @@
     if (point !== points.best) note.text = ` threshold ${points.threshold[point].toPrecision(3)} `;
   };
 
+  // The threshold as a point of the curves. All states are above the first one, so that precision is their share there.
+  const share = points.precision[0];
+  const falseAlarms = () => Math.max(0, (points.flagged[point] - points.recall[point] * share) / (1 - share));
+  const mark = (figure, x, y) => figure.data.push({
+    type: "scatter", mode: "markers", x: [x], y: [y], showlegend: false, name: "threshold",
+    marker: { symbol: "circle-open", size: 13, line: { width: 2.5 }, color: themed("#222222") },
+    hovertemplate: "chosen threshold, first seed<extra></extra>",
+  });
+  adjust.roc = (figure) => mark(figure, falseAlarms(), points.recall[point]);
+  adjust.pr = (figure) => mark(figure, points.recall[point], points.precision[point]);
+
   function explore(next) {
     chosenThreshold = next === points.best ? null : points.threshold[next];
     point = next;
@@ -167,7 +178,8 @@
     for (const [name, text] of Object.entries(shown)) element(`explore-${name}`).textContent = text;
     const words = `threshold ${shown.threshold}, precision ${shown.precision}, recall ${shown.recall}`;
     thresholdSlider.setAttribute("aria-valuetext", words);
-    for (const name of ["explorer", "scores"]) if (element(`plot-${name}`).layout) draw(name);
+    tellPlayers(points.threshold[point]);
+    for (const name of ["explorer", "scores", "roc", "pr"]) if (element(`plot-${name}`).layout) draw(name);
     if (plot.layout) drawTimeline();
   }
   thresholdSlider.addEventListener("input", () => explore(Number(thresholdSlider.value)));

@@ -12,6 +12,7 @@
     const along = (name) => (/^spread/.test(name) ? "x" : /^(most|least)/.test(name) ? "y" : null);
     const shown = Object.keys(page.figures).filter(along);
     let value = points.threshold[points.chosen];
+    tellPlayers(value);
     for (const name of shown) {
       adjust[name] = (figure) => {
         const shape = figure.layout.shapes[0];
@@ -25,6 +26,7 @@
       for (const node of document.querySelectorAll("[data-threshold]")) node.textContent = String(Number(value.toPrecision(3)));
       for (const node of document.querySelectorAll("[data-share]")) node.textContent = `${(100 * points.shares[Number(node.dataset.share)][place]).toFixed(1)} %`;
       slider.setAttribute("aria-valuetext", `${value.toPrecision(3)} nats`);
+      tellPlayers(value);
       shown.forEach(draw);
     });
   }

@@ -13,28 +13,37 @@ from torch import Tensor
 from butfor.models.networks import Generators
 from butfor.training.agents.ddpg import DDPG
 from butfor.training.agents.policy import AgentConfig, Policy, TrainedPolicy, load_policy, save_agent
-from butfor.training.agents.td3 import TD3, TD3Config
+from butfor.training.agents.sac import SAC, SACConfig
+from butfor.training.agents.td3 import TD3, TD3BC, TD3BCConfig, TD3Config
 from butfor.training.replay import Batch
 
 if TYPE_CHECKING:
     from butfor.training.settings import Config
 
 __all__ = [
-    "AGENTS", "DDPG", "TD3", "Agent", "AgentConfig", "Policy", "TD3Config", "TrainedPolicy", "load_policy",
-    "save_agent",
+    "AGENTS", "DDPG", "SAC", "TD3", "TD3BC", "Agent", "AgentConfig", "Policy", "SACConfig", "TD3BCConfig", "TD3Config",
+    "TrainedPolicy",
+    "load_policy", "save_agent",
 ]  # fmt: skip
 
 
 class Agent(Protocol):
     """R agents that learn together; replicas never mix."""
 
-    policy: Policy
-    """observation and goal to an action in [-1, 1], as a module that can be copied and saved"""
     noise_size: int
     """uniform random numbers per transition that `update` reads from `batch.noise`"""
 
+    @property
+    def policy(self) -> Policy:
+        """Observation and goal to an action in [-1, 1], as a module that can be copied and saved."""
+        ...
+
     def update(self, batch: Batch, index: int) -> tuple[Tensor, Tensor]:
         """Learn from a batch, the update with this index after an episode: statistics [R, 3], TD errors [R, B]."""
+        ...
+
+    def value(self, inputs: Tensor) -> Tensor:
+        """The estimated return of the policy's own actions, for inputs [R, B, D + G]: [R, B]."""
         ...
 
     def changes(self) -> list[Any]:
@@ -58,5 +67,7 @@ class Agent(Protocol):
 Make = Callable[["Config", int, int, Generators, torch.device], Agent]
 AGENTS: dict[str, Make] = {
     "ddpg": lambda config, inputs, actions, *rest: DDPG(inputs, actions, config.agent, *rest),
+    "sac": lambda config, inputs, actions, *rest: SAC(inputs, actions, config.agent, *rest, sac=config.sac),
     "td3": lambda config, inputs, actions, *rest: TD3(inputs, actions, config.agent, *rest, td3=config.td3),
+    "td3bc": lambda config, inputs, actions, *rest: TD3BC(inputs, actions, config.agent, *rest, td3bc=config.td3bc),
 }

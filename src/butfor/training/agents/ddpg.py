@@ -9,14 +9,13 @@ from torch import Tensor, nn
 
 from butfor.models.fitting import FitConfig, make_optimizer
 from butfor.models.networks import MLP, Generators
+from butfor.models.passes import Pass, make_pass
 from butfor.training.agents.policy import AgentConfig, Policy
 from butfor.training.replay import Batch
 
 
 class DDPG(nn.Module):
     """Actor, critic and their targets; `update` is one step on a batch."""
-
-    noise_size = 0
 
     def __init__(
         self,
@@ -25,55 +24,108 @@ class DDPG(nn.Module):
         config: AgentConfig,
         generators: Generators,
         device: torch.device | str = "cpu",
+        policy: Policy | None = None,
     ) -> None:
         """Draw the first weights, one generator per replica; `inputs` counts observation and goal together."""
         super().__init__()
         self.config = config
-        self.policy = Policy(inputs, actions, config, generators)
+        self.policy = Policy(inputs, actions, config, generators) if policy is None else policy
         sizes = [inputs + actions, *[config.width] * config.layers, 1]
         self.critics = nn.ModuleList(MLP(sizes, generators, config.critic_layer_norm) for _ in range(config.critics))
         self.target_actor = copy.deepcopy(self.policy.actor).requires_grad_(False)
         self.target_critics = copy.deepcopy(self.critics).requires_grad_(False)
         self.to(device)
         fitting = FitConfig(learning_rate=config.learning_rate)
+        self._passes: dict[nn.Module, Pass] = {}
         self.actor_optimizer = make_optimizer(self.policy.actor, fitting)
         self.critic_optimizer = make_optimizer(self.critics, fitting)
+        self.noise_size = 0 if config.critics_in_target is None else config.critics  # numbers that choose the critics
 
+    @torch.no_grad()
     def update(self, batch: Batch, index: int) -> tuple[Tensor, Tensor]:
         """Update critic, actor and targets; critic loss, actor loss and mean value [R, 3], and TD errors [R, B]."""
         config = self.config
         self.policy.normalizer.update(batch.inputs)
         now = self.policy.normalizer(batch.inputs)
         then = self.policy.normalizer(batch.next_inputs)
-        with torch.no_grad():
-            ahead = torch.cat([then, self._next_action(then, batch)], -1)
-            following = torch.stack([critic(ahead).squeeze(-1) for critic in self.target_critics]).amin(0)
-            target = batch.reward + config.discount * batch.bootstrap * following  # [R, B]
-            if config.target_range is not None:
-                target = target.clamp(*config.target_range)
+        target = batch.reward + config.discount * batch.bootstrap * self._next_value(then, batch)  # [R, B]
+        if config.target_range is not None:
+            target = target.clamp(*config.target_range)
 
         taken = torch.cat([now, batch.action], -1)
-        errors = [critic(taken).squeeze(-1) - target for critic in self.critics]
-        weight = 1.0 if batch.weight is None else batch.weight
-        critic_loss = torch.stack([(weight * error.square()).mean(-1) for error in errors]).sum(0)  # [R]
-        _step(self.critics, critic_loss, self.critic_optimizer)
+        critics = [self._run(critic) for critic in self.critics]
+        errors = [critic(taken).squeeze(-1) - target for critic in critics]
+        weighted = [error if batch.weight is None else batch.weight * error for error in errors]
+        losses = [(part * error).mean(-1) for part, error in zip(weighted, errors, strict=True)]
+        critic_loss = torch.stack(losses).sum(0)  # [R]
+        for critic, part in zip(critics, weighted, strict=True):
+            critic.set_gradients((2 / part.shape[1] * part).unsqueeze(-1))
+        self.critic_optimizer.step()
 
-        action = torch.tanh(self.policy.actor(now))
-        value = self.critics[0](torch.cat([now, action], -1)).squeeze(-1)
-        actor_loss = config.action_penalty * action.square().mean((1, 2)) - value.mean(-1)  # [R]
-        if self._is_actor_due(index):
-            _step(self.policy.actor, actor_loss, self.actor_optimizer)
-            self._follow(self.target_actor, self.policy.actor)
+        is_due = self._is_actor_due(index)
+        actor_loss, value = self._update_actor(now, batch, is_due)
+        if is_due:
             self._follow(self.target_critics, self.critics)
-        return torch.stack([critic_loss, actor_loss, value.mean(-1)], -1).detach(), errors[0].detach()
+        return torch.stack([critic_loss, actor_loss, value], -1), errors[0]
+
+    def _run(self, network: Any) -> Pass:
+        """How a network of this agent is evaluated and differentiated."""
+        if network not in self._passes:
+            self._passes[network] = make_pass(network)
+        return self._passes[network]
+
+    def value(self, inputs: Tensor) -> Tensor:
+        """The critic's estimate of the policy's own actions, [R, B]."""
+        return self._value(self.policy.normalizer(inputs), self.policy(inputs))
+
+    def _value(self, now: Tensor, action: Tensor) -> Tensor:
+        """The value [R, B] that the actor climbs: the first critic's, or the mean of all."""
+        both = torch.cat([now, action], -1)
+        climbed = self.critics[: None if self.config.critics_in_target else 1]
+        return torch.stack([critic(both).squeeze(-1) for critic in climbed]).mean(0)
+
+    def _next_value(self, then: Tensor, batch: Batch) -> Tensor:
+        """The target networks' value of the next state, [R, B]."""
+        return self._least_value(torch.cat([then, self._next_action(then, batch)], -1), batch)
+
+    def _least_value(self, ahead: Tensor, batch: Batch) -> Tensor:
+        """The smallest estimate of the target critics, or of some that are drawn for each batch: [R, B]."""
+        values = torch.stack([self._run(critic)(ahead).squeeze(-1) for critic in self.target_critics])  # [N, R, B]
+        if self.config.critics_in_target is not None and batch.noise is not None:
+            lots = batch.noise[:, 0, -self.config.critics :]  # [R, N]; the first transition's decide for the batch
+            drawn = lots.argsort(-1).argsort(-1) < self.config.critics_in_target
+            values = torch.where(drawn.T[..., None], values, torch.inf)
+        return values.amin(0)
 
     def _next_action(self, then: Tensor, batch: Batch) -> Tensor:
         """The target policy's action in the next state, [R, B, A]."""
-        return torch.tanh(self.target_actor(then))
+        return torch.tanh(self._run(self.target_actor)(then))
 
     def _is_actor_due(self, index: int) -> bool:
         """Whether this update includes the actor and the target networks."""
         return True
+
+    def _update_actor(self, now: Tensor, batch: Batch, is_due: bool) -> tuple[Tensor, Tensor]:
+        """Update the actor and its target if that is due; its loss and the mean value of its actions, both [R].
+
+        It climbs the value of the first critic, or the mean of all where some are drawn as targets.
+        """
+        penalty = self.config.action_penalty
+        actor = self._run(self.policy.actor)
+        action = torch.tanh(actor(now))
+        both = torch.cat([now, action], -1)
+        climbed = [self._run(critic) for critic in self.critics][: None if self.config.critics_in_target else 1]
+        values = [critic(both) for critic in climbed]  # [R, B, 1] each
+        value = torch.stack(values).mean((0, 2, 3))
+        if is_due:
+            slope = torch.full_like(values[0], -1 / (now.shape[1] * len(climbed)))
+            gradient = 2 * penalty / action[0].numel() * action
+            for critic in climbed:
+                gradient = gradient + critic.input_gradient(slope, now.shape[2])
+            actor.set_gradients(gradient * (1 - action.square()))
+            self.actor_optimizer.step()
+            self._follow(self.target_actor, self.policy.actor)
+        return penalty * action.square().mean((1, 2)) - value, value
 
     @torch.no_grad()
     def _follow(self, target: nn.Module, source: nn.Module) -> None:
@@ -84,16 +136,16 @@ class DDPG(nn.Module):
         return [self, self.actor_optimizer, self.critic_optimizer]
 
     def state(self) -> dict[str, Any]:
-        optimizers = [self.actor_optimizer.state_dict(), self.critic_optimizer.state_dict()]
+        optimizers = [one.state_dict() for one in self.changes()[1:]]
         return {"agent": self.state_dict(), "optimizers": optimizers}
 
     def restore(self, state: Mapping[str, Any]) -> None:
         self.load_state_dict(state["agent"])
-        self.actor_optimizer.load_state_dict(state["optimizers"][0])
-        self.critic_optimizer.load_state_dict(state["optimizers"][1])
+        for optimizer, saved in zip(self.changes()[1:], state["optimizers"], strict=True):
+            optimizer.load_state_dict(saved)
 
 
-def _step(module: nn.Module, loss: Tensor, optimizer: torch.optim.Optimizer) -> None:
+def descend(module: nn.Module, loss: Tensor, optimizer: torch.optim.Optimizer) -> None:
     """Take an optimiser step of this module's parameters alone; losses are summed, so replicas do not mix."""
     parameters = list(module.parameters())
     for parameter, gradient in zip(parameters, torch.autograd.grad(loss.sum(), parameters), strict=True):

@@ -50,7 +50,9 @@ class AgentConfig:
     actor_layer_norm: bool = False
     """layer normalisation in the actor (not in the paper)"""
     critics: int = 1
-    """critics of DDPG, of which the smallest estimate is the target (TD3 always has two)"""
+    """critics, of which the smallest estimate is the target (TD3 has two, SAC at least two)"""
+    critics_in_target: int | None = None
+    """critics drawn for each batch, whose smallest estimate is the target, as in REDQ (not with TD3); none: all"""
 
     def __post_init__(self) -> None:
         check_least(self, 1, "layers", "width", "batch_size", "updates")
@@ -58,6 +60,9 @@ class AgentConfig:
         check_between(self, 0, 1, "discount", "polyak", open_end=True)
         if self.target_range is not None and not self.target_range[0] < self.target_range[1]:
             raise ValueError(f"AgentConfig.target_range must be a low and a higher number; got {self.target_range}.")
+        if self.critics_in_target is not None and not 1 <= self.critics_in_target <= self.critics:
+            drawn = self.critics_in_target
+            raise ValueError(f"AgentConfig.critics_in_target is {drawn}; expected 1 to critics, {self.critics}.")
 
 
 class Normalizer(nn.Module):
@@ -99,6 +104,8 @@ class Normalizer(nn.Module):
 class Policy(nn.Module):
     """Observation and goal, normalised, to an action in [-1, 1]: what a trained agent needs to act."""
 
+    random = False  # whether it draws its actions while it explores
+
     def __init__(self, inputs: int, actions: int, config: AgentConfig, generators: Generators) -> None:
         super().__init__()
         self.normalizer = Normalizer(inputs, len(generators), config.observation_clip)
@@ -107,6 +114,11 @@ class Policy(nn.Module):
     def forward(self, inputs: Tensor) -> Tensor:
         """Observations with goals [R, B, D + G] -> actions [R, B, A] in [-1, 1]."""
         return torch.tanh(self.actor(self.normalizer(inputs)))
+
+    def draw(self, inputs: Tensor, normal: Tensor) -> Tensor:
+        """The action while exploring; a random policy draws it with standard normal numbers [R, B, A]."""
+        action: Tensor = self(inputs)
+        return action
 
 
 @dataclass(frozen=True)
@@ -197,6 +209,7 @@ def load_policy(run: Path | str, seed: int | None = None, device: torch.device |
         relative = bool(header.get("relative_goals", False))
         prefix = "policy."
         weights = {k.removeprefix(prefix): v for k, v in tensors.items() if k.startswith(prefix)}
+        weights = {name: value for name, value in weights.items() if not name.startswith("deviation.")}  # of SAC
         if any(len(value) != len(seeds) for value in weights.values()):
             raise ValueError(f"its weights are not those of {len(seeds)} seeds.")
         inputs = sizes[0] + sizes[2] * (2 if relative else 1)

@@ -26,8 +26,8 @@ if TYPE_CHECKING:
     from butfor.training.settings import Config
 
 __all__ = [
-    "LABELS", "SIGNALS", "CaiConfig", "CaiSignal", "DisagreementSignal", "EnsembleConfig", "LabelSignal", "MovedConfig",
-    "MovedSignal", "NearnessConfig", "NearnessSignal", "ShuffledSignal", "Signal", "VimeSignal",
+    "LABELS", "OF_CAI", "SIGNALS", "CaiConfig", "CaiSignal", "DisagreementSignal", "EnsembleConfig", "LabelSignal",
+    "MovedConfig", "MovedSignal", "NearnessConfig", "NearnessSignal", "ShuffledSignal", "Signal", "VimeSignal",
 ]  # fmt: skip
 
 
@@ -84,4 +84,5 @@ SIGNALS: dict[str, Make] = {
         config.cai, table, streams, config.combine, config.fit_every
     ),
 }
+OF_CAI = ("cai", "shuffled")  # signals with the settings `cai`
 LABELS = {"oracle": ("exact",), "contact": ("contact",)}  # what a signal needs the environment to report

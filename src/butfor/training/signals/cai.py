@@ -23,6 +23,8 @@ from butfor.training.signals.transitions import TransitionTable
 
 RESCORED = 1_000  # newest episodes that are scored again with rescore="newest"; all are, every so many
 
+SCORED = 10_000  # steps of each replica that are scored at once
+
 
 @dataclass(frozen=True)
 class CaiConfig:
@@ -49,15 +51,26 @@ class CaiConfig:
     agent: tuple[int, ...] = ()
     """columns of the position of what touches the entities, such as a hand, in the order and units of the first columns
     of each entity; none: known of built-in environments, else found in random episodes"""
+    source: str = ""
+    """an entity whose influence counts instead of the action's, with model touch: the name of one of a built-in
+    environment, or the columns of its position, cube=10:13; the score is that of the step taken, at most log 2"""
+    horizon: int = 1
+    """steps within which the action, or the source, matters, given how the agent goes on"""
 
     def __post_init__(self) -> None:
         check_choices(self, "model", "rescore")
+        check_least(self, 1, "horizon")
         has_spread = self.model != "gaussian" or self.network.normalize_input
         check_least(self, 2 if has_spread else 1, "batch_size")  # a batch of 1 has no spread
         check_positive(self, "learning_rate")
         check_between(self, 0, 1, "newest_share", open_end=True)
         if self.agent and self.model == "gaussian":
             raise ValueError(f"cai.agent is {self.agent}, but cai.model is 'gaussian'; give 'touch' or no agent.")
+        if self.source and (self.model != "touch" or self.agent):
+            raise ValueError(
+                f"cai.source is {self.source!r}: it touches the entities, so cai.model must be 'touch', without "
+                f"cai.agent; got {self.model!r} and {self.agent}."
+            )
 
 
 class CaiSignal(LearnedSignal):
@@ -121,9 +134,23 @@ class CaiSignal(LearnedSignal):
         law = self.table.units.law
         for part in slots.split(1000):
             obs = replay.observation[:, part, :-1].flatten(1, 2)  # [R, n * T, D]
-            scores = score_states(self.model, obs, law, self.watched, self.config.scoring, generators)
+            if self.config.source:
+                scores = self.score_source(obs, law.encode(replay.action[:, part].flatten(1, 2)))
+            else:
+                scores = score_states(self.model, obs, law, self.watched, self.config.scoring, generators)
             replay.score[:, part] = combine_scores(scores, self.combine).unflatten(1, (len(part), replay.steps))
         replay.score.masked_fill_(~replay.valid(), 0)
+
+    @torch.no_grad()
+    def score_source(self, obs: Tensor, action: Tensor) -> Tensor:
+        """Influence of the source on each entity in steps [R, N, D], [R, N, A]: [R, N, J]."""
+        predict = self.model.predictor()
+        parts = []
+        for states, taken in zip(obs.split(SCORED, 1), action.split(SCORED, 1), strict=True):
+            found = predict(states, taken.unsqueeze(2))
+            assert isinstance(found, ContactPrediction)
+            parts.append(torch.stack([found.touches[tuple(dims)].presence()[..., 0] for dims in self.watched], -1))
+        return torch.cat(parts, 1)
 
     def stale(self) -> Tensor:
         everything = self.config.rescore == "all" or self.replay.stored % RESCORED < self.every

@@ -6,7 +6,8 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from butfor.models.gpu import captured, compiled, matrix_precision
+from butfor.models.fitting import training_loss
+from butfor.models.gpu import captured, matrix_precision
 from butfor.models.networks import Generators, make_generators
 from butfor.training.replay import Weights
 from butfor.training.signals.transitions import TransitionTable
@@ -31,7 +32,7 @@ class LearnedSignal:
         self.table = table
         self.replay = table.replay
         self.weights = Weights(table.replay, even)
-        self._loss = compiled(self.model.loss, table.device)
+        self._loss = training_loss(self.model, table.device)
         self._recorded: dict[int, Callable[..., Tensor]] = {}
 
     def draw(self, batches: int, generators: Generators) -> list[Tensor]:

@@ -38,12 +38,15 @@ class TransitionTable:
         entities: Mapping[str, Sequence[int]],
         scale: Sequence[float],
         partners: Partners | None = None,
+        horizon: int = 1,
     ) -> None:
         """`scale` is the factor on the change of each column that belongs to any entity, in rising order.
 
         For a model of touches the `partners` of each entity are given; their changes, unscaled, follow in the targets.
+        Changes are those within `horizon` steps, or up to the end of the episode.
         """
         self.partners = partners
+        self.horizon = horizon
         columns = target_columns(entities)
         steps = partner_columns(partners, entities) if partners else []
         size = replay.observation.shape[-1]
@@ -58,7 +61,11 @@ class TransitionTable:
     def table(self, replica: Tensor, episode: Tensor, time: Tensor) -> Table:
         """Inputs [..., D + A] and targets [..., d] of the transitions at these indices, which broadcast."""
         now = self.replay.observation[replica, episode, time]
-        then = self.replay.observation[replica, episode, time + 1]
+        later = time + 1
+        if self.horizon > 1:
+            later = torch.minimum(time + self.horizon, self.replay.length[replica, episode].clamp_min(1))
+            later = torch.maximum(later, time + 1)  # of steps after the end, which count for nothing
+        then = self.replay.observation[replica, episode, later]
         inputs = torch.cat([now, self.units.law.encode(self.replay.action[replica, episode, time])], -1)
         return inputs, (then - now)[..., self.columns] * self.factor
 

@@ -12,17 +12,21 @@ from typing import Any
 
 import numpy as np
 import torch
+from numpy.typing import NDArray
 from sklearn.ensemble import HistGradientBoostingClassifier, HistGradientBoostingRegressor
 
-from butfor.datasets.recording import Table
 from butfor.models.networks import MLP, make_generators, single_thread
-from butfor.rollouts.episodes import Bool
+
+Table = NDArray[Any]
+Bool = NDArray[np.bool_]
 
 SURPRISE = 10.0  # times the usual error of free motion there, from which on a step shows an interaction
 LEAST_ERROR = 0.01  # standard deviations of the entity's change
 UPDATES = 3000
 BATCH = 256
 WIDTH = 64
+HELD_OUT = 0.2  # share of the steps by which the best weights are chosen
+CHECK = 150  # updates between two looks at them
 FEWEST = 20  # interactions of an entity, to learn from
 
 
@@ -129,14 +133,20 @@ def _fit_free(obs: Table, action: Table, change: Table, own: Sequence[int], scal
     network = MLP([inputs.shape[1], WIDTH, WIDTH, len(own) + 1], generators, activation=torch.nn.functional.silu)
     optimizer = torch.optim.Adam(network.parameters(), 3e-3)
     schedule = torch.optim.lr_scheduler.OneCycleLR(optimizer, 3e-3, UPDATES)
+    # Steps are in the order of their episodes: the last ones are held out, to stop before they are predicted worse.
+    learned = len(inputs) - int(HELD_OUT * len(inputs))
+    best, weights = torch.inf, network.state_dict()
     # Entities often rest, which is soon learned: three quarters of a batch are drawn by the change to be expected from
     # the entity's own state. Weights by the change itself would prefer interactions, and so change the median.
     size = np.abs(targets.numpy()).max(1)
-    expected = HistGradientBoostingRegressor(max_iter=40, random_state=seed).fit(inputs.numpy(), size)
+    expected = HistGradientBoostingRegressor(max_iter=40, random_state=seed)
+    expected.fit(inputs[:learned].numpy(), size[:learned])
     weight = torch.as_tensor(np.maximum(expected.predict(inputs.numpy()), 1e-6))
-    drawn = torch.multinomial(weight, UPDATES * (BATCH - BATCH // 4), replacement=True, generator=generators[0])
-    for by_weight in drawn.reshape(UPDATES, -1):
-        rows = torch.randint(len(inputs), (BATCH,), generator=generators[0])
+    drawn = torch.multinomial(
+        weight[:learned], UPDATES * (BATCH - BATCH // 4), replacement=True, generator=generators[0]
+    )
+    for update, by_weight in enumerate(drawn.reshape(UPDATES, -1), 1):
+        rows = torch.randint(learned, (BATCH,), generator=generators[0])
         rows[BATCH // 4 :] = by_weight
         output = network(inputs[rows][None])[0]
         off = (output[:, :-1] - targets[rows]).abs()
@@ -146,4 +156,12 @@ def _fit_free(obs: Table, action: Table, change: Table, own: Sequence[int], scal
         loss.backward()
         optimizer.step()
         schedule.step()
+        if update % CHECK == 0 or update == UPDATES:
+            with torch.no_grad():
+                off = (network(inputs[None, learned:])[0, :, :-1] - targets[learned:]).abs().mean(1)
+            missed = float((off.double() * weight[learned:]).sum())
+            if missed < best:
+                best = missed
+                weights = {name: value.clone() for name, value in network.state_dict().items()}
+    network.load_state_dict(weights)
     return network.eval().requires_grad_(False)
