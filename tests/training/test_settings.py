@@ -63,6 +63,8 @@ NO_RANGE = AgentConfig(target_range=None)
         ({"combine": "cube"}, "combine.*cube"),
         ({"entities": ("cube=3:6", "ball=6:9"), "combine": "mean"}, "combine.*mean.*cube, ball"),
         ({"replay": ReplayConfig(goals_by_score=True)}, "goals_by_score"),
+        ({"algorithm": "td3", "agent": AgentConfig(critics=5)}, "critics is 5.*td3"),
+        ({"algorithm": "td3bc", "agent": AgentConfig(critics=2, critics_in_target=1)}, "critics_in_target 1.*td3bc"),
         ({"episodes": 100, "warmup": 101}, "episodes is 100.*101"),
         ({"episodes": 100, "warmup": 103, "num_envs": 2}, "episodes is 100.*103"),  # the plainer reason comes first
         ({"episodes": 1000, "warmup": 201, "num_envs": 2}, "799.*num_envs, 2"),
@@ -86,6 +88,10 @@ def test_impossible_settings_are_refused(settings: dict[str, Any], named: str) -
         (AgentConfig, {"discount": 1.0}),
         (AgentConfig, {"polyak": -0.1}),
         (AgentConfig, {"target_range": (0.0, -50.0)}),
+        (AgentConfig, {"critics": 0}),
+        (AgentConfig, {"critics_in_target": 2}),
+        (AgentConfig, {"normalizer_batches": -1}),
+        (AgentConfig, {"action_penalty": -1.0}),
         (ReplayConfig, {"capacity": 0}),
         (ReplayConfig, {"hindsight": 1.1}),
         (ExploreConfig, {"epsilon": 2.0}),
@@ -108,8 +114,15 @@ def test_impossible_values_are_refused_where_they_belong(kind: Any, settings: di
         kind(**settings)
 
 
+def test_only_one_rule_chooses_the_hindsight_goal() -> None:
+    with pytest.raises(ValueError, match=r"goals_by_score.*0\.3"):
+        ReplayConfig(goals_by_score=True, influenced_goals=0.3)
+
+
 def test_what_is_possible_is_not_refused() -> None:
     """The borders of the rules above."""
+    Config(algorithm="td3", agent=AgentConfig(critics=2))
+    Config(algorithm="sac", agent=AgentConfig(critics=5, critics_in_target=2))
     Config(episodes=200, warmup=200)
     Config(episodes=204, warmup=200, num_envs=4, replay=ReplayConfig(capacity=4))
     Config(use=("priority", "bonus", "active"), overlap=("acting", "updates", "model"))

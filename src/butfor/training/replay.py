@@ -48,6 +48,11 @@ class ReplayConfig:
         check_least(self, 0, "shift")
         check_between(self, 0, 1, "hindsight", "other_goals")
         check_choices(self, "other_goals_by")
+        if self.goals_by_score and self.influenced_goals is not None:
+            raise ValueError(
+                f"ReplayConfig.goals_by_score and influenced_goals ({self.influenced_goals}) both choose the hindsight "
+                "goal; give one of them."
+            )
 
     @property
     def noise(self) -> int:

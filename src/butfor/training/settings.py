@@ -106,6 +106,7 @@ class Config:
         check_choices(self, "use", "signal", "overlap", "algorithm")
         self._check_uses()
         self._check_entities()
+        self._check_critics()
         self._check_data()
         limits = [limit for limit, _ in self.fit_schedule]
         if not limits or limits != sorted(limits) or min(batches for _, batches in self.fit_schedule) < 1:
@@ -149,6 +150,15 @@ class Config:
             raise ValueError(f"combine is {self.combine!r}; expected {', '.join(('sum', 'max', *names))}.")
         if self.entities and not self.use:
             raise ValueError(f"entities are {self.entities}, but nothing uses their influence; give use.")
+
+    def _check_critics(self) -> None:
+        """Refuse numbers of critics that TD3 would not use."""
+        critics, drawn = self.agent.critics, self.agent.critics_in_target
+        if self.algorithm in ("td3", "td3bc") and (critics > 2 or drawn is not None):
+            raise ValueError(
+                f"agent.critics is {critics} and agent.critics_in_target {drawn}; {self.algorithm} has two critics and "
+                "draws none. Leave both out, or use algorithm ddpg or sac."
+            )
 
     def _check_data(self) -> None:
         """Refuse settings that need episodes that are played, or that swapped transitions do not fit."""
