@@ -273,8 +273,8 @@ class Trainer:
     def set_weights(self) -> None:
         """Set how likely each stored step is to be drawn, and what else the updates read."""
         config = self.config
-        self.bonus.fill_(bonus_weight(config.bonus, self.replay.stored))
-        annealed = priorities.beta_at(config.priority, self.replay.stored)
+        self.bonus.fill_(bonus_weight(config.bonus, self.done))
+        annealed = priorities.beta_at(config.priority, self.done)
         self.importance.fill_(config.priority.importance if "priority" in config.use else annealed)
         self.weights.fill(self._priority())
 

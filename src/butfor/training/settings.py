@@ -170,6 +170,10 @@ class Config:
             raise ValueError(f"use contains {playing[0]!r}, which chooses actions; with data, nothing is played.")
         if self.data and self.num_envs > 1:
             raise ValueError(f"num_envs is {self.num_envs}; with data, nothing is played, so it must be 1.")
+        if self.data and self.cai.rescore != "all":
+            raise ValueError(
+                f"cai.rescore is {self.cai.rescore!r}; with data, all episodes are scored once: it must be 'all'."
+            )
         if self.swap.share and self.priority.kind == "per":
             raise ValueError(
                 "swap.share and priority.kind 'per' exclude each other: swapped transitions have no error."
