@@ -95,7 +95,7 @@ def find_reasons_of_policy(
     seed: int = 0,
     progress: Callable[[int], None] = lambda done: None,
 ) -> Reasons:
-    """Play an episode by a policy, and find out what an event depended on if the policy acts after each replaced action.
+    """Play an episode by a policy, and find out what an event depended on if the policy acts after each changed action.
 
     Entities are left out while the actions stay those that the policy took.
 
