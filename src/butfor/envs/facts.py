@@ -74,10 +74,15 @@ class EnvFacts:
         return dict(self.several) or dict(self.single)
 
     def to_absolute(self, obs: Any) -> Any:
-        """Observations [..., D], an array or a tensor, in which no entity's columns depend on another entity."""
+        """Observations [..., D], an array or a tensor, in which no column depends on two entities.
+
+        Columns that repeat a difference become 0.
+        """
         found = obs + 0
         if self.relative_velocity:
             found[..., list(self.object_velocity)] += found[..., list(self.agent_velocity)]
+        if self.object_offset:
+            found[..., list(self.object_offset)] = 0
         return found
 
     def from_absolute(self, obs: Any) -> Any:
