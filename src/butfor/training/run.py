@@ -462,12 +462,12 @@ class _Run:
             return
         self.note_time()
         losses = trainer.report()
-        success = trainer.evaluate(config.evaluation_episodes, episode)
+        success, behaviour = trainer.evaluate(config.evaluation_episodes, episode)
         kinds = ("simulation", "updates", "model", "scoring")
         spent = round(sum(trainer.seconds.get(name, 0.0) for name in kinds), 2)
         rows = [
             {"episode": episode, "seed": seed, "success": float(success[r])}
-            | {name: float(shares[r]) for name, shares in trainer.behaviour.items()}
+            | {name: float(shares[r]) for name, shares in behaviour.items()}
             | losses[r]
             | {"seconds": spent}
             for r, seed in enumerate(trainer.seeds)
