@@ -480,8 +480,9 @@ class Trainer:
 
     def close(self) -> None:
         """Close the environments."""
-        for one in (*self.envs, self.evaluation):
-            one.close()
+        for env in self.envs:
+            env.close()
+        self.evaluation.close()
 
 
 def batches_due(config: Config, episode: int) -> int:
