@@ -136,7 +136,7 @@ def phases_of(goal_env: GoalEnv, episodes: Episodes) -> dict[str, NDArray[np.boo
 
 
 def reached_value(goal_env: GoalEnv, episodes: Episodes, discount: float) -> NDArray[np.float64]:
-    """Discounted return [E] from the first state on, without bonus, as if the last step's reward went on for ever."""
+    """Discounted return [E] of the first state without bonus, as if the last step's reward were repeated for ever."""
     goals = (torch.from_numpy(goals[:, 1:]) for goals in (episodes.achieved_goal, episodes.desired_goal))
     reward = goal_env.reward(*goals).numpy().astype(np.float64)  # [E, T]
     weight = discount ** np.arange(reward.shape[1]) * episodes.valid

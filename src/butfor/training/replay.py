@@ -27,7 +27,8 @@ class ReplayConfig:
     hindsight: float = 0.8
     """share of samples whose goal is replaced by one achieved later in the same episode; 0: none"""
     goals_by_score: bool = False
-    """choose those goals in proportion to the influence of the step that achieved them (the paper tried it in vain)"""
+    """choose those goals in proportion to the influence of the step that achieved them (the paper tried it without
+    success)"""
     other_goals: float = 0.0
     """share of the replaced goals that are the desired goal of another episode instead (not in the paper)"""
     other_goals_by: Literal["weight", "uniform"] = "weight"
