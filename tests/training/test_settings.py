@@ -203,6 +203,13 @@ def test_priorities_are_those_of_the_papers_table(env_name: str, episodes: int) 
     assert variants == ("uniform", "rank", 1.0, 0.0, False)
 
 
+def test_the_record_moves_samples_on_a_table_and_not_between_walls() -> None:
+    found = {env: (preset(env, "record").replay.mirror, preset(env, "record").replay.shift) for env in ENVS}
+    assert found["push"] == found["stack-two"] == (True, 0.1)
+    assert found["pucks"] == (True, 0.0)
+    assert found["slide"] == found["rot-table"] == (False, 0.0)
+
+
 def test_the_intrinsic_experiment_has_settings_of_its_own() -> None:
     """Both tables' parts "FetchPickAndPlace, intrinsic motivation"; rounds of 40,000 at episodes 100 and 200."""
     config = preset("pick-and-place", "intrinsic")

@@ -60,7 +60,7 @@ class EnvFacts:
     table: Table | None = None
     several: Mapping[str, Columns] = field(default_factory=dict)  # all columns of each entity, if there are several
     single: Mapping[str, Columns] = field(default_factory=dict)  # all columns of agent and object, if there is only one
-    mirrors: tuple[Mirror, ...] = ()  # in which a transition obeys the same laws, and along which it may be moved
+    mirrors: tuple[Mirror, ...] = ()  # in which transitions obey the same laws; on a table also if moved along them
     arguments: Mapping[str, Any] = field(default_factory=dict)  # of the classes
 
     @property

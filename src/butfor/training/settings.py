@@ -263,6 +263,7 @@ def preset(env: str, name: str = "paper") -> Config:
     if name == "record":
         facts = facts_of(env)
         mirrored = facts is not None and bool(facts.mirrors)
+        moved = mirrored and facts is not None and facts.table is not None  # pucks have walls and a slope
         return replace(
             config,
             use=("priority", "bonus", "active", "relay"),
@@ -275,7 +276,7 @@ def preset(env: str, name: str = "paper") -> Config:
                 influenced_goals=0.3,
                 relative_goals=True,
                 mirror=mirrored,
-                shift=0.1 if mirrored else 0.0,
+                shift=0.1 if moved else 0.0,
             ),
             fit_every=50,
             fit_schedule=((100, 10_000), (5_000, 3_000)),
