@@ -114,9 +114,12 @@ def test_impossible_values_are_refused_where_they_belong(kind: Any, settings: di
         kind(**settings)
 
 
-def test_only_one_rule_chooses_the_hindsight_goal() -> None:
+def test_one_rule_chooses_the_hindsight_goal_if_there_is_any() -> None:
     with pytest.raises(ValueError, match=r"goals_by_score.*0\.3"):
         ReplayConfig(goals_by_score=True, influenced_goals=0.3)
+    for rule in ({"other_goals": 0.5}, {"goals_by_score": True}, {"influenced_goals": 0.3}):
+        with pytest.raises(ValueError, match=f"hindsight is 0.*{next(iter(rule))}"):
+            ReplayConfig(hindsight=0.0, **rule)
 
 
 def test_what_is_possible_is_not_refused() -> None:

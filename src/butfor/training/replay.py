@@ -54,6 +54,11 @@ class ReplayConfig:
                 f"ReplayConfig.goals_by_score and influenced_goals ({self.influenced_goals}) both choose the hindsight "
                 "goal; give one of them."
             )
+        if not self.hindsight and (self.other_goals or self.goals_by_score or self.influenced_goals is not None):
+            raise ValueError(
+                "ReplayConfig.hindsight is 0, so no goal is replaced; other_goals, goals_by_score and influenced_goals "
+                "need it."
+            )
 
     @property
     def noise(self) -> int:
