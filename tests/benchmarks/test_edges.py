@@ -118,4 +118,7 @@ def test_mistakes_are_named(tmp_path: Path) -> None:
         run_edges(tmp_path, ["slide"])
     with pytest.raises(ValueError, match="0"):
         run_edges(tmp_path, ["pucks"], transitions=0)
+    (tmp_path / "results.jsonl").write_text('{"task": "pucks", "states": 900}\n')
+    with pytest.raises(ValueError, match=r"900.*700"):
+        run_edges(tmp_path, ["pucks"], states=700)
     assert tuple(edges.LABEL) == edges.TASKS

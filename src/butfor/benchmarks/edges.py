@@ -69,6 +69,11 @@ def run_edges(
     folder = Path(folder)
     with locked(folder):
         rows = read_metrics(folder, RESULTS) if (folder / RESULTS).is_file() else []
+        if other := {row["states"] for row in rows if "states" in row} - {states}:
+            raise ValueError(
+                f"{folder} has results on {min(other):,} labelled states; got {states:,}. Give the same number, or "
+                "another folder."
+            )
         done = {(row["task"], row["transitions"], row["seed"], row["detector"]) for row in rows}
         commit = versions("cpu")["commit"]
         units = [(task, seed) for seed in range(seeds) for task in tasks]

@@ -38,9 +38,12 @@ def benchmark(
         seeds: number of seeds; each has its own training data
         states: labelled states of each task of `influence`
         only_data: write the labelled states of `influence`, and measure nothing
-        held_out: also run the tasks that are set aside while the defaults are developed
+        held_out: also run the tasks of `defaults` that are set aside while the defaults are developed
         out: folder of the results and of the collected data
     """
+    option, wanted = ("--held-out", held_out) if name == "influence" else ("--only-data", only_data)
+    if wanted:
+        raise ValueError(f"{option} is not an option of `butfor benchmark {name}`; leave it out.")
     out = out or Path("runs") / f"benchmark-{name}"
     if name == "influence" and only_data:
         from butfor.benchmarks.edges import TASKS, write_labels
