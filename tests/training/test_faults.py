@@ -34,6 +34,28 @@ def run(finished: Path, tmp_path: Path) -> Path:
     return folder
 
 
+@pytest.mark.parametrize("left", [0, 2])
+def test_metrics_that_lost_rows_stop_a_resume(run: Path, left: int) -> None:
+    """The checkpoint knows how many there were; a file that is cut off between two lines looks complete."""
+    path = run / "metrics.jsonl"
+    content = b"".join(path.read_bytes().splitlines(keepends=True)[:left])
+    path.write_bytes(content)
+    with pytest.raises(ValueError, match=rf"metrics\.jsonl has {left} rows.*lost"):
+        resume(run, episodes=12)
+    assert path.read_bytes() == content
+
+
+@pytest.mark.parametrize("value", ["{}", "null", '"1"', "[1]", "NaN"])
+def test_a_row_of_another_form_stops_a_resume_and_is_not_rewritten(run: Path, value: str) -> None:
+    path = run / "metrics.jsonl"
+    lines = path.read_text().splitlines(keepends=True)
+    lines[1] = f'{{"episode": 3, "seed": 1, "success": {value}}}\n'
+    path.write_text("".join(lines))
+    with pytest.raises(ValueError, match=r"metrics\.jsonl"):
+        resume(run, episodes=12)
+    assert path.read_text() == "".join(lines)
+
+
 def test_a_damaged_row_of_metrics_stops_a_resume_and_no_row_is_lost(run: Path) -> None:
     path = run / "metrics.jsonl"
     lines = path.read_text().splitlines(keepends=True)

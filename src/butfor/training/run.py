@@ -373,7 +373,7 @@ class _Run:
         self.trainer.prepare()
         self.replay = self.trainer.replay
         evaluated = self.trainer.done - self.trainer.interrupted  # an interrupted round precedes its evaluation
-        truncate_metrics(folder, evaluated)
+        truncate_metrics(folder, evaluated, 0 if state is None else state.get("rows", 0))
         self.events = Events(folder, evaluated)
         self.kept: EpisodeStream | None = None
         if kept is not None:
@@ -478,7 +478,8 @@ class _Run:
         self.note_time()
         if self.kept is not None:
             self.kept.flush(self.replay.stored)
-        state = self.trainer.state() | {"config": plain(self.config)}
+        rows = len(self.curve) * self.config.seeds  # of metrics.jsonl: a resume notices if some are lost
+        state = self.trainer.state() | {"config": plain(self.config), "rows": rows}
         save_checkpoint_in(self.folder, self.trainer.done, state)
 
     def note_time(self) -> None:
