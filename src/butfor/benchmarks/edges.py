@@ -21,7 +21,7 @@ from butfor.rollouts.play import Progress
 from butfor.runs.files import atomic_write
 from butfor.runs.folder import append_metrics, versions
 from butfor.runs.locks import locked
-from butfor.runs.reading import read_metrics
+from butfor.runs.reading import read_arrays, read_metrics
 
 TASKS = ("pucks", "push-two", "stack-two")
 RESULTS = "results.jsonl"
@@ -204,9 +204,9 @@ def judge_horizons(problem: EdgeProblem, test: Mapping[str, Any]) -> dict[str, f
 def _stored(path: Path, task: str, transitions: int, seed: int, labelled: bool = False) -> dict[str, Any]:
     """Read a data file, or play, label and write it."""
     if path.is_file():
-        with np.load(path, allow_pickle=False) as file:
-            if int(file.get("version", 1)) == DATA_VERSION:
-                return dict(file)
+        stored = read_arrays(path)
+        if int(stored.get("version", 1)) == DATA_VERSION:
+            return stored
     data = {"version": np.array(DATA_VERSION)} | play_task(task, transitions, seed)
     if labelled:
         world = make_world(task)

@@ -13,7 +13,7 @@ from torch import Tensor, nn
 from butfor.models.gpu import captured, compiled
 from butfor.models.networks import Generators
 from butfor.models.tables import Table
-from butfor.runs.config import check_least, check_positive
+from butfor.runs.config import check_betas, check_least, check_positive
 
 
 class Fittable(nn.Module):
@@ -50,6 +50,7 @@ class FitConfig:
     def __post_init__(self) -> None:
         check_least(self, 1, "batch_size", "max_epochs", "validate_every", "patience")
         check_positive(self, "learning_rate")
+        check_betas(self)
 
 
 FOR_ANY_DATA = FitConfig(batch_size=500, learning_rate=3e-3, max_epochs=300, validate_every=5, patience=20)

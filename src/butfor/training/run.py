@@ -31,17 +31,15 @@ from butfor.runs.folder import (
     versions_resumed,
 )
 from butfor.runs.locks import locked, working_on
-from butfor.runs.memory import check_memory
-from butfor.runs.reading import iterate_metrics, read_run
+from butfor.runs.reading import expected_form, iterate_metrics, read_run
 from butfor.runs.stopping import check_time_limit, stopping
 from butfor.training.agents import load_policy, save_agent
 from butfor.training.goal_env import GoalEnv, MakeEnv, add_partners, find_source, open_goal_env, reward_remarks
 from butfor.training.loop import Trainer, learn
+from butfor.training.memory import check_training_memory
 from butfor.training.offline import drawn_episodes, fill_buffer, learn_from_data, read_episodes
 from butfor.training.settings import Config
 from butfor.training.signals import LABELS, OF_CAI
-
-ENV_BYTES = 3_000  # of the smallest environment: random generator and state
 
 
 @pinned()
@@ -85,7 +83,7 @@ def train(
             raise FileExistsError(f"{keep_episodes} already exists; give another name for the episode file.")
         check_episode_file(keep_episodes)
     goal_env = _open_env(config, make_env)  # before anything is written: a mistake leaves no folder behind
-    _check_memory(config, goal_env, device)
+    check_training_memory(config, goal_env, device)
     recorded = read_episodes(config, goal_env) if config.data else None
     check_writable(folder)
     kept = None if keep_episodes is None else KeptEpisodes.of_new_run(keep_episodes, folder)
@@ -217,28 +215,6 @@ def _refuse_keeping(config: Config, file: Path | str) -> None:
         raise ValueError(f"keep_episodes is {str(file)!r}; a run that learns from data plays no episodes to keep.")
 
 
-def _check_memory(config: Config, goal_env: GoalEnv, device: torch.device | str) -> None:
-    """Refuse settings whose arrays alone do not fit into memory, before the first of them is made."""
-    if torch.device(device).type != "cpu":
-        return  # torch says what a GPU lacks
-    obs, action, goal = goal_env.sizes
-    envs = config.seeds * max(config.num_envs, min(config.evaluation_episodes, goal_env.evaluation_envs))
-    episode = (goal_env.steps + 1) * (obs + action + 2 * goal + 2) * 4
-    hidden = 3 * config.agent.layers * (config.agent.width + obs) * config.agent.width * 4  # actor, critic, targets
-    rows = config.agent.updates * config.num_envs * config.agent.batch_size
-    parts = {
-        f"{envs:,} environments": envs * ENV_BYTES + envs * episode,
-        f"A replay buffer of {min(config.replay.capacity, config.episodes):,} episodes": config.seeds
-        * min(config.replay.capacity, config.episodes)
-        * episode,
-        f"An agent with layers of {config.agent.width:,} units": config.seeds * 2 * hidden,
-        f"The {rows:,} transitions of one round of updates": config.seeds * rows * (2 * obs + action + goal) * 4,
-    }
-    for what, needed in parts.items():
-        advice = "Use fewer --seeds or --num-envs, a smaller width, batch or replay.capacity."
-        check_memory(float(needed), f"{what} (for {config.seeds:,} seeds)", advice)
-
-
 @contextmanager
 def _working(folder: Path, kept: KeptEpisodes | None, config: Config, device: torch.device | str) -> Iterator[None]:
     """Hold the locks of the run folder and of the episode file, with the run's settings of torch."""
@@ -342,7 +318,7 @@ class _Run:
         self.trainer.prepare()
         self.replay = self.trainer.replay
         evaluated = self.trainer.done - self.trainer.interrupted  # an interrupted round precedes its evaluation
-        truncate_metrics(folder, evaluated)
+        truncate_metrics(folder, evaluated, 0 if state is None else state.get("rows", 0))
         self.events = Events(folder, evaluated)
         self.kept: EpisodeStream | None = None
         if kept is not None:
@@ -447,7 +423,8 @@ class _Run:
         self.note_time()
         if self.kept is not None:
             self.kept.flush(self.replay.stored)
-        state = self.trainer.state() | {"config": plain(self.config)}
+        rows = len(self.curve) * self.config.seeds  # of metrics.jsonl: a resume notices if some are lost
+        state = self.trainer.state() | {"config": plain(self.config), "rows": rows}
         save_checkpoint_in(self.folder, self.trainer.done, state)
 
     def note_time(self) -> None:

@@ -9,7 +9,7 @@ from butfor.envs.facts import facts_of
 from butfor.influence.scoring import ScoreConfig
 from butfor.models.bayesian import VimeConfig
 from butfor.models.dynamics import ModelConfig
-from butfor.runs.config import check_choices, check_finite, check_least
+from butfor.runs.config import check_between, check_choices, check_finite, check_least
 from butfor.training.agents.policy import AgentConfig
 from butfor.training.agents.sac import SACConfig
 from butfor.training.agents.td3 import TD3BCConfig, TD3Config
@@ -102,7 +102,8 @@ class Config:
         check_finite(self)
         check_least(self, 1, "seeds", "episodes", "warmup", "num_envs", "evaluate_every", "evaluation_episodes")
         check_least(self, 1, "fit_every")
-        check_least(self, 0, "first_seed", "checkpoint_seconds")
+        check_least(self, 0, "checkpoint_seconds")
+        check_between(self, 0, 2**53, "first_seed")  # every program that reads JSON has these whole numbers
         check_choices(self, "use", "signal", "overlap", "algorithm")
         self._check_uses()
         self._check_entities()
