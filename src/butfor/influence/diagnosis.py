@@ -1,7 +1,7 @@
 """Can an entity's scores be trusted? Checks of the model on held-out transitions, each reported in a sentence."""
 
 import math
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, field
 from typing import Any
 
@@ -164,6 +164,7 @@ def diagnose_entity(
     clusters = np.unique(np.arange(len(target)) if episodes is None else episodes, return_inverse=True)[1][chosen]
     groups = np.array_split(np.argsort(score[chosen], kind="stable"), GROUPS)
     weights = score[chosen] / score[chosen].mean() if score[chosen].any() else np.ones(len(ranks))
+    weighted_rank = 0.5 + float((weights * (ranks - 0.5)).mean())
     shares = _shares_of_bins(action, discrete)
     found = Diagnosis(
         transitions=len(target),
@@ -180,8 +181,10 @@ def diagnose_entity(
         },
         rank=float(ranks.mean()),
         rank_error=_standard_error(ranks, clusters),
-        weighted_rank=0.5 + float((weights * (ranks - 0.5)).mean()),
-        weighted_rank_error=_standard_error(weights * (ranks - 0.5), clusters),
+        weighted_rank=weighted_rank,
+        weighted_rank_error=max(
+            _standard_error(weights * (ranks - weighted_rank), clusters), _chance_error(weights, others.shape[1])
+        ),
         gain=float(gains.mean()),
         gain_error=_standard_error(gains, clusters),
         promise=float(promise[chosen].mean()),
@@ -318,7 +321,8 @@ def _check_promise(found: Diagnosis, broken: Sequence[int], steeper: str) -> Fin
     whole = f"over all states {found.promise:.2f} nats expected, {found.gain:.2f} ± {found.gain_error:.2f} found"
     top = f"where the score is highest {promise:.2f} expected, {gain:.2f} ± {error:.2f} found"
     if not broken:
-        return Finding(True, f"Held-out transitions do not contradict the scores ({whole}; {top}).")
+        less = " They show less, so trust the order of the scores more than their size." if falls_short(groups) else ""
+        return Finding(True, f"Held-out transitions do not contradict the scores ({whole}; {top}).{less}")
     tenths = [place for place in broken if place < GROUPS]
     parts = [f"{len(tenths)} of {GROUPS} groups of states by score"] if tenths else []
     parts += ["all states together"] if len(broken) > len(tenths) else []
@@ -334,6 +338,12 @@ def _check_promise(found: Diagnosis, broken: Sequence[int], steeper: str) -> Fin
     return Finding(
         False, f"held-out transitions contradict the scores in {' and in '.join(parts)} ({numbers}). {advice}."
     )
+
+
+def falls_short(gain_by_score: Mapping[str, Sequence[float]]) -> bool:
+    """Whether what is found where the score is highest lies more than two standard errors below what is expected."""
+    promise, gain, error = (gain_by_score[name][-1] for name in ("promise", "gain", "error"))
+    return gain + 2 * error < promise
 
 
 def find_broken_promises(
@@ -415,6 +425,15 @@ def _standard_error(values: Float, clusters: NDArray[np.intp]) -> float:
     totals = np.bincount(labels, weights=values - values.mean())
     count = len(totals)
     return math.sqrt(float(np.square(totals).sum()) * count / (count - 1)) / len(values) if count > 1 else math.inf
+
+
+def _chance_error(weights: Float, count: int) -> float:
+    """Standard deviation of the mean rank among `count` random actions without influence, for weights of mean 1.
+
+    A rank is then one of 0, 1/count, ..., 1 with equal chance, whatever happened before: its variance is
+    (count + 2) / (12 count). Residuals around the mean of a few weighty episodes would look smaller.
+    """
+    return math.sqrt(float(np.square(weights).mean()) * (count + 2) / (12 * count) / len(weights))
 
 
 def _shares_of_bins(action: Float, discrete: bool) -> list[Float]:

@@ -386,6 +386,7 @@
       const step = Math.min(Math.floor(state.time), episode.steps);
       const at = Math.min(step, episode.steps - 1);
       drawer.draw(state.time, state.hold, state.ghosts, state.chosen, differs);
+      if (!state.drawn) { state.drawn = true; root.dispatchEvent(new Event("butfor-drawn")); }
       stepText.textContent = `Step ${step} of ${episode.steps}`;
       scoreText.textContent = episode.scores.map(([name, values]) => `CAI${episode.scores.length > 1 ? ` ${name}` : ""} ${values[at].toFixed(2)} nats`).join(" · ");
       const words = sentence(step);
