@@ -206,7 +206,7 @@ def print_comparison(folders: Sequence[Path]) -> None:
         cells = [row["end"], reach, row["area"], row["improvement"]]
         rows.append([arm.label, *(f"{one['value']}\n{one['spread']}".rstrip() for one in cells)])
     _print_table(
-        "Training runs, mean over seeds", ["", "success", "episodes to 60 %", "area", "better than first"], rows
+        "Training runs, mean over seeds", ["", "success", "episodes to 60%", "area", "better than first"], rows
     )
     _print_phases([found for arm in arms if (found := phase_row(arm))])
     differing = differing_settings(arms)

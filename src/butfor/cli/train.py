@@ -78,7 +78,8 @@ def train(arguments: list[str]) -> None:
     """Train agents (DDPG, TD3 or SAC, with HER) that use influence as replay priority, reward bonus or for exploration.
 
     With --data FILES, agents (TD3+BC) learn from recorded episodes and play only to be evaluated. ENV is slide, push,
-    pick-and-place, rot-table, pucks, push-two, stack-two, or the id of any goal-conditioned Gymnasium environment.
+    pick-and-place, fetch-slide, rot-table, pucks, push-two, stack-two, or the id of any goal-conditioned Gymnasium
+    environment.
     """
     if any(word.split("=")[0] == "--resume" for word in arguments):
         folder, report = _resume(arguments)
