@@ -171,6 +171,8 @@ def print_demo(summary: dict[str, Any]) -> None:
     print(f"Can the model be trusted? {'Problems found:' if summary['problems'] else 'No problem found.'}")
     for problem in summary["problems"]:
         say(f"  - {problem}", "    ")
+    for note in summary["notes"]:
+        say(f"Note: {note}", "  ")
 
 
 def print_training(folder: Path) -> bool:

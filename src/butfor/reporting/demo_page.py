@@ -5,7 +5,6 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from butfor.influence.diagnosis import falls_short
 from butfor.reporting import charts
 from butfor.reporting.page import render_page
 from butfor.reporting.player import embed
@@ -32,15 +31,12 @@ def render_demo(summary: Mapping[str, Any], shown: Mapping[str, Any], scene: "Sc
         figures[f"fan-{place}"] = draw(charts.outcomes_chart(now, outcomes, deviation, ends, AXES, hover))
     figures["map"] = draw(charts.map_chart(shown["map"], "cai", "CAI", "nats"))
     diagnosis = []
-    short = None
     for name, found in summary["diagnosis"].items():
         levels, realised = (np.asarray(found["reliability"][key]) for key in ("levels", "realised"))
         gain = [np.asarray(found["gain_by_score"][key]) for key in ("score", "gain", "error")]
         figures["reliability"] = draw(charts.reliability_chart([("", levels, realised)]))
         figures["gain"] = draw(charts.gain_chart(*gain))
         diagnosis.append(found | {"name": name, "reliability": "reliability", "gain": "gain"})
-        highest = found["gain_by_score"]
-        short = {key: highest[key][-1] for key in ("promise", "gain", "error")} if falls_short(highest) else None
     best = {key: max(row[key] for row in summary["detectors"]) for key in ("auc", "ap", "f1")}
     return render_page(
         "demo.html.j2",
@@ -49,6 +45,5 @@ def render_demo(summary: Mapping[str, Any], shown: Mapping[str, Any], scene: "Sc
         fans=shown["fans"],
         best=best,
         diagnosis=diagnosis,
-        short=short,
         player=None if scene is None else embed(scene),
     )
