@@ -171,6 +171,8 @@ def print_demo(summary: dict[str, Any]) -> None:
     print(f"Can the model be trusted? {'Problems found:' if summary['problems'] else 'No problem found.'}")
     for problem in summary["problems"]:
         say(f"  - {problem}", "    ")
+    for note in summary["notes"]:
+        say(f"Note: {note}", "  ")
 
 
 def print_training(folder: Path) -> bool:
@@ -206,7 +208,7 @@ def print_comparison(folders: Sequence[Path]) -> None:
         cells = [row["end"], reach, row["area"], row["improvement"]]
         rows.append([arm.label, *(f"{one['value']}\n{one['spread']}".rstrip() for one in cells)])
     _print_table(
-        "Training runs, mean over seeds", ["", "success", "episodes to 60 %", "area", "better than first"], rows
+        "Training runs, mean over seeds", ["", "success", "episodes to 60%", "area", "better than first"], rows
     )
     _print_phases([found for arm in arms if (found := phase_row(arm))])
     differing = differing_settings(arms)

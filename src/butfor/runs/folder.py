@@ -257,8 +257,8 @@ def truncate_metrics(folder: Path, episode: int, least: int = 0) -> None:
     kept = [row for row in rows if row["episode"] <= episode]
     if len(kept) < least:
         raise ValueError(
-            f"{path} has {len(kept)} rows up to episode {episode}, but {least} had been written when the run was saved: "
-            "some are lost. Restore it from a copy, or start the run again with --overwrite."
+            f"{path} has {len(kept)} rows up to episode {episode}, but {least} had been written when the run was "
+            "saved: some are lost. Restore it from a copy, or start the run again with --overwrite."
         )
     if rows:
         write_metrics(folder, kept)

@@ -31,7 +31,7 @@ from butfor.runs.folder import (
     versions_resumed,
 )
 from butfor.runs.locks import locked, working_on
-from butfor.runs.reading import expected_form, iterate_metrics, read_run
+from butfor.runs.reading import iterate_metrics, read_run
 from butfor.runs.stopping import check_time_limit, stopping
 from butfor.training.agents import load_policy, save_agent
 from butfor.training.goal_env import GoalEnv, MakeEnv, add_partners, find_source, open_goal_env, reward_remarks
