@@ -37,18 +37,18 @@ def benchmark(
         sizes: transitions to fit on
         seeds: number of seeds; each has its own training data
         states: labelled states of each task of `influence`
-        only_data: write the labelled states of `influence`, and measure nothing
+        only_data: write labelled states of `influence` in files of 10,000, and measure nothing
         held_out: also run the tasks that are set aside while the defaults are developed
         out: folder of the results and of the collected data
     """
     out = out or Path("runs") / f"benchmark-{name}"
     if name == "influence" and only_data:
-        from butfor.benchmarks.edges import TASKS, write_labels
+        from butfor.benchmarks.edges import LABELS, TASKS, write_labels
 
         with live_progress() as progress:
             files = write_labels(out, tasks or TASKS, states, progress)
-        for file in files:
-            print(f"Labelled states: {file}")
+        total = sum(file["states"] for file in files.values())
+        print(f"Labelled states: {total:,} in {len(files)} files, listed in {out / 'labels' / LABELS}")
         return
     if name == "influence":
         _benchmark_edges(tasks, sizes, seeds, states, out)
