@@ -8,8 +8,10 @@ import pytest
 
 from butfor.benchmarks import edges
 from butfor.benchmarks.edge_detectors import (
+    DETECTORS,
     EdgeProblem,
     attention,
+    choose_detectors,
     conditional_information,
     contact,
     distance,
@@ -134,3 +136,7 @@ def test_mistakes_are_named(tmp_path: Path) -> None:
     with pytest.raises(ValueError, match="0"):
         run_edges(tmp_path, ["pucks"], transitions=0)
     assert tuple(edges.LABEL) == edges.TASKS
+    assert choose_detectors([]) == DETECTORS
+    assert choose_detectors(["moved"]) == {"moved": moved}
+    with pytest.raises(ValueError, match="speed"):
+        choose_detectors(["moved", "speed"])

@@ -225,6 +225,13 @@ DETECTORS: dict[str, Callable[[EdgeProblem], Floats]] = {
 }
 
 
+def choose_detectors(names: Sequence[str]) -> dict[str, Callable[[EdgeProblem], Floats]]:
+    """The detectors of these names; all without a name."""
+    if unknown := [name for name in names if name not in DETECTORS]:
+        raise ValueError(f"There is no detector {', '.join(unknown)}; the detectors are {', '.join(DETECTORS)}.")
+    return {name: DETECTORS[name] for name in names or DETECTORS}
+
+
 def _entities_of(values: Any) -> Floats:
     """The sources of a graph that are entities: [N, E, E]."""
     return np.nan_to_num(np.asarray(values, dtype=np.float64)[:, 1:])
