@@ -5,7 +5,7 @@ import importlib
 import inspect
 import sys
 from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from contextvars import ContextVar
 from typing import Any
 
@@ -68,6 +68,7 @@ def env_id(name: str) -> str:
         _import_module(name, module)
         hint = f" The module {module!r} was imported, but does not register it."
     else:
+        _silence_gymnasium_robotics()
         try:
             gymnasium.register_envs(importlib.import_module("gymnasium_robotics"))
         except ImportError:
@@ -161,6 +162,8 @@ def fix_gymnasium_robotics() -> None:
     """
     import mujoco
 
+    _silence_gymnasium_robotics()
+
     def equal(self: Any, other: Any) -> Any:
         if isinstance(other, int | np.integer | mujoco.mjtJoint):
             return int(self) == int(other)
@@ -172,6 +175,12 @@ def fix_gymnasium_robotics() -> None:
 
     mujoco.mjtJoint.__eq__ = equal
     mujoco.mjtJoint.__ne__ = unequal
+
+
+def _silence_gymnasium_robotics() -> None:
+    """Drop the notice that gymnasium-robotics prints when it is imported: it is about environments of old versions."""
+    with suppress(ImportError):
+        importlib.import_module("farama_notifications").notifications.pop("gymnasium_robotics", None)
 
 
 def _describe(error: Exception) -> str:
