@@ -187,7 +187,7 @@ def print_training(folder: Path) -> bool:
     seconds = summary["seconds"]
     learning = seconds.get("total", 0) - seconds.get("evaluation", 0)
     spent = ", ".join(f"{name} {value:.1f}" for name, value in seconds.items() if value >= 0.05)
-    print(f"{learning:.1f} s without evaluation and start-up; seconds by kind: {spent}")
+    say(f"{learning:.1f} s without evaluation and start-up; seconds by kind: {spent}")
     return bool(summary["finished"])
 
 

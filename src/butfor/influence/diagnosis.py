@@ -258,8 +258,8 @@ def _note_size(found: Diagnosis) -> list[str]:
     if gain + 2 * error >= promise:
         return []
     return [
-        "Trust the order of the scores more than their size: where they are highest, knowing the action should be worth "
-        f"{promise:.2f} nats, and {gain:.2f} ± {error:.2f} are found."
+        "Trust the order of the scores more than their size: where they are highest, knowing the action should be "
+        f"worth {promise:.2f} nats, and {gain:.2f} ± {error:.2f} are found."
     ]
 
 

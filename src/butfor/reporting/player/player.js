@@ -361,9 +361,9 @@
       drawCursor();
     }
 
+    // robot0:gripper_link is the gripper
     function nameOf(body) {
-      const { role, name } = scene.bodies[body];
-      return role === "robot" ? "robot" : name;  // not the part of it that touches
+      return scene.bodies[body].name.replace(/^robot\d*:/, "").replace(/_link$/, "");
     }
 
     function sentence(step) {
