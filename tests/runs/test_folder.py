@@ -18,6 +18,7 @@ import numpy as np
 import pytest
 import torch
 from support.configs import FOREIGN, Inner, Outer, content, edit_config
+from support.files import full_disk
 from support.project import ROOT
 
 import butfor
@@ -466,6 +467,23 @@ def test_steps_after_the_checkpoint_are_hidden(tmp_path: Path, purge_step: int |
     assert curves(tmp_path) == {"success": [*expected, (200, 0.5)]}
     first.close()
     second.close()
+
+
+@pytest.mark.parametrize("points", [0, 200])
+def test_curves_that_cannot_be_written_are_a_sentence_without_a_traceback(
+    tmp_path: Path, points: int, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """TensorBoard writes in a thread of its own, which would print one; the error comes at the start or later."""
+    pytest.importorskip("tensorboard")
+
+    def write() -> None:
+        events = Events(tmp_path)
+        for step in range(points):
+            events.add({"success": 0.5}, step)
+
+    with full_disk(10 if points == 0 else 500), pytest.raises(OSError, match=r"events could not be written \(File too"):
+        write()
+    assert capsys.readouterr().err == ""
 
 
 def test_without_tensorboard_a_run_goes_on_and_is_told_once(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -8,9 +8,10 @@ import os
 import platform
 import re
 import subprocess
+import threading
 import warnings
-from collections.abc import Iterable, Iterator, Mapping
-from contextlib import contextmanager, suppress
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from contextlib import AbstractContextManager, contextmanager, suppress
 from contextvars import ContextVar
 from datetime import UTC, datetime
 from pathlib import Path
@@ -19,7 +20,7 @@ from typing import TYPE_CHECKING, Any
 from butfor import __version__
 from butfor.runs.config import config_from, differences, plain
 from butfor.runs.digests import RESTORE, add_digest
-from butfor.runs.files import check_writable, read_json, write_json, write_text
+from butfor.runs.files import check_writable, explain_write_error, read_json, write_json, write_text
 from butfor.runs.reading import SCHEMA_VERSION, is_run, read_metrics, read_run
 
 if TYPE_CHECKING:
@@ -291,16 +292,39 @@ class Events:
             warnings.warn(f"No TensorBoard curves are written ({error}). {advice}", stacklevel=2)
             return
         first = None if purge_step is None else purge_step + 1  # TensorBoard hides this step, too
-        self.writer = SummaryWriter(str(folder / "events"), purge_step=first)
+        self.place = folder / "events"
+        if not isinstance(threading.excepthook, _HiddenTracebacks):
+            threading.excepthook = _HiddenTracebacks(threading.excepthook)
+        with self._explained():
+            self.writer = SummaryWriter(str(self.place), purge_step=first)
 
     def add(self, values: Mapping[str, float], step: int) -> None:
         """Add a point to each curve and flush: what lies before a checkpoint must survive a crash."""
         if self.writer is not None:
-            for name, value in values.items():
-                self.writer.add_scalar(name, value, step)
-            self.writer.flush()
+            with self._explained():
+                for name, value in values.items():
+                    self.writer.add_scalar(name, value, step)
+                self.writer.flush()
 
     def close(self) -> None:
         """Close the files."""
         if self.writer is not None:
             self.writer.close()
+
+    def _explained(self) -> AbstractContextManager[None]:
+        """Name the folder in an error such as that of a full disk."""
+        return explain_write_error(f"The TensorBoard curves {self.place}", "free some space and resume the run")
+
+
+class _HiddenTracebacks:
+    """A `threading.excepthook` that prints nothing where a thread of TensorBoard cannot write.
+
+    Such a thread hands its error on to the one that adds the points.
+    """
+
+    def __init__(self, usual: Callable[[Any], Any]) -> None:
+        self.usual = usual
+
+    def __call__(self, failed: Any) -> None:
+        if not type(failed.thread).__module__.startswith("tensorboard."):
+            self.usual(failed)
