@@ -105,8 +105,18 @@ def test_overwrite_removes_only_what_a_run_consists_of(tmp_path: Path) -> None:
     folder = open_run(tmp_path / "run", "detection", Outer())
     own = ["summary.json", "checkpoint/00000002-0001-0123456789abcdef.pt", "data/test.npz", "data/agents/config.json",
            "data/agents/metrics.jsonl", "events/events.out.tfevents.1.host", "figures/roc-test-exact.png",
-           "pictures/index.json", ".summary.json.99999.part", "player.json", "scores-random.npz"]  # fmt: skip
-    others = ["thesis.tex", "data/mine.npz", "figures/mine.png", "checkpoint/mine.txt", "deep/er/notes.md"]
+           "pictures/index.json", ".summary.json.99999.part", "player.json", "scores-random.npz",
+           "data/train-000100.npz", "data/random-train.npz"]  # fmt: skip
+    others = [
+        "thesis.tex",
+        "data/mine.npz",
+        "data/training-set.npz",
+        "data/expert_demos.npz",
+        "data/test-2024.npz",
+        "figures/mine.png",
+        "checkpoint/mine.txt",
+        "deep/er/notes.md",
+    ]
     for name in own + others:
         (folder / name).parent.mkdir(parents=True, exist_ok=True)
         (folder / name).write_text("")
@@ -119,6 +129,16 @@ def test_overwrite_removes_only_what_a_run_consists_of(tmp_path: Path) -> None:
     assert content(folder).keys() == {"config.json", *others}
     assert (elsewhere / "index.json").read_text() == "precious"
     assert read_json(folder / "config.json")["config"]["seeds"] == 2
+
+
+def test_overwrite_of_a_training_run_removes_no_data(tmp_path: Path) -> None:
+    """`butfor train --run . --overwrite` where somebody keeps data."""
+    open_run(tmp_path, "training", Outer())
+    (tmp_path / "data").mkdir()
+    for name in ("data/train.npz", "data/expert.npz", "data/agents.npz", "model.safetensors"):
+        (tmp_path / name).write_text("")
+    open_run(tmp_path, "training", Outer(seeds=2), overwrite=True)
+    assert content(tmp_path).keys() == {"config.json", "data/train.npz", "data/expert.npz", "data/agents.npz"}
 
 
 @pytest.mark.parametrize("overwrite", [False, True])

@@ -32,14 +32,22 @@ WRITTEN = (
     "heatmap.npz", "model.safetensors", "influence.safetensors", "vime.safetensors", "disagreement.safetensors",
     "scores-random.npz", "report.html", "player.json", "watch.mp4", "watch.gif", "strip.png", ".*.part",
     "checkpoint/*.pt", "checkpoint/*.part", "events/events.out.tfevents.*", "pictures/index.json", "pictures/map.npz",
-    "pictures/step-*.jpg", "pictures/state-*.jpg", "data/train*.npz", "data/validation*.npz", "data/test*.npz",
-    "data/random*.npz", "data/expert*.npz", "data/noisy-expert*.npz", "data/agents.npz",
-    "data/agents.npz.parts/*.npz", "data/forks.npz",
+    "pictures/step-*.jpg", "pictures/state-*.jpg",
     *(f"figures/{name}.{kind}" for name in (
         "roc*", "precision-recall*", "timeline-*", "actions", "reference", "decisions", "noise", "reliability", "map",
         "curves", "reach", "behaviour", "heat-map*",
     ) for kind in ("svg", "png", "pdf")),
 )  # fmt: skip
+# The data of a detection run: of each set, its parts, and of each policy.
+SETS = tuple(
+    f"data/{name}{part}.npz"
+    for name in ("train", "validation", "test")
+    for part in ("", "-random", "-expert", f"-{'[0-9]' * 6}")
+)
+DATA = (
+    *SETS,
+    *(f"data/{name}.npz" for name in ("random", "random-train", "expert", "noisy-expert", "agents", "forks")),
+)
 PLACES = ("checkpoint", "events", "pictures", "figures", "data/agents.npz.parts", "data/agents", "data")
 LONGEST_WORDS = 40  # characters of a run's name that say what is different
 _command: ContextVar[str] = ContextVar("command", default="")
@@ -106,11 +114,21 @@ def remove_run(folder: Path) -> None:
     if (agents := folder / "data" / "agents" / "config.json").is_file():  # a run that played the data of detection
         remove_run(agents.parent)
         agents.unlink()
-    for path in [path for pattern in WRITTEN for path in folder.glob(pattern)]:
+    written = WRITTEN
+    if not _is_training(folder):
+        written += (*DATA, "data/agents.npz.parts/*.npz")
+    for path in [path for pattern in written for path in folder.glob(pattern)]:
         path.unlink()
     for place in PLACES:
         with suppress(OSError):  # missing, or with files of others
             (folder / place).rmdir()
+
+
+def _is_training(folder: Path) -> bool:
+    """Whether a folder contains a training run, which has no data of its own."""
+    with suppress(ValueError):  # damaged: then it may be of either kind
+        return bool(read_run(folder)["kind"] == "training")
+    return False
 
 
 def _same_run(held: dict[str, Any], kind: str, config: Any) -> bool:
