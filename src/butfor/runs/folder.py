@@ -44,10 +44,8 @@ SETS = tuple(
     for name in ("train", "validation", "test")
     for part in ("", "-random", "-expert", f"-{'[0-9]' * 6}")
 )
-DATA = (
-    *SETS,
-    *(f"data/{name}.npz" for name in ("random", "random-train", "expert", "noisy-expert", "agents", "forks")),
-)
+POLICIES = ("random", "random-train", "expert", "noisy-expert")
+DATA = (*SETS, *(f"data/{name}.npz" for name in (*POLICIES, "agents", "forks")))
 PLACES = ("checkpoint", "events", "pictures", "figures", "data/agents.npz.parts", "data/agents", "data")
 LONGEST_WORDS = 40  # characters of a run's name that say what is different
 _command: ContextVar[str] = ContextVar("command", default="")
@@ -276,8 +274,8 @@ def truncate_metrics(folder: Path, episode: int, least: int = 0) -> None:
     kept = [row for row in rows if row["episode"] <= episode]
     if len(kept) < least:
         raise ValueError(
-            f"{path} has {len(kept)} rows up to episode {episode}, but {least} had been written when the run was saved: "
-            "some are lost. Restore it from a copy, or start the run again with --overwrite."
+            f"{path} has {len(kept)} rows up to episode {episode}, but {least} had been written when the run was "
+            "saved: some are lost. Restore it from a copy, or start the run again with --overwrite."
         )
     if rows:
         write_metrics(folder, kept)

@@ -1,4 +1,4 @@
-"""The settings of a training run, presets for each environment and experiment of the paper, and the memory they need."""
+"""The settings of a training run, the memory they need, and presets for each experiment of the paper."""
 
 from contextlib import suppress
 from dataclasses import dataclass, replace
