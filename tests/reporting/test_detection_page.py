@@ -512,7 +512,7 @@ def test_nothing_is_wider_than_the_screen(run: Path, view: Callable[..., Page]) 
     page.click("summary")
     for width in (320, 390, 768):
         page.set_viewport_size({"width": width, "height": 844})
-        page.wait_for_function(f"() => {FITS}", timeout=5000)
+        page.wait_for_function(f"() => {FITS}", timeout=30_000)
 
 
 def test_charts_follow_the_colour_scheme(run: Path, view: Callable[..., Page]) -> None:
@@ -627,7 +627,7 @@ def test_hostile_text_in_the_parts_stays_text_and_all_fits(tmp_path: Path, view:
     assert BREAKOUT in page.inner_text("#film-episode")
     for width in (320, 390, 768):
         page.set_viewport_size({"width": width, "height": 844})
-        page.wait_for_function(f"() => {FITS}", timeout=5000)
+        page.wait_for_function(f"() => {FITS}", timeout=30_000)
         clipped = """[...document.querySelectorAll("table")].filter(t => t.offsetWidth > t.parentElement.clientWidth + 1
                      && !t.closest("details")).length"""
         assert page.evaluate(clipped) == 0

@@ -684,7 +684,7 @@ def test_a_page_of_episodes_is_alive_and_fits_the_smallest_screen(detection_root
         view.goto((detection_root / "reports" / "trajectories.html").as_uri())
         for plot in SHOWN["trajectories"][1]:
             view.wait_for_selector(f"#plot-{plot} .main-svg")
-        view.wait_for_function(f"() => {FITS}", timeout=5000)
+        view.wait_for_function(f"() => {FITS}", timeout=30_000)
     assert wrong == []
 
 
@@ -732,7 +732,7 @@ def test_it_fits_every_screen_and_follows_the_colour_scheme(shown: Page) -> None
         details.click()
     for width in (320, 390, 768, 1000, 1280):
         shown.set_viewport_size({"width": width, "height": 844})
-        shown.wait_for_function(f"() => {FITS}", timeout=5000)
+        shown.wait_for_function(f"() => {FITS}", timeout=30_000)
     colours = "[...document.querySelectorAll('#plot-curves .js-line')].map(line => line.style.stroke)"
     assert "rgb(0, 114, 178)" in shown.evaluate(colours)
     shown.emulate_media(color_scheme="dark")

@@ -18,6 +18,7 @@ import numpy as np
 import pytest
 import torch
 from support.configs import FOREIGN, Inner, Outer, content, edit_config
+from support.files import full_disk
 from support.project import ROOT
 
 import butfor
@@ -104,8 +105,18 @@ def test_overwrite_removes_only_what_a_run_consists_of(tmp_path: Path) -> None:
     folder = open_run(tmp_path / "run", "detection", Outer())
     own = ["summary.json", "checkpoint/00000002-0001-0123456789abcdef.pt", "data/test.npz", "data/agents/config.json",
            "data/agents/metrics.jsonl", "events/events.out.tfevents.1.host", "figures/roc-test-exact.png",
-           "pictures/index.json", ".summary.json.99999.part", "player.json", "scores-random.npz"]  # fmt: skip
-    others = ["thesis.tex", "data/mine.npz", "figures/mine.png", "checkpoint/mine.txt", "deep/er/notes.md"]
+           "pictures/index.json", ".summary.json.99999.part", "player.json", "scores-random.npz",
+           "data/train-000100.npz", "data/random-train.npz"]  # fmt: skip
+    others = [
+        "thesis.tex",
+        "data/mine.npz",
+        "data/training-set.npz",
+        "data/expert_demos.npz",
+        "data/test-2024.npz",
+        "figures/mine.png",
+        "checkpoint/mine.txt",
+        "deep/er/notes.md",
+    ]
     for name in own + others:
         (folder / name).parent.mkdir(parents=True, exist_ok=True)
         (folder / name).write_text("")
@@ -118,6 +129,16 @@ def test_overwrite_removes_only_what_a_run_consists_of(tmp_path: Path) -> None:
     assert content(folder).keys() == {"config.json", *others}
     assert (elsewhere / "index.json").read_text() == "precious"
     assert read_json(folder / "config.json")["config"]["seeds"] == 2
+
+
+def test_overwrite_of_a_training_run_removes_no_data(tmp_path: Path) -> None:
+    """`butfor train --run . --overwrite` where somebody keeps data."""
+    open_run(tmp_path, "training", Outer())
+    (tmp_path / "data").mkdir()
+    for name in ("data/train.npz", "data/expert.npz", "data/agents.npz", "model.safetensors"):
+        (tmp_path / name).write_text("")
+    open_run(tmp_path, "training", Outer(seeds=2), overwrite=True)
+    assert content(tmp_path).keys() == {"config.json", "data/train.npz", "data/expert.npz", "data/agents.npz"}
 
 
 @pytest.mark.parametrize("overwrite", [False, True])
@@ -466,6 +487,23 @@ def test_steps_after_the_checkpoint_are_hidden(tmp_path: Path, purge_step: int |
     assert curves(tmp_path) == {"success": [*expected, (200, 0.5)]}
     first.close()
     second.close()
+
+
+@pytest.mark.parametrize("points", [0, 200])
+def test_curves_that_cannot_be_written_are_a_sentence_without_a_traceback(
+    tmp_path: Path, points: int, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """TensorBoard writes in a thread of its own, which would print one; the error comes at the start or later."""
+    pytest.importorskip("tensorboard")
+
+    def write() -> None:
+        events = Events(tmp_path)
+        for step in range(points):
+            events.add({"success": 0.5}, step)
+
+    with full_disk(10 if points == 0 else 500), pytest.raises(OSError, match=r"events could not be written \(File too"):
+        write()
+    assert capsys.readouterr().err == ""
 
 
 def test_without_tensorboard_a_run_goes_on_and_is_told_once(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

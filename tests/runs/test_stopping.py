@@ -84,7 +84,7 @@ def test_a_signal_that_is_ignored_stays_so(handlers: dict[int, Any]) -> None:
 def test_a_signal_from_another_process_counts_too() -> None:
     with stopping(None) as stop:
         os.kill(os.getpid(), signal.SIGTERM)
-        deadline = time.monotonic() + 5
+        deadline = time.monotonic() + 60
         while not stop() and time.monotonic() < deadline:
             time.sleep(0.001)
         assert stop.signalled
@@ -114,7 +114,7 @@ def test_a_time_limit_stops_when_it_is_up_and_is_no_signal() -> None:
     began = time.monotonic()
     with stopping(0.05) as stop:
         while not stop():
-            assert time.monotonic() - began < 5
+            assert time.monotonic() - began < 60
         assert time.monotonic() - began >= 0.05
         assert not stop.signalled
 

@@ -92,16 +92,16 @@ def phase_row(arm: ReadArm) -> Row | None:
     limit = int(arm.curve.episodes[-1])
     row: Row = {"label": arm.label, "phases": {}, "value": None, "relay": None}
     for name in PHASES:
-        if f"first_{name}" not in arm.trained:
+        if not {f"first_{name}", f"training_{name}"} <= arm.trained.keys():
             continue
         last = arm.trained[f"first_{name}"][:, -1]  # [S]; 0: none yet
         first = float(np.median(np.where(last > 0, last, np.inf)))
         share = float(arm.trained[f"training_{name}"][:, -1].mean())
         row["phases"][name] = {"first": f"{first:,.0f}" if math.isfinite(first) else f"> {limit:,}", "share": share}
     columns = {name: float(values[:, -1].mean()) for name, values in arm.trained.items()}
-    if "value_predicted" in columns:
+    if {"value_predicted", "value_reached"} <= columns.keys():
         row["value"] = {name: columns[f"value_{name}"] for name in ("predicted", "reached")}
-    if "relay_acts" in columns:
+    if {"relay_acts", "relay_reaches"} <= columns.keys():
         row["relay"] = {name: columns[f"relay_{name}"] for name in ("acts", "reaches")}
     return row
 

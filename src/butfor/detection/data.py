@@ -86,8 +86,9 @@ class ExperimentData:
         sources = [part.metadata.get("config", part.metadata) for part in parts]
         episodes.metadata = {"env": self.config.env, "parts": sources}
         episodes.save(path)
-        for part in self.folder.glob(f"{name}-*.npz"):
-            part.unlink()
+        for part in ("random", "expert", "[0-9]" * 6):
+            for file in self.folder.glob(f"{name}-{part}.npz"):
+                file.unlink()
         return episodes
 
     def _collect(self, name: str, policy: str, count: int, seed: int, before: int, total: int) -> Episodes:

@@ -8,9 +8,10 @@ import os
 import platform
 import re
 import subprocess
+import threading
 import warnings
-from collections.abc import Iterable, Iterator, Mapping
-from contextlib import contextmanager, suppress
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from contextlib import AbstractContextManager, contextmanager, suppress
 from contextvars import ContextVar
 from datetime import UTC, datetime
 from pathlib import Path
@@ -19,7 +20,7 @@ from typing import TYPE_CHECKING, Any
 from butfor import __version__
 from butfor.runs.config import config_from, differences, plain
 from butfor.runs.digests import RESTORE, add_digest
-from butfor.runs.files import check_writable, read_json, write_json, write_text
+from butfor.runs.files import check_writable, explain_write_error, read_json, write_json, write_text
 from butfor.runs.reading import SCHEMA_VERSION, is_run, read_metrics, read_run
 
 if TYPE_CHECKING:
@@ -31,14 +32,20 @@ WRITTEN = (
     "heatmap.npz", "model.safetensors", "influence.safetensors", "vime.safetensors", "disagreement.safetensors",
     "scores-random.npz", "report.html", "player.json", "watch.mp4", "watch.gif", "strip.png", ".*.part",
     "checkpoint/*.pt", "checkpoint/*.part", "events/events.out.tfevents.*", "pictures/index.json", "pictures/map.npz",
-    "pictures/step-*.jpg", "pictures/state-*.jpg", "data/train*.npz", "data/validation*.npz", "data/test*.npz",
-    "data/random*.npz", "data/expert*.npz", "data/noisy-expert*.npz", "data/agents.npz",
-    "data/agents.npz.parts/*.npz", "data/forks.npz",
+    "pictures/step-*.jpg", "pictures/state-*.jpg",
     *(f"figures/{name}.{kind}" for name in (
         "roc*", "precision-recall*", "timeline-*", "actions", "reference", "decisions", "noise", "reliability", "map",
         "curves", "reach", "behaviour", "heat-map*",
     ) for kind in ("svg", "png", "pdf")),
 )  # fmt: skip
+# The data of a detection run: of each set, its parts, and of each policy.
+SETS = tuple(
+    f"data/{name}{part}.npz"
+    for name in ("train", "validation", "test")
+    for part in ("", "-random", "-expert", f"-{'[0-9]' * 6}")
+)
+POLICIES = ("random", "random-train", "expert", "noisy-expert")
+DATA = (*SETS, *(f"data/{name}.npz" for name in (*POLICIES, "agents", "forks")))
 PLACES = ("checkpoint", "events", "pictures", "figures", "data/agents.npz.parts", "data/agents", "data")
 LONGEST_WORDS = 40  # characters of a run's name that say what is different
 _command: ContextVar[str] = ContextVar("command", default="")
@@ -105,11 +112,21 @@ def remove_run(folder: Path) -> None:
     if (agents := folder / "data" / "agents" / "config.json").is_file():  # a run that played the data of detection
         remove_run(agents.parent)
         agents.unlink()
-    for path in [path for pattern in WRITTEN for path in folder.glob(pattern)]:
+    written = WRITTEN
+    if not _is_training(folder):
+        written += (*DATA, "data/agents.npz.parts/*.npz")
+    for path in [path for pattern in written for path in folder.glob(pattern)]:
         path.unlink()
     for place in PLACES:
         with suppress(OSError):  # missing, or with files of others
             (folder / place).rmdir()
+
+
+def _is_training(folder: Path) -> bool:
+    """Whether a folder contains a training run, which has no data of its own."""
+    with suppress(ValueError):  # damaged: then it may be of either kind
+        return bool(read_run(folder)["kind"] == "training")
+    return False
 
 
 def _same_run(held: dict[str, Any], kind: str, config: Any) -> bool:
@@ -291,16 +308,39 @@ class Events:
             warnings.warn(f"No TensorBoard curves are written ({error}). {advice}", stacklevel=2)
             return
         first = None if purge_step is None else purge_step + 1  # TensorBoard hides this step, too
-        self.writer = SummaryWriter(str(folder / "events"), purge_step=first)
+        self.place = folder / "events"
+        if not isinstance(threading.excepthook, _HiddenTracebacks):
+            threading.excepthook = _HiddenTracebacks(threading.excepthook)
+        with self._explained():
+            self.writer = SummaryWriter(str(self.place), purge_step=first)
 
     def add(self, values: Mapping[str, float], step: int) -> None:
         """Add a point to each curve and flush: what lies before a checkpoint must survive a crash."""
         if self.writer is not None:
-            for name, value in values.items():
-                self.writer.add_scalar(name, value, step)
-            self.writer.flush()
+            with self._explained():
+                for name, value in values.items():
+                    self.writer.add_scalar(name, value, step)
+                self.writer.flush()
 
     def close(self) -> None:
         """Close the files."""
         if self.writer is not None:
             self.writer.close()
+
+    def _explained(self) -> AbstractContextManager[None]:
+        """Name the folder in an error such as that of a full disk."""
+        return explain_write_error(f"The TensorBoard curves {self.place}", "free some space and resume the run")
+
+
+class _HiddenTracebacks:
+    """A `threading.excepthook` that prints nothing where a thread of TensorBoard cannot write.
+
+    Such a thread hands its error on to the one that adds the points.
+    """
+
+    def __init__(self, usual: Callable[[Any], Any]) -> None:
+        self.usual = usual
+
+    def __call__(self, failed: Any) -> None:
+        if not type(failed.thread).__module__.startswith("tensorboard."):
+            self.usual(failed)

@@ -36,9 +36,8 @@ from butfor.runs.stopping import check_time_limit, stopping
 from butfor.training.agents import load_policy, save_agent
 from butfor.training.goal_env import GoalEnv, MakeEnv, add_partners, find_source, open_goal_env, reward_remarks
 from butfor.training.loop import Trainer, learn
-from butfor.training.memory import check_training_memory
 from butfor.training.offline import drawn_episodes, fill_buffer, learn_from_data, read_episodes
-from butfor.training.settings import Config
+from butfor.training.settings import Config, check_training_memory
 from butfor.training.signals import LABELS, OF_CAI
 
 
