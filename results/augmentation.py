@@ -2,10 +2,10 @@
 
 python results/augmentation.py OUT.json [SEEDS]
 
-For each seed, 300 episodes of the noisy script of `pucks` and of `push-two` are collected, and 20,000 swaps are proposed:
-of 1 and of 5 steps on `pucks`, of 1 step on `push-two`. Of those kept, of all, of those without a contact in the
-original steps, and of those with the least attention, 2,000 are replayed. OUT.json is extended by what it does not have;
-the table is printed.
+For each seed, 300 episodes of the noisy script of `pucks` and of `push-two` are collected, and 20,000 swaps are
+proposed: of 1 and of 5 steps on `pucks`, of 1 step on `push-two`. Of those kept, of all, of those without a contact in
+the original steps, and of those with the least attention, 2,000 are replayed. OUT.json is extended by what it does not
+have; the table is printed.
 """
 
 import sys

@@ -23,7 +23,7 @@ UPDATES = 1500  # of each Transformer
 BATCH = 256
 TOGETHER = 50  # episodes played again at once
 FAULTS = ("overlap", "swapped entity", "another entity")
-"""bodies overlap, or are so close that they may, and move apart; the swapped entity moves otherwise; only another one does"""
+"""bodies may overlap in the new state, and move otherwise; else the swapped entity moves otherwise, or another one"""
 
 
 def world_of(env: str) -> World | None:
