@@ -98,3 +98,19 @@ def test_an_environment_without_mujoco_is_refused() -> None:
     env.reset(seed=0)
     with pytest.raises(TypeError, match="CartPole"):
         butfor.fork(env)
+
+
+class SavesItsOwnWay(gymnasium.Env[Any, Any]):
+    """As environments of panda-gym do: their methods have the names of ours, and save another way."""
+
+    _observation = None
+
+    def save_state(self) -> int:
+        return 1
+
+
+def test_an_environment_of_another_package_with_methods_of_the_same_names_is_refused() -> None:
+    env = SavesItsOwnWay()
+    env._observation = None
+    with pytest.raises(TypeError, match="SavesItsOwnWay"):
+        butfor.fork(env)

@@ -188,3 +188,12 @@ def test_the_module_of_a_runs_environment_is_imported_only_if_that_is_allowed(
     with module_imports(True), pytest.raises(ValueError, match="does not register it"):
         env_id("module_of_others:Env-v0")
     assert (tmp_path / "executed").exists()
+
+
+def test_environments_of_panda_gym_are_made_without_the_lines_that_pybullet_prints(
+    capfd: pytest.CaptureFixture[str],
+) -> None:
+    pytest.importorskip("panda_gym")
+    capfd.readouterr()
+    make_vector_env("panda_gym:PandaReach-v3", 2).close()
+    assert capfd.readouterr().out == ""

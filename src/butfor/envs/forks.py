@@ -13,6 +13,8 @@ import gymnasium
 import numpy as np
 from gymnasium.vector import VectorEnv
 
+from butfor.envs.vector import GoalVectorEnv
+
 KEPT = (bool, int, float, complex, str, bytes, type(None), np.generic, np.random.Generator)
 
 
@@ -51,14 +53,16 @@ def fork(env: Any) -> Fork:
     values = {}
     simulations = {}
     rows = {}
+    built_in = False
     for path, part in _parts(env):
-        if hasattr(part, "save_state"):
+        built_in |= isinstance(part, GoalVectorEnv)
+        if _saves_itself(part):
             rows[path] = part.save_state()
             continue
         values[path] = copy.deepcopy({name: value for name, value in vars(part).items() if _is_plain(value)})
         for name, data in _simulations(part):
             simulations[path, name] = _copy_data(data)
-    if not (simulations or rows or any("_observation" in found for found in values.values())):
+    if not (simulations or built_in):
         raise TypeError(f"{env} is neither simulated by MuJoCo nor built-in, so its state cannot be saved.")
     return Fork(values, simulations, rows)
 
@@ -75,7 +79,7 @@ def restore(env: Any, state: Fork) -> None:
     """
     parts = dict(_parts(env))
     found = {(path, name): data for path, part in parts.items() for name, data in _simulations(part)}
-    inside = {path for path, part in parts.items() if hasattr(part, "save_state")}
+    inside = {path for path, part in parts.items() if _saves_itself(part)}
     same = all(path in parts for path in state.values) and found.keys() == state.simulations.keys()
     same = same and inside == state.rows.keys()
     if not same or any(_size(found[key]) != _size(saved) for key, saved in state.simulations.items()):
@@ -89,10 +93,15 @@ def restore(env: Any, state: Fork) -> None:
         _copy_data(saved, found[key])
 
 
+def _saves_itself(part: Any) -> bool:
+    """Whether it is a built-in environment that saves its states; a method of this name may be of another package."""
+    return isinstance(part, GoalVectorEnv) and hasattr(part, "save_state")
+
+
 def _parts(env: Any, path: str = "") -> Iterator[tuple[str, Any]]:
     """The environment and every environment that is one of its attributes, with their paths."""
     yield path, env
-    if hasattr(env, "save_state"):
+    if _saves_itself(env):
         return
     for name, value in vars(env).items():
         if isinstance(value, gymnasium.Env | VectorEnv):
@@ -101,7 +110,7 @@ def _parts(env: Any, path: str = "") -> Iterator[tuple[str, Any]]:
 
 def _simulations(env: Any) -> Iterator[tuple[str, Any]]:
     """The attributes that are MuJoCo's data, or contain them as dm_control's do."""
-    if hasattr(env, "save_state"):
+    if _saves_itself(env):
         return
     for name, value in vars(env).items():
         if type(value).__name__ == "MjData" and type(value).__module__.startswith("mujoco"):

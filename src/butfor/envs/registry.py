@@ -3,9 +3,10 @@
 import difflib
 import importlib
 import inspect
+import os
 import sys
-from collections.abc import Sequence
-from contextlib import suppress
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager, nullcontext, suppress
 from typing import Any
 
 import gymnasium
@@ -118,12 +119,14 @@ def make_vector_env(name: str, num_envs: int, labels: Sequence[str] = (), **kwar
     spec = gymnasium.spec(id)
     if str(spec.entry_point).startswith("gymnasium_robotics."):
         fix_gymnasium_robotics()
+    chatty = str(spec.entry_point).startswith("panda_gym.")
     try:
         disabled: dict[str, Any] = {"autoreset_mode": AutoresetMode.DISABLED}
-        if _can_disable_autoreset(spec):
-            env = gymnasium.make_vec(id, num_envs, VectorizeMode.VECTOR_ENTRY_POINT, **disabled, **kwargs)
-        else:
-            env = gymnasium.make_vec(id, num_envs, VectorizeMode.SYNC, disabled, **kwargs)
+        with _without_output() if chatty else nullcontext():
+            if _can_disable_autoreset(spec):
+                env = gymnasium.make_vec(id, num_envs, VectorizeMode.VECTOR_ENTRY_POINT, **disabled, **kwargs)
+            else:
+                env = gymnasium.make_vec(id, num_envs, VectorizeMode.SYNC, disabled, **kwargs)
     except Exception as error:  # a user's constructor can raise anything
         refused = bool(kwargs) and isinstance(error, TypeError | gymnasium.error.Error)  # such as a render_mode
         if refused or isinstance(error, MemoryError) or id in ENVS.values():
@@ -136,6 +139,20 @@ def make_vector_env(name: str, num_envs: int, labels: Sequence[str] = (), **kwar
         env.close()
         raise ValueError(f"{id} has the autoreset_mode {mode} in its metadata, although it was made with DISABLED.")
     return env
+
+
+@contextmanager
+def _without_output() -> Iterator[None]:
+    """Hide what compiled code prints: PyBullet prints three lines for each environment, before any answer."""
+    sys.stdout.flush()
+    kept = os.dup(1)
+    with open(os.devnull, "wb") as nowhere:
+        os.dup2(nowhere.fileno(), 1)
+    try:
+        yield
+    finally:
+        os.dup2(kept, 1)
+        os.close(kept)
 
 
 def fix_gymnasium_robotics() -> None:

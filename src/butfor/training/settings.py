@@ -392,12 +392,17 @@ def _signal_parts(config: Config, goal_env: "GoalEnv") -> dict[str, float]:
         parts[f"A table of {config.swap.candidates:,} swapped transitions"] = config.swap.candidates * 5 * 8
     if not config.use or config.signal not in ("cai", "shuffled", "vime", "disagreement"):
         return parts
-    learned = {"vime": config.vime, "disagreement": config.disagreement}.get(config.signal, config.cai.network)
-    batch = {
-        "vime": max(config.vime.batch_size, config.vime.group),
-        "disagreement": config.disagreement.batch_size,
-    }.get(config.signal, config.cai.batch_size)
-    copies = {"vime": config.vime.samples, "disagreement": config.disagreement.members}.get(config.signal, 1)
+    learned: ModelConfig | VimeConfig | EnsembleConfig = config.cai.network
+    batch = config.cai.batch_size
+    copies = 1
+    if config.signal == "vime":
+        learned = config.vime
+        batch = max(config.vime.batch_size, config.vime.group)
+        copies = config.vime.samples
+    elif config.signal == "disagreement":
+        learned = config.disagreement
+        batch = config.disagreement.batch_size
+        copies = config.disagreement.members
     parts[f"A model with {learned.layers:,} layers of {learned.width:,} units"] = network_bytes(
         obs + action, learned.width, learned.layers
     )
