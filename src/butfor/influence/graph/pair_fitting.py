@@ -7,7 +7,7 @@ import torch
 from torch import Tensor, nn
 
 from butfor.influence.contact_fitting import Reporter, train_on_batches
-from butfor.influence.graph.pairs import GraphConfig, GraphDynamics, _fill, check_graph_entities
+from butfor.influence.graph.pairs import GraphConfig, GraphDynamics, _fill, check_graph_entities, describe_lines
 from butfor.models.networks import MLP, Generators, make_generators, single_thread
 from butfor.models.tables import Table, Units
 
@@ -97,7 +97,7 @@ def _fit_touches(
         states, actions = _expand(obs, action, model)
         free = model.free_steps(states, actions)
         filled = _fill(free, model.longest)
-        shown = model.geometry(states, filled.unsqueeze(3), filled.unsqueeze(2))
+        shown = describe_lines(*model.lines(states, filled.unsqueeze(3), filled.unsqueeze(2)))
         others = ~torch.eye(len(model.names), dtype=torch.bool, device=obs.device)
         every = shown[:, :, others]  # [R, N, E (E - 1), F]
         near = shown[..., -1] <= model.reach
