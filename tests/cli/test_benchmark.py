@@ -39,6 +39,8 @@ def test_errors(butfor_command: Butfor, tmp_path: Path) -> None:
     (tmp_path / "mine").write_text("a file")
     assert_error(butfor_command("benchmark", "defaults", "--out", "mine"), "mine")
     assert_error(butfor_command("benchmark", "defaults", "--sizes", "0"), "0")
+    assert_error(butfor_command("benchmark", "defaults", "--only-data"), "--only-data", "defaults")
+    assert_error(butfor_command("benchmark", "influence", "--held-out"), "--held-out", "influence")
     assert butfor_command("benchmark", "speed")[0] == 2
 
 

@@ -30,6 +30,9 @@ from butfor.detection.experiment import run_detection
 from butfor.detection.settings import DetectionConfig, detection_preset
 from butfor.influence.gaussian import KL_FORMS
 from butfor.influence.influence import Influence
+from butfor.influence.scoring import ScoreConfig
+from butfor.models.attention import AttentionConfig
+from butfor.models.dynamics import ModelConfig
 from butfor.rollouts.episodes import Episodes
 from butfor.runs.files import read_json
 from butfor.runs.reading import read_metrics
@@ -613,3 +616,26 @@ def test_agents_may_play_several_episodes_at_once(
     assert len(data.episodes("train", 24)) == 24
     config = read_json(tmp_path / "agents" / "config.json")["config"]
     assert (config["num_envs"], config["overlap"], config["episodes"], config["seeds"]) == (num_envs, overlap, 24, 3)
+
+
+@pytest.mark.parametrize(
+    "change",
+    [
+        {"model": ModelConfig(layers=10**9)},
+        {"model": ModelConfig(width=10**9)},
+        {"seeds": 10**9},
+        {"scoring": ScoreConfig(actions=10**9)},
+        {"attention": AttentionConfig(layers=10**9)},
+        {"attention": AttentionConfig(embedding=10**9)},
+        {"test_episodes": 10**9},
+        {"extra_episodes": 10**9, "studies": ("decisions",)},
+    ],
+    ids=str,
+)
+def test_settings_that_do_not_fit_into_memory_are_refused_before_a_folder_is_made(
+    tmp_path: Path, change: dict[str, Any], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("BUTFOR_MEMORY_GB", "16")
+    with pytest.raises(MemoryError, match=r"at least .*[GT]B of memory, and 16 GB"):
+        run_detection(replace(CONFIG, **change), tmp_path / "run")
+    assert not (tmp_path / "run").exists()

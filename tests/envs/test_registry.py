@@ -13,8 +13,8 @@ from gymnasium.vector import AutoresetMode, SyncVectorEnv
 
 import butfor.envs
 from butfor.envs import ENVS, env_id, make_vector_env
-from butfor.envs.registry import module_imports
 from butfor.envs.slide import SlideVectorEnv
+from butfor.runs.modules import module_imports
 
 pytestmark = pytest.mark.filterwarnings("error")
 

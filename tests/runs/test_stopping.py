@@ -132,7 +132,7 @@ def test_a_time_that_is_up_at_the_start_stops_at_once() -> None:
     assert stop()
 
 
-@pytest.mark.parametrize("limit", [-1.0, float("nan")])
+@pytest.mark.parametrize("limit", [-1.0, float("nan"), float("inf")])
 def test_a_time_that_is_none_is_refused(limit: float) -> None:
     with pytest.raises(ValueError, match="time_limit"):
         Stop(limit)

@@ -34,6 +34,28 @@ def run(finished: Path, tmp_path: Path) -> Path:
     return folder
 
 
+@pytest.mark.parametrize("left", [0, 2])
+def test_metrics_that_lost_rows_stop_a_resume(run: Path, left: int) -> None:
+    """The checkpoint knows how many there were; a file that is cut off between two lines looks complete."""
+    path = run / "metrics.jsonl"
+    content = b"".join(path.read_bytes().splitlines(keepends=True)[:left])
+    path.write_bytes(content)
+    with pytest.raises(ValueError, match=rf"metrics\.jsonl has {left} rows.*lost"):
+        resume(run, episodes=12)
+    assert path.read_bytes() == content
+
+
+@pytest.mark.parametrize("value", ["{}", "null", '"1"', "[1]", "NaN"])
+def test_a_row_of_another_form_stops_a_resume_and_is_not_rewritten(run: Path, value: str) -> None:
+    path = run / "metrics.jsonl"
+    lines = path.read_text().splitlines(keepends=True)
+    lines[1] = f'{{"episode": 3, "seed": 1, "success": {value}}}\n'
+    path.write_text("".join(lines))
+    with pytest.raises(ValueError, match=r"metrics\.jsonl"):
+        resume(run, episodes=12)
+    assert path.read_text() == "".join(lines)
+
+
 def test_a_damaged_row_of_metrics_stops_a_resume_and_no_row_is_lost(run: Path) -> None:
     path = run / "metrics.jsonl"
     lines = path.read_text().splitlines(keepends=True)
@@ -192,6 +214,17 @@ def test_a_run_in_use_is_refused_even_if_its_lock_file_was_removed(run: Path) ->
         {"seeds": 10_000_000},
         {"episodes": 10**9, "replay": {"capacity": 10**9}},
         {"agent": {"batch_size": 10**12}},
+        {"agent": {"layers": 10**9}},
+        {"agent": {"critics": 10**9}},
+        {"use": ("bonus",), "cai": {"network": {"layers": 10**9}}},
+        {"use": ("bonus",), "cai": {"network": {"width": 10**9}}},
+        {"use": ("bonus",), "cai": {"scoring": {"actions": 10**9}}},
+        {"use": ("bonus",), "cai": {"batch_size": 10**12}},
+        {"use": ("active",), "explore": {"candidates": 10**9}},
+        {"swap": {"share": 0.5, "candidates": 10**12}},
+        {"use": ("bonus",), "signal": "vime", "vime": {"samples": 10**9}},
+        {"use": ("bonus",), "signal": "vime", "vime": {"group": 10**12}},
+        {"use": ("bonus",), "signal": "disagreement", "disagreement": {"members": 10**9}},
     ],
     ids=str,
 )
@@ -204,7 +237,28 @@ def test_settings_that_do_not_fit_into_memory_are_refused_before_a_folder_is_mad
     assert not (tmp_path / "run").exists()
 
 
-@pytest.mark.parametrize("change", [{"checkpoint_seconds": float("nan")}, {"bonus": {"weight": float("inf")}}], ids=str)
-def test_settings_that_are_not_finite_are_refused(change: dict[str, Any]) -> None:
-    with pytest.raises(ValueError, match=r"finite number|at least"):
+@pytest.mark.parametrize(
+    ("change", "name"),
+    [
+        ({"checkpoint_seconds": float("nan")}, "checkpoint_seconds"),
+        ({"bonus": {"weight": float("inf")}}, r"bonus\.weight"),
+        ({"bonus": {"weight": 1e39}}, r"bonus\.weight"),  # infinite in float32
+        ({"agent": {"target_range": (-1e300, 0.0)}}, r"agent\.target_range"),
+        ({"agent": {"critics": 0}}, r"AgentConfig\.critics"),
+        ({"agent": {"action_penalty": -1.0}}, r"AgentConfig\.action_penalty"),
+        ({"agent": {"normalizer_batches": -1}}, r"AgentConfig\.normalizer_batches"),
+        ({"cai": {"betas": (0.9, 1.0)}}, r"CaiConfig\.betas"),
+        ({"cai": {"newest_from": -1}}, r"CaiConfig\.newest_from"),
+        ({"disagreement": {"betas": (-0.1, 0.9)}}, r"EnsembleConfig\.betas"),
+        ({"first_seed": 2**60}, r"Config\.first_seed"),
+    ],
+    ids=str,
+)
+def test_settings_that_cannot_work_are_refused_by_name(change: dict[str, Any], name: str) -> None:
+    with pytest.raises(ValueError, match=name):
         small(**change)
+
+
+def test_a_policy_that_diverges_is_not_reported_as_a_fault_of_the_environment(tmp_path: Path) -> None:
+    with pytest.raises(FloatingPointError, match=r"actions in episode .* diverged"):
+        train(small(agent={"learning_rate": 1e30}), tmp_path / "run")

@@ -26,6 +26,7 @@ from butfor.cli.data import augment, curate, demo, listing, score
 from butfor.cli.options import refuse_repeated
 from butfor.runs.folder import invoked_as
 from butfor.runs.memory import describe_exhaustion
+from butfor.runs.modules import module_imports
 from butfor.runs.printing import printable
 
 __all__ = ["main"]
@@ -65,7 +66,7 @@ def main() -> None:
     Exit code: 0 after success, 1 after an error (one sentence on stderr), 2 for arguments that cannot be parsed, 130
     after an interruption, `CLOSED_PIPE` where the output is no longer read.
     """
-    with other_warnings_last():
+    with other_warnings_last(), module_imports(False):
         _run(sys.argv[1:])
 
 

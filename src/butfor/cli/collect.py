@@ -8,7 +8,8 @@ from typing import Annotated
 import tyro
 
 from butfor.cli.console import live_progress, print_next
-from butfor.cli.options import Env, File, Seed
+from butfor.cli.options import Env, File, ImportModule, Seed
+from butfor.runs.modules import module_imports
 from butfor.runs.reading import find_run
 
 
@@ -22,6 +23,7 @@ def collect(
     agent_seed: Seed = None,
     out: File = None,
     minari: Annotated[str | None, tyro.conf.arg(metavar="ID", help_behavior_hint="(default: none)")] = None,
+    import_module: ImportModule = False,
 ) -> None:
     """Play episodes into a file, with labels of the states in which the action has influence.
 
@@ -53,12 +55,14 @@ def collect(
     wanted = tuple(filter(None, re.split("[ ,]+", labels)))
     config = CollectConfig(env, policy, episodes, wanted, seed, agent_seed)
     path = out or Path("data") / f"{short_name(env).replace('/', '-')}-{Path(policy).name}.npz"
-    with live_progress() as progress:
+    typed = policy in POLICIES  # else the environment is the one that a run names
+    with live_progress() as progress, module_imports(typed or import_module):
         data = collect_file(config, path, lambda done: progress("episodes", done, episodes, policy))
     shares = ", ".join(f"{name} {value[data.valid].mean():.1%}" for name, value in data.labels().items())
     print(f"{len(data)} episodes, {int(data.length.sum()):,} states" + (f": {shares}" if shares else ""))
     print(f"Episodes: {path}")
     if minari is not None:
-        print(f"Minari data set: {export_minari(data, minari, env, Path(policy).name)}")
+        with module_imports(typed or import_module):
+            print(f"Minari data set: {export_minari(data, minari, env, Path(policy).name)}")
     score = f"butfor score {path} --out scores.npz --entities NAME=COLUMNS"
     print_next(f"butfor labels {path}" if len(data.labels()) > 1 else score)

@@ -11,6 +11,7 @@ import tyro
 from butfor.cli.console import live_progress, print_next
 from butfor.cli.options import Device, File, Flag, ImportModule, Run, Seed, choose_device
 from butfor.runs.files import check_writable
+from butfor.runs.modules import module_imports
 from butfor.runs.reading import find_run
 
 
@@ -20,7 +21,6 @@ def evaluate(run: Run, /, episodes: int = 100, device: Device = "auto", import_m
     Args:
         episodes: episodes of each seed
     """
-    from butfor.envs.registry import module_imports
     from butfor.training.run import evaluate_run
 
     folder = find_run(run)
@@ -50,7 +50,6 @@ def watch(
         episodes: number of episodes, one after the other
         first: number of the first episode
     """
-    from butfor.envs.registry import module_imports
     from butfor.reporting.video import watch as render
 
     folder = find_run(run)
@@ -118,7 +117,6 @@ def view(
         check_writable(path)
 
     from butfor.datasets.view import ViewOptions, view_anything
-    from butfor.envs.registry import module_imports
     from butfor.reporting.player import write_player
 
     options = ViewOptions(episodes, hold, not skip_outcomes, seed, positions, agent or ())

@@ -6,8 +6,9 @@ from typing import Annotated
 import tyro
 
 from butfor.cli.console import print_comparison, print_next, write_player_scene
-from butfor.cli.options import File, Flag, Run
+from butfor.cli.options import File, Flag, ImportModule, Run
 from butfor.runs.files import check_writable
+from butfor.runs.modules import module_imports
 from butfor.runs.reading import find_run
 
 
@@ -18,6 +19,7 @@ def report(
     figures: Flag = False,
     out: File = None,
     baseline: Annotated[str | None, tyro.conf.arg(metavar="RUN", help_behavior_hint="(default: none)")] = None,
+    import_module: ImportModule = False,
 ) -> None:
     """Write the report of a run.
 
@@ -32,7 +34,8 @@ def report(
     folder = find_run(run)
     check_writable(out or folder / "report.html")
     if player:
-        write_player_scene(folder)
+        with module_imports(import_module):
+            write_player_scene(folder)
     page = write_report(folder, out, baseline=None if baseline is None else find_run(baseline))
     print(f"Report: {page}")
     if figures:

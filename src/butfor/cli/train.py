@@ -14,6 +14,7 @@ from butfor.cli.console import live_progress, print_next, print_training, write_
 from butfor.cli.options import Device, File, Flag, ImportModule, RunFolder, Seconds, choose_device
 from butfor.cli.settings import parse_settings
 from butfor.runs.config import differences
+from butfor.runs.modules import module_imports
 from butfor.runs.reading import find_run
 
 if TYPE_CHECKING:
@@ -25,9 +26,9 @@ SHOWN = {
     "priority.kind", "bonus", "bonus.weight", "cai", "cai.model",
 }  # fmt: skip
 PRESETS = (
-    "settings to start from: paper, intrinsic (influence is the only reward), fast (shorter fits of the model), "
-    "offline (TD3+BC on recorded episodes; the default with --data), vime, vime-object, vime-full, disagreement, "
-    "disagreement-position or disagreement-full"
+    "settings to start from: paper, record (ours, needs fewer episodes), intrinsic (influence is the only reward), "
+    "fast (shorter fits of the model), offline (TD3+BC on recorded episodes; the default with --data), vime, "
+    "vime-object, vime-full, disagreement, disagreement-position or disagreement-full"
 )
 
 BETWEEN_PAGES = 20  # seconds, at least, between two reports of a running training
@@ -130,7 +131,6 @@ class _Page:
 
 
 def _resume(arguments: list[str]) -> tuple[Path, bool]:
-    from butfor.envs.registry import module_imports
     from butfor.training.run import resume
 
     options, unknown = tyro.cli(ResumeOptions, args=arguments, prog="butfor train", return_unknown_args=True)
@@ -153,7 +153,7 @@ def _start(arguments: list[str]) -> tuple[Path, bool]:
 
     config, options = parse_settings(train, arguments, _defaults, RunOptions, SHOWN)
     _refuse_unused(config, _defaults(config.env, options))
-    with live_progress() as progress:
+    with live_progress() as progress, module_imports(True):  # the user typed its name
         folder = train_run(
             config, options.run, choose_device(options.device), overwrite=options.overwrite,
             time_limit=options.time_limit, keep_episodes=options.keep_episodes, progress=progress,

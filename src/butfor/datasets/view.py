@@ -14,6 +14,8 @@ from butfor.envs import facts_of
 from butfor.influence.influence import Influence
 from butfor.rollouts.episodes import Episodes
 from butfor.rollouts.play import Progress
+from butfor.runs.arrays import open_arrays
+from butfor.runs.digests import RESTORE
 from butfor.runs.files import begins_as_npz
 from butfor.runs.reading import is_run, read_run
 from butfor.scenes.ghosts import DEFAULT_HOLD
@@ -96,9 +98,12 @@ def _own_episodes(path: Path) -> Episodes | None:
     """The content of an episode file of `butfor collect`; None for anything else."""
     if not path.is_file() or path.suffix != ".npz" or not begins_as_npz(path):
         return None
-    with np.load(path, allow_pickle=False) as file:
-        if not {"schema_version", "sampled", "achieved_goal"} <= set(file.files):
-            return None
+    try:
+        with open_arrays(path) as file:
+            if not {"schema_version", "sampled", "achieved_goal"} <= set(file):
+                return None
+    except ValueError as error:
+        raise ValueError(f"{path} cannot be read ({error}). {RESTORE}") from error
     return Episodes.load(path)
 
 

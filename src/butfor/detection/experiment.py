@@ -36,11 +36,13 @@ from butfor.runs.config import differences
 from butfor.runs.files import atomic_write, check_writable, load_checkpoint, read_json, save_checkpoint, write_json
 from butfor.runs.folder import open_run, versions_resumed, write_metrics
 from butfor.runs.locks import working_on
+from butfor.runs.memory import LAYER_BYTES, check_memory, network_bytes
 from butfor.spaces.actions import ActionLaw
 from butfor.spaces.arrays import check_transitions
 
 NOTE_EVERY = 30.0  # seconds between two updates of the time in versions.json
 CHECKPOINT_EVERY = 30.0  # seconds between two checkpoints of a fit
+EPISODE_BYTES = 800  # of the shortest episodes, those of slide
 DIAGNOSED = 20_000  # test states to diagnose the model with
 FEWEST_DRAWN = 500  # random actions among these: fewer are not diagnosed apart from the others
 SET_TITLES = {"test": "the test set", "random": "states of a random policy"}
@@ -73,8 +75,31 @@ def run_detection(
     if folder.is_file():
         raise FileExistsError(f"{folder} is a file; give another name for the run folder.")
     check_writable(folder)
+    _check_memory(config, device)
     with working_on(folder):
         return _run(config, open_run(folder, "detection", config, overwrite), device, progress)
+
+
+def _check_memory(config: DetectionConfig, device: torch.device | str) -> None:
+    """Refuse settings whose arrays alone do not fit into memory, before the first of them is made."""
+    if torch.device(device).type != "cpu":
+        return  # torch says what a GPU lacks
+    sets = [config.train_episodes, config.validation_episodes, config.test_episodes, config.random_episodes]
+    sets += [config.extra_episodes] if "decisions" in config.studies else []
+    model = config.model
+    attention = config.attention
+    actions = config.scoring.actions
+    width = max(attention.embedding, attention.feedforward)
+    parts = {
+        f"{sum(sets):,} episodes": sum(sets) * EPISODE_BYTES,
+        f"{config.seeds:,} models with {model.layers:,} layers of {model.width:,} units": config.seeds
+        * network_bytes(1, model.width, model.layers),
+        f"{config.seeds:,} Transformers with {attention.layers:,} layers of {width:,} units": config.seeds
+        * (20.0 * attention.layers * attention.embedding * width + LAYER_BYTES * attention.layers),
+        f"Comparing {actions:,} actions in one state": config.seeds * actions * (3 * model.width + 6 * actions) * 4.0,
+    }
+    for what, needed in parts.items():
+        check_memory(needed, what, "Use fewer episodes, seeds or actions, or smaller networks.")
 
 
 def _run(config: DetectionConfig, folder: Path, device: torch.device | str, progress: Progress) -> Path:

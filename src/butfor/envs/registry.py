@@ -4,9 +4,8 @@ import difflib
 import importlib
 import inspect
 import sys
-from collections.abc import Iterator, Sequence
-from contextlib import contextmanager, suppress
-from contextvars import ContextVar
+from collections.abc import Sequence
+from contextlib import suppress
 from typing import Any
 
 import gymnasium
@@ -15,24 +14,9 @@ from gymnasium.envs.registration import EnvSpec, VectorizeMode, load_env_creator
 from gymnasium.vector import AutoresetMode, VectorEnv
 
 from butfor.envs.facts import BUILT_IN, facts_of
+from butfor.runs.modules import may_import
 
 ENVS = {name: facts.id for name, facts in BUILT_IN.items()}  # short name -> Gymnasium id
-
-
-_may_import: ContextVar[bool] = ContextVar("may_import", default=True)
-
-
-@contextmanager
-def module_imports(allowed: bool) -> Iterator[None]:
-    """While active, allow or refuse to import the module of an environment "module:id", which runs its code.
-
-    For commands that take the name from a run folder, which somebody else may have made.
-    """
-    token = _may_import.set(allowed)
-    try:
-        yield
-    finally:
-        _may_import.reset(token)
 
 
 def register_built_in() -> None:
@@ -89,7 +73,7 @@ def env_id(name: str) -> str:
 
 def _import_module(name: str, module: str) -> None:
     """Import the module that registers an environment."""
-    if not _may_import.get() and module not in sys.modules:
+    if not may_import() and module not in sys.modules:
         raise ValueError(
             f"The environment {name!r} needs the module {module!r} of this folder or of an installed package; "
             "importing it runs its code. If you trust it, add --import-module."

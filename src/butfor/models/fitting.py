@@ -13,7 +13,7 @@ from torch import Tensor, nn
 from butfor.models.gpu import captured, compiled
 from butfor.models.networks import Generators
 from butfor.models.tables import Table
-from butfor.runs.config import check_least, check_positive
+from butfor.runs.config import check_betas, check_least, check_positive
 
 
 class Fittable(nn.Module):
@@ -50,6 +50,7 @@ class FitConfig:
     def __post_init__(self) -> None:
         check_least(self, 1, "batch_size", "max_epochs", "validate_every", "patience")
         check_positive(self, "learning_rate")
+        check_betas(self)
 
 
 FOR_ANY_DATA = FitConfig(batch_size=500, learning_rate=3e-3, max_epochs=300, validate_every=5, patience=20)
@@ -88,9 +89,7 @@ def train_step(
 
 def training_loss(model: Any, device: torch.device | str) -> Callable[[Tensor, Tensor], Tensor]:
     """The fastest loss for `train_step`: with written-out gradients on a CPU, if the model has them; fused on a GPU."""
-    # without spectral norm it has led to worse fits than autograd, for a reason that is not known yet
-    steady = getattr(getattr(model, "config", None), "spectral_norm_hidden", False)
-    if torch.device(device).type == "cpu" and steady and hasattr(model, "direct_loss"):
+    if torch.device(device).type == "cpu" and hasattr(model, "direct_loss"):
         found: Callable[[Tensor, Tensor], Tensor] = model.direct_loss()
         return found
     loss: Callable[[Tensor, Tensor], Tensor] = model.loss

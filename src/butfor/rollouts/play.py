@@ -320,6 +320,11 @@ class _Player:
         except Exception as error:
             self.check(self.kept)  # it may have failed because it had given NaN before
             rows = self.row[self.kept]
+            if values and not np.isfinite(values[0]).all():  # the actions of a step
+                raise FloatingPointError(
+                    f"The actions in {self.name(rows.min(), rows.max())} are NaN or infinite: the policy that chose "
+                    "them has diverged. Lower its learning rate, or the weights of penalties and rewards."
+                ) from error
             text = " ".join(str(error).split()) or "(no message)"
             raise EnvError(
                 f"{env_name(self.env)} raised {type(error).__name__} in {self.name(rows.min(), rows.max())}: {text}"

@@ -5,12 +5,12 @@ Every config is a frozen dataclass beside the code that uses it, and calls the c
 
 import dataclasses
 import json
-import math
 from contextlib import suppress
 from types import NoneType, UnionType
 from typing import Any, Literal, TypeVar, Union, get_args, get_origin, get_type_hints
 
 T = TypeVar("T")
+LARGEST = 3.4e38  # of the numbers that networks compute with, float32
 
 
 def check_least(config: Any, least: float, *names: str) -> None:
@@ -35,11 +35,17 @@ def check_between(config: Any, low: float, high: float, *names: str, open_end: b
             _refuse(config, name, f"in [{low}, {high}{')' if open_end else ']'}")
 
 
+def check_betas(config: Any) -> None:
+    """Refuse decay rates of Adam outside [0, 1)."""
+    if not all(0 <= beta < 1 for beta in config.betas):
+        _refuse(config, "betas", "two numbers in [0, 1)")
+
+
 def check_finite(config: Any, name: str = "") -> None:
-    """Refuse NaN and infinity in every field, also of nested configs and in tuples; dots join nested names."""
+    """Refuse NaN, and what is infinite in float32, in every field; also of nested configs, whose names dots join."""
     if isinstance(config, float):
-        if not math.isfinite(config):
-            raise ValueError(f"{name} must be a finite number; got {config}.")
+        if not abs(config) <= LARGEST:
+            raise ValueError(f"{name} must be a finite number, at most {LARGEST:.1e}; got {config}.")
     elif isinstance(config, tuple):
         for value in config:
             check_finite(value, name)

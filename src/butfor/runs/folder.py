@@ -3,6 +3,7 @@
 import hashlib
 import importlib.metadata
 import json
+import math
 import os
 import platform
 import re
@@ -17,7 +18,7 @@ from typing import TYPE_CHECKING, Any
 
 from butfor import __version__
 from butfor.runs.config import config_from, differences, plain
-from butfor.runs.digests import add_digest
+from butfor.runs.digests import RESTORE, add_digest
 from butfor.runs.files import check_writable, read_json, write_json, write_text
 from butfor.runs.reading import SCHEMA_VERSION, is_run, read_metrics, read_run
 
@@ -236,15 +237,31 @@ def append_metrics(folder: Path, rows: Iterable[dict[str, Any]], name: str = "me
         os.fsync(file.fileno())  # on disk before the checkpoint that relies on it
 
 
-def truncate_metrics(folder: Path, episode: int) -> None:
+def truncate_metrics(folder: Path, episode: int, least: int = 0) -> None:
     """Remove the rows of `metrics.jsonl` after an episode: the run that resumes there writes them again.
 
+    Args:
+        folder: the run folder.
+        episode: the last that stays.
+        least: rows up to this episode that had been written when the run was saved.
+
     Raises:
-        ValueError: a row is damaged; the file is not changed.
+        ValueError: a row is damaged, or there are fewer than `least`; the file is not changed.
     """
-    if (folder / "metrics.jsonl").is_file():
-        rows = read_metrics(folder, needed=("episode", "seed", "success"))
-        write_metrics(folder, [row for row in rows if row["episode"] <= episode])
+    path = folder / "metrics.jsonl"
+    rows = read_metrics(folder, needed=("episode", "seed", "success")) if path.is_file() else []
+    for number, row in enumerate(rows, start=1):
+        found = [row[name] for name in ("episode", "seed", "success")]
+        if not all(isinstance(value, int | float) and math.isfinite(value) for value in found):
+            raise ValueError(f"{path}, line {number}, has {found} as episode, seed and success. {RESTORE}")
+    kept = [row for row in rows if row["episode"] <= episode]
+    if len(kept) < least:
+        raise ValueError(
+            f"{path} has {len(kept)} rows up to episode {episode}, but {least} had been written when the run was "
+            "saved: some are lost. Restore it from a copy, or start the run again with --overwrite."
+        )
+    if rows:
+        write_metrics(folder, kept)
 
 
 def _lines_of(rows: Iterable[dict[str, Any]]) -> str:

@@ -18,6 +18,7 @@ EXHAUSTED = (
     "Storage size calculation overflowed",
     "too large to convert",
 )
+LAYER_BYTES = 5_000  # of the objects of Python and torch that a layer consists of, besides its weights
 LARGEST_FILE = 4 * 2**30  # bytes that the arrays of a file may take, unless the user sets a limit
 
 
@@ -100,6 +101,15 @@ def check_memory(needed: float, what: str, advice: str) -> None:
             f"{what} would take at least {in_words(needed)} of memory, and {in_words(limit)} are available. {advice} "
             f"{VARIABLE} sets another limit."
         )
+
+
+def network_bytes(inputs: int, width: int, layers: int) -> float:
+    """Return how many bytes training the hidden layers of a network takes at least.
+
+    Each weight is there five times: itself, its gradient, two moments of Adam, and a copy, such as a target network.
+    """
+    weights = (inputs + 1) * width + (layers - 1) * (width + 1) * width
+    return 5 * 4.0 * weights + LAYER_BYTES * layers
 
 
 def describe_exhaustion(error: BaseException) -> str | None:

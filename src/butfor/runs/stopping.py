@@ -12,9 +12,9 @@ SAME_WITHIN = 1.0  # seconds: a signal sent to all processes of a job arrives se
 
 
 def check_time_limit(seconds: float | None) -> None:
-    """Refuse a negative or NaN time limit before any work is done."""
-    if seconds is not None and not seconds >= 0:
-        raise ValueError(f"time_limit must be at least 0 seconds; got {seconds}.")
+    """Refuse a time limit that is negative, NaN or infinite before any work is done."""
+    if seconds is not None and not 0 <= seconds < math.inf:
+        raise ValueError(f"time_limit must be a finite number of seconds, at least 0; got {seconds}.")
 
 
 class Stop:

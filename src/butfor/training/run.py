@@ -1,11 +1,10 @@
 """Training runs: a folder that is filled by the training loop, saved, resumed, and evaluated."""
 
 import time
-import uuid
 import warnings
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import closing, contextmanager, nullcontext
-from dataclasses import asdict, dataclass, replace
+from dataclasses import asdict, replace
 from pathlib import Path
 from typing import Any
 
@@ -16,6 +15,7 @@ from butfor.envs import facts_of
 from butfor.models.gpu import deterministic
 from butfor.models.torch_state import pinned
 from butfor.rollouts.episodes import Episodes, EpisodeStream, check_episode_file
+from butfor.rollouts.kept import KeptEpisodes
 from butfor.rollouts.play import Played, Progress, Stream, episode_seed, play
 from butfor.runs.checkpoints import latest_checkpoint, save_checkpoint_in
 from butfor.runs.config import config_from, differences, plain
@@ -31,17 +31,15 @@ from butfor.runs.folder import (
     versions_resumed,
 )
 from butfor.runs.locks import locked, working_on
-from butfor.runs.memory import check_memory
-from butfor.runs.reading import expected_form, iterate_metrics, read_run
+from butfor.runs.reading import iterate_metrics, read_run
 from butfor.runs.stopping import check_time_limit, stopping
 from butfor.training.agents import load_policy, save_agent
 from butfor.training.goal_env import GoalEnv, MakeEnv, add_partners, find_source, open_goal_env, reward_remarks
 from butfor.training.loop import Trainer, learn
+from butfor.training.memory import check_training_memory
 from butfor.training.offline import drawn_episodes, fill_buffer, learn_from_data, read_episodes
 from butfor.training.settings import Config
 from butfor.training.signals import LABELS, OF_CAI
-
-ENV_BYTES = 3_000  # of the smallest environment: random generator and state
 
 
 @pinned()
@@ -85,7 +83,7 @@ def train(
             raise FileExistsError(f"{keep_episodes} already exists; give another name for the episode file.")
         check_episode_file(keep_episodes)
     goal_env = _open_env(config, make_env)  # before anything is written: a mistake leaves no folder behind
-    _check_memory(config, goal_env, device)
+    check_training_memory(config, goal_env, device)
     recorded = read_episodes(config, goal_env) if config.data else None
     check_writable(folder)
     kept = None if keep_episodes is None else KeptEpisodes.of_new_run(keep_episodes, folder)
@@ -202,14 +200,6 @@ def evaluate_run(
     return success
 
 
-def _is_file(path: Path) -> bool:
-    """Whether a file is there, as far as this user can see."""
-    try:
-        return path.is_file()
-    except OSError:  # in a folder of somebody else
-        return False
-
-
 def _refuse_begun(folder: Path, overwrite: bool) -> None:
     """Refuse a folder that contains a run, unless that is to be overwritten."""
     if not overwrite and (folder / "config.json").is_file():
@@ -225,30 +215,8 @@ def _refuse_keeping(config: Config, file: Path | str) -> None:
         raise ValueError(f"keep_episodes is {str(file)!r}; a run that learns from data plays no episodes to keep.")
 
 
-def _check_memory(config: Config, goal_env: GoalEnv, device: torch.device | str) -> None:
-    """Refuse settings whose arrays alone do not fit into memory, before the first of them is made."""
-    if torch.device(device).type != "cpu":
-        return  # torch says what a GPU lacks
-    obs, action, goal = goal_env.sizes
-    envs = config.seeds * max(config.num_envs, min(config.evaluation_episodes, goal_env.evaluation_envs))
-    episode = (goal_env.steps + 1) * (obs + action + 2 * goal + 2) * 4
-    hidden = 3 * config.agent.layers * (config.agent.width + obs) * config.agent.width * 4  # actor, critic, targets
-    rows = config.agent.updates * config.num_envs * config.agent.batch_size
-    parts = {
-        f"{envs:,} environments": envs * ENV_BYTES + envs * episode,
-        f"A replay buffer of {min(config.replay.capacity, config.episodes):,} episodes": config.seeds
-        * min(config.replay.capacity, config.episodes)
-        * episode,
-        f"An agent with layers of {config.agent.width:,} units": config.seeds * 2 * hidden,
-        f"The {rows:,} transitions of one round of updates": config.seeds * rows * (2 * obs + action + goal) * 4,
-    }
-    for what, needed in parts.items():
-        advice = "Use fewer --seeds or --num-envs, a smaller width, batch or replay.capacity."
-        check_memory(float(needed), f"{what} (for {config.seeds:,} seeds)", advice)
-
-
 @contextmanager
-def _working(folder: Path, kept: "KeptEpisodes | None", config: Config, device: torch.device | str) -> Iterator[None]:
+def _working(folder: Path, kept: KeptEpisodes | None, config: Config, device: torch.device | str) -> Iterator[None]:
     """Hold the locks of the run folder and of the episode file, with the run's settings of torch."""
     deterministic_cuda = config.deterministic and torch.device(device).type == "cuda"
     with working_on(folder), nullcontext() if kept is None else locked(kept.file), deterministic(deterministic_cuda):
@@ -259,53 +227,6 @@ def _has_results(folder: Path) -> bool:
     """Whether starting again would destroy models, or the summary of a finished run."""
     summary = folder / "summary.json"
     return (folder / "model.safetensors").exists() or (summary.is_file() and bool(read_json(summary)["finished"]))
-
-
-@dataclass(frozen=True)
-class KeptEpisodes:
-    """The content of episodes.json: where a run keeps its episodes, and who it is."""
-
-    file: str
-    run: str = ""
-    """the run folder, by which a copy of it is recognised; empty in files of before"""
-    id: str = ""
-    """written into the episode file, by which the episodes of another run are recognised"""
-
-    @classmethod
-    def of_new_run(cls, file: Path | str, folder: Path) -> "KeptEpisodes":
-        """A new run, with an identity that no other has."""
-        return cls(str(Path(file).resolve()), str(folder.resolve()), uuid.uuid4().hex[:16])
-
-    @classmethod
-    def of_run(cls, folder: Path, given: Path | str | None) -> "KeptEpisodes | None":
-        """What a run was started with.
-
-        Raises:
-            ValueError: another file is given, or the folder is a copy of a run that uses the file.
-        """
-        path = folder / "episodes.json"
-        if not path.is_file():
-            return None if given is None else cls.of_new_run(given, folder)
-        with expected_form(path):
-            kept = config_from(cls, read_json(path))
-        here = str(folder.resolve())
-        other = given is not None and str(Path(given).resolve()) != kept.file
-        if kept.run not in ("", here) and _is_file(Path(kept.run) / "config.json"):
-            if not other:
-                raise ValueError(
-                    f"{folder} is a copy of {kept.run}, which keeps its episodes in {kept.file}. Copy that file (or "
-                    f"{kept.file}.parts) and give the copy with --keep-episodes, or remove {path} to keep none."
-                )
-            return cls(str(Path(given or "").resolve()), here, kept.id)
-        if other:
-            raise ValueError(f"{folder} keeps its episodes in {kept.file}; it cannot continue in {given}.")
-        return replace(kept, run=here)
-
-    def refuse_taken(self) -> None:
-        """Refuse a file that exists, or whose parts another run has begun."""
-        for taken in (Path(self.file), EpisodeStream.parts_of(self.file)):
-            if taken.exists():
-                raise FileExistsError(f"{taken} already exists; give another name for the episode file.")
 
 
 def _check_settings(folder: Path, config: Config, state: Mapping[str, Any]) -> None:
@@ -397,7 +318,7 @@ class _Run:
         self.trainer.prepare()
         self.replay = self.trainer.replay
         evaluated = self.trainer.done - self.trainer.interrupted  # an interrupted round precedes its evaluation
-        truncate_metrics(folder, evaluated)
+        truncate_metrics(folder, evaluated, 0 if state is None else state.get("rows", 0))
         self.events = Events(folder, evaluated)
         self.kept: EpisodeStream | None = None
         if kept is not None:
@@ -462,12 +383,12 @@ class _Run:
             return
         self.note_time()
         losses = trainer.report()
-        success = trainer.evaluate(config.evaluation_episodes, episode)
+        success, behaviour = trainer.evaluate(config.evaluation_episodes, episode)
         kinds = ("simulation", "updates", "model", "scoring")
         spent = round(sum(trainer.seconds.get(name, 0.0) for name in kinds), 2)
         rows = [
             {"episode": episode, "seed": seed, "success": float(success[r])}
-            | {name: float(shares[r]) for name, shares in trainer.behaviour.items()}
+            | {name: float(shares[r]) for name, shares in behaviour.items()}
             | losses[r]
             | {"seconds": spent}
             for r, seed in enumerate(trainer.seeds)
@@ -502,7 +423,8 @@ class _Run:
         self.note_time()
         if self.kept is not None:
             self.kept.flush(self.replay.stored)
-        state = self.trainer.state() | {"config": plain(self.config)}
+        rows = len(self.curve) * self.config.seeds  # of metrics.jsonl: a resume notices if some are lost
+        state = self.trainer.state() | {"config": plain(self.config), "rows": rows}
         save_checkpoint_in(self.folder, self.trainer.done, state)
 
     def note_time(self) -> None:

@@ -8,10 +8,11 @@ are and how each would move without the touch:
 
 `free_j` sees the columns of j alone, those of no entity, and the action if it drives j. `t_ij` and the push see the
 relative position of i and j (now, after i has moved, and after both have), the steps that they would take, and their
-other columns, such as velocities and fingers. Beyond a distance that the fit measures, t_ij is 0. The steps are first
-their own, then those with the touches of third entities, so that a push passes through a row of entities. The pushes
-of several sources add up. The part of each source is known: without i its factors (1 - t_ij) are 1, and its pushes are
-missing in the steps of others. The action acts on an entity through the entities that it drives.
+other columns, such as velocities and fingers. The push is a free vector and a share of the way that j lacks to follow
+the step of i: what is held or pushed moves along. Beyond a distance that the fit measures, t_ij is 0. The steps are
+first their own, then those with the touches of third entities, so that a push passes through a row of entities. The
+pushes of several sources add up. The part of each source is known: without i its factors (1 - t_ij) are 1, and its
+pushes are missing in the steps of others. The action acts on an entity through the entities that it drives.
 """
 
 import math
@@ -148,8 +149,8 @@ class GraphDynamics(nn.Module):
 
         self.free, self.free_variance, self.surprise = (nn.ModuleList() for _ in range(3))
         pair = self.features + 2 * self.longest + 2 * (self.longest - self.position) + 2 * len(names)
-        # one for all pairs: touches are much alike
-        self.touch = network(pair, 2 * self.longest + 1, config.width, config.layers)
+        # one for all pairs: touches are much alike. It returns pushes, variances, log odds, and how far targets follow.
+        self.touch = network(pair, 2 * self.longest + 1 + self.position, config.width, config.layers)
         for name, columns in zip(names, self.columns, strict=True):
             count = len(columns)
             seen = count + len(self.rest)
@@ -208,6 +209,12 @@ class GraphDynamics(nn.Module):
         passed = (-(now * way).sum(-1, keepdim=True) / way.square().sum(-1, keepdim=True).clamp_min(1e-12)).clamp(0, 1)
         return torch.cat([*sizes, (now + passed * way).norm(dim=-1, keepdim=True)], -1)
 
+    def catch_up(self, source_steps: Tensor, target_steps: Tensor) -> Tensor:
+        """The scaled change of targets' positions that would let them follow their sources: [R, B, E, E, p]."""
+        count = self.position
+        scale = torch.stack([self.change_scale[dims[:count]] for dims in self.dims])  # [E, p]
+        return source_steps[..., :count] * scale / scale[:, None] - target_steps[..., :count]
+
     def judge(
         self, obs: Tensor, source_steps: Tensor, target_steps: Tensor, absent: int | None
     ) -> tuple[Tensor, Tensor, Tensor]:
@@ -236,7 +243,10 @@ class GraphDynamics(nn.Module):
         found = self.touch(torch.cat(parts, -1))
         place = (row * entities + source) * entities + target
         whole = found.new_zeros(len(found), seen[0, ..., 0].numel(), found.shape[-1]).index_copy(1, place, found)
-        push, raw, odds = whole.unflatten(1, seen.shape[1:-1]).split([self.longest, self.longest, 1], -1)
+        sizes = [self.longest, self.longest, 1, self.position]
+        push, raw, odds, follow = whole.unflatten(1, seen.shape[1:-1]).split(sizes, -1)
+        following = follow * self.catch_up(source_steps, target_steps)
+        push = push + nn.functional.pad(following, (0, self.longest - self.position))
         return torch.where(possible, odds[..., 0] - SELDOM, NEVER), push, raw
 
     def pair_touches(

@@ -55,7 +55,8 @@ class AgentConfig:
     """critics drawn for each batch, whose smallest estimate is the target, as in REDQ (not with TD3); none: all"""
 
     def __post_init__(self) -> None:
-        check_least(self, 1, "layers", "width", "batch_size", "updates")
+        check_least(self, 1, "layers", "width", "batch_size", "updates", "critics")
+        check_least(self, 0, "action_penalty", "normalizer_batches")
         check_positive(self, "learning_rate", "observation_clip")
         check_between(self, 0, 1, "discount", "polyak", open_end=True)
         if self.target_range is not None and not self.target_range[0] < self.target_range[1]:

@@ -16,7 +16,7 @@ from butfor.influence.scoring import Dynamics, ScoreConfig, combine_scores, scor
 from butfor.models.dynamics import GaussianDynamics, ModelConfig
 from butfor.models.fitting import FitConfig, make_optimizer, train_step
 from butfor.models.networks import Generators, draw_uniform
-from butfor.runs.config import check_between, check_choices, check_least, check_positive
+from butfor.runs.config import check_betas, check_between, check_choices, check_least, check_positive
 from butfor.spaces.arrays import warn_shared
 from butfor.training.signals.learned import LearnedSignal
 from butfor.training.signals.transitions import TransitionTable
@@ -55,7 +55,7 @@ class CaiConfig:
     """an entity whose influence counts instead of the action's, with model touch: the name of one of a built-in
     environment, or the columns of its position, cube=10:13; the score is that of the step taken, at most log 2"""
     horizon: int = 1
-    """steps within which the action, or the source, matters, given how the agent goes on"""
+    """steps within which the action, or the source, matters, given what the agent does in the later ones"""
 
     def __post_init__(self) -> None:
         check_choices(self, "model", "rescore")
@@ -64,6 +64,8 @@ class CaiConfig:
         check_least(self, 2 if has_spread else 1, "batch_size")  # a batch of 1 has no spread
         check_positive(self, "learning_rate")
         check_between(self, 0, 1, "newest_share", open_end=True)
+        check_least(self, 0, "newest_from")
+        check_betas(self)
         if self.agent and self.model == "gaussian":
             raise ValueError(f"cai.agent is {self.agent}, but cai.model is 'gaussian'; give 'touch' or no agent.")
         if self.source and (self.model != "touch" or self.agent):

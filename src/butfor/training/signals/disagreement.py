@@ -10,7 +10,7 @@ from torch import Tensor, nn
 
 from butfor.models.fitting import FitConfig, make_optimizer, train_step
 from butfor.models.networks import ACTIVATIONS, Activation, Generators, InputNorm, Linear, draw_uniform
-from butfor.runs.config import check_between, check_choices, check_least, check_positive
+from butfor.runs.config import check_betas, check_between, check_choices, check_least, check_positive
 from butfor.training.signals.learned import LearnedSignal
 from butfor.training.signals.transitions import TransitionTable, save_model
 
@@ -51,6 +51,8 @@ class EnsembleConfig:
         check_choices(self, "activation", "rescore")
         check_positive(self, "learning_rate")
         check_between(self, 0, 1, "newest_share", open_end=True)
+        check_least(self, 0, "newest_from")
+        check_betas(self)
 
 
 class Ensemble(nn.Module):
