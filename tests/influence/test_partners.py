@@ -7,6 +7,7 @@ import pytest
 import torch
 from support.hand_and_object import ANGLE, DRIFTER, HAND, NOISE, OBJECT, STEP, Array, Labels, carried, transitions
 
+from butfor.influence import partners
 from butfor.influence.partners import FEWEST, Pair, choose_partners, find_partners, find_surprises
 from butfor.models.tables import measure_transitions
 
@@ -82,6 +83,18 @@ def test_two_hands_are_both_found() -> None:
 def test_nothing_is_found_where_the_object_moves_at_random(share: float) -> None:
     where = np.random.default_rng(6).random(len(GIVEN[0])) < share
     assert found_partners(with_change(jumps(where))) == []
+
+
+def test_the_hand_is_found_where_most_surprises_are_elsewhere(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The object also jumps by itself, far from the hand, more often than the hand carries it."""
+    obs, action, next_obs = GIVEN
+    far = np.linalg.norm(obs[:, OBJECT] - obs[:, HAND], axis=1)
+    touched = far < np.quantile(far, 0.04)
+    fallen = (far > np.median(far)) & (np.random.default_rng(1).uniform(size=len(far)) < 0.12)
+    given = with_change(jumps(touched | fallen))
+    assert found_partners(given) == [Pair(OBJECT, HAND)]
+    monkeypatch.setattr(partners, "LEAST_RATIO", np.inf)
+    assert found_partners(given) == []
 
 
 def test_a_place_alone_is_not_a_partner() -> None:

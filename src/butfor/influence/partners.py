@@ -2,6 +2,7 @@
 
 Nobody has to name the hand. The change of the entity is predicted without the action; where it comes as a surprise,
 something has touched it. A position that is near the entity at these times, and farther away otherwise, is a partner.
+Without one, a position counts near which surprises are many times as frequent as elsewhere.
 """
 
 from collections.abc import Iterable, Mapping, Sequence
@@ -22,6 +23,9 @@ ROWS = 6_000  # rows that are looked at
 UPDATES = 1_000  # of the network that predicts the free motion
 LEAST_AUC = 0.7  # of nearness as a sign of surprises
 BETTER = 0.05  # by how much the distance must beat either position alone
+NEAREST = 0.05  # share of the rows that counts as near, where most surprises have other reasons than touches
+LEAST_RATIO = 8  # how many times as frequent surprises must be in the nearest rows as in the others
+BETTER_RATIO = 3  # factor by which that must beat either position alone
 MOST = 2  # partners of an entity
 AGENT_UNUSED = "agent= is for the model of touches, but another model is asked for; leave out one of them."
 NOTHING_TOUCHES = (
@@ -97,13 +101,25 @@ def find_partners(obs: Tensor, standardized: Tensor, target: Tensor, columns: Se
         return []
     states = obs[rows].double().cpu().numpy()
     size = min(3, len(columns))
+    pairs = [
+        Pair(place, other)
+        for place in _windows(columns, size)
+        for other in _windows([c for c in range(states.shape[1]) if c not in columns], size)
+    ]
     candidates = []
-    for place in _windows(columns, size):
-        alone = _auc_alone(surprised, states[:, place])
-        for other in _windows([c for c in range(states.shape[1]) if c not in columns], size):
-            near = _auc(surprised, states[:, place] - states[:, other])
-            if near > LEAST_AUC and near > max(alone, _auc_alone(surprised, states[:, other])) + BETTER:
-                candidates.append((near, Pair(place, other)))
+    rare = []  # pairs for entities that also surprise far from everything, such as a puck that falls off a table
+    for pair in pairs:
+        place, other = states[:, pair.entity], states[:, pair.partner]
+        near, *alone = (
+            -np.linalg.norm(offset, axis=1) for offset in (place - other, *_centred(surprised, place, other))
+        )
+        auc = _auc(surprised, near)
+        if auc > LEAST_AUC and auc > max(_auc(surprised, one) for one in alone) + BETTER:
+            candidates.append((auc, pair))
+        ratio = _ratio(surprised, near)
+        if ratio > LEAST_RATIO and ratio > BETTER_RATIO * max(_ratio(surprised, one) for one in alone):
+            rare.append((ratio, pair))
+    candidates = candidates or rare
     chosen: list[Pair] = []
     for _, pair in sorted(candidates, key=lambda candidate: -candidate[0]):
         if not any(set(pair.partner) & set(other.partner) for other in chosen):
@@ -136,10 +152,17 @@ def _windows(columns: Sequence[int], size: int) -> list[list[int]]:
     return [run for run in runs if run[-1] - run[0] == size - 1]
 
 
-def _auc(surprised: NDArray[np.bool_], offset: NDArray[np.float64]) -> float:
-    return float(roc_auc_score(surprised, -np.linalg.norm(offset, axis=1)))
+def _centred(surprised: NDArray[np.bool_], *places: NDArray[np.float64]) -> list[NDArray[np.float64]]:
+    """Each position relative to where it is in surprises on average: what it announces alone, without the other."""
+    return [place - place[surprised].mean(0) for place in places]
 
 
-def _auc_alone(surprised: NDArray[np.bool_], place: NDArray[np.float64]) -> float:
-    """How well one position alone announces surprises: by its distance to where they happen on average."""
-    return _auc(surprised, place - place[surprised].mean(0))
+def _auc(surprised: NDArray[np.bool_], score: NDArray[np.float64]) -> float:
+    return float(roc_auc_score(surprised, score))
+
+
+def _ratio(surprised: NDArray[np.bool_], score: NDArray[np.float64]) -> float:
+    """How many times as frequent surprises are in the rows with the highest scores as in the others."""
+    count = int(NEAREST * len(score))
+    order = np.argsort(-score)
+    return float(surprised[order[:count]].mean() / max(surprised[order[count:]].mean(), 1 / len(score)))
