@@ -1,10 +1,11 @@
-"""Audits `butfor augment` on pucks: promised and realised shares of impossible transitions.
+"""Audits `butfor augment`: promised and realised shares of impossible transitions.
 
 python results/augmentation.py OUT.json [SEEDS]
 
-For each seed, 300 episodes of the noisy script are collected, and 20,000 swaps of 1 and of 5 steps are proposed. Of
-those kept, of all, of those without a contact in the original steps, and of those with the least attention, 5,000 are
-replayed. OUT.json is extended by the seeds that it does not have; the table is printed.
+For each seed, 300 episodes of the noisy script of `pucks` and of `push-two` are collected, and 20,000 swaps are
+proposed: of 1 and of 5 steps on `pucks`, of 1 step on `push-two`. Of those kept, of all, of those without a contact in
+the original steps, and of those with the least attention, 2,000 are replayed. OUT.json is extended by what it does not
+have; the table is printed.
 """
 
 import sys
@@ -15,6 +16,7 @@ from typing import Any
 import numpy as np
 import torch
 
+from butfor.analysis.statistics import mean_interval
 from butfor.datasets.augment import augment_file
 from butfor.detection.collect import CollectConfig, collect_file
 from butfor.rollouts.swaps import AugmentOptions
@@ -23,41 +25,44 @@ from butfor.runs.folder import versions
 
 EPISODES = 300
 CANDIDATES = 20_000
-REPLAYED = 5_000
-STEPS = (1, 5)
+REPLAYED = 2_000
+UNITS = (("pucks", 1), ("push-two", 1), ("pucks", 5))
 
 
 def main(out: Path, seeds: int) -> None:
-    """Audit the seeds that are missing, and print the table."""
+    """Audit what is missing, and print the table."""
     torch.set_num_threads(1)
     rows: list[dict[str, Any]] = read_json(out)["rows"] if out.exists() else []
     for seed in range(seeds):
-        if seed not in [row["seed"] for row in rows]:
-            rows += [audit(seed, steps) for steps in STEPS]
-            write_json(out, {"schema": 1, "versions": versions("cpu"), "rows": rows})
-    print("| steps | choice | kept | impossible, mean | worst seed | overlap | swapped entity | another entity |")
-    print("|---|---|---|---|---|---|---|---|")
-    for steps in STEPS:
-        here = [row for row in rows if row["steps"] == steps]
-        for choice in ("kept", "unfiltered", "contact", "attention"):
+        for env, steps in UNITS:
+            if (env, steps, seed) not in [(row["env"], row["steps"], row["seed"]) for row in rows]:
+                rows.append(audit(env, steps, seed))
+                rows[-1]["commit"] = versions("cpu")["commit"]
+                write_json(out, {"schema": 2, "versions": versions("cpu"), "rows": rows})
+    print("| environment | steps | seeds | choice | kept | impossible | 95 % | worst | overlap | swapped | another |")
+    print("|---|---|---|---|---|---|---|---|---|---|---|")
+    for env, steps in UNITS:
+        here = [row for row in rows if (row["env"], row["steps"]) == (env, steps)]
+        for choice in ("kept", "contact", "attention", "unfiltered"):
             found = [row["audit"][choice] for row in here]
-            impossible = [one["impossible"] for one in found]
+            impossible = np.array([one["impossible"] for one in found])
+            low, high = mean_interval(impossible)
             share = np.mean([one["stretches"] / row["candidates"] for one, row in zip(found, here, strict=True)])
             faults = [f"{np.mean([one['faults'][fault] for one in found]):.1%}" for fault in found[0]["faults"]]
-            cells = [f"{share:.0%}", f"{np.mean(impossible):.1%}", f"{max(impossible):.1%}", *faults]
-            print(f"| {steps} | {choice} | {' | '.join(cells)} |")
+            cells = [f"{share:.0%}", f"{impossible.mean():.1%}", f"{low:.1%} to {high:.1%}", f"{impossible.max():.1%}"]
+            print(f"| {env} | {steps} | {len(here)} | {choice} | {' | '.join(cells + faults)} |")
 
 
-def audit(seed: int, steps: int) -> dict[str, Any]:
+def audit(env: str, steps: int, seed: int) -> dict[str, Any]:
     """The summary of one seed."""
     with tempfile.TemporaryDirectory() as folder:
-        data = Path(folder) / "pucks.npz"
-        collect_file(CollectConfig("pucks", "noisy-expert", EPISODES, seed=seed), data)
+        data = Path(folder) / "data.npz"
+        collect_file(CollectConfig(env, "noisy-expert", EPISODES, seed=seed), data)
         options = AugmentOptions(CANDIDATES, steps=steps, seed=seed)
         summary = augment_file(data, Path(folder) / "new.npz", options=options, audit=REPLAYED)
     kept = ("candidates", "kept", "steps", "promised", "interactions", "audit")
-    return {"seed": seed} | {name: summary[name] for name in kept}
+    return {"env": env, "seed": seed} | {name: summary[name] for name in kept}
 
 
 if __name__ == "__main__":
-    main(Path(sys.argv[1]), int(sys.argv[2]) if len(sys.argv) > 2 else 10)
+    main(Path(sys.argv[1]), int(sys.argv[2]) if len(sys.argv) > 2 else 5)

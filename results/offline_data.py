@@ -3,7 +3,7 @@
 python results/offline_data.py ENV OUT.npz [EPISODES]
 
 ENV is `push-two` or `pucks`. The scripts of `butfor collect` for them push one object into another and hardly ever
-reach the goal; this one pushes the goal's object itself. A fifth of its actions is uniform, the others have noise.
+reach the goal; this one pushes the goal's object itself. A tenth of its actions is uniform, the others have noise.
 """
 
 import sys
@@ -17,8 +17,8 @@ from butfor.envs.experts import push, scripted_action
 from butfor.envs.several.pucks import ACCELERATION, BODIES, DRAG, GOAL_RADIUS, RADIUS
 from butfor.rollouts.play import collect
 
-NOISE = 0.5
-RANDOM = 0.2
+NOISE = 0.3
+RANDOM = 0.1
 TOGETHER = 50  # episodes played at once
 SEED = 7_000
 

@@ -97,7 +97,7 @@ def write_results_page(results: Path, page: Path) -> Path:
     parts += [*short_table(studies, page.stem, size), *pictures(shown, results, page.parent), *not_reproduced(studies)]
     words = WORDS.format(enough=ENOUGH, compared=COMPARED)
     for name, title in (("learning", "Results of learning"), ("detection", "Results of detection")):
-        sections = [section(study, page.parent) for study in shown if part_of(study) == name]
+        sections = [with_picture(study, results, page.parent) for study in shown if part_of(study) == name]
         text = "\n".join([f"# {title}\n", f"The numbers behind the [verdicts]({page.name}).\n", words, *sections])
         write_page(page.with_name(f"{page.stem}-{name}.md"), text)
     write_page(page.with_name(f"{page.stem}-missing.md"), missing(studies))
@@ -169,10 +169,21 @@ def effects(found: list[tuple[Claim, Verdict]]) -> list[str]:
     return lines
 
 
+def picture(study: ReadStudy, results: Path, folder: Path) -> list[str]:
+    """Return the curves of a study as a picture, if they are drawn."""
+    file, words = PICTURES.get(study.name, ("", ""))
+    return [f"![{words}]({relative(results / file, folder)})"] if file and (results / file).is_file() else []
+
+
+def with_picture(study: ReadStudy, results: Path, folder: Path) -> str:
+    """Return the section of a study with its curves below the heading."""
+    heading, _, rest = section(study, folder).partition("\n")
+    return "\n".join([heading, *(f"\n{line}" for line in picture(study, results, folder)), rest])
+
+
 def pictures(studies: list[ReadStudy], results: Path, folder: Path) -> list[str]:
     """Return the curves of the studies as pictures."""
-    drawn = [PICTURES[study.name] for study in studies if study.name in PICTURES]
-    lines = [f"![{words}]({relative(results / file, folder)})" for file, words in drawn if (results / file).is_file()]
+    lines = [line for study in studies for line in picture(study, results, folder)]
     about = "Lines are means over seeds, bands their 95 % intervals.\n"
     return ["## Curves\n", about, *lines, ""] if lines else []
 

@@ -1,7 +1,7 @@
 """Draw the pictures of the docs that show environments and pages.
 
     python docs/pictures/make_screens.py environments docs/pictures/environments.png
-    python docs/pictures/make_screens.py PAGE.html docs/pictures/NAME.png
+    python docs/pictures/make_screens.py PAGE.html docs/pictures/NAME.png [HEIGHT]
 
 The first needs the extra `fetch`, the second playwright and Chromium. A page is shown from its top, as it opens.
 """
@@ -23,7 +23,7 @@ ENVS = ("slide", "pucks", "push", "pick-and-place", "fetch-slide", "rot-table", 
 COLUMNS = 4
 CELL = (240, 200)
 TITLE = 24  # pixels above each environment
-COLOURS = 128  # of a picture, so that it stays small
+COLOURS = 256  # of a picture, so that it stays small
 
 
 def draw_environments(path: Path) -> None:
@@ -59,11 +59,12 @@ def draw_page(page: Path, path: Path, width: int = 1100, height: int = 1000) -> 
         view.screenshot(path=path)
         browser.close()
     with Image.open(path) as shown:
-        small = shown.convert("RGB").quantize(COLOURS)
+        small = shown.convert("RGB").quantize(COLOURS, Image.Quantize.FASTOCTREE)  # keeps rare colours
     small.save(path, optimize=True)
 
 
 if __name__ == "__main__":
     source, target = sys.argv[1], Path(sys.argv[2])
-    draw_environments(target) if source == "environments" else draw_page(Path(source), target)
+    height = int(sys.argv[3]) if len(sys.argv) > 3 else 1000
+    draw_environments(target) if source == "environments" else draw_page(Path(source), target, height=height)
     print(target)

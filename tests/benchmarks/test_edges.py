@@ -8,12 +8,15 @@ import pytest
 
 from butfor.benchmarks import edges
 from butfor.benchmarks.edge_detectors import (
+    DETECTORS,
     EdgeProblem,
     attention,
+    choose_detectors,
     conditional_information,
     contact,
     distance,
     effects,
+    expected,
     gradients,
     moved,
     nulling,
@@ -59,12 +62,13 @@ def test_detectors_find_edges(problem: tuple[EdgeProblem, Any], monkeypatch: pyt
     monkeypatch.setattr("butfor.benchmarks.edge_detectors.GraphConfig", lambda position_size: short)
     given, test = problem
     label = test["effect"] > 1e-6
-    chosen = (effects, pairs, reference, nulling, gradients, distance, moved)
+    chosen = (effects, expected, pairs, reference, nulling, gradients, distance, moved)
     found = {detector.__name__: detector(given) for detector in chosen}
     assert all(scores.shape == (1500, 4, 4) for scores in found.values())
     judged = {name: judge_edges(scores, label)["ap"] for name, scores in found.items()}
     assert judged["distance"] > 10 * judge_edges(found["distance"], label)["rate"]
     assert judged["effects"] > judged["pairs"] > judged["distance"]
+    assert judged["effects"] > judged["expected"] > judged["distance"]
     within = judge_horizons(given, test)
     assert set(within) == {"auc_5", "auc_10"}
     assert min(within.values()) > 0.6
@@ -103,12 +107,25 @@ def test_attention_information_and_contact_score_all_edges(monkeypatch: pytest.M
     np.testing.assert_array_equal(contact(given), test["contact"])
 
 
-def test_labelled_states_are_those_of_the_benchmark(tmp_path: Path) -> None:
-    (file,) = write_labels(tmp_path / "labels", ["pucks"], 700)
-    run_edges(tmp_path / "whole", ["pucks"], 300, 700, 1, {"near": distance})
-    with np.load(file) as written, np.load(tmp_path / "whole" / "data" / file.name) as other:
-        for name in ("obs", "effect", "share"):
-            np.testing.assert_array_equal(written[name], other[name])
+def test_labelled_states_are_the_same_however_they_are_made(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """In one go, resumed, or made again after damage; the labels are those of the simulator."""
+    monkeypatch.setattr(edges, "PART", 300)
+    monkeypatch.setattr(edges, "HORIZON_STATES", 10)
+    whole = write_labels(tmp_path / "whole", ["pucks"], 500)
+    assert [file["states"] for file in whole.values()] == [300, 300]
+    write_labels(tmp_path / "resumed", ["pucks"], 1)
+    first, second = (tmp_path / "resumed" / "labels" / name for name in whole)
+    assert not second.exists()
+    with np.load(first) as file:
+        damaged = dict(file) | {"obs": file["obs"] + 1}
+    np.savez(first, **damaged)
+    assert write_labels(tmp_path / "resumed", ["pucks"], 600) == whole
+    played = play_task("pucks", 300, edges.LABEL_SEED + 1)
+    with np.load(second) as file:
+        np.testing.assert_array_equal(file["obs"], played["obs"])
+        effect = removal_effects(make_world("pucks"), played["states"], played["action"])
+        np.testing.assert_array_equal(file["effect"], effect)
+    assert whole[second.name]["true"] == np.count_nonzero(effect > 1e-6, axis=0).tolist()
     with pytest.raises(ValueError, match="slide"):
         write_labels(tmp_path, ["slide"])
 
@@ -118,4 +135,11 @@ def test_mistakes_are_named(tmp_path: Path) -> None:
         run_edges(tmp_path, ["slide"])
     with pytest.raises(ValueError, match="0"):
         run_edges(tmp_path, ["pucks"], transitions=0)
+    (tmp_path / "results.jsonl").write_text('{"task": "pucks", "states": 900}\n')
+    with pytest.raises(ValueError, match=r"900.*700"):
+        run_edges(tmp_path, ["pucks"], states=700)
     assert tuple(edges.LABEL) == edges.TASKS
+    assert choose_detectors([]) == DETECTORS
+    assert choose_detectors(["moved"]) == {"moved": moved}
+    with pytest.raises(ValueError, match="speed"):
+        choose_detectors(["moved", "speed"])

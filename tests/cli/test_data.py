@@ -26,6 +26,17 @@ def test_a_listing_shows_columns_tasks_and_entities(butfor_command: Butfor, tmp_
     assert out.splitlines()[-1].endswith("--entities hand=0:3 cube=3:6")
 
 
+def test_nothing_is_suggested_for_data_without_actions(butfor_command: Butfor, tmp_path: Path) -> None:
+    observations, actions = hand_and_cube((4,))
+    path = write_robomimic(tmp_path, observations, actions)
+    with h5py.File(path, "a") as file:
+        del file["data/demo_0/actions"]
+    out = butfor_command("data", str(path))[1]
+    assert "1 episode of" in out
+    assert "There are no actions" in out
+    assert "butfor score" not in out
+
+
 def test_data_of_no_known_format_is_told(butfor_command: Butfor, tmp_path: Path) -> None:
     (tmp_path / "notes.txt").write_text("no data")
     assert_error(butfor_command("data", "notes.txt"), "notes.txt", "LeRobot")

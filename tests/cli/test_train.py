@@ -12,7 +12,11 @@ import torch
 from support.command_line import SMALL_TRAIN, Asked, Butfor, assert_error
 from support.small_training import ALL_USES, TRACK, Track
 
+from butfor.cli.collect import collect
+from butfor.cli.train import PRESETS as DESCRIBED
+from butfor.cli.train import train
 from butfor.detection.settings import DetectionConfig
+from butfor.envs import ENVS
 from butfor.reporting.study_page import write_report
 from butfor.runs import checkpoints
 from butfor.runs.files import read_json, save_checkpoint
@@ -21,7 +25,7 @@ from butfor.training import run as train_library
 from butfor.training.agents.td3 import TD3Config
 from butfor.training.loop import Trainer
 from butfor.training.priorities import PriorityConfig
-from butfor.training.settings import preset
+from butfor.training.settings import PRESETS, preset
 
 
 def trained_as(monkeypatch: pytest.MonkeyPatch, butfor_command: Butfor, *arguments: str) -> tuple[Any, ...]:
@@ -64,7 +68,12 @@ def test_recorded_episodes_select_the_preset_for_them(monkeypatch: pytest.Monkey
     assert config == dataclasses.replace(preset("push", "offline"), data=("a.npz", "b.npz"), data_share=0.1)
 
 
-@pytest.mark.parametrize("name", ["paper", "intrinsic", "fast"])
+def test_the_help_names_every_preset_and_environment() -> None:
+    for text, names in ((DESCRIBED, PRESETS), (str(train.__doc__), ENVS), (str(collect.__doc__), ENVS)):
+        assert [name for name in names if not re.search(rf"[ (]{name}[ ,(]", f"{text} ".replace("\n", " "))] == []
+
+
+@pytest.mark.parametrize("name", ["paper", "record", "intrinsic", "fast"])
 @pytest.mark.parametrize("joined", [False, True])
 def test_a_preset_is_where_the_other_options_start_from(
     monkeypatch: pytest.MonkeyPatch, butfor_command: Butfor, name: str, joined: bool

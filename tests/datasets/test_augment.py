@@ -8,8 +8,16 @@ import numpy as np
 import pytest
 
 from butfor.datasets import audit as audit_library
-from butfor.datasets.audit import FAULTS, audit_swaps, find_faults, highest_attention, world_of
-from butfor.datasets.augment import augment_file
+from butfor.datasets.audit import (
+    FAULTS,
+    audit_swaps,
+    find_faults,
+    highest_attention,
+    recorded_states,
+    swapped_states,
+    world_of,
+)
+from butfor.datasets.augment import augment_file, known_entities
 from butfor.datasets.formats import open_dataset
 from butfor.datasets.recording import Recording, read_arrays
 from butfor.detection.collect import CollectConfig, collect_file
@@ -100,27 +108,61 @@ def test_the_simulator_tells_faults_apart(tmp_path: Path, monkeypatch: pytest.Mo
     world = PucksWorld()
     entities = {"agent": range(4), "first": range(4, 8), "second": range(8, 12), "third": range(12, 16)}
     swaps = propose_swaps(recording, entities, AugmentOptions(300))
-    same = replace(swaps, observation=swaps.observation.copy())
+    same = replace(swaps, observation=swaps.observation.copy(), donor=swaps.base)
     rows = np.flatnonzero(~recording.last)[swaps.base][:, None] + np.arange(2)
     same.observation[:] = recording.observation[rows]  # nothing swapped: all is possible
-    assert not np.any(list(find_faults(world, same).values()))
+    assert not np.any(list(find_faults(world, same.observation, same).values()))
     moved = replace(same, observation=same.observation.copy())
     moved.observation[:, 1, 4:6] += 0.01  # the first puck ends elsewhere
     moved = replace(moved, entity=np.full(len(swaps), 1))
     for entity, fault in ((1, "swapped entity"), (2, "another entity")):
-        faults = find_faults(world, replace(moved, entity=np.full(len(swaps), entity)))
+        faults = find_faults(world, moved.observation, replace(moved, entity=np.full(len(swaps), entity)))
         assert (faults[fault] | faults["overlap"]).all()  # recorded bodies that touch overlap a little
         assert faults[fault].mean() > 0.8
     inside = replace(moved, observation=same.observation.copy())
     inside.observation[:, 0, 4:6] = inside.observation[:, 0, :2]  # the first puck is inside the agent
-    assert find_faults(world, inside)["overlap"].all()
+    assert find_faults(world, inside.observation, inside)["overlap"].all()
     monkeypatch.setattr(audit_library, "UPDATES", 20)
-    audit = audit_swaps(world, same, swaps, recording, entities, 100)
+    audit = audit_swaps(world, recording.observation, same, swaps, recording, entities, 100)
     assert audit["kept"]["impossible"] == 0
     assert audit["unfiltered"]["impossible"] > 0
     assert set(audit["contact"]["faults"]) == set(FAULTS)
     assert audit["attention"]["stretches"] == audit["kept"]["stretches"]
     assert len(data) == 20
+
+
+def test_cubes_are_swapped_in_the_saved_states_of_the_simulator(tmp_path: Path) -> None:
+    """Episodes are played again; a swap with a cube that is far away is possible, one into the gripper is not."""
+    pytest.importorskip("mujoco")
+    collect_file(CollectConfig("push-two", "random", 3), tmp_path / "two.npz")
+    dataset = open_dataset(tmp_path / "two.npz")
+    recording = dataset.recording()
+    world: Any = world_of("push-two")
+    saved = recorded_states(dataset.path, recording)
+    assert saved.shape[0] == len(recording.observation)
+    np.testing.assert_array_equal(saved[:, world.layout.observation].astype(np.float32), recording.observation)
+    swaps = propose_swaps(recording, known_entities(dataset), AugmentOptions(40, agent="gripper"))
+    states = swapped_states(world, saved, recording, swaps)
+    first = np.flatnonzero(~recording.last)
+    for place, entity in enumerate(swaps.entity):
+        placed = world.outcome(states[place])
+        for body in range(3):
+            source = swaps.donor if body == entity else swaps.base
+            rows = first[source[place]] + np.arange(2)
+            np.testing.assert_array_equal(placed[:, body], world.outcome(saved[rows])[:, body])
+    same = replace(swaps, donor=swaps.base)  # nothing swapped: all is possible
+    assert not np.any(list(find_faults(world, swapped_states(world, saved, recording, same), same).values()))
+    inside = states.copy()
+    for place, entity in enumerate(swaps.entity):
+        pose = world._poses[entity - 1]
+        inside[place, 0, pose : pose + 3] = world.outcome(states[place, :1])[0, 0]
+    assert find_faults(world, inside, swaps)["overlap"].all()
+    with np.load(tmp_path / "two.npz") as file:
+        arrays = dict(file)
+    arrays["action"] = np.zeros_like(arrays["action"])
+    np.savez(tmp_path / "other.npz", **arrays)
+    with pytest.raises(ValueError, match=r"other\.npz"):
+        recorded_states(tmp_path / "other.npz", open_dataset(tmp_path / "other.npz").recording())
 
 
 def test_attention_is_the_highest_of_old_and_new_states(monkeypatch: pytest.MonkeyPatch) -> None:

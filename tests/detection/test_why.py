@@ -5,10 +5,12 @@ from typing import Any
 import numpy as np
 import pytest
 
+from butfor.detection import why
 from butfor.detection.collect import CollectConfig, collect_file
 from butfor.detection.why import find_reasons, find_reasons_by_model, find_reasons_of_policy
 from butfor.envs import facts_of
 from butfor.influence import GraphConfig, Influence
+from butfor.influence.graph.horizon import roll_out
 from butfor.rollouts.episodes import Episodes
 
 
@@ -91,9 +93,16 @@ def test_a_policy_goes_on_after_a_replaced_action(episodes: Episodes) -> None:
         find_reasons_of_policy("slide", script, 3)
 
 
-def test_a_model_answers_where_nothing_forks() -> None:
+def test_a_model_answers_where_nothing_forks(monkeypatch: pytest.MonkeyPatch) -> None:
     """A hand that carries an object to the right if it is at it; after a short fit."""
     influence = carried()
+    chances = []  # that decide about touches, by who is absent
+
+    def noted(model: Any, obs: Any, actions: Any, chance: Any, absent: int | None = None) -> Any:
+        chances.append((absent, chance[..., 0]))
+        return roll_out(model, obs, actions, chance, absent)
+
+    monkeypatch.setattr(why, "roll_out", noted)
     steps = 6
     obs = np.zeros((1, steps + 1, 2), dtype=np.float32)
     action = np.ones((1, steps, 1), dtype=np.float32)
@@ -107,6 +116,9 @@ def test_a_model_answers_where_nothing_forks() -> None:
     assert found.entities == {"hand": True}
     assert found.prevented[0] > 0.5  # 0.1 times the sum of three uniform actions seldom exceeds 0.25
     assert (found.prevented[3:] == 0).all()
+    whole = chances[0][1]
+    assert all(chance.equal(whole[-len(chance) :]) for _, chance in chances)  # only the change makes a difference
+    assert {absent for absent, _ in chances} == {None, 0}
     far = find_reasons_by_model(influence, episodes, 0, "object moved", alternatives=4, far=5.0)
     assert far.happened is None
     with pytest.raises(ValueError, match="success"):

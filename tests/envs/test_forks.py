@@ -57,6 +57,13 @@ def test_a_restored_environment_continues_as_before(id: str) -> None:
     twin.close()
 
 
+@pytest.mark.parametrize("id", ["FetchPickAndPlace-v4", "Ant-v5"])
+def test_versions_of_mujoco_that_cannot_copy_data_are_forked(id: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    mujoco = pytest.importorskip("mujoco")
+    monkeypatch.delattr(mujoco, "mj_copyData")
+    test_a_restored_environment_continues_as_before(id)
+
+
 def test_other_actions_show_what_would_have_happened() -> None:
     env = make("butfor/Pucks-v0")
     env.reset(seed=0)

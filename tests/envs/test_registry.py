@@ -148,6 +148,14 @@ def test_gymnasium_robotics_works_with_this_mujoco() -> None:
     assert run_python(program).endswith("works\n")
 
 
+def test_the_notice_of_gymnasium_robotics_is_not_printed(monkeypatch: pytest.MonkeyPatch) -> None:
+    notices = pytest.importorskip("farama_notifications").notifications
+    monkeypatch.setitem(notices, "gymnasium_robotics", {"1.4.2": "A notice."})
+    with pytest.raises(ValueError, match="no-such"):
+        env_id("no-such-env")
+    assert "gymnasium_robotics" not in notices
+
+
 def test_without_mujoco_the_package_imports_and_says_what_to_install() -> None:
     for missing in ("mujoco", "gymnasium_robotics"):
         program = f"""

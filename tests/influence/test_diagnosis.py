@@ -289,6 +289,45 @@ def test_a_few_states_show_that_the_action_helps() -> None:
     assert np.mean([helps(few_influenced(seed, 0.0)) for seed in range(100)]) <= 0.01 + 3 * math.sqrt(0.01 * 0.99 / 100)
 
 
+def weighty_episodes(seed: int, influence: bool) -> Diagnosis:
+    """50 episodes of 20 steps; only three have scores, and with `influence` the action acts in these."""
+    data = linear_data(gain=1.0, rows=1000, seed=seed)
+    random = np.random.default_rng(seed + 1000)
+    episodes = np.arange(1000) // 20
+    acted = (episodes < 3) & influence
+    for name in ("log_likelihood", "log_redrawn"):
+        noise = random.normal(size=data[name].shape)
+        data[name] = np.where(acted.reshape(-1, *[1] * (noise.ndim - 1)), data[name], noise)
+    return diagnose_entity(**data | {"score": np.where(episodes < 3, random.random(1000), 0.001)}, episodes=episodes)
+
+
+def test_a_few_episodes_show_that_the_action_helps() -> None:
+    """Without influence at most 1 % of 100 simulations say so, with three standard errors."""
+    assert np.mean([helps(weighty_episodes(seed, influence=True)) for seed in range(20)]) > 0.9
+    allowed = 0.01 + 3 * math.sqrt(0.01 * 0.99 / 100)
+    assert np.mean([helps(weighty_episodes(seed, influence=False)) for seed in range(100)]) <= allowed
+
+
+def test_the_error_of_the_weighted_rank_is_at_least_that_of_random_ranks() -> None:
+    """The ranks of one episode with all of the weight hardly vary around their mean: their error would be near 0."""
+    found = weighty_episodes(0, influence=False)
+    one = diagnose_entity(**linear_data(rows=1000) | {"score": (np.arange(1000) < 20).astype(float)},
+                          episodes=np.arange(1000) // 20)  # fmt: skip
+    assert one.weighted_rank_error == pytest.approx(math.sqrt((OTHERS + 2) / (12 * OTHERS) / 20))
+    assert found.weighted_rank_error >= math.sqrt((OTHERS + 2) / (12 * OTHERS) / 60)
+
+
+def test_what_falls_short_but_not_clearly_is_said_and_is_no_problem() -> None:
+    """The model expects 1.3 times the effect that is there: far more than two errors, but not twice as much."""
+    data = linear_data(gain=2.0)
+    right, short = (diagnose_entity(**data | {"promise": data["promise"] * more}) for more in (1.0, 1.3))
+    assert right.trusted, problems(right)
+    assert short.trusted, problems(short)
+    assert right.notes == []
+    (note,) = short.notes
+    assert f"{short.gain_by_score['promise'][-1]:.2f} nats" in note
+
+
 def test_scores_of_zero_weigh_all_states_alike() -> None:
     diagnosis = diagnose_entity(**linear_data() | {"score": np.zeros(ROWS)})
     assert diagnosis.weighted_rank == pytest.approx(diagnosis.rank)

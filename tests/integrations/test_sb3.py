@@ -716,6 +716,8 @@ def test_the_scores_can_be_those_of_an_entity() -> None:
     np.testing.assert_allclose(buffer.scores[:15, 0], expected, rtol=1e-5)
     with pytest.raises(ValueError, match="'other'"):
         quick_callback(influence=fitted, source="other")
+    with pytest.raises(ValueError, match=r"'hand'.*own"):
+        agent().learn(10, callback=quick_callback(every=None, influence=fitted, source="hand"))
 
 
 def load_example() -> Any:

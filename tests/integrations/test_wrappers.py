@@ -30,6 +30,7 @@ from sklearn.metrics import roc_auc_score
 
 from butfor import FitConfig, Influence, ModelConfig, ScoreConfig
 from butfor.envs import make_vector_env
+from butfor.influence import GraphConfig
 from butfor.influence.learner import InfluenceLearner
 from butfor.integrations.wrappers import InfluenceWrapper, VectorInfluenceWrapper
 from butfor.spaces.observations import flatten_parts
@@ -92,7 +93,12 @@ def seeded() -> torch.Generator:
 
 
 @functools.cache
-def fitted(discrete: bool = False, names: tuple[str, ...] = ("cube",), scoring: ScoreConfig | None = None) -> Influence:
+def fitted(
+    discrete: bool = False,
+    names: tuple[str, ...] = ("cube",),
+    scoring: ScoreConfig | None = None,
+    model: ModelConfig | GraphConfig = SMALL,
+) -> Influence:
     """Of any three columns; what it learned does not matter, but that its scores differ from state to state."""
     random = np.random.default_rng(0)
     obs = random.uniform(0, 4, (400, 3))
@@ -103,7 +109,7 @@ def fitted(discrete: bool = False, names: tuple[str, ...] = ("cube",), scoring: 
     next_obs[:, 2] += push * obs[:, 2]
     entities = {name: [column] for name, column in zip(names, (1, 2), strict=False)}
     space: Any = spaces.Discrete(3) if discrete else spaces.Box(-1.0, 1.0, (1,))
-    settings: Any = {"model": SMALL, "fitting": BRIEF, "scoring": scoring or ScoreConfig()}
+    settings: Any = {"model": model, "fitting": BRIEF, "scoring": scoring or ScoreConfig()}
     return Influence.fit(obs, action, next_obs, entities, action_space=space, **settings)
 
 
@@ -212,17 +218,20 @@ def test_the_bonus_follows_its_formula(bonus_from: str, limit: str) -> None:
 
 def test_the_influence_of_an_entity_is_reported_and_rewarded() -> None:
     """Instead of the action's, as `Influence.score` gives it for the states in which the steps are taken."""
-    influence = fitted(names=("cube", "lamp"))
+    influence = fitted(names=("cube", "lamp"), model=GraphConfig(width=8, updates=5, motion_updates=5))
     env = InfluenceWrapper(Touch(), influence, bonus=0.2, source="lamp")
     tried = torch.Generator().manual_seed(0)
     for before, _, reward, info in play(env, 5):
         expected = float(influence.score(before[None], tried, "lamp")["cube"][0])
+        assert expected > 0
         assert info["cai"] == pytest.approx(expected)
         assert reward == pytest.approx(-1 + 0.2 * expected)
     with pytest.raises(ValueError, match="'moon'"):
         InfluenceWrapper(Touch(), influence, source="moon")
     with pytest.raises(ValueError, match="'cube'"):
         InfluenceWrapper(Touch(), entities=["cube=1", "lamp=2"], source="cube")
+    with pytest.raises(ValueError, match=r"'lamp'.*pairs"):  # without other states there is nothing to compare with
+        InfluenceWrapper(Touch(), fitted(names=("cube", "lamp")), source="lamp")
 
 
 def test_a_goal_env_shows_its_observation_alone() -> None:

@@ -67,7 +67,7 @@ def test_the_page_is_one_file_that_fetches_nothing(run: Path, page: str) -> None
     inputs = {"config.json", "versions.json", "metrics.jsonl", "summary.json", "scores.npz", "data"}
     assert {path.name for path in run.iterdir()} == inputs | {"report.html"}
     tags = Tags(page)
-    assert len(tags.named("script")) == 3  # data, plotly, the page's own
+    assert len(tags.named("script")) == 4  # data, plotly, the page's own, and what starts them
     assert [script["id"] for script in tags.named("script") if script.get("id") == "plotly"] == ["plotly"]
     assert page.count("plotly.js v") == 1  # the banner of the library
     links = [value for _, attributes in tags.found for key, value in attributes.items() if key in ("src", "href")]
@@ -621,7 +621,7 @@ def test_hostile_text_in_the_parts_stays_text_and_all_fits(tmp_path: Path, view:
     hostile = write_report(run).read_text(encoding="utf-8")
     assert HOSTILE not in hostile
     assert BREAKOUT not in hostile
-    assert len(Tags(hostile).named("script")) == 3
+    assert len(Tags(hostile).named("script")) == 4
     page = view(run, width=390, color_scheme="dark")
     assert BREAKOUT in page.inner_text(".words")
     assert BREAKOUT in page.inner_text("#film-episode")

@@ -175,7 +175,7 @@ def test_the_page_fetches_nothing(page: str) -> None:
     tags = Tags(page)
     links = [value for _, given in tags.found for key, value in given.items() if key in ("src", "href")]
     assert all(value and value.startswith(("data:", "#", "../", "index.html")) for value in links), links
-    assert len(tags.named("script")) == 3
+    assert len(tags.named("script")) == 4
     (policy,) = [meta for meta in tags.named("meta") if meta.get("http-equiv") == "Content-Security-Policy"]
     assert str(policy["content"]).startswith("default-src 'none'")
 

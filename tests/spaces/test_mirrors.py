@@ -30,6 +30,8 @@ def test_columns_within_the_sizes_are_accepted() -> None:
         ({"swapped": ((0, 6),)}, r"\(0, 6\)"),
         ({"swapped": ((3, 4), (4, 5))}, r"\(3, 4, 4, 5\)"),  # twice
         ({"places": (0, 2)}, r"\[2\]"),  # also in signs
+        ({"swapped": ((2, 3),)}, r"\(2, 3\)"),  # one of them is in signs
+        ({"swapped": ((5, 0),)}, r"\(5, 0\)"),  # one of them is in places
     ],
 )
 def test_impossible_columns_are_refused(changes: dict[str, Any], shown: str) -> None:

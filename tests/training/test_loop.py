@@ -191,7 +191,7 @@ def test_evaluation_counts_the_successes_of_the_bare_policy(make: Make) -> None:
     with torch.no_grad():  # policies that push to the right, more or less, hit a goal now and then
         trainer.agent.policy.actor.layers[-1].bias.copy_(torch.tensor([[[0.5]], [[1.0]]]))  # type: ignore[operator]
     for number in (0, 3):
-        got = trainer.evaluate(30, number)
+        got, _ = trainer.evaluate(30, number)
         expected = np.zeros(2)
         env = make_vector_env("slide", 1)
         for r, seed in enumerate((2, 3)):
@@ -221,10 +221,10 @@ def test_evaluation_leaves_no_trace_in_training(tmp_path: Path) -> None:
 def test_more_evaluation_episodes_than_environments_at_once(make: Make, slide: GoalEnv) -> None:
     trainer = make(small(seeds=2))
     object.__setattr__(slide, "evaluation_envs", 100)
-    whole = trainer.evaluate(10)
+    whole, _ = trainer.evaluate(10)
     object.__setattr__(slide, "evaluation_envs", 4)
     try:
-        assert np.array_equal(trainer.evaluate(10), whole)
+        assert np.array_equal(trainer.evaluate(10)[0], whole)
     finally:
         object.__setattr__(slide, "evaluation_envs", 100)
 

@@ -98,7 +98,7 @@ def test_episodes_that_do_not_fit_are_refused(recorded: tuple[Path, Episodes], t
     path, episodes = recorded
     other = replace(episodes, metadata={"env": "push"})
     other.save(tmp_path / "other.npz")
-    broken = replace(episodes, observation=episodes.observation * np.float32(np.nan))
+    broken = replace(episodes, desired_goal=episodes.desired_goal * np.float32(np.nan))
     broken.save(tmp_path / "broken.npz")
     for name, word in (("other.npz", "push"), ("broken.npz", "NaN")):
         with pytest.raises(ValueError, match=f"{name}.*{word}"):
@@ -119,11 +119,44 @@ def test_episodes_that_do_not_fit_are_refused(recorded: tuple[Path, Episodes], t
         ({"use": ("active",)}, "active"),
         ({"num_envs": 2}, "num_envs.*2"),
         ({"data": (), "data_share": 0.5}, "data_share.*0.5"),
+        ({"cai": {"rescore": "newest"}}, "rescore.*newest"),
     ],
 )
 def test_settings_that_need_playing_are_refused(changes: dict[str, Any], named: str) -> None:
     with pytest.raises(ValueError, match=named):
         offline(Path("data.npz"), **changes)
+
+
+def test_a_signal_of_labels_reads_those_of_the_data(recorded: tuple[Path, Episodes], tmp_path: Path) -> None:
+    episodes = recorded[1]
+    replace(episodes, label={}).save(tmp_path / "bare.npz")
+    config = offline(tmp_path / "bare.npz", use=("priority",), signal="oracle", data_share=0.5)
+    goal_env = open_goal_env("slide", (), 1.0, labels=("exact",))
+    with pytest.raises(ValueError, match=r"bare\.npz.*'exact'.*'oracle'"):
+        read_episodes(config, goal_env)
+    label = np.random.default_rng(0).random(episodes.sampled.shape) < 0.5
+    replace(episodes, label={"exact": label}).save(tmp_path / "labelled.npz")
+    config = replace(config, data=(str(tmp_path / "labelled.npz"),))
+    trainer = Trainer(config, goal_env, "cpu", 6)
+    fill_buffer(trainer, read_episodes(config, goal_env))
+    for stored, score in zip(trainer.replay.observation[0].numpy(), trainer.replay.score[0].numpy(), strict=True):
+        number = int(np.flatnonzero((episodes.observation == stored).all((1, 2)))[0])
+        np.testing.assert_array_equal(score, label[number])
+    trainer.close()
+
+
+def test_what_changes_over_training_changes_over_rounds(recorded: tuple[Path, Episodes]) -> None:
+    """Half of the bonus is left after half of its rounds, with any number of recorded episodes."""
+    config = offline(recorded[0], use=("bonus",), bonus={"weight": 0.4, "anneal_episodes": 10})
+    goal_env = open_goal_env("slide", (), 1.0)
+    trainer = Trainer(config, goal_env, "cpu", 12)
+    fill_buffer(trainer, read_episodes(config, goal_env))
+    trainer.set_weights()
+    assert trainer.bonus.item() == pytest.approx(0.4)
+    trainer.rounds = 5
+    trainer.set_weights()
+    assert trainer.bonus.item() == pytest.approx(0.2)
+    trainer.close()
 
 
 def test_the_preset_differs_from_the_papers_in_what_it_says() -> None:

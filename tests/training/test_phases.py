@@ -9,12 +9,13 @@ from support.small_training import ALL_USES, changed, metrics, small
 
 from butfor.analysis.arms import read_run_folder
 from butfor.analysis.rows import phase_row
+from butfor.models.networks import make_generators
 from butfor.rollouts.episodes import Episodes
 from butfor.rollouts.play import Played
-from butfor.training.exploration import ExploreConfig
+from butfor.training.agents.policy import AgentConfig
+from butfor.training.evaluation import Phases, phases_of, reached_value
 from butfor.training.goal_env import GoalEnv, open_goal_env
-from butfor.training.phases import Phases, phases_of, reached_value, relay_use
-from butfor.training.relay import RelayConfig
+from butfor.training.relay import Relay, RelayConfig
 from butfor.training.run import resume, train
 
 STEPS = 4
@@ -94,8 +95,9 @@ def test_the_use_of_the_relay_follows_from_the_scores() -> None:
     score = torch.tensor([[[0.1, 0.5, 0.1, 9.0], [0.1, 0.1, 0.1, 0.1]]])  # the second replica's numbers are its own
     score = torch.cat([score, torch.ones_like(score)])
     length = torch.tensor([[3, 4], [4, 4]])
-    explore = ExploreConfig(epsilon=0.4)
-    found = relay_use(score, length, RelayConfig(share=0.5, until=0.3), explore, torch.tensor([1.0, 0.5]))
+    settings = RelayConfig(share=0.5, until=0.3)
+    relay = Relay(settings, AgentConfig(layers=1, width=2), 1, 1, make_generators([0, 1]), torch.device("cpu"))
+    found = [list(row.values()) for row in relay.use(score, length, torch.tensor([0.4, 0.2]))]
     np.testing.assert_allclose(found, [[0.6 * 0.5 * 6 / 7, 0.5], [0.0, 1.0]], rtol=1e-6)
 
 

@@ -63,6 +63,8 @@ NO_RANGE = AgentConfig(target_range=None)
         ({"combine": "cube"}, "combine.*cube"),
         ({"entities": ("cube=3:6", "ball=6:9"), "combine": "mean"}, "combine.*mean.*cube, ball"),
         ({"replay": ReplayConfig(goals_by_score=True)}, "goals_by_score"),
+        ({"algorithm": "td3", "agent": AgentConfig(critics=5)}, "critics is 5.*td3"),
+        ({"algorithm": "td3bc", "agent": AgentConfig(critics=2, critics_in_target=1)}, "critics_in_target 1.*td3bc"),
         ({"episodes": 100, "warmup": 101}, "episodes is 100.*101"),
         ({"episodes": 100, "warmup": 103, "num_envs": 2}, "episodes is 100.*103"),  # the plainer reason comes first
         ({"episodes": 1000, "warmup": 201, "num_envs": 2}, "799.*num_envs, 2"),
@@ -86,6 +88,10 @@ def test_impossible_settings_are_refused(settings: dict[str, Any], named: str) -
         (AgentConfig, {"discount": 1.0}),
         (AgentConfig, {"polyak": -0.1}),
         (AgentConfig, {"target_range": (0.0, -50.0)}),
+        (AgentConfig, {"critics": 0}),
+        (AgentConfig, {"critics_in_target": 2}),
+        (AgentConfig, {"normalizer_batches": -1}),
+        (AgentConfig, {"action_penalty": -1.0}),
         (ReplayConfig, {"capacity": 0}),
         (ReplayConfig, {"hindsight": 1.1}),
         (ExploreConfig, {"epsilon": 2.0}),
@@ -108,8 +114,18 @@ def test_impossible_values_are_refused_where_they_belong(kind: Any, settings: di
         kind(**settings)
 
 
+def test_one_rule_chooses_the_hindsight_goal_if_there_is_any() -> None:
+    with pytest.raises(ValueError, match=r"goals_by_score.*0\.3"):
+        ReplayConfig(goals_by_score=True, influenced_goals=0.3)
+    for rule in ({"other_goals": 0.5}, {"goals_by_score": True}, {"influenced_goals": 0.3}):
+        with pytest.raises(ValueError, match=f"hindsight is 0.*{next(iter(rule))}"):
+            ReplayConfig(hindsight=0.0, **rule)
+
+
 def test_what_is_possible_is_not_refused() -> None:
     """The borders of the rules above."""
+    Config(algorithm="td3", agent=AgentConfig(critics=2))
+    Config(algorithm="sac", agent=AgentConfig(critics=5, critics_in_target=2))
     Config(episodes=200, warmup=200)
     Config(episodes=204, warmup=200, num_envs=4, replay=ReplayConfig(capacity=4))
     Config(use=("priority", "bonus", "active"), overlap=("acting", "updates", "model"))
@@ -188,6 +204,13 @@ def test_priorities_are_those_of_the_papers_table(env_name: str, episodes: int) 
     assert (priority.alpha, priority.beta, priority.beta_episodes) == (0.6, 0.4, episodes)
     variants = (priority.kind, priority.distribution, priority.power, priority.importance, priority.within_episode)
     assert variants == ("uniform", "rank", 1.0, 0.0, False)
+
+
+def test_the_record_moves_samples_on_a_table_and_not_between_walls() -> None:
+    found = {env: (preset(env, "record").replay.mirror, preset(env, "record").replay.shift) for env in ENVS}
+    assert found["push"] == found["stack-two"] == (True, 0.1)
+    assert found["pucks"] == (True, 0.0)
+    assert found["slide"] == found["rot-table"] == (False, 0.0)
 
 
 def test_the_intrinsic_experiment_has_settings_of_its_own() -> None:

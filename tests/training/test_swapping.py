@@ -106,6 +106,11 @@ def test_bodies_share_no_columns_and_units_come_back(env: str) -> None:
         places = obs[:, list(facts.object_position)] - obs[:, list(facts.agent_position)]
         obs[:, list(facts.object_offset)] = places
     np.testing.assert_allclose(facts.from_absolute(facts.to_absolute(obs)), obs, atol=1e-12)
+    # an object from elsewhere: nothing of where the first one was is left
+    absolute = facts.to_absolute(obs)
+    mixed, own = absolute[0].copy(), list(list(facts.bodies.values())[-1])
+    mixed[own] = absolute[1, own]
+    np.testing.assert_allclose(facts.to_absolute(facts.from_absolute(mixed)), mixed, atol=1e-12)
     assert next(iter(facts.bodies.values()))[: len(facts.agent_position)] == facts.agent_position
 
 

@@ -112,6 +112,44 @@ def test_the_robot_moves_alike_in_its_mirrors(name: str, within: tuple[float, ..
     env.close()
 
 
+@pytest.mark.parametrize("name", ["push", "push-two"])
+def test_a_cube_that_falls_and_turns_does_so_in_the_mirrors(name: str) -> None:
+    """All of its columns, angles and angular velocities included; those of a reflection are pseudovectors."""
+    facts = BUILT_IN[name]
+    env: Any = make_vector_env(name, 8)
+    env.reset(seed=0)
+    state = env.save_state()
+    columns = list(facts.bodies["object1" if facts.several else "object"])
+    random = np.random.default_rng(0)
+    place = random.normal([1.34, 0.75, 2.0], 0.2, (8, 3))  # far above the robot
+    turned = random.normal(size=(8, 4))
+    turned /= np.linalg.norm(turned, axis=1, keepdims=True)
+    velocity, turning = random.normal(size=(2, 8, 3))
+    pose, speed = (np.arange(state.shape[1])[part] for part in (env.layout.object_pose, env.layout.object_velocity))
+    if facts.several:  # the layout is that of the first cube; the goal is about the second
+        pose, speed = pose + 7, speed + 6
+    for mirror in facts.mirrors:
+        (axis,) = mirror.goal_places
+        sign = np.where(np.arange(3) == axis, -1, 1)
+        seen = []
+        for reflects in (False, True):
+            start = state.copy()
+            there = place + reflects * (np.arange(3) == axis) * 2 * (mirror.middle - place)
+            quaternion = turned * ([1, *-sign] if reflects else 1)
+            start[:, pose] = np.concatenate([there, quaternion], 1)
+            start[:, speed] = np.concatenate(
+                [velocity * (sign if reflects else 1), turning * (-sign if reflects else 1)], 1
+            )
+            env.restore_state(None, start)
+            for _ in range(2):
+                obs = env.step(np.zeros((8, 4), np.float32))[0]["observation"]
+            seen.append(obs)
+        back = reflected(mirror, (obs.shape[1], 4, 3), seen[1])
+        assert np.abs(seen[0][:, columns]).max(0).min() > 0.01  # each one says something
+        np.testing.assert_allclose(seen[0][:, columns], back[:, columns], atol=2e-3)
+    env.close()
+
+
 def test_pucks_hit_each_other_alike_in_their_mirrors() -> None:
     env: Any = make_vector_env("pucks", 64)
     obs, _ = env.reset(seed=0)

@@ -81,9 +81,18 @@ def pairs(problem: EdgeProblem) -> Floats:
 
 def effects(problem: EdgeProblem) -> Floats:
     """The model of pairs: the estimated size of the effect, given the outcome."""
-    influence = problem.model(pairs=True)
-    step = (problem.test_obs, problem.test_action, problem.test_next)
-    return np.nan_to_num(np.asarray(influence.effects(*step, columns=problem.counted).values, dtype=np.float64))
+    return _effects(problem, problem.test_next)
+
+
+def expected(problem: EdgeProblem) -> Floats:
+    """The model of pairs: the expected size of the effect, before the outcome."""
+    return _effects(problem, None)
+
+
+def _effects(problem: EdgeProblem, after: NDArray[Any] | None) -> Floats:
+    step = (problem.test_obs, problem.test_action, after)
+    found = problem.model(pairs=True).effects(*step, columns=problem.counted)
+    return np.nan_to_num(np.asarray(found.values, dtype=np.float64))
 
 
 def reference(problem: EdgeProblem) -> Floats:
@@ -202,6 +211,7 @@ def moved(problem: EdgeProblem) -> Floats:
 
 DETECTORS: dict[str, Callable[[EdgeProblem], Floats]] = {
     "effects": effects,
+    "expected": expected,
     "pairs": pairs,
     "reference": reference,
     "nulling": nulling,
@@ -213,6 +223,13 @@ DETECTORS: dict[str, Callable[[EdgeProblem], Floats]] = {
     "distance": distance,
     "moved": moved,
 }
+
+
+def choose_detectors(names: Sequence[str]) -> dict[str, Callable[[EdgeProblem], Floats]]:
+    """The detectors of these names; all without a name."""
+    if unknown := [name for name in names if name not in DETECTORS]:
+        raise ValueError(f"There is no detector {', '.join(unknown)}; the detectors are {', '.join(DETECTORS)}.")
+    return {name: DETECTORS[name] for name in names or DETECTORS}
 
 
 def _entities_of(values: Any) -> Floats:

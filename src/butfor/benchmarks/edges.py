@@ -11,6 +11,7 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+import torch
 from sklearn.metrics import average_precision_score, roc_auc_score
 
 from butfor.benchmarks.edge_detectors import DETECTORS, EdgeProblem, Floats
@@ -18,7 +19,8 @@ from butfor.envs import facts_of, make_vector_env
 from butfor.envs.experts import scripted_action
 from butfor.envs.several import action_effects, make_world, removal_effects
 from butfor.rollouts.play import Progress
-from butfor.runs.files import atomic_write
+from butfor.runs.digests import digest_of_tensors
+from butfor.runs.files import atomic_write, read_json, write_json
 from butfor.runs.folder import append_metrics, versions
 from butfor.runs.locks import locked
 from butfor.runs.reading import read_arrays, read_metrics
@@ -27,6 +29,9 @@ TASKS = ("pucks", "push-two", "stack-two")
 RESULTS = "results.jsonl"
 DATA_VERSION = 2  # of the data files; others are made again
 TEST_SEED = 1_000
+LABEL_SEED = 1_000_000  # of the first file of labelled states alone
+PART = 10_000  # states in each of these files
+LABELS = "labels.json"
 RANDOM = 0.5  # share of the episodes with random actions
 NOISE = 0.2  # of the script in the others, and its share of random actions
 LABEL = {"pucks": 1e-6, "push-two": 1e-3, "stack-two": 1e-3}  # effect from which on a label is true, in metres
@@ -61,14 +66,18 @@ def run_edges(
         One row for each task, seed and detector: average precision and AUC over all edges together (`ap`, `auc`), the
         mean over edges (`mean_ap`), and for horizons the AUC of the action's influence (`auc_5`, `auc_10`).
     """
-    if unknown := [task for task in tasks if task not in TASKS]:
-        raise ValueError(f"There is no task {', '.join(unknown)}; the tasks are {', '.join(TASKS)}.")
+    _check_tasks(tasks)
     if min(transitions, states, seeds) < 1:
         raise ValueError(f"transitions, states and seeds must be at least 1; got {transitions}, {states}, {seeds}.")
     chosen = DETECTORS if detectors is None else detectors
     folder = Path(folder)
     with locked(folder):
         rows = read_metrics(folder, RESULTS) if (folder / RESULTS).is_file() else []
+        if other := {row["states"] for row in rows if "states" in row} - {states}:
+            raise ValueError(
+                f"{folder} has results on {min(other):,} labelled states; got {states:,}. Give the same number, or "
+                "another folder."
+            )
         done = {(row["task"], row["transitions"], row["seed"], row["detector"]) for row in rows}
         commit = versions("cpu")["commit"]
         units = [(task, seed) for seed in range(seeds) for task in tasks]
@@ -98,22 +107,53 @@ def run_edges(
 def write_labels(
     folder: Path | str,
     tasks: Sequence[str] = TASKS,
-    states: int = 3_000,
+    states: int = PART,
     progress: Progress = lambda stage, done, total, text: None,
-) -> list[Path]:
-    """Write the labelled states of tasks, as `run_edges` does, without measuring a detector; returns the files."""
-    if unknown := [task for task in tasks if task not in TASKS]:
-        raise ValueError(f"There is no task {', '.join(unknown)}; the tasks are {', '.join(TASKS)}.")
+) -> dict[str, Any]:
+    """Write labelled states in files of `PART` states each, and list them with counts and digests in labels.json.
+
+    A file is made by its task and number alone, so that the same call resumes, and more states add files. A file whose
+    content is not as listed is made again.
+
+    Args:
+        folder: the files are in its folder labels/.
+        tasks: any of `TASKS`.
+        states: of each task, rounded up to whole files.
+        progress: called with the stage, how much of it is done, its size, and a text.
+
+    Returns:
+        What labels.json contains: by file, its task, its number of states, how many labels are true by source and
+        target, and a digest of its arrays.
+    """
+    _check_tasks(tasks)
     if states < 1:
         raise ValueError(f"states must be at least 1; got {states}.")
-    files = []
+    place = Path(folder) / "labels"
+    units = [(task, number) for task in tasks for number in range(-(-states // PART))]
     with locked(Path(folder)):
-        for number, task in enumerate(tasks):
-            progress("labelled tasks", number, len(tasks), task)
-            files.append(Path(folder) / "data" / f"{task}-test-{states}.npz")
-            _stored(files[-1], task, states, TEST_SEED, labelled=True)
-        progress("labelled tasks", len(tasks), len(tasks), "finished")
-    return files
+        listed = read_json(place / LABELS) if (place / LABELS).is_file() else {}
+        for done, (task, number) in enumerate(units):
+            name = f"{task}-{number:04d}.npz"
+            progress("files of labelled states", done, len(units), name)
+            data = _stored(place / name, task, PART, LABEL_SEED + number, labelled=True)
+            if listed.get(name, {}).get("digest") not in (None, digest_of_arrays(data)):
+                (place / name).unlink()
+                data = _stored(place / name, task, PART, LABEL_SEED + number, labelled=True)
+            true = np.count_nonzero(data["effect"] > LABEL[task], axis=0).tolist()
+            listed[name] = {"task": task, "states": PART, "true": true, "digest": digest_of_arrays(data)}
+            write_json(place / LABELS, listed)
+        progress("files of labelled states", len(units), len(units), "finished")
+    return {name: listed[name] for name in sorted(listed)}
+
+
+def digest_of_arrays(arrays: Mapping[str, Any]) -> str:
+    """A digest of names, types, shapes and bytes of arrays."""
+    return digest_of_tensors({name: torch.from_numpy(np.asarray(value)) for name, value in arrays.items()}, {})
+
+
+def _check_tasks(tasks: Sequence[str]) -> None:
+    if unknown := [task for task in tasks if task not in TASKS]:
+        raise ValueError(f"There is no task {', '.join(unknown)}; the tasks are {', '.join(TASKS)}.")
 
 
 def play_task(task: str, transitions: int, seed: int) -> dict[str, Any]:

@@ -20,6 +20,7 @@ def benchmark(
     sizes: tuple[int, ...] = (2_000, 5_000, 15_000),
     seeds: int = 5,
     states: int = 3_000,
+    detectors: Annotated[tuple[str, ...], tyro.conf.arg(metavar="NAME", help_behavior_hint="(default: all)")] = (),
     only_data: Flag = False,
     held_out: Flag = False,
     out: Annotated[
@@ -37,21 +38,25 @@ def benchmark(
         sizes: transitions to fit on
         seeds: number of seeds; each has its own training data
         states: labelled states of each task of `influence`
-        only_data: write the labelled states of `influence`, and measure nothing
-        held_out: also run the tasks that are set aside while the defaults are developed
+        detectors: detectors of `influence` to measure; others can be added later
+        only_data: write labelled states of `influence` in files of 10,000, and measure nothing
+        held_out: also run the tasks of `defaults` that are set aside while the defaults are developed
         out: folder of the results and of the collected data
     """
+    option, wanted = ("--held-out", held_out) if name == "influence" else ("--only-data", only_data)
+    if wanted:
+        raise ValueError(f"{option} is not an option of `butfor benchmark {name}`; leave it out.")
     out = out or Path("runs") / f"benchmark-{name}"
     if name == "influence" and only_data:
-        from butfor.benchmarks.edges import TASKS, write_labels
+        from butfor.benchmarks.edges import LABELS, TASKS, write_labels
 
         with live_progress() as progress:
             files = write_labels(out, tasks or TASKS, states, progress)
-        for file in files:
-            print(f"Labelled states: {file}")
+        total = sum(file["states"] for file in files.values())
+        print(f"Labelled states: {total:,} in {len(files)} files, listed in {out / 'labels' / LABELS}")
         return
     if name == "influence":
-        _benchmark_edges(tasks, sizes, seeds, states, out)
+        _benchmark_edges(tasks, sizes, seeds, states, detectors, out)
         return
     from butfor.analysis.benchmark import read_benchmark
     from butfor.benchmarks.run import Settings, choose_tasks, run_benchmark
@@ -66,16 +71,20 @@ def benchmark(
     print_next(f"open {page} in a browser")
 
 
-def _benchmark_edges(tasks: tuple[str, ...], sizes: tuple[int, ...], seeds: int, states: int, out: Path) -> None:
+def _benchmark_edges(
+    tasks: tuple[str, ...], sizes: tuple[int, ...], seeds: int, states: int, detectors: tuple[str, ...], out: Path
+) -> None:
     """Run the benchmark of edges with each number of transitions, and print the means over seeds."""
     from butfor.analysis.edges import summarize_edges
+    from butfor.benchmarks.edge_detectors import choose_detectors
     from butfor.benchmarks.edges import TASKS, run_edges
     from butfor.reporting.benchmark_page import write_edges_page
 
+    chosen = choose_detectors(detectors)
     rows = []
     for size in sizes:
         with live_progress() as progress:
-            rows = run_edges(out, tasks or TASKS, size, states, seeds, progress=progress)
+            rows = run_edges(out, tasks or TASKS, size, states, seeds, chosen, progress)
     print(f"{'task':<10} {'transitions':>11} {'detector':<12} {'AP':>6} {'AUC':>6} {'seeds':>5}")
     for found in summarize_edges(rows):
         print(

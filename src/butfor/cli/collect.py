@@ -30,8 +30,8 @@ def collect(
     The file is saved every 500 episodes. The same command resumes an interrupted collection.
 
     Args:
-        env: slide, push, pick-and-place, rot-table, pucks, push-two, stack-two, or the id of any goal-conditioned
-            Gymnasium environment (random actions, no labels)
+        env: slide, push, pick-and-place, fetch-slide, rot-table, pucks, push-two, stack-two, or the id of any
+            goal-conditioned Gymnasium environment (random actions, no labels)
         policy: random (uniform actions), expert (scripted), noisy-expert (scripted, with noise and a fifth of random
             actions), or a training run (folder, the beginning of its name in runs/, or latest)
         episodes: number of episodes

@@ -171,6 +171,8 @@ def print_demo(summary: dict[str, Any]) -> None:
     print(f"Can the model be trusted? {'Problems found:' if summary['problems'] else 'No problem found.'}")
     for problem in summary["problems"]:
         say(f"  - {problem}", "    ")
+    for note in summary["notes"]:
+        say(f"Note: {note}", "  ")
 
 
 def print_training(folder: Path) -> bool:
@@ -185,7 +187,7 @@ def print_training(folder: Path) -> bool:
     seconds = summary["seconds"]
     learning = seconds.get("total", 0) - seconds.get("evaluation", 0)
     spent = ", ".join(f"{name} {value:.1f}" for name, value in seconds.items() if value >= 0.05)
-    print(f"{learning:.1f} s without evaluation and start-up; seconds by kind: {spent}")
+    say(f"{learning:.1f} s without evaluation and start-up; seconds by kind: {spent}")
     return bool(summary["finished"])
 
 
@@ -206,7 +208,7 @@ def print_comparison(folders: Sequence[Path]) -> None:
         cells = [row["end"], reach, row["area"], row["improvement"]]
         rows.append([arm.label, *(f"{one['value']}\n{one['spread']}".rstrip() for one in cells)])
     _print_table(
-        "Training runs, mean over seeds", ["", "success", "episodes to 60 %", "area", "better than first"], rows
+        "Training runs, mean over seeds", ["", "success", "episodes to 60%", "area", "better than first"], rows
     )
     _print_phases([found for arm in arms if (found := phase_row(arm))])
     differing = differing_settings(arms)
@@ -268,8 +270,9 @@ def print_benchmark(benchmark: "Benchmark") -> None:
 def print_dataset(dataset: "Dataset") -> None:
     """Print the format, episodes, columns and notes of a data set, and the entities that its names suggest."""
     rows = dataset.rows
-    lengths = f"{rows.min()} to {rows.max()} rows" if len(rows) else "no rows"
-    title = f"{dataset.path}: {dataset.kind}, {len(dataset):,} episodes of {lengths}, {int(rows.sum()):,} in all"
+    lengths = f"{rows.min()} to {rows.max()} rows" if len(set(rows)) > 1 else f"{rows.sum() // max(len(rows), 1)} rows"
+    episodes = "1 episode" if len(dataset) == 1 else f"{len(dataset):,} episodes"
+    title = f"{dataset.path}: {dataset.kind}, {episodes} of {lengths}, {int(rows.sum()):,} in all"
     table = []
     for name, column in dataset.columns.items():
         role = "action" if name in dataset.action else ""
@@ -304,6 +307,19 @@ def print_augmentation(summary: dict[str, Any]) -> None:
     print(f"Transitions: {summary['out']}")
 
 
+def _print_trust(diagnosis: dict[str, Any]) -> None:
+    """Print the problems that the diagnosis found, entity by entity."""
+    for name, found in diagnosis.items():
+        print(f"Can the scores of {name} be trusted? {'No problem found.' if found['trusted'] else 'Problems found:'}")
+        for finding in found["findings"]:
+            if not finding["fine"]:
+                say(f"  - {finding['words']}", "    ")
+        for note in found["notes"]:
+            say(f"Note on {name}: {note}", "  ")
+    if not diagnosis:
+        print("There are too few steps to check whether the scores can be trusted.")
+
+
 def print_curation(summary: dict[str, Any]) -> None:
     """Print what is kept by phase and by task, and the files."""
     kept = f"{summary['kept_rows']:,} of {summary['rows']:,} rows kept, in {summary['written_episodes']:,} episodes"
@@ -311,6 +327,7 @@ def print_curation(summary: dict[str, Any]) -> None:
     _print_table(f"{summary['source']}: {kept}", ["", "all rows", "kept rows"], rows)
     for row in summary["tasks"]:
         print(f"{row['task']}: {row['kept']:.1%} of {row['rows']:,} rows in {row['episodes']:,} episodes kept")
+    _print_trust(summary["diagnosis"])
     for note in summary["notes"]:
         say(f"Note: {note}", "  ")
     print(f"Kept part: {summary['out']}")
@@ -329,15 +346,7 @@ def print_scores(summary: dict[str, Any]) -> None:
     title = f"Influence in {summary['source']}: {summary['states']:,} states, {summary['episodes']:,} episodes"
     _print_table(title, ["", above, "mean", *quantiles, "highest"], rows)
     print(f"Scores in nats: share of states {above}, mean, quantiles, highest.")
-    for name, found in summary["diagnosis"].items():
-        print(f"Can the scores of {name} be trusted? {'No problem found.' if found['trusted'] else 'Problems found:'}")
-        for finding in found["findings"]:
-            if not finding["fine"]:
-                say(f"  - {finding['words']}", "    ")
-        for note in found["notes"]:
-            say(f"Note on {name}: {note}", "  ")
-    if not summary["diagnosis"]:
-        print("There are too few steps to check whether the scores can be trusted.")
+    _print_trust(summary["diagnosis"])
     for note in summary["notes"]:
         say(f"Note: {note}", "  ")
     print(f"Scores: {summary['out']} ({', '.join(summary['names'].values())})")

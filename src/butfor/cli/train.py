@@ -26,9 +26,9 @@ SHOWN = {
     "priority.kind", "bonus", "bonus.weight", "cai", "cai.model",
 }  # fmt: skip
 PRESETS = (
-    "settings to start from: paper, intrinsic (influence is the only reward), fast (shorter fits of the model), "
-    "offline (TD3+BC on recorded episodes; the default with --data), vime, vime-object, vime-full, disagreement, "
-    "disagreement-position or disagreement-full"
+    "settings to start from: paper, record (ours, needs fewer episodes), intrinsic (influence is the only reward), "
+    "fast (shorter fits of the model), offline (TD3+BC on recorded episodes; the default with --data), vime, "
+    "vime-object, vime-full, disagreement, disagreement-position or disagreement-full"
 )
 
 BETWEEN_PAGES = 20  # seconds, at least, between two reports of a running training
@@ -79,7 +79,8 @@ def train(arguments: list[str]) -> None:
     """Train agents (DDPG, TD3 or SAC, with HER) that use influence as replay priority, reward bonus or for exploration.
 
     With --data FILES, agents (TD3+BC) learn from recorded episodes and play only to be evaluated. ENV is slide, push,
-    pick-and-place, rot-table, pucks, push-two, stack-two, or the id of any goal-conditioned Gymnasium environment.
+    pick-and-place, fetch-slide, rot-table, pucks, push-two, stack-two, or the id of any goal-conditioned Gymnasium
+    environment.
     """
     if any(word.split("=")[0] == "--resume" for word in arguments):
         folder, report = _resume(arguments)

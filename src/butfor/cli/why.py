@@ -35,7 +35,7 @@ def why(
     the policy of a run. A step is necessary to the degree to which its alternatives prevent the event.
 
     Args:
-        what: episode file, or a training run, whose policy plays the episode and goes on after each replaced action
+        what: episode file, or a training run, whose policy plays the episode and acts after each replaced action
         event: success, or "NAME moved" with the name of an entity
         episode: number of the episode, from 0
         alternatives: random actions tried in each step
@@ -56,7 +56,7 @@ def why(
     print("Share of the alternatives that prevent it, step by step:")
     print("".join("?" if math.isnan(share) else BARS[round(share * (len(BARS) - 1))] for share in shown))
     if unknown:
-        print(f"In {unknown} steps (?) the model does not foresee the event, so nothing is said about them.")
+        print(f"In {unknown} steps (?) the model does not foresee the event, so their share is not known.")
     needed = [(step, share) for step, share in enumerate(shown) if share >= 0.5]
     for step, share in needed:
         print(f"  step {step}: {share:.0%}")

@@ -1,49 +1,112 @@
 """Swapped transitions replayed in the simulator: which of them are impossible, and what is wrong with them."""
 
 from collections.abc import Mapping, Sequence
+from pathlib import Path
 from typing import Any
 
 import numpy as np
 import torch
 
 from butfor.datasets.recording import Recording
-from butfor.envs.several.edges import World, removal_effects
-from butfor.envs.several.pucks import PucksWorld
+from butfor.envs.several import World, make_world, removal_effects
 from butfor.models.attention import AttentionConfig, AttentionModel
 from butfor.models.interactions import Table
 from butfor.models.networks import make_generators
 from butfor.models.tables import Units
-from butfor.rollouts.episodes import Bool
+from butfor.rollouts.episodes import Bool, Episodes
+from butfor.rollouts.play import Stream, episode_seed
 from butfor.rollouts.swaps import Swaps
 from butfor.spaces.actions import ActionLaw
 
 ATTENTION = AttentionConfig(embedding=32, feedforward=32, heads=2, layers=2, normalize_input=True)
 UPDATES = 1500  # of each Transformer
 BATCH = 256
+TOGETHER = 50  # episodes played again at once
 FAULTS = ("overlap", "swapped entity", "another entity")
-"""bodies overlap in the new state, and move apart; the swapped entity moves otherwise; only another one does"""
+"""bodies may overlap in the new state, and move otherwise; else the swapped entity moves otherwise, or another one"""
 
 
 def world_of(env: str) -> World | None:
-    """The simulator of an environment whose observations are its complete states; None for another one."""
+    """The simulator of a built-in environment with several objects; None for another environment."""
     from butfor.envs import facts_of
 
     facts = facts_of(env) if env else None
-    return PucksWorld() if facts is not None and facts.name == "pucks" else None
+    return make_world(facts.name) if facts is not None and facts.several else None
 
 
-def find_faults(world: World, swaps: Swaps) -> dict[str, Bool]:
-    """Which stretches [C] have each fault in any of their steps."""
+def recorded_states(path: Path, recording: Recording) -> Table:
+    """The simulator's state [S, P] at every state of an episode file.
+
+    The observation of `pucks` is the complete state. In other environments the recorded actions are played again from
+    the recorded starts.
+
+    Raises:
+        ValueError: the file does not name its seed, or the simulator reaches other states than those recorded.
+    """
+    from butfor.envs import make_vector_env, short_name
+
+    metadata = Episodes.load(path).metadata
+    config = metadata.get("config", metadata)
+    if short_name(config["env"]) == "pucks":
+        return np.asarray(recording.observation, np.float32)
+    if "seed" not in config:
+        raise ValueError(f"{path} does not name the seed of its episodes, so that they cannot be played again.")
+    stream = Stream.TRAINED_AGENT if Path(str(config.get("policy"))).is_dir() else Stream.TRAINING
+    seeds = [episode_seed(config["seed"], stream, number) for number in range(len(recording))]
+    steps = int(recording.length[0])
+    states = []
+    for first in range(0, len(seeds), TOGETHER):
+        here = slice(first, first + TOGETHER)
+        env: Any = make_vector_env(config["env"], len(seeds[here]))
+        observation = env.reset(seed=seeds[here])[0]["observation"]
+        action = recording.action.reshape(len(seeds), steps, -1)[here]
+        played = [env.save_state()]
+        seen = [observation]
+        for step in range(steps):
+            seen.append(env.step(action[:, step])[0]["observation"])
+            played.append(env.save_state())
+        env.close()
+        given = recording.observation.reshape(len(seeds), steps + 1, -1)[here]
+        if not np.array_equal(np.stack(seen, 1).astype(np.float32), given.astype(np.float32)):
+            raise ValueError(
+                f"Played again, the episodes of {path} reach other states than those recorded. Audit with the versions "
+                f"they were recorded with: {metadata.get('versions', 'not stored')}."
+            )
+        states.append(np.stack(played, 1).reshape(-1, played[0].shape[1]))
+    return np.concatenate(states)
+
+
+def swapped_states(world: World, saved: Table, recording: Recording, swaps: Swaps) -> Table:
+    """The simulator's states [C, T + 1, P] of swapped stretches, from those of the recording [S, P]."""
+    first = np.flatnonzero(~recording.last)
+    rows = np.arange(swaps.action.shape[1] + 1)
+    base, donor = (saved[first[one][:, None] + rows] for one in (swaps.base, swaps.donor))
+    result = base.copy()
+    for place in np.unique(swaps.entity):
+        here = swaps.entity == place
+        flat = (part[here].reshape(-1, saved.shape[1]) for part in (base, donor))
+        result[here] = world.replaced(next(flat), int(place), next(flat))[0].reshape(result[here].shape)
+    return result
+
+
+def find_faults(world: World, states: Table, swaps: Swaps) -> dict[str, Bool]:
+    """Which stretches [C] have each fault in any of their steps.
+
+    Args:
+        world: the simulator.
+        states: of `swapped_states`, [C, T + 1, P].
+        swaps: the actions and the swapped entities.
+    """
     count, steps = swaps.action.shape[:2]
-    states = swaps.observation[:, :-1].reshape(count * steps, -1)
-    given = swaps.observation[:, 1:].reshape(count * steps, -1)
+    before = states[:, :-1].reshape(count * steps, -1)
+    given = states[:, 1:].reshape(count * steps, -1)
     entity = np.repeat(swaps.entity, steps)
-    reached = world.outcome(world.step(states, swaps.action.reshape(count * steps, -1)))
-    wrong = np.abs(reached - world.outcome(given)).max(-1) > world.tolerance  # [C T, E]
-    overlap = np.zeros(len(states), bool)
+    reached = world.outcome(world.step(before, swaps.action.reshape(count * steps, -1).astype(np.float32)))
+    wrong = ~(np.abs(reached - world.outcome(given)).max(-1) <= world.tolerance)  # [C T, E]; true where it blew up
+    overlap = np.zeros(len(before), bool)
     for place in np.unique(entity):
         here = entity == place
-        overlap[here] = ~world.replaced(states[here], int(place), states[here])[1] & wrong[here].any(1)
+        overlap[here] = ~world.replaced(before[here], int(place), before[here])[1] & wrong[here].any(1)
     own = wrong[np.arange(len(wrong)), entity]
     faults = {"overlap": overlap, "swapped entity": own & ~overlap, "another entity": wrong.any(1) & ~own & ~overlap}
     return {name: fault.reshape(count, steps).any(1) for name, fault in faults.items()}
@@ -95,6 +158,7 @@ def _attention(model: AttentionModel, inputs: torch.Tensor, own: int) -> Table:
 
 def audit_swaps(
     world: World,
+    saved: Table,
     kept: Swaps,
     every: Swaps,
     recording: Recording,
@@ -106,6 +170,7 @@ def audit_swaps(
 
     Args:
         world: the simulator.
+        saved: its states, of `recorded_states`.
         kept: the stretches that were called possible.
         every: all candidates.
         recording: where they are from.
@@ -119,8 +184,7 @@ def audit_swaps(
         reports, and does not look at the new states. `attention` are as many as were kept, those whose entity pays the
         least attention to others.
     """
-    obs, action, _ = recording.transitions()
-    effects = removal_effects(world, np.asarray(obs, np.float32), action)
+    effects = removal_effects(world, saved[~recording.last], recording.action)
     touched = np.nan_to_num(effects).max(1) > world.tolerance  # [N, E]
     steps = np.arange(every.action.shape[1])
     free = np.ones(len(every), bool)
@@ -134,7 +198,8 @@ def audit_swaps(
     for name, swaps in choices.items():
         drawn = generator.permutation(len(swaps))[:count]
         chosen = swaps.take(np.isin(np.arange(len(swaps)), drawn))
-        faults = find_faults(world, chosen) if len(chosen) else {fault: np.zeros(0, bool) for fault in FAULTS}
+        states = swapped_states(world, saved, recording, chosen)
+        faults = find_faults(world, states, chosen) if len(chosen) else {fault: np.zeros(0, bool) for fault in FAULTS}
         any_fault = np.any(list(faults.values()), 0)
         found[name] = {
             "stretches": len(swaps),

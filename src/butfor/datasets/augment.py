@@ -2,6 +2,7 @@
 
 import json
 import time
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -37,12 +38,14 @@ def augment_file(
     Returns:
         The summary: candidates, kept stretches, promised and realised shares, and the path.
     """
-    from butfor.datasets.audit import audit_swaps, world_of
+    from butfor.datasets.audit import audit_swaps, recorded_states, world_of
 
     began = time.monotonic()
     dataset = open_dataset(data)
     recording = dataset.recording()
     columns = recording.entities(entities) if entities else known_entities(dataset)
+    if not entities and options.agent == AugmentOptions.agent:
+        options = replace(options, agent=next(iter(columns)))  # the agent is the first entity of built-in environments
     beside = default_copy(dataset, "augmented")
     target = Path(out) if out is not None else beside.with_name(f"{beside.stem}.npz")
     if target.suffix != ".npz":
@@ -52,6 +55,7 @@ def augment_file(
     world = world_of(dataset.tasks[0] if dataset.tasks else "") if audit else None
     if audit and world is None:
         raise ValueError(f"{data} is not of an environment that can be forked, so there is nothing to audit with.")
+    saved = None if world is None else recorded_states(dataset.path, recording)
     kept, every, counts = augment_recording(recording, columns, options)
     summary: dict[str, Any] = {
         "source": recording.source,
@@ -61,7 +65,9 @@ def augment_file(
         "steps": options.steps,
         "promised": options.false_discovery_rate,
         "interactions": counts,
-        "audit": None if world is None else audit_swaps(world, kept, every, recording, columns, audit, options.seed),
+        "audit": None
+        if world is None or saved is None
+        else audit_swaps(world, saved, kept, every, recording, columns, audit, options.seed),
         "out": str(target),
         "seconds": round(time.monotonic() - began, 1),
     }

@@ -15,7 +15,14 @@ import numpy as np
 from butfor.datasets.files import check_new_files, column_names
 from butfor.datasets.formats import Dataset, Segment, copy_path, default_copy, open_dataset
 from butfor.datasets.recording import Recording, Table
-from butfor.datasets.score import THRESHOLD, Options, fit_recording, score_recording
+from butfor.datasets.score import (
+    MOST_JUDGED,
+    THRESHOLD,
+    Options,
+    diagnose_recording,
+    fit_recording,
+    score_recording,
+)
 from butfor.influence.influence import Influence
 from butfor.rollouts.play import Progress
 from butfor.runs.config import check_least
@@ -102,11 +109,16 @@ def curate_file(
     check_writable(target.parent)
     notes = list(dataset.notes)
     if influence is None:
-        influence, _, more = fit_recording(recording, columns, scoring, device, progress)
+        influence, judged, more = fit_recording(recording, columns, scoring, device, progress)
         notes += more
+    else:
+        judged = np.arange(len(recording.action)) < MOST_JUDGED
     scores = score_recording(influence, recording, progress)
+    diagnosis, more = diagnose_recording(influence, recording, judged)
+    notes += more
     chosen = choose_segments(dataset, recording, scores, columns, options, scoring.seed)
     summary = summarize_curation(dataset, recording, scores, columns, chosen, options) | {
+        "diagnosis": {name: one.plain() for name, one in diagnosis.items()},
         "out": str(target),
         "report": str(page),
         "notes": list(dict.fromkeys(notes)),

@@ -157,6 +157,7 @@ def measure(influence: Influence, split: Split, facts: EnvFacts) -> dict[str, An
         ],
         "diagnosis": {CUBE: found.plain()},
         "problems": problems(found),
+        "notes": found.notes,
     }
 
 

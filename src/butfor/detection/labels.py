@@ -23,7 +23,7 @@ SAME_WITHIN = 1e-3  # of a replayed observation, in every column: the labels are
 def check_labels(env_name: str, labels: Sequence[str]) -> None:
     """Refuse labels that are unknown, or that the environment does not have."""
     facts = facts_of(env_name)
-    known = (*facts.labels, "contact") if facts else ()
+    known = tuple(dict.fromkeys((*facts.labels, "contact"))) if facts else ()
     for label in labels:
         if label not in LABELS:
             raise ValueError(f"There is no label {label!r}; the labels are {', '.join(LABELS)}.")

@@ -95,7 +95,9 @@ def find_reasons_of_policy(
     seed: int = 0,
     progress: Callable[[int], None] = lambda done: None,
 ) -> Reasons:
-    """Play an episode by a policy, and find out what an event depended on if the policy goes on after each change.
+    """Play an episode by a policy, and find out what an event depended on if the policy acts after each changed action.
+
+    Entities are left out while the actions stay those that the policy took.
 
     Args:
         env: name of an environment that saves its states.
@@ -208,6 +210,7 @@ def find_reasons_by_model(
         return Reasons(event, None, np.zeros(length), {})
     first = int(away.argmax())
     generator = torch.Generator().manual_seed(seed)
+    chances = torch.rand(length, len(model.names), 1, generator=generator).to(influence.device)  # of each step
     recorded = influence.law.encode(torch.from_numpy(episodes.action[number, :length])).float().to(influence.device)
 
     def happens(time: int, changed: int, absent: int | None = None) -> NDArray[np.bool_]:
@@ -218,12 +221,10 @@ def find_reasons_by_model(
         actions = [one.expand(rows, -1) for one in recorded[time:, None]]
         for later in range(min(changed, len(actions))):
             actions[later] = torch.cat([actions[later][:1], drawn[1:, later].to(actions[later])])
-        shape = (len(actions), len(model.names), 1)
-        chance = torch.rand(shape, generator=generator).to(influence.device).expand(-1, -1, rows)
         offset = torch.from_numpy(seen[time, columns] - seen[0, columns]).to(influence.device)
         dims = model.dims[model.names.index(target)][: model.position]
         found = np.zeros(rows, dtype=bool)
-        for change, _ in roll_out(model, begin, actions, chance, absent):
+        for change, _ in roll_out(model, begin, actions, chances[time:].expand(-1, -1, rows), absent):
             place = offset + change[..., dims].mean(0) / model.change_scale[dims]
             found |= (place.norm(dim=-1) > far).cpu().numpy()
         return found

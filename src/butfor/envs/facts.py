@@ -60,7 +60,7 @@ class EnvFacts:
     table: Table | None = None
     several: Mapping[str, Columns] = field(default_factory=dict)  # all columns of each entity, if there are several
     single: Mapping[str, Columns] = field(default_factory=dict)  # all columns of agent and object, if there is only one
-    mirrors: tuple[Mirror, ...] = ()  # in which a transition obeys the same laws, and along which it may be moved
+    mirrors: tuple[Mirror, ...] = ()  # in which transitions obey the same laws; on a table also if moved along them
     arguments: Mapping[str, Any] = field(default_factory=dict)  # of the classes
 
     @property
@@ -74,10 +74,15 @@ class EnvFacts:
         return dict(self.several) or dict(self.single)
 
     def to_absolute(self, obs: Any) -> Any:
-        """Observations [..., D], an array or a tensor, in which no entity's columns depend on another entity."""
+        """Observations [..., D], an array or a tensor, in which no column depends on two entities.
+
+        Columns that repeat a difference become 0.
+        """
         found = obs + 0
         if self.relative_velocity:
             found[..., list(self.object_velocity)] += found[..., list(self.agent_velocity)]
+        if self.object_offset:
+            found[..., list(self.object_offset)] = 0
         return found
 
     def from_absolute(self, obs: Any) -> Any:

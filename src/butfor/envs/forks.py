@@ -123,8 +123,28 @@ def _copy_data(source: Any, target: Any = None) -> Any:
 
     if target is None:
         target = mujoco.MjData(source.model)
-    mujoco.mj_copyData(target, source.model, source)
+    if hasattr(mujoco, "mj_copyData"):
+        mujoco.mj_copyData(target, source.model, source)
+    else:
+        _copy_arrays(source, target)
     return target
+
+
+def _copy_arrays(source: Any, target: Any) -> None:
+    """Copy what steps depend on, and what is derived from it, with versions of MuJoCo that cannot copy data whole.
+
+    Contacts and constraints are left out: a step begins by finding them.
+    """
+    import mujoco
+
+    everything = mujoco.mjtState.mjSTATE_INTEGRATION
+    state = np.empty(mujoco.mj_stateSize(source.model, everything))
+    mujoco.mj_getState(source.model, source, state, everything)
+    mujoco.mj_setState(source.model, target, state, everything)
+    for name in dir(source):
+        value = getattr(source, name)
+        if isinstance(value, np.ndarray) and value.shape == getattr(target, name).shape:
+            np.copyto(getattr(target, name), value)
 
 
 def _size(data: Any) -> tuple[int, int, int, bytes]:

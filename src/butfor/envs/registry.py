@@ -6,7 +6,7 @@ import inspect
 import os
 import sys
 from collections.abc import Iterator, Sequence
-from contextlib import contextmanager, nullcontext
+from contextlib import contextmanager, nullcontext, suppress
 from typing import Any
 
 import gymnasium
@@ -53,6 +53,7 @@ def env_id(name: str) -> str:
         _import_module(name, module)
         hint = f" The module {module!r} was imported, but does not register it."
     else:
+        _silence_gymnasium_robotics()
         try:
             gymnasium.register_envs(importlib.import_module("gymnasium_robotics"))
         except ImportError:
@@ -163,6 +164,8 @@ def fix_gymnasium_robotics() -> None:
     """
     import mujoco
 
+    _silence_gymnasium_robotics()
+
     def equal(self: Any, other: Any) -> Any:
         if isinstance(other, int | np.integer | mujoco.mjtJoint):
             return int(self) == int(other)
@@ -174,6 +177,12 @@ def fix_gymnasium_robotics() -> None:
 
     mujoco.mjtJoint.__eq__ = equal
     mujoco.mjtJoint.__ne__ = unequal
+
+
+def _silence_gymnasium_robotics() -> None:
+    """Drop the notice that gymnasium-robotics prints when it is imported: it is about environments of old versions."""
+    with suppress(ImportError):
+        importlib.import_module("farama_notifications").notifications.pop("gymnasium_robotics", None)
 
 
 def _describe(error: Exception) -> str:

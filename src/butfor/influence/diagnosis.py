@@ -67,7 +67,7 @@ class Diagnosis:
     coverage: list[float]  # share of the bins of each action dimension (discrete: of the actions) that are covered
     smallest_bin: list[float]  # share of the transitions in the emptiest bin
     findings: list[Finding]
-    notes: list[str] = field(default_factory=list)  # on the data; no problems of the model
+    notes: list[str] = field(default_factory=list)  # worth knowing, but not problems
 
     @property
     def trusted(self) -> bool:
@@ -164,6 +164,7 @@ def diagnose_entity(
     clusters = np.unique(np.arange(len(target)) if episodes is None else episodes, return_inverse=True)[1][chosen]
     groups = np.array_split(np.argsort(score[chosen], kind="stable"), GROUPS)
     weights = score[chosen] / score[chosen].mean() if score[chosen].any() else np.ones(len(ranks))
+    weighted_rank = 0.5 + float((weights * (ranks - 0.5)).mean())
     shares = _shares_of_bins(action, discrete)
     found = Diagnosis(
         transitions=len(target),
@@ -180,8 +181,10 @@ def diagnose_entity(
         },
         rank=float(ranks.mean()),
         rank_error=_standard_error(ranks, clusters),
-        weighted_rank=0.5 + float((weights * (ranks - 0.5)).mean()),
-        weighted_rank_error=_standard_error(weights * (ranks - 0.5), clusters),
+        weighted_rank=weighted_rank,
+        weighted_rank_error=max(
+            _standard_error(weights * (ranks - weighted_rank), clusters), _chance_error(weights, others.shape[1])
+        ),
         gain=float(gains.mean()),
         gain_error=_standard_error(gains, clusters),
         promise=float(promise[chosen].mean()),
@@ -211,6 +214,7 @@ def diagnose_entity(
         found.findings.append(_check_extremes(shares))
     found.notes.extend(_note_rare_moves(target) or _note_rare_influence(score))
     found.notes.extend(_note_influence_everywhere(found))
+    found.notes.extend([] if broken else _note_size(found))
     return found
 
 
@@ -245,6 +249,17 @@ def _note_influence_everywhere(found: Diagnosis) -> list[str]:
     return [
         f"The action matters in all states, also in the tenth with the lowest scores ({score:.2f} nats, and it makes "
         f"what happened more likely than {rank:.0%} ± {error:.0%} of others do). The scores show how much, not where."
+    ]
+
+
+def _note_size(found: Diagnosis) -> list[str]:
+    """A sentence where the highest scores show less than they promise, though not clearly too little."""
+    promise, gain, error = (found.gain_by_score[name][-1] for name in ("promise", "gain", "error"))
+    if gain + 2 * error >= promise:
+        return []
+    return [
+        "Trust the order of the scores more than their size: where they are highest, knowing the action should be "
+        f"worth {promise:.2f} nats, and {gain:.2f} ± {error:.2f} are found."
     ]
 
 
@@ -415,6 +430,15 @@ def _standard_error(values: Float, clusters: NDArray[np.intp]) -> float:
     totals = np.bincount(labels, weights=values - values.mean())
     count = len(totals)
     return math.sqrt(float(np.square(totals).sum()) * count / (count - 1)) / len(values) if count > 1 else math.inf
+
+
+def _chance_error(weights: Float, count: int) -> float:
+    """Standard deviation of the mean rank among `count` random actions without influence, for weights of mean 1.
+
+    A rank is then one of 0, 1/count, ..., 1 with equal chance, whatever happened before: its variance is
+    (count + 2) / (12 count). Residuals around the mean of a few weighty episodes would look smaller.
+    """
+    return math.sqrt(float(np.square(weights).mean()) * (count + 2) / (12 * count) / len(weights))
 
 
 def _shares_of_bins(action: Float, discrete: bool) -> list[Float]:

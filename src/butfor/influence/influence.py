@@ -229,7 +229,7 @@ class Influence(DecisionMethods, GraphMethods):
             actions, so the score of a state varies a little with its row.
         """
         if source is not None and source != ACTION:
-            found = self._score_source(obs, source, choose_generator(generator, self.seed, self.device))
+            found = self._score_sources(obs, [source], choose_generator(generator, self.seed, self.device))[:, 0]
             return {name: score for name, score in self._by_entity(found, obs).items() if name != source}
         if self.horizon > 1:
             random = choose_generator(generator, self.seed, self.device)

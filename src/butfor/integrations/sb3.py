@@ -379,6 +379,8 @@ class InfluenceCallback(BaseCallback):
 
     def _init_callback(self) -> None:
         buffer = self.buffer
+        if self.source == buffer.name:
+            raise ValueError(f"source is {self.source!r}, the buffer's own entity; name another one of influence=.")
         if self._learner is None or self._learner.influence is None:
             self._learner = self._make_learner(buffer)
         self._learner.buffer = buffer

@@ -16,6 +16,7 @@ from numpy.typing import NDArray
 
 from butfor.influence.contact import ContactConfig
 from butfor.influence.graph.edges import ACTION
+from butfor.influence.graph.pairs import GraphDynamics
 from butfor.influence.influence import Influence
 from butfor.influence.learner import InfluenceLearner
 from butfor.influence.scoring import ScoreConfig
@@ -52,8 +53,8 @@ class Settings(TypedDict, total=False):
     bonus_from: str
     """the entity whose CAI is rewarded, or the "sum" or "max" over all ["sum"]"""
     source: str
-    """with `influence`, the entity whose influence is reported and rewarded, instead of the action's: see
-    `Influence.score` [action]"""
+    """with an `influence` fitted with `GraphConfig`, the entity whose influence is reported and rewarded, instead of
+    the action's: see `Influence.score` [action]"""
     learn_every: int
     """steps between training rounds, counted over all environments [1000]"""
     batches: int
@@ -72,6 +73,20 @@ class Settings(TypedDict, total=False):
     """seed of the initial weights, the batches and the tried actions, until `reset(seed=...)` gives another one [0]"""
     device: torch.device | str
     """device of the network, unless `influence` is an object [cpu]"""
+
+
+def _check_source(source: str, entities: Mapping[str, Any], influence: Influence | None) -> None:
+    """Refuse an entity whose influence cannot be computed in one step."""
+    if influence is None or source not in entities or len(entities) < 2:
+        raise ValueError(
+            f"source is {source!r}; expected 'action', or an entity of a fitted influence= with at least two; the "
+            f"entities are {', '.join(entities)}."
+        )
+    if not isinstance(influence.model, GraphDynamics):
+        raise ValueError(
+            f"source is {source!r}, but influence is not a model of pairs: other models compare the source with its "
+            "place in other states, and a step shows only one. Fit it with model=GraphConfig()."
+        )
 
 
 class StepInfluence:
@@ -127,11 +142,8 @@ class StepInfluence:
         device = device if self._saved is None else self._saved.device
         self._tried = make_generators([settings.get("seed", 0)], device)[0]  # draws other actions in every step
         self.source = settings.get("source", ACTION)
-        if self.source != ACTION and (self._saved is None or self.source not in found or len(found) < 2):
-            raise ValueError(
-                f"source is {self.source!r}; expected 'action', or an entity of a fitted influence= with at least two; "
-                f"the entities are {', '.join(found)}."
-            )
+        if self.source != ACTION:
+            _check_source(self.source, found, self._saved)
         self.names = [name for name in found if name != self.source]
         self.bonus_from = settings.get("bonus_from", "sum")
         if {"sum", "max"} & set(self.names):

@@ -89,9 +89,7 @@ def train_step(
 
 def training_loss(model: Any, device: torch.device | str) -> Callable[[Tensor, Tensor], Tensor]:
     """The fastest loss for `train_step`: with written-out gradients on a CPU, if the model has them; fused on a GPU."""
-    # without spectral norm it has led to worse fits than autograd, for a reason that is not known yet
-    steady = getattr(getattr(model, "config", None), "spectral_norm_hidden", False)
-    if torch.device(device).type == "cpu" and steady and hasattr(model, "direct_loss"):
+    if torch.device(device).type == "cpu" and hasattr(model, "direct_loss"):
         found: Callable[[Tensor, Tensor], Tensor] = model.direct_loss()
         return found
     loss: Callable[[Tensor, Tensor], Tensor] = model.loss

@@ -1,9 +1,11 @@
 """In which steps does anything act on an entity? Learned from recorded transitions, without labels.
 
-Each entity has a free motion: how it moves by itself, given its own columns and the action, if it is driven by it. Most
-steps are free, so the free motion is the median of the next state, which steps with a touch hardly change. A step in
-which the entity moves otherwise shows an interaction. A classifier then learns from the whole state and the action in
-which steps one is to be expected.
+Each entity has a free motion: how it moves by itself, given its own columns and the action, if it is driven by it. It
+is the median of the next state in the half of the steps in which all other entities are the farthest away: few of these
+have a touch. (Over all steps, an object that moves may nearly always be pushed; the median is then that of a push.) A
+step in which the entity moves otherwise shows an interaction. Where the free motion is hard to predict, as that of a
+tumbling cube, an interaction would not be seen: such steps are unclear, and nothing is concluded from them. A
+classifier then learns from the whole state and the action in which of the other steps an interaction is to be expected.
 """
 
 from collections.abc import Mapping, Sequence
@@ -28,6 +30,8 @@ WIDTH = 64
 HELD_OUT = 0.2  # share of the steps by which the best weights are chosen
 CHECK = 150  # updates between two looks at them
 FEWEST = 20  # interactions of an entity, to learn from
+UNSEEN = 0.1  # share of the interactions in well predicted steps that may go unseen in others that count as clear
+FAR = 0.5  # share of the steps, those with the largest distance to others, from which free motion is learned
 
 
 @dataclass
@@ -39,15 +43,30 @@ class Interactions:
     scales: dict[str, Any]
     classifiers: dict[str, Any]
     positions: int  # how many of the first columns of each entity are its position
+    limits: dict[str, float]  # usual error of free motion above which an interaction would not be seen
 
     def surprised(self, obs: Table, action: Table, next_obs: Table) -> dict[str, Bool]:
         """In which steps [N] each entity moved otherwise than by itself."""
         found = {}
         for name, (change, error) in self._free(obs, action).items():
-            columns = self.entities[name]
-            off = np.abs((next_obs - obs)[:, columns] - change) / self.scales[name]["change"]
-            found[name] = off.max(1) > SURPRISE * np.maximum(error, LEAST_ERROR)
+            found[name] = self._off(obs, next_obs, name, change) > SURPRISE * error
         return found
+
+    def clear(self, obs: Table, action: Table) -> dict[str, Bool]:
+        """In which steps [N] an interaction of each entity would be seen."""
+        return {name: error <= self.limits[name] for name, (_, error) in self._free(obs, action).items()}
+
+    def find_limits(self, obs: Table, action: Table, next_obs: Table) -> None:
+        """Find the errors of free motion at which the interactions of well predicted steps would still be seen."""
+        for name, (change, error) in self._free(obs, action).items():
+            off = self._off(obs, next_obs, name, change)
+            shown = off[(off > SURPRISE * error) & (error <= np.median(error))]
+            self.limits[name] = float(np.quantile(shown, UNSEEN)) / SURPRISE if len(shown) else np.inf
+
+    def _off(self, obs: Table, next_obs: Table, entity: str, change: Table) -> Table:
+        """The largest distance [N] of the columns of an entity to its free motion, in standard deviations."""
+        off = np.abs((next_obs - obs)[:, self.entities[entity]] - change) / self.scales[entity]["change"]
+        return np.asarray(off.max(1))
 
     def score(self, obs: Table, action: Table, entity: str) -> Table:
         """How much an interaction of the entity is to be expected in each step, as log odds [N]."""
@@ -62,7 +81,7 @@ class Interactions:
             scale = self.scales[name]
             network = self.networks[name]
             output = network(_inputs(obs, action, columns, scale)[None])[0].numpy().astype(np.float64)
-            found[name] = output[:, :-1] * scale["change"], np.exp(output[:, -1])
+            found[name] = output[:, :-1] * scale["change"], np.maximum(np.exp(output[:, -1]), LEAST_ERROR)
         return found
 
     def _features(self, obs: Table, action: Table, entity: str) -> Table:
@@ -107,17 +126,29 @@ def learn_interactions(
     with single_thread():
         for place, (name, own) in enumerate(columns.items()):
             change = (next_obs - obs)[:, own]
+            gap = _gap(obs, columns, name, positions)
+            far = gap >= np.quantile(gap, 1 - FAR)
             seen = np.concatenate([obs[:, own], action], 1)
             spread = np.maximum(seen.std(0), 1e-6)
             scales[name] = {"change": np.maximum(change.std(0), 1e-9), "center": seen.mean(0), "spread": spread}
-            networks[name] = _fit_free(obs, action, change, own, scales[name], 1000 * seed + place)
-    found = Interactions(columns, networks, scales, {}, positions)
+            networks[name] = _fit_free(obs[far], action[far], change[far], own, scales[name], 1000 * seed + place)
+    found = Interactions(columns, networks, scales, {}, positions, {})
+    found.find_limits(obs, action, next_obs)
     shown = found.surprised(obs, action, next_obs)
+    clear = found.clear(obs, action)
     for name in columns:
-        if FEWEST <= shown[name].sum() < len(obs):
+        label = shown[name][clear[name]]
+        if FEWEST <= label.sum() < len(label):
             classifier = HistGradientBoostingClassifier(max_iter=150, random_state=seed, early_stopping=False)
-            found.classifiers[name] = classifier.fit(found._features(obs, action, name), shown[name])
+            found.classifiers[name] = classifier.fit(found._features(obs, action, name)[clear[name]], label)
     return found
+
+
+def _gap(obs: Table, columns: Mapping[str, Sequence[int]], entity: str, positions: int) -> Table:
+    """The distance [N] of an entity to the nearest other one."""
+    place = {name: obs[:, own[:positions]] for name, own in columns.items()}
+    ways = [place[name] - place[entity] for name in columns if name != entity]
+    return np.asarray(np.min([np.linalg.norm(way, axis=1) for way in ways], 0))
 
 
 def _inputs(obs: Table, action: Table, columns: Sequence[int], scale: Mapping[str, Any]) -> torch.Tensor:
@@ -158,8 +189,9 @@ def _fit_free(obs: Table, action: Table, change: Table, own: Sequence[int], scal
         schedule.step()
         if update % CHECK == 0 or update == UPDATES:
             with torch.no_grad():
-                off = (network(inputs[None, learned:])[0, :, :-1] - targets[learned:]).abs().mean(1)
-            missed = float((off.double() * weight[learned:]).sum())
+                off = (network(inputs[None, learned:])[0, :, :-1] - targets[learned:]).abs().amax(1)
+            # The logarithm: steps that cannot be predicted, as those of a falling cube, must not outweigh all others.
+            missed = float(off.clamp_min(LEAST_ERROR).log().mean())
             if missed < best:
                 best = missed
                 weights = {name: value.clone() for name, value in network.state_dict().items()}

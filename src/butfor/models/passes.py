@@ -59,7 +59,7 @@ class AutogradPass:
 
 
 class Buffers:
-    """Memory that is reused at every step, so that no pages are mapped anew."""
+    """Memory that is reused at every step: new memory would have to be mapped first."""
 
     def __init__(self) -> None:
         self._kept: dict[tuple[str, int], Tensor] = {}

@@ -7,7 +7,7 @@ import numpy as np
 
 from butfor.reporting import charts
 from butfor.reporting.page import render_page
-from butfor.reporting.player import player_part, player_scripts, player_styles
+from butfor.reporting.player import embed
 from butfor.reporting.plotly_renderer import draw
 
 if TYPE_CHECKING:
@@ -45,7 +45,5 @@ def render_demo(summary: Mapping[str, Any], shown: Mapping[str, Any], scene: "Sc
         fans=shown["fans"],
         best=best,
         diagnosis=diagnosis,
-        player=None if scene is None else player_part(scene),
-        player_css="" if scene is None else player_styles(),
-        player_scripts="" if scene is None else player_scripts(),
+        player=None if scene is None else embed(scene),
     )

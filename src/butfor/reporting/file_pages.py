@@ -75,7 +75,7 @@ def render_scores(
         "scores.html.j2",
         {"figures": figures, "explorer": explore_thresholds(scores, summary["threshold"])},
         summary=summary,
-        title=source.name if source.is_absolute() else str(source),
+        title=source.name if source.is_absolute() or source.suffix else str(source),
         player=None if scene is None else embed(scene),
         rows=rows,
         diagnosis=diagnosis,

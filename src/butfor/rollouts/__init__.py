@@ -1,7 +1,7 @@
 """Episodes: the data type that environments produce and everything else reads, and the functions that play them.
 
 Read `episodes.py` first (arrays [episode, time, ...], and their file), then `play.py`, the only module that steps
-environments. `swaps.py` makes transitions that never happened.
+environments. `swaps.py` makes transitions that never happened, `kept.py` notes where a run keeps its episodes.
 """
 
 from butfor.rollouts.episodes import Episodes, EpisodeStream, concatenate

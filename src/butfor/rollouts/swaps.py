@@ -109,18 +109,20 @@ def decide_possible(
     """
     obs, action, next_obs = (np.asarray(part, np.float64) for part in recording.transitions())
     shown = interactions.surprised(obs, action, next_obs)
+    clear = interactions.clear(obs, action)
     p_values = np.ones(len(swaps))
     counts = {}
     steps = np.arange(swaps.action.shape[1])
     for place, name in enumerate(interactions.entities):
         here = np.flatnonzero(swaps.entity == place)
-        known = np.flatnonzero(shown[name] & calibrating)
+        known = np.flatnonzero(shown[name] & clear[name] & calibrating)
         counts[name] = len(known)
         if name not in interactions.classifiers or len(known) < FEWEST or not len(here):
             continue
         every = interactions.score(obs, action, name)
         before = [every[one[here][:, None] + steps].max(1) for one in (swaps.base, swaps.donor)]
-        touched = [shown[name][one[here][:, None] + steps].any(1) for one in (swaps.base, swaps.donor)]
+        doubtful = shown[name] | ~clear[name]
+        touched = [doubtful[one[here][:, None] + steps].any(1) for one in (swaps.base, swaps.donor)]
         states = swaps.observation[here, :-1].reshape(-1, swaps.observation.shape[2]).astype(np.float64)
         actions = swaps.action[here].reshape(len(states), -1).astype(np.float64)
         after = interactions.score(states, actions, name).reshape(len(here), -1).max(1)

@@ -49,4 +49,9 @@ def check_mirrors(mirrors: Iterable[Mirror], sizes: tuple[int, int, int], name: 
                 )
         if both := set(mirror.places) & set(mirror.signs):
             raise ValueError(f"A mirror of {name} has the columns {sorted(both)} in places and in signs; give one.")
+        for pair in mirror.swapped:  # else a reflection seen in the mirror again is not what it was
+            if any(len(set(pair) & set(columns)) == 1 for columns in (mirror.places, mirror.signs)):
+                raise ValueError(
+                    f"A mirror of {name} swaps the columns {pair}; both or neither must be in places and signs."
+                )
     return checked

@@ -18,15 +18,15 @@ from torch import Tensor
 from butfor.models.fitting import check_finite
 from butfor.models.gpu import captured, matrix_precision
 from butfor.models.networks import draw_uniform, make_generators, single_thread
-from butfor.rollouts.play import Observation, Played, Progress, Stream, episode_seed, play
+from butfor.rollouts.play import Played, Progress, Stream, episode_seed, play
 from butfor.runs.stopping import Stop
-from butfor.spaces.actions import from_unit, to_unit
+from butfor.spaces.actions import to_unit
 from butfor.training import priorities
 from butfor.training.agents import AGENTS
 from butfor.training.bonus import add_bonus, bonus_weight
-from butfor.training.exploration import Explorer, random_actions, stack_inputs
+from butfor.training.evaluation import Evaluation, Phases
+from butfor.training.exploration import Explorer, random_actions
 from butfor.training.goal_env import GoalEnv
-from butfor.training.phases import Phases, reached_value, relay_use
 from butfor.training.relay import Relay
 from butfor.training.replay import Batch, ReplayBuffer, Weights, sample
 from butfor.training.settings import Config
@@ -140,7 +140,8 @@ class Trainer:
             if edge[0] < edge[1]
         ]
         self.envs = [goal_env.make(part.replicas * part.envs) for part in self.explorers]
-        self._evaluation_env: Any = None
+        relative = config.replay.relative_goals
+        self.evaluation = Evaluation(goal_env, self.seeds, self.agent, config.agent.discount, relative)
 
         self.rounds = 0  # rounds of updates on recorded episodes
         self.interrupted = False  # stopped within a round of fitting, before the updates
@@ -152,7 +153,6 @@ class Trainer:
         self.statistics = torch.zeros(config.seeds, 3, device=self.device)  # critic loss, actor loss, value
         self.count = 0  # updates that the statistics sum up
         self.normalized = False
-        self.behaviour: dict[str, NDArray[np.float64]] = {}  # of the last evaluation, [R] each
         self.phases = Phases(goal_env, config.seeds)
         self.seconds: dict[str, float] = {}
 
@@ -273,8 +273,8 @@ class Trainer:
     def set_weights(self) -> None:
         """Set how likely each stored step is to be drawn, and what else the updates read."""
         config = self.config
-        self.bonus.fill_(bonus_weight(config.bonus, self.replay.stored))
-        annealed = priorities.beta_at(config.priority, self.replay.stored)
+        self.bonus.fill_(bonus_weight(config.bonus, self.done))
+        annealed = priorities.beta_at(config.priority, self.done)
         self.importance.fill_(config.priority.importance if "priority" in config.use else annealed)
         self.weights.fill(self._priority())
 
@@ -365,52 +365,12 @@ class Trainer:
                 for part in self.explorers:
                     part.prepare(self.input_size)
 
-    # ------------------------------------------------------------------------------------------ evaluation
+    # ----------------------------------------------------------------------------- evaluate, report, check
 
-    @torch.no_grad()
-    def evaluate(self, episodes: int, number: int = 0) -> NDArray[np.float64]:
-        """Share of deterministic episodes, reset by seeds of this `number`, that succeed [R]; also sets `behaviour`."""
-        goal_env = self.goal_env
-        seeds = self.config.seeds
-        wins = np.zeros(seeds)
-        shares = []
+    def evaluate(self, episodes: int, number: int = 0) -> tuple[NDArray[np.float64], dict[str, NDArray[np.float64]]]:
+        """Share of deterministic episodes, reset by seeds of this `number`, that succeed [R]; see `Evaluation.play`."""
         with self.clock("evaluation"):
-            for first in range(0, episodes, goal_env.evaluation_envs):
-                count = min(goal_env.evaluation_envs, episodes - first)
-                places = range(number * episodes + first, number * episodes + first + count)
-                resets = [episode_seed(seed, Stream.EVALUATION, place) for seed in self.seeds for place in places]
-                if self._evaluation_env is None or self._evaluation_env.num_envs != len(resets):
-                    if self._evaluation_env is not None:
-                        self._evaluation_env.close()
-                    self._evaluation_env = goal_env.make_evaluation_env(len(resets))
-                what = f"the evaluation after episode {self.done}"
-                act = lambda group, at, obs: self._best(obs)  # noqa: E731
-                played = play([self._evaluation_env], act, resets, goal_env.steps, what)
-                wins += goal_env.succeeded(played).reshape(seeds, count).sum(1)
-                facts = goal_env.facts
-                shares.append({} if facts is None else facts.behaviour(played.episodes) | self._values(played))
-        parts = {name: [share[name].reshape(seeds, -1) for share in shares] for name in shares[0]}
-        self.behaviour = {name: np.concatenate(part, 1).mean(1) for name, part in parts.items()}
-        return wins / episodes
-
-    def _values(self, played: Played) -> dict[str, NDArray[np.float64]]:
-        """The critic's value of the first states [E], and the value that the policy reaches from there."""
-        episodes = played.episodes
-        names = ("observation", "achieved_goal", "desired_goal")
-        inputs = self._inputs({name: getattr(episodes, name)[:, 0] for name in names})
-        predicted = self.agent.value(inputs).flatten().double().cpu().numpy()
-        reached = reached_value(self.goal_env, episodes, self.config.agent.discount)
-        return {"value_predicted": predicted, "value_reached": reached}
-
-    def _inputs(self, obs: Observation) -> Tensor:
-        """What the policy sees of W environments, [R, W / R, ...]."""
-        inputs = torch.from_numpy(stack_inputs(obs, self.config.replay.relative_goals))
-        return inputs.to(self.device).view(self.config.seeds, -1, inputs.shape[-1])
-
-    def _best(self, obs: Observation) -> tuple[NDArray[Any], NDArray[np.bool_]]:
-        """The policy's own actions in W environments."""
-        action = from_unit(self.agent.policy(self._inputs(obs)), self.bounds).flatten(0, 1).cpu().numpy()
-        return action, np.zeros(len(action), dtype=bool)
+            return self.evaluation.play(episodes, number, f"the evaluation after episode {self.done}")
 
     def report(self) -> list[dict[str, float]]:
         """Losses and scores since the last report, one row per replica."""
@@ -422,10 +382,9 @@ class Trainer:
         score = (self.replay.score[:, newest].sum((1, 2)) / steps).tolist()
         phases = self.phases.report()
         if self.relay is not None:
-            stored = (self.replay.score[:, newest], self.replay.length[:, newest])
-            amount = torch.cat([part.amount for part in self.explorers]).flatten()
-            use = relay_use(*stored, self.config.relay, self.config.explore, amount).tolist()
-            phases = [one | {"relay_acts": use[r][0], "relay_reaches": use[r][1]} for r, one in enumerate(phases)]
+            epsilon = self.config.explore.epsilon * torch.cat([part.amount for part in self.explorers]).flatten()
+            use = self.relay.use(self.replay.score[:, newest], self.replay.length[:, newest], epsilon)
+            phases = [one | other for one, other in zip(phases, use, strict=True)]
         self.statistics.zero_()
         self.count = 0
         self.model_loss.zero_()
@@ -521,8 +480,9 @@ class Trainer:
 
     def close(self) -> None:
         """Close the environments."""
-        for env in filter(None, [*self.envs, self._evaluation_env]):
+        for env in self.envs:
             env.close()
+        self.evaluation.close()
 
 
 def batches_due(config: Config, episode: int) -> int:

@@ -9,7 +9,7 @@ from collections.abc import Callable
 import numpy as np
 
 from butfor.envs.facts import facts_of
-from butfor.rollouts.episodes import Episodes, concatenate
+from butfor.rollouts.episodes import VECTORS, Episodes, concatenate
 from butfor.rollouts.play import Progress
 from butfor.runs.stopping import Stop
 from butfor.training.goal_env import GoalEnv
@@ -46,7 +46,8 @@ def read_episodes(config: Config, goal_env: GoalEnv) -> Episodes:
     """The episodes of all files of a config, checked against the environment.
 
     Raises:
-        ValueError: they are of another environment, have other sizes, or too few are left for each seed.
+        ValueError: they are of another environment, have other sizes, lack a label that the signal reads, or too few
+            are left for each seed.
     """
     parts = []
     for path in config.data:
@@ -64,8 +65,13 @@ def read_episodes(config: Config, goal_env: GoalEnv) -> Episodes:
                 f"{path} has episodes of up to {part.action.shape[1]} steps; those of {config.env} have at most "
                 f"{goal_env.steps}."
             )
-        if not all(np.isfinite(array).all() for array in (part.observation, part.action, part.achieved_goal)):
+        if not all(np.isfinite(getattr(part, name)).all() for name in VECTORS):
             raise ValueError(f"{path} contains NaN or infinite values.")
+        if missing := [name for name in goal_env.labels if name not in part.labels()]:
+            raise ValueError(
+                f"{path} has no label {missing[0]!r}, which the signal {config.signal!r} reads; collect episodes with "
+                f"`--labels {missing[0]}`, or choose another signal."
+            )
         parts.append(part)
     episodes = concatenate(parts)
     if drawn_episodes(config, len(episodes)) < 1:
@@ -87,12 +93,13 @@ def fill_buffer(trainer: Trainer, episodes: Episodes) -> None:
         generators = [np.random.default_rng((seed, DRAWING)) for seed in trainer.seeds]
         chosen = [generator.permutation(len(episodes))[:count] for generator in generators]
     missing = trainer.goal_env.steps - episodes.action.shape[1]
+    fields = {name: getattr(episodes, name) for name in (*VECTORS, "sampled", "length")}
+    if trainer.replay.label is not None:
+        fields["label"] = episodes.labels()[trainer.goal_env.labels[0]]
     arrays = {}
-    for name in ("observation", "action", "achieved_goal", "desired_goal", "sampled", "length"):
-        value = getattr(episodes, name)
-        if value.ndim > 1:
-            value = np.pad(value, [(0, 0), (0, missing), *[(0, 0)] * (value.ndim - 2)])
-        arrays[name] = np.stack([value[index] for index in chosen])
+    for name, value in fields.items():
+        padding = [(0, 0), (0, missing), *[(0, 0)] * (value.ndim - 2)][: value.ndim]
+        arrays[name] = np.stack([np.pad(value, padding)[index] for index in chosen])
     trainer.replay.store(arrays)
     trainer.error[:] = trainer.largest_error[:, None, None]
     if trainer.signal is not None and trainer.signal.learns:

@@ -23,7 +23,7 @@ LARGEST_GAIN = 0.5
 
 @dataclass(frozen=True)
 class PriorityConfig:
-    """How steps are drawn from the replay buffer. Defaults are the paper's; it tried the negative variants in vain."""
+    """How steps are drawn from the replay buffer. Defaults are the paper's; its negative variants did not help."""
 
     kind: Literal["uniform", "per", "ebp"] = "uniform"
     """what prioritises if the signal does not: nothing, the TD error (PER), the object's energy (EBP)"""

@@ -10,7 +10,7 @@ from butfor.models.networks import Generators
 from butfor.runs.config import check_between, check_least, check_positive
 from butfor.training.agents.ddpg import DDPG
 from butfor.training.agents.policy import AgentConfig, Policy
-from butfor.training.replay import Batch
+from butfor.training.replay import Batch, valid_steps
 
 
 @dataclass(frozen=True)
@@ -78,6 +78,20 @@ class Relay:
     def turn(self, influence: Tensor, noise: Tensor) -> Tensor:
         """Whether the relay acts, by the influence of the present states and uniform numbers, both [..., 1]."""
         return (noise < self.config.share) & (influence < self.config.until)
+
+    def use(self, score: Tensor, length: Tensor, epsilon: Tensor) -> list[dict[str, float]]:
+        """What it does in stored episodes with scores [R, E, T] and lengths [R, E], one row per replica.
+
+        The share of steps in which it acts is what the scores let expect: its share of those with little influence that
+        are not exploratory, which a share `epsilon` [R] is. The other number is the share of episodes in which
+        influence reaches the level that it seeks.
+        """
+        real = valid_steps(length, score.shape[-1])
+        low = ((score < self.config.until) & real).sum((1, 2)) / real.sum((1, 2)).clamp(min=1)
+        acts = (1 - epsilon) * self.config.share * low
+        reached = ((score >= self.config.until) & real).any(-1).float().mean(1)
+        rows = zip(acts.tolist(), reached.tolist(), strict=True)
+        return [{"relay_acts": one, "relay_reaches": other} for one, other in rows]
 
     def changes(self) -> list[Any]:
         """The modules and optimisers that `update` writes to."""

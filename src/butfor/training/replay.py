@@ -27,7 +27,8 @@ class ReplayConfig:
     hindsight: float = 0.8
     """share of samples whose goal is replaced by one achieved later in the same episode; 0: none"""
     goals_by_score: bool = False
-    """choose those goals in proportion to the influence of the step that achieved them (the paper tried it in vain)"""
+    """choose those goals in proportion to the influence of the step that achieved them (the paper tried it without
+    success)"""
     other_goals: float = 0.0
     """share of the replaced goals that are the desired goal of another episode instead (not in the paper)"""
     other_goals_by: Literal["weight", "uniform"] = "weight"
@@ -48,6 +49,16 @@ class ReplayConfig:
         check_least(self, 0, "shift")
         check_between(self, 0, 1, "hindsight", "other_goals")
         check_choices(self, "other_goals_by")
+        if self.goals_by_score and self.influenced_goals is not None:
+            raise ValueError(
+                f"ReplayConfig.goals_by_score and influenced_goals ({self.influenced_goals}) both choose the hindsight "
+                "goal; give one of them."
+            )
+        if not self.hindsight and (self.other_goals or self.goals_by_score or self.influenced_goals is not None):
+            raise ValueError(
+                "ReplayConfig.hindsight is 0, so no goal is replaced; other_goals, goals_by_score and influenced_goals "
+                "need it."
+            )
 
     @property
     def noise(self) -> int:

@@ -1,11 +1,10 @@
 """Training runs: a folder that is filled by the training loop, saved, resumed, and evaluated."""
 
 import time
-import uuid
 import warnings
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import closing, contextmanager, nullcontext
-from dataclasses import asdict, dataclass, replace
+from dataclasses import asdict, replace
 from pathlib import Path
 from typing import Any
 
@@ -16,6 +15,7 @@ from butfor.envs import facts_of
 from butfor.models.gpu import deterministic
 from butfor.models.torch_state import pinned
 from butfor.rollouts.episodes import Episodes, EpisodeStream, check_episode_file
+from butfor.rollouts.kept import KeptEpisodes
 from butfor.rollouts.play import Played, Progress, Stream, episode_seed, play
 from butfor.runs.checkpoints import latest_checkpoint, save_checkpoint_in
 from butfor.runs.config import config_from, differences, plain
@@ -31,7 +31,7 @@ from butfor.runs.folder import (
     versions_resumed,
 )
 from butfor.runs.locks import locked, working_on
-from butfor.runs.reading import expected_form, iterate_metrics, read_run
+from butfor.runs.reading import iterate_metrics, read_run
 from butfor.runs.stopping import check_time_limit, stopping
 from butfor.training.agents import load_policy, save_agent
 from butfor.training.goal_env import GoalEnv, MakeEnv, add_partners, find_source, open_goal_env, reward_remarks
@@ -199,14 +199,6 @@ def evaluate_run(
     return success
 
 
-def _is_file(path: Path) -> bool:
-    """Whether a file is there, as far as this user can see."""
-    try:
-        return path.is_file()
-    except OSError:  # in a folder of somebody else
-        return False
-
-
 def _refuse_begun(folder: Path, overwrite: bool) -> None:
     """Refuse a folder that contains a run, unless that is to be overwritten."""
     if not overwrite and (folder / "config.json").is_file():
@@ -223,7 +215,7 @@ def _refuse_keeping(config: Config, file: Path | str) -> None:
 
 
 @contextmanager
-def _working(folder: Path, kept: "KeptEpisodes | None", config: Config, device: torch.device | str) -> Iterator[None]:
+def _working(folder: Path, kept: KeptEpisodes | None, config: Config, device: torch.device | str) -> Iterator[None]:
     """Hold the locks of the run folder and of the episode file, with the run's settings of torch."""
     deterministic_cuda = config.deterministic and torch.device(device).type == "cuda"
     with working_on(folder), nullcontext() if kept is None else locked(kept.file), deterministic(deterministic_cuda):
@@ -234,53 +226,6 @@ def _has_results(folder: Path) -> bool:
     """Whether starting again would destroy models, or the summary of a finished run."""
     summary = folder / "summary.json"
     return (folder / "model.safetensors").exists() or (summary.is_file() and bool(read_json(summary)["finished"]))
-
-
-@dataclass(frozen=True)
-class KeptEpisodes:
-    """The content of episodes.json: where a run keeps its episodes, and who it is."""
-
-    file: str
-    run: str = ""
-    """the run folder, by which a copy of it is recognised; empty in files of before"""
-    id: str = ""
-    """written into the episode file, by which the episodes of another run are recognised"""
-
-    @classmethod
-    def of_new_run(cls, file: Path | str, folder: Path) -> "KeptEpisodes":
-        """A new run, with an identity that no other has."""
-        return cls(str(Path(file).resolve()), str(folder.resolve()), uuid.uuid4().hex[:16])
-
-    @classmethod
-    def of_run(cls, folder: Path, given: Path | str | None) -> "KeptEpisodes | None":
-        """What a run was started with.
-
-        Raises:
-            ValueError: another file is given, or the folder is a copy of a run that uses the file.
-        """
-        path = folder / "episodes.json"
-        if not path.is_file():
-            return None if given is None else cls.of_new_run(given, folder)
-        with expected_form(path):
-            kept = config_from(cls, read_json(path))
-        here = str(folder.resolve())
-        other = given is not None and str(Path(given).resolve()) != kept.file
-        if kept.run not in ("", here) and _is_file(Path(kept.run) / "config.json"):
-            if not other:
-                raise ValueError(
-                    f"{folder} is a copy of {kept.run}, which keeps its episodes in {kept.file}. Copy that file (or "
-                    f"{kept.file}.parts) and give the copy with --keep-episodes, or remove {path} to keep none."
-                )
-            return cls(str(Path(given or "").resolve()), here, kept.id)
-        if other:
-            raise ValueError(f"{folder} keeps its episodes in {kept.file}; it cannot continue in {given}.")
-        return replace(kept, run=here)
-
-    def refuse_taken(self) -> None:
-        """Refuse a file that exists, or whose parts another run has begun."""
-        for taken in (Path(self.file), EpisodeStream.parts_of(self.file)):
-            if taken.exists():
-                raise FileExistsError(f"{taken} already exists; give another name for the episode file.")
 
 
 def _check_settings(folder: Path, config: Config, state: Mapping[str, Any]) -> None:
@@ -437,12 +382,12 @@ class _Run:
             return
         self.note_time()
         losses = trainer.report()
-        success = trainer.evaluate(config.evaluation_episodes, episode)
+        success, behaviour = trainer.evaluate(config.evaluation_episodes, episode)
         kinds = ("simulation", "updates", "model", "scoring")
         spent = round(sum(trainer.seconds.get(name, 0.0) for name in kinds), 2)
         rows = [
             {"episode": episode, "seed": seed, "success": float(success[r])}
-            | {name: float(shares[r]) for name, shares in trainer.behaviour.items()}
+            | {name: float(shares[r]) for name, shares in behaviour.items()}
             | losses[r]
             | {"seconds": spent}
             for r, seed in enumerate(trainer.seeds)

@@ -115,6 +115,7 @@ class Config:
         check_choices(self, "use", "signal", "overlap", "algorithm")
         self._check_uses()
         self._check_entities()
+        self._check_critics()
         self._check_data()
         limits = [limit for limit, _ in self.fit_schedule]
         if not limits or limits != sorted(limits) or min(batches for _, batches in self.fit_schedule) < 1:
@@ -159,6 +160,15 @@ class Config:
         if self.entities and not self.use:
             raise ValueError(f"entities are {self.entities}, but nothing uses their influence; give use.")
 
+    def _check_critics(self) -> None:
+        """Refuse numbers of critics that TD3 would not use."""
+        critics, drawn = self.agent.critics, self.agent.critics_in_target
+        if self.algorithm in ("td3", "td3bc") and (critics > 2 or drawn is not None):
+            raise ValueError(
+                f"agent.critics is {critics} and agent.critics_in_target {drawn}; {self.algorithm} has two critics and "
+                "draws none. Leave both out, or use algorithm ddpg or sac."
+            )
+
     def _check_data(self) -> None:
         """Refuse settings that need episodes that are played, or that swapped transitions do not fit."""
         if not 0 < self.data_share <= 1:
@@ -169,6 +179,10 @@ class Config:
             raise ValueError(f"use contains {playing[0]!r}, which chooses actions; with data, nothing is played.")
         if self.data and self.num_envs > 1:
             raise ValueError(f"num_envs is {self.num_envs}; with data, nothing is played, so it must be 1.")
+        if self.data and self.cai.rescore != "all":
+            raise ValueError(
+                f"cai.rescore is {self.cai.rescore!r}; with data, all episodes are scored once: it must be 'all'."
+            )
         if self.swap.share and self.priority.kind == "per":
             raise ValueError(
                 "swap.share and priority.kind 'per' exclude each other: swapped transitions have no error."
@@ -258,6 +272,7 @@ def preset(env: str, name: str = "paper") -> Config:
     if name == "record":
         facts = facts_of(env)
         mirrored = facts is not None and bool(facts.mirrors)
+        moved = mirrored and facts is not None and facts.table is not None  # pucks have walls and a slope
         return replace(
             config,
             use=("priority", "bonus", "active", "relay"),
@@ -270,7 +285,7 @@ def preset(env: str, name: str = "paper") -> Config:
                 influenced_goals=0.3,
                 relative_goals=True,
                 mirror=mirrored,
-                shift=0.1 if mirrored else 0.0,
+                shift=0.1 if moved else 0.0,
             ),
             fit_every=50,
             fit_schedule=((100, 10_000), (5_000, 3_000)),

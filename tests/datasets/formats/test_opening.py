@@ -10,6 +10,7 @@ import minari
 import numpy as np
 import pyarrow
 import pytest
+from gymnasium.spaces import Box
 from pyarrow import parquet
 from support.dataset_formats import CUBE, HAND, LENGTHS, WRITERS, digest, hand_and_cube
 
@@ -48,6 +49,7 @@ def test_it_is_recognised_and_read(written: tuple[str, Path]) -> None:
     kind, path = written
     dataset = butfor.datasets.open(path)
     assert dataset.kind == kind
+    assert dataset.action_space == (Box(-1.0, 1.0, (2,), np.float32) if kind == "Minari" else None)
     assert_holds(dataset, kind, [0, 1, 2])
 
 

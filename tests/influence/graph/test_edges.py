@@ -17,7 +17,7 @@ from butfor.envs.experts import scripted_action
 from butfor.envs.several.edges import action_effects, removal_effects
 from butfor.envs.several.pucks import PucksWorld
 from butfor.influence import GraphConfig, Influence
-from butfor.influence.graph.edges import Graph, decide_by_probability
+from butfor.influence.graph.edges import Graph, decide_by_probability, score_absences
 from butfor.influence.graph.pairs import PairTouches
 from butfor.influence.scoring import ScoreConfig
 from butfor.models.dynamics import GaussianDynamics, ModelConfig
@@ -261,6 +261,22 @@ def test_a_graph_costs_less_than_a_score_for_every_entity(
     one, rows[:] = sum(rows), []
     fitted.graph(tested[0][:20], horizon=1)
     assert sum(rows) < len(fitted.entities) * one
+
+
+def test_actions_and_sources_together_give_what_each_gives_alone(fitted: Influence, tested: tuple[Any, Any]) -> None:
+    obs = fitted.model_obs(tested[0][:10])
+    action = torch.rand(10, 3, 2, generator=torch.Generator().manual_seed(0)) * 2 - 1
+    rows, tried = obs.repeat_interleave(3, 1), action.flatten(0, 1)[None]
+    with torch.no_grad():
+        together = fitted.model.pair_touches(rows, tried, tried=3)
+        for one, other in zip(together, fitted.model.pair_touches(rows, tried), strict=True):
+            for part, expected in zip(one.combine().parts(), other.combine().parts(), strict=True):
+                torch.testing.assert_close(part, expected)
+    whole = score_absences(fitted.model, obs, action, range(4))
+    for source in range(4):
+        torch.testing.assert_close(score_absences(fitted.model, obs, action, [source])[:, 0], whole[:, source])
+    alone = [score_absences(fitted.model, obs, action[:, [number]], range(4)) for number in range(3)]
+    torch.testing.assert_close(torch.stack(alone).mean(0), whole)
 
 
 @pytest.mark.parametrize(

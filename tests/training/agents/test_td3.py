@@ -95,7 +95,7 @@ def test_impossible_settings_are_refused(name: str) -> None:
 
 def make_cloning(value_weight: float) -> TD3BC:
     config = dataclasses.replace(SMALL, action_penalty=0.0, learning_rate=0.02)
-    return TD3BC(INPUTS, ACTIONS, config, make_generators([3]), td3bc=TD3BCConfig(value_weight=value_weight))
+    return TD3BC(INPUTS, ACTIONS, config, make_generators([3]), td3=TD3BCConfig(value_weight=value_weight))
 
 
 @pytest.mark.parametrize("swapped", [False, True])

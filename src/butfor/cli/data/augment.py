@@ -31,11 +31,11 @@ def augment(
         entities: all entities, and their columns of the observation, positions first: agent=0:4 cube=4:8 (default:
             those of the built-in environment in which the data were collected)
         out: .npz file for the new transitions
-        agent: the entity that the action moves; it is never swapped
+        agent: the entity that the action moves; it is never swapped. For data of built-in environments it is known
         count: candidates to make; those that may be impossible are left out
         steps: steps of each new stretch
         false_discovery_rate: largest expected share of impossible ones among those that are kept
-        audit: number of new ones to replay in the simulator, for data of environments that can be forked
+        audit: number of new ones to replay in the simulator, for data of pucks, push-two and stack-two
         seed: seed of the candidates and of what is learned
         overwrite: replace an existing file
     """

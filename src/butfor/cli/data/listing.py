@@ -18,5 +18,6 @@ def data(data: Annotated[str, tyro.conf.Positional, tyro.conf.arg(metavar="DATA"
 
     found = open_dataset(data)
     print_dataset(found)
-    suggested = " ".join(found.suggest_entities()) if found.action else ""
-    print_next(f"butfor score {data} --entities {suggested or 'NAME=COLUMNS'}")
+    if found.action:
+        suggested = " ".join(found.suggest_entities())
+        print_next(f"butfor score {data} --entities {suggested or 'NAME=COLUMNS'}")

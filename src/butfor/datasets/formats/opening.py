@@ -1,7 +1,11 @@
 """Open a dataset of any format, recognised by its content."""
 
+import json
 from pathlib import Path
 from typing import Any
+
+import numpy as np
+from gymnasium import spaces
 
 from butfor.datasets.files import DATASET_ID, minari_folder, minari_root
 from butfor.datasets.formats.dataset import Dataset
@@ -9,6 +13,7 @@ from butfor.datasets.formats.flat import open_d4rl, open_npz
 from butfor.datasets.formats.hdf5 import DESCRIPTIONS, SIGNATURE, open_hdf5
 from butfor.datasets.formats.lerobot import is_lerobot, open_lerobot
 from butfor.datasets.formats.tables import BEGINNINGS, import_pyarrow, open_table, table_dataset
+from butfor.runs.files import read_json
 
 FORMATS = (
     "a LeRobot folder (v2.0, v2.1, v3.0), a robomimic, LIBERO, ManiSkill or D4RL HDF5 file, a Minari dataset, an .npz "
@@ -71,7 +76,21 @@ def _open_minari(folder: Path) -> Dataset:
     if found is None:
         raise ValueError(f"{file} has no episodes; download the dataset again.")
     found.path = folder
+    found.action_space = _minari_action_space(folder)
     return found
+
+
+def _minari_action_space(folder: Path) -> spaces.Space[Any] | None:
+    """The action space in the metadata of a Minari dataset, if it is a bounded Box of one dimension or Discrete."""
+    text = read_json(folder / "data" / "metadata.json").get("action_space", "{}")
+    given = json.loads(text) if isinstance(text, str) else text
+    if given.get("type") == "Box" and len(given["shape"]) == 1:
+        kind = np.dtype(given["dtype"]).type
+        box = spaces.Box(np.array(given["low"], kind), np.array(given["high"], kind), dtype=kind)
+        return box if box.is_bounded() else None
+    if given.get("type") == "Discrete" and not given.get("start"):
+        return spaces.Discrete(int(given["n"]))
+    return None
 
 
 def copy_path(dataset: Dataset, out: Path | str) -> Path:

@@ -78,7 +78,6 @@ def score_entity_source(
     model: Any,
     obs: Tensor,
     actions: Tensor,
-    source: int,
     columns: Sequence[int],
     dims: Sequence[Sequence[int]],
     reference: Tensor | None,
@@ -87,36 +86,44 @@ def score_entity_source(
     """CI(i -> j, s) for every target, averaged over actions: obs [R, N, D], actions [N, K, A] -> [N, J].
 
     Args:
-        model: any fitted model.
+        model: any fitted model; that of pairs with a reference, see `score_absences` without one.
         obs: states in standard units.
         actions: K actions for each state.
-        source: the place of the entity i among the entities.
-        columns: its columns.
+        columns: those of the entity i.
         dims: the place of each entity's columns in what the model predicts.
-        reference: columns of i in M other states of each state, [N, M, d]; None for i absent.
+        reference: columns of i in M other states of each state, [N, M, d]; None for its mean.
         form: how the KL to a mixture of Gaussians is approximated.
     """
     others = 1 if reference is None else reference.shape[1]
     count = actions.shape[1]
     size = max(1, CHUNK // (model.replicas * (others + 1) * count))
-    predict = None if isinstance(model, GraphDynamics) and reference is None else model.predictor()
+    predict = model.predictor()
     parts = []
     for start in range(0, obs.shape[1], size):
         part = slice(start, start + size)
         states = obs[:, part].repeat_interleave(count, 1)  # [R, n K, D]
         tried = actions[part].flatten(0, 1).expand(model.replicas, -1, -1)
-        if predict is None:
-            found: Any = _without(model, states, tried, source)
-        else:
-            given = None if reference is None else reference[part].repeat_interleave(count, 0)
-            replaced = states.unsqueeze(2).repeat(1, 1, others + 1, 1)
-            replaced[:, :, 1:, list(columns)] = 0.0 if given is None else given.to(replaced)  # 0: the mean
-            repeated = tried.repeat_interleave(others + 1, 1).unsqueeze(2)  # [R, n K (M + 1), 1, A]
-            found = _regroup(predict(replaced.flatten(1, 2), repeated), others + 1)
-        merged = found.merge(model.replicas)
+        given = None if reference is None else reference[part].repeat_interleave(count, 0)
+        replaced = states.unsqueeze(2).repeat(1, 1, others + 1, 1)
+        replaced[:, :, 1:, list(columns)] = 0.0 if given is None else given.to(replaced)  # 0: the mean
+        repeated = tried.repeat_interleave(others + 1, 1).unsqueeze(2)  # [R, n K (M + 1), 1, A]
+        merged = _regroup(predict(replaced.flatten(1, 2), repeated), others + 1).merge(model.replicas)
         scores = torch.stack([_first_divergence(merged, target, form) for target in dims], -1)  # [n K, J]
         parts.append(scores.unflatten(0, (-1, count)).mean(1))
     return torch.cat(parts).clamp_min(0)
+
+
+def score_absences(model: GraphDynamics, obs: Tensor, actions: Tensor, sources: Sequence[int]) -> Tensor:
+    """CI(i -> j, s) of some sources with i absent, averaged over actions: [R, N, D], [N, K, A] -> [N, S, E]."""
+
+    def divergence(whole: Touch, without: Touch, dims: Sequence[int], goal: Tensor | None) -> Tensor:
+        both = Touch(*(torch.stack(parts, 2) for parts in zip(whole.parts(), without.parts(), strict=True)))
+        return both.divergence()[0, :, 0]
+
+    count = actions.shape[1]
+    repeated = obs.repeat_interleave(count, 1)
+    found = _compare_absences(model, repeated, actions.flatten(0, 1), None, divergence, sources, count)
+    return found.unflatten(0, (-1, count)).mean(1)
 
 
 def effect_sizes(model: GraphDynamics, obs: Tensor, action: Tensor, target: Tensor | None, counted: int) -> Tensor:
@@ -158,18 +165,24 @@ def _compare_absences(
     action: Tensor,
     target: Tensor | None,
     compare: Callable[[Touch, Touch, Sequence[int], Tensor | None], Tensor],
+    sources: Sequence[int] | None = None,
+    tried: int = 1,
 ) -> Tensor:
-    """Compare the prediction of every entity with that without each source: [N, E, E]."""
-    size = max(1, CHUNK // (model.replicas * len(model.names) ** 2))
+    """Compare the prediction of every entity with that without each source, or each of some: [N, S, E].
+
+    Each state is there `tried` times in a row.
+    """
+    size = max(1, CHUNK // (model.replicas * len(model.names) ** 2 * tried)) * tried
+    left_out = range(len(model.names)) if sources is None else sources
     parts = []
     for start in range(0, obs.shape[1], size):
         part = slice(start, start + size)
         states = obs[:, part]
         taken = action[part].expand(model.replicas, -1, -1)
-        free = model.free_steps(states, taken)
+        free = model.free_steps(states, taken, tried)
         whole, *without = (
-            [pairs.combine().merge(model.replicas) for pairs in model.pair_touches(states, taken, absent, free)]
-            for absent in (None, *range(len(model.names)))
+            [pairs.combine().merge(model.replicas) for pairs in model.pair_touches(states, taken, absent, free, tried)]
+            for absent in (None, *left_out)
         )
         goals = [None if target is None else target[part][:, dims] for dims in model.dims]
         rows = [list(map(compare, whole, others, model.dims, goals)) for others in without]
@@ -195,7 +208,7 @@ def touch_probabilities(model: GraphDynamics, obs: Tensor, actions: Tensor, targ
             states = obs[:, part].repeat_interleave(count, 1)
             tried = actions[part].flatten(0, 1).expand(model.replicas, -1, -1)
             found = obs.new_full((obs[:, part].shape[1], 1 + entities, entities), math.nan)
-            for place, touches in enumerate(model.pair_touches(states, tried)):
+            for place, touches in enumerate(model.pair_touches(states, tried, tried=count)):
                 by_source = touches.log_odds.sigmoid().mean(0).unflatten(0, (-1, count))  # [n, K, S]
                 found[:, 1:, place] = by_source[..., :-1].mean(1)
                 found[:, 1 + place, place] = math.nan
@@ -218,17 +231,6 @@ def decide_by_probability(probability: NDArray[Any], false_discovery_rate: float
     chosen = np.zeros(len(probability), dtype=np.bool_)
     chosen[order[: int(np.count_nonzero(wrong <= false_discovery_rate))]] = True  # the mean rises along the order
     return chosen
-
-
-def _without(model: GraphDynamics, states: Tensor, actions: Tensor, source: int) -> ContactPrediction:
-    """The predictions with all entities and without one: [R, n, 2, ...]."""
-    free = model.free_steps(states, actions)
-    with_all, without = (model.pair_touches(states, actions, absent, free) for absent in (None, source))
-    touches = {}
-    for dims, *both in zip(model.dims, with_all, without, strict=True):
-        parts = zip(*(pairs.combine().parts() for pairs in both), strict=True)
-        touches[tuple(dims)] = Touch(*(torch.stack(pair, 2) for pair in parts))
-    return ContactPrediction(touches, model.target_size)
 
 
 def _first_divergence(prediction: Any, dims: Sequence[int], form: KLForm) -> Tensor:

@@ -1,5 +1,6 @@
 """The methods of `Influence` about sources, targets and horizons."""
 
+from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
@@ -12,6 +13,7 @@ from butfor.influence.graph.edges import (
     Graph,
     decide_by_probability,
     effect_sizes,
+    score_absences,
     score_entity_source,
     touch_probabilities,
 )
@@ -64,10 +66,9 @@ class GraphMethods:
         random = choose_generator(generator, self.seed, self.device)
         names = list(self.entities)
         steps = self.horizon if horizon is None else horizon
-        rows = [self._score_within(obs, steps, following, random)]
+        rows = self._score_within(obs, steps, following, random)
         given = (random, action, alternative, reference, draws, steps, following)
-        rows += [self._score_source(obs, name, *given) for name in names]
-        values = torch.stack(rows, 1)  # [N, 1 + E, E]
+        values = torch.cat([rows.unsqueeze(1), self._score_sources(obs, names, *given)], 1)  # [N, 1 + E, E]
         place = torch.arange(len(names), device=values.device)
         values[:, 1 + place, place] = torch.nan
         return Graph(like(values, obs), (ACTION, *names), tuple(names))
@@ -156,34 +157,43 @@ class GraphMethods:
         later = self._continuation(obs, horizon, following, random)
         return score_horizon(model, states, first, later, horizon, random, self.scoring.form)
 
-    def _score_source(
-        self: Any, obs: Array, source: str, random: torch.Generator, action: Array | None = None,
+    def _score_sources(
+        self: Any, obs: Array, sources: Sequence[str], random: torch.Generator, action: Array | None = None,
         alternative: Alternative | None = None, reference: Array | None = None, draws: int = 15,
         horizon: int | None = None, following: Array | None = None,
     ) -> Tensor:  # fmt: skip
-        """Influence of an entity on every entity: [N, E]."""
+        """Influence of entities on every entity: [N, S, E]."""
         horizon = self.horizon if horizon is None else horizon
-        self.dims(source)  # refuses an unknown name
+        for source in sources:
+            self.dims(source)  # refuses an unknown name
+        places = [list(self.entities).index(source) for source in sources]
         states = self.model_obs(obs)
-        place = list(self.entities).index(source)
         averaged = AVERAGED if horizon == 1 else AVERAGED_LATER
         actions = self._draw_actions(states.shape[1], averaged, random) if action is None else self._taken(obs, action)
+        form = self.scoring.form
         if horizon > 1:
             model = self._graph_model(f"horizon={horizon}")
             later = self._continuation(obs, horizon, following, random)
-            return score_horizon(model, states, actions, later, horizon, random, self.scoring.form, place)
-        kind = alternative or ("absent" if isinstance(self.model, GraphDynamics) else "reference")
-        others: Tensor | None = None
-        if kind == "reference":
-            if draws < 1:
-                raise ValueError(f"draws must be at least 1; got {draws}.")
-            given = states if reference is None else self.model_obs(reference)
-            index = torch.randint(given.shape[1], (states.shape[1], draws), generator=random, device=random.device)
-            others = given[0][index.to(given.device)][..., self.entities[source]]  # [N, M, d]
-        elif kind != "absent":
+            rows = [score_horizon(model, states, actions, later, horizon, random, form, place) for place in places]
+            return torch.stack(rows, 1)
+        of_pairs = isinstance(self.model, GraphDynamics)
+        kind = alternative or ("absent" if of_pairs else "reference")
+        if kind not in ("absent", "reference"):
             raise ValueError(f"alternative is {alternative!r}; expected 'absent' or 'reference'.")
-        columns = self.entities[source]
-        return score_entity_source(self.model, states, actions, place, columns, self._dims, others, self.scoring.form)
+        if draws < 1:
+            raise ValueError(f"draws must be at least 1; got {draws}.")
+        if kind == "absent" and of_pairs:
+            return score_absences(self.model, states, actions, places)
+        rows = []
+        for source in sources:
+            columns = self.entities[source]
+            others: Tensor | None = None
+            if kind == "reference":
+                given = states if reference is None else self.model_obs(reference)
+                index = torch.randint(given.shape[1], (states.shape[1], draws), generator=random, device=random.device)
+                others = given[0][index.to(given.device)][..., columns]  # [N, M, d]
+            rows.append(score_entity_source(self.model, states, actions, columns, self._dims, others, form))
+        return torch.stack(rows, 1)
 
     def _continuation(self: Any, obs: Array, horizon: int, following: Array | None, random: torch.Generator) -> Tensor:
         """Encoded actions after the first one [N, C, horizon - 1, A]: those given, or random ones."""

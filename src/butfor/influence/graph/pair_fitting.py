@@ -7,7 +7,7 @@ import torch
 from torch import Tensor, nn
 
 from butfor.influence.contact_fitting import Reporter, train_on_batches
-from butfor.influence.graph.pairs import GraphConfig, GraphDynamics, _fill, check_graph_entities
+from butfor.influence.graph.pairs import GraphConfig, GraphDynamics, _fill, check_graph_entities, describe_lines
 from butfor.models.networks import MLP, Generators, make_generators, single_thread
 from butfor.models.tables import Table, Units
 
@@ -55,10 +55,12 @@ def _fit_motion(
     config = model.config
     goal = target[:, model.dims[entity]]
     gaps = _gaps(model, entity, obs, target)
-    gaps.amin(1)
+    network = model.free[entity]
+    start = {name: value.clone() for name, value in network.state_dict().items()}
 
     def fit(rows: Tensor) -> Tensor:
         moving = rows[goal[rows].abs().amax(1) > SURPRISE]
+        network.load_state_dict(start)  # what an earlier fit learned of touches would stay where data are few
 
         def loss(index: Tensor) -> Tensor:
             chosen = rows[index]
@@ -69,7 +71,7 @@ def _fit_motion(
             return error.abs().mean((1, 2))  # the median is that of the untouched
 
         settings = (config.motion_updates, config.motion_learning_rate, 0.0, config.batch_size)
-        train_on_batches(loss, list(model.free[entity].parameters()), *settings, len(rows), generators, report)
+        train_on_batches(loss, list(network.parameters()), *settings, len(rows), generators, report)
         with torch.no_grad():
             moved = model.move_freely(*_expand(obs, action, model), entity)
         return (moved - goal).abs().amax(-1).amin(0) > SURPRISE
@@ -95,7 +97,7 @@ def _fit_touches(
         states, actions = _expand(obs, action, model)
         free = model.free_steps(states, actions)
         filled = _fill(free, model.longest)
-        shown = model.geometry(states, filled.unsqueeze(3), filled.unsqueeze(2))
+        shown = describe_lines(*model.lines(states, filled.unsqueeze(3), filled.unsqueeze(2)))
         others = ~torch.eye(len(model.names), dtype=torch.bool, device=obs.device)
         every = shown[:, :, others]  # [R, N, E (E - 1), F]
         near = shown[..., -1] <= model.reach

@@ -8,10 +8,11 @@ are and how each would move without the touch:
 
 `free_j` sees the columns of j alone, those of no entity, and the action if it drives j. `t_ij` and the push see the
 relative position of i and j (now, after i has moved, and after both have), the steps that they would take, and their
-other columns, such as velocities and fingers. Beyond a distance that the fit measures, t_ij is 0. The steps are first
-their own, then those with the touches of third entities, so that a push passes through a row of entities. The pushes
-of several sources add up. The part of each source is known: without i its factors (1 - t_ij) are 1, and its pushes are
-missing in the steps of others. The action acts on an entity through the entities that it drives.
+other columns, such as velocities and fingers. The push is a free vector and a share of the way that j lacks to follow
+the step of i: what is held or pushed moves along. Beyond a distance that the fit measures, t_ij is 0. The steps are
+first their own, then those with the touches of third entities, so that a push passes through a row of entities. The
+pushes of several sources add up. The part of each source is known: without i its factors (1 - t_ij) are 1, and its
+pushes are missing in the steps of others. The action acts on an entity through the entities that it drives.
 """
 
 import math
@@ -148,16 +149,16 @@ class GraphDynamics(nn.Module):
 
         self.free, self.free_variance, self.surprise = (nn.ModuleList() for _ in range(3))
         pair = self.features + 2 * self.longest + 2 * (self.longest - self.position) + 2 * len(names)
-        # one for all pairs: touches are much alike
-        self.touch = network(pair, 2 * self.longest + 1, config.width, config.layers)
+        # one for all pairs: touches are much alike. It returns pushes, variances, log odds, and how far targets follow.
+        self.touch = network(pair, 2 * self.longest + 1 + self.position, config.width, config.layers)
         for name, columns in zip(names, self.columns, strict=True):
             count = len(columns)
             seen = count + len(self.rest)
             self.free.append(network(seen + units.law.size * (name in driven), count, config.motion_width, 2))
             self.free_variance.append(network(seen, count, config.width, 1))
             self.surprise.append(network(seen, 2 * count + 1, config.width, 1))
-        self.register_buffer("center", torch.zeros(self.replicas, 1, 1, 1, self.features))
-        self.register_buffer("spread", torch.ones(self.replicas, 1, 1, 1, self.features))
+        self.register_buffer("center", torch.zeros(self.replicas, 1, self.features))
+        self.register_buffer("spread", torch.ones(self.replicas, 1, self.features))
         self.register_buffer("reach", torch.full((self.replicas, 1, len(names), len(names)), 1e12))
         # buffers without replicas, which a weight file has in its header
         self.register_buffer("units", torch.tensor([units.obs_center, units.obs_spread]), persistent=False)
@@ -187,15 +188,19 @@ class GraphDynamics(nn.Module):
         moved: Tensor = self.free[entity](torch.cat(parts, -1))
         return moved
 
-    def free_steps(self, obs: Tensor, action: Tensor) -> list[Tensor]:
-        """The scaled change of every entity that nothing touches."""
-        return [self.move_freely(obs, action, entity) for entity in range(len(self.names))]
+    def free_steps(self, obs: Tensor, action: Tensor, tried: int = 1) -> list[Tensor]:
+        """The scaled change of every entity that nothing touches; `tried` as in `pair_touches`."""
+        steps = []
+        for entity, name in enumerate(self.names):
+            once = 1 if name in self.driven else tried
+            steps.append(_repeat(self.move_freely(obs[:, ::once], action[:, ::once], entity), once))
+        return steps
 
-    def geometry(self, obs: Tensor, source_steps: Tensor, target_steps: Tensor) -> Tensor:
-        """Where targets are relative to sources: now, after the source's step, after both, and the closest distance.
+    def lines(self, obs: Tensor, source_steps: Tensor, target_steps: Tensor) -> tuple[Tensor, Tensor, Tensor, Tensor]:
+        """Where targets are relative to sources: now, after the source's step, after both, [R, B, E, E, p], and the
+        closest distance on the straight lines of both steps, [R, B, E, E, 1].
 
-        Steps are scaled, [R, B, E or 1, E, longest]; the result is [R, B, E, E, features]. The closest distance, the
-        last feature, is that on the straight lines of both steps.
+        Steps are scaled, [R, B, E or 1, E or 1, longest].
         """
         count = self.position
         scale = torch.stack([self.change_scale[dims[:count]] for dims in self.dims])  # [E, p]
@@ -203,10 +208,15 @@ class GraphDynamics(nn.Module):
         now = places.unsqueeze(2) - places.unsqueeze(3)  # [R, B, source, target, p]
         moved = now - source_steps[..., :count] / scale[:, None]
         both = moved + target_steps[..., :count] / scale
-        sizes = [torch.cat([at, at.abs(), at.norm(dim=-1, keepdim=True)], -1) for at in (now, moved, both)]
         way = both - now
         passed = (-(now * way).sum(-1, keepdim=True) / way.square().sum(-1, keepdim=True).clamp_min(1e-12)).clamp(0, 1)
-        return torch.cat([*sizes, (now + passed * way).norm(dim=-1, keepdim=True)], -1)
+        return now, moved, both, (now + passed * way).norm(dim=-1, keepdim=True)
+
+    def catch_up(self, source_steps: Tensor, target_steps: Tensor) -> Tensor:
+        """The scaled change of targets' positions that would let them follow their sources: [R, B, E, E, p]."""
+        count = self.position
+        scale = torch.stack([self.change_scale[dims[:count]] for dims in self.dims])  # [E, p]
+        return source_steps[..., :count] * scale / scale[:, None] - target_steps[..., :count]
 
     def judge(
         self, obs: Tensor, source_steps: Tensor, target_steps: Tensor, absent: int | None
@@ -216,16 +226,18 @@ class GraphDynamics(nn.Module):
         The network is evaluated for pairs that are near each other.
         """
         entities = len(self.names)
-        seen = self.geometry(obs, source_steps, target_steps)
-        possible = (seen[..., -1] <= self.reach) & ~torch.eye(entities, dtype=torch.bool, device=obs.device)
+        lines = self.lines(obs, source_steps, target_steps)
+        pairs = lines[-1].shape[1:-1]
+        possible = (lines[-1][..., 0] <= self.reach) & ~torch.eye(entities, dtype=torch.bool, device=obs.device)
         if absent is not None:
             possible[:, :, absent] = False
         row, source, target = torch.nonzero(possible.any(0), as_tuple=True)
-        shape = (*seen.shape[:-1], self.longest)
+        seen = describe_lines(*(part[:, row, source, target] for part in lines))
+        shape = (len(seen), *pairs, self.longest)
         others = _fill([obs[..., columns[self.position :]] for columns in self.columns], self.longest - self.position)
         which = torch.eye(entities, device=obs.device).expand(len(seen), -1, -1)
         parts = [
-            ((seen - self.center) / self.spread)[:, row, source, target],
+            (seen - self.center) / self.spread,
             STEP_SHARE * source_steps.expand(shape)[:, row, source, target].clamp(-5, 5),
             STEP_SHARE * target_steps.expand(shape)[:, row, source, target].clamp(-5, 5),
             OWN_SHARE * others[:, row, source].clamp(-5, 5),
@@ -235,12 +247,20 @@ class GraphDynamics(nn.Module):
         ]
         found = self.touch(torch.cat(parts, -1))
         place = (row * entities + source) * entities + target
-        whole = found.new_zeros(len(found), seen[0, ..., 0].numel(), found.shape[-1]).index_copy(1, place, found)
-        push, raw, odds = whole.unflatten(1, seen.shape[1:-1]).split([self.longest, self.longest, 1], -1)
+        whole = found.new_zeros(len(found), math.prod(pairs), found.shape[-1]).index_copy(1, place, found)
+        sizes = [self.longest, self.longest, 1, self.position]
+        push, raw, odds, follow = whole.unflatten(1, pairs).split(sizes, -1)
+        following = follow * self.catch_up(source_steps, target_steps)
+        push = push + nn.functional.pad(following, (0, self.longest - self.position))
         return torch.where(possible, odds[..., 0] - SELDOM, NEVER), push, raw
 
     def pair_touches(
-        self, obs: Tensor, action: Tensor, absent: int | None = None, free: Sequence[Tensor] | None = None
+        self,
+        obs: Tensor,
+        action: Tensor,
+        absent: int | None = None,
+        free: Sequence[Tensor] | None = None,
+        tried: int = 1,
     ) -> list[PairTouches]:
         """What touches each entity: obs [R, B, D], action [R, B, A].
 
@@ -249,8 +269,10 @@ class GraphDynamics(nn.Module):
             action: encoded actions.
             absent: an entity that touches nothing.
             free: the free steps, where they are known.
+            tried: how often each state is there, one after the other, with different actions. What depends on the
+                state alone is computed once.
         """
-        free = self.free_steps(obs, action) if free is None else free
+        free = self.free_steps(obs, action, tried) if free is None else free
         alone = _fill(free, self.longest)  # [R, B, E, longest]
         with torch.no_grad():
             log_odds, push, _ = self.judge(obs, alone.unsqueeze(3), alone.unsqueeze(2), absent)
@@ -260,10 +282,11 @@ class GraphDynamics(nn.Module):
         touches = []
         for target, columns in enumerate(self.columns):
             count = len(columns)
-            own = self.own(obs, target)
-            rest_push, rest_raw, rest_odds = self.surprise[target](own).unsqueeze(2).split([count, count, 1], -1)
+            own = self.own(obs[:, ::tried], target)
+            surprise = _repeat(self.surprise[target](own), tried).unsqueeze(2)
+            rest_push, rest_raw, rest_odds = surprise.split([count, count, 1], -1)
             rest_variance = nn.functional.softplus(rest_raw + math.log(math.e - 1)) + self.config.wide
-            spread = self.config.narrow_range * torch.sigmoid(self.free_variance[target](own) - 3)
+            spread = self.config.narrow_range * torch.sigmoid(_repeat(self.free_variance[target](own), tried) - 3)
             touches.append(
                 PairTouches(
                     torch.cat([log_odds[..., target], rest_odds[..., 0] - RARELY], -1),
@@ -289,12 +312,23 @@ class GraphDynamics(nn.Module):
             actions = actions.expand(self.replicas, states, -1, -1).flatten(1, 2)
             rows = obs.unsqueeze(2).expand(-1, -1, count, -1).flatten(1, 2)
             touches = {}
-            for target, pairs in enumerate(self.pair_touches(rows, actions)):
+            for target, pairs in enumerate(self.pair_touches(rows, actions, tried=count)):
                 parts = (part.unflatten(1, (states, count)) for part in pairs.combine().parts())
                 touches[tuple(self.dims[target])] = self.kind(target)(*parts)
             return ContactPrediction(touches, self.target_size)
 
         return predict
+
+
+def describe_lines(now: Tensor, moved: Tensor, both: Tensor, closest: Tensor) -> Tensor:
+    """What the network of touches sees of the `lines` of pairs: [..., p] and [..., 1] -> [..., features]."""
+    sizes = [torch.cat([at, at.abs(), at.norm(dim=-1, keepdim=True)], -1) for at in (now, moved, both)]
+    return torch.cat([*sizes, closest], -1)
+
+
+def _repeat(rows: Tensor, times: int) -> Tensor:
+    """Rows [R, B, d], each several times in a row."""
+    return rows if times == 1 else rows.repeat_interleave(times, 1)
 
 
 def _fill(parts: Sequence[Tensor], longest: int) -> Tensor:

@@ -303,7 +303,8 @@
       const across = (t) => (t + 0.5) * width / episode.steps;
       let top = 4;
       const panel = (name, height, series, most, form, level = null) => {
-        svg("text", picture, { x: 0, y: top + 10 }, name);
+        const heading = svg("text", picture, { x: 0, y: top + 10 }, name);
+        if (series.length > 1) for (const [label, , paint] of series) svg("tspan", heading, { dx: 8, fill: colour(paint), "font-weight": 600 }, label);
         svg("text", picture, { x: width, y: top + 10, "text-anchor": "end" }, form(most));
         top += 16;
         const down = (value) => top + height * (1 - Math.min(Math.max(value / most, 0), 1));
@@ -320,16 +321,14 @@
       const ghosts = episode.ghosts;
       if (episode.scores.length) {
         const most = Math.max(SMALL_SCORE, ...episode.scores.flatMap(([, values]) => [...values]));
-        const names = episode.scores.length > 1 ? `: ${episode.scores.map(([name]) => name).join(", ")}` : "";
-        panel(`CAI, the influence of the action${names}`, 64, episode.scores.map(([name, values], place) => [name, (t) => values[t], LINES[place % LINES.length]]), most, (value) => `${value.toFixed(2)} nats`, threshold);
+        panel("CAI, the influence of the action", 64, episode.scores.map(([name, values], place) => [name, (t) => values[t], LINES[place % LINES.length]]), most, (value) => `${value.toFixed(2)} nats`, threshold);
       }
       if (ghosts) {
         let most = 1e-6;
         for (let t = 0; t < episode.steps; t++) most = Math.max(most, ghosts.fan(t, state.hold));
-        const names = ghosts.objects > 1 ? `: ${ghosts.bodies.map((body) => scene.bodies[body].name).join(", ")}` : "";
-        panel(`Distance between the ghosts after ${state.hold} step${state.hold > 1 ? "s" : ""}${names}`, 40, ghosts.bodies.map((body, j) => [scene.bodies[body].name, (t) => ghosts.fanOf(t, state.hold, j), j ? LINES[j % LINES.length] : "object"]), most, (value) => length(value, scene.unit));
+        panel(`Distance between the ghosts after ${state.hold} step${state.hold > 1 ? "s" : ""}`, 40, ghosts.bodies.map((body, j) => [scene.bodies[body].name, (t) => ghosts.fanOf(t, state.hold, j), j ? LINES[j % LINES.length] : "object"]), most, (value) => length(value, scene.unit));
       }
-      const moves = episode.moves.map(({ source, target, values }) => [`${scene.bodies[source].name} moves ${scene.bodies[target].name}`, values]);
+      const moves = episode.moves.map(({ source, target, values }) => [`${nameOf(source)} moves ${nameOf(target)}`, values]);
       for (const [name, values] of [...episode.labels, ...moves]) {
         svg("text", picture, { x: 0, y: top + 10 }, name === "exact" ? "The action matters (exact label)" : name === "contact" ? "Contact" : name);
         top += 15;
@@ -362,6 +361,11 @@
       drawCursor();
     }
 
+    // robot0:gripper_link is the gripper
+    function nameOf(body) {
+      return scene.bodies[body].name.replace(/^robot\d*:/, "").replace(/_link$/, "");
+    }
+
     function sentence(step) {
       const ghosts = episode.ghosts;
       if (!ghosts) return "";
@@ -386,6 +390,7 @@
       const step = Math.min(Math.floor(state.time), episode.steps);
       const at = Math.min(step, episode.steps - 1);
       drawer.draw(state.time, state.hold, state.ghosts, state.chosen, differs);
+      if (!state.drawn) { state.drawn = true; root.dispatchEvent(new Event("butfor-drawn")); }
       stepText.textContent = `Step ${step} of ${episode.steps}`;
       scoreText.textContent = episode.scores.map(([name, values]) => `CAI${episode.scores.length > 1 ? ` ${name}` : ""} ${values[at].toFixed(2)} nats`).join(" · ");
       const words = sentence(step);

@@ -69,5 +69,5 @@ AGENTS: dict[str, Make] = {
     "ddpg": lambda config, inputs, actions, *rest: DDPG(inputs, actions, config.agent, *rest),
     "sac": lambda config, inputs, actions, *rest: SAC(inputs, actions, config.agent, *rest, sac=config.sac),
     "td3": lambda config, inputs, actions, *rest: TD3(inputs, actions, config.agent, *rest, td3=config.td3),
-    "td3bc": lambda config, inputs, actions, *rest: TD3BC(inputs, actions, config.agent, *rest, td3bc=config.td3bc),
+    "td3bc": lambda config, inputs, actions, *rest: TD3BC(inputs, actions, config.agent, *rest, td3=config.td3bc),
 }

@@ -79,10 +79,13 @@ class DDPG(nn.Module):
         return self._value(self.policy.normalizer(inputs), self.policy(inputs))
 
     def _value(self, now: Tensor, action: Tensor) -> Tensor:
-        """The value [R, B] that the actor climbs: the first critic's, or the mean of all."""
+        """The value [R, B] that the actor climbs."""
         both = torch.cat([now, action], -1)
-        climbed = self.critics[: None if self.config.critics_in_target else 1]
-        return torch.stack([critic(both).squeeze(-1) for critic in climbed]).mean(0)
+        return torch.stack([critic(both).squeeze(-1) for critic in self._climbed()]).mean(0)
+
+    def _climbed(self) -> nn.ModuleList:
+        """The critics whose mean the actor climbs: the first, or all where some are drawn as targets."""
+        return self.critics[: None if self.config.critics_in_target else 1]
 
     def _next_value(self, then: Tensor, batch: Batch) -> Tensor:
         """The target networks' value of the next state, [R, B]."""
@@ -106,15 +109,12 @@ class DDPG(nn.Module):
         return True
 
     def _update_actor(self, now: Tensor, batch: Batch, is_due: bool) -> tuple[Tensor, Tensor]:
-        """Update the actor and its target if that is due; its loss and the mean value of its actions, both [R].
-
-        It climbs the value of the first critic, or the mean of all where some are drawn as targets.
-        """
+        """Update the actor and its target if that is due; its loss and the mean value of its actions, both [R]."""
         penalty = self.config.action_penalty
         actor = self._run(self.policy.actor)
         action = torch.tanh(actor(now))
         both = torch.cat([now, action], -1)
-        climbed = [self._run(critic) for critic in self.critics][: None if self.config.critics_in_target else 1]
+        climbed = [self._run(critic) for critic in self._climbed()]
         values = [critic(both) for critic in climbed]  # [R, B, 1] each
         value = torch.stack(values).mean((0, 2, 3))
         if is_due:

@@ -82,26 +82,14 @@ class TD3(DDPG):
 class TD3BC(TD3):
     """TD3 whose actor maximises value_weight * value / mean |value| - |action - recorded action|^2."""
 
-    def __init__(
-        self,
-        inputs: int,
-        actions: int,
-        config: AgentConfig,
-        generators: Generators,
-        device: torch.device | str = "cpu",
-        *,
-        td3bc: TD3BCConfig,
-    ) -> None:
-        """Draw the first weights, one generator per replica."""
-        super().__init__(inputs, actions, config, generators, device, td3=td3bc)
-        self.value_weight = td3bc.value_weight
+    td3: TD3BCConfig
 
     def _update_actor(self, now: Tensor, batch: Batch, is_due: bool) -> tuple[Tensor, Tensor]:
         penalty = self.config.action_penalty
         actor, critic = self._run(self.policy.actor), self._run(self.critics[0])
         action = torch.tanh(actor(now))
         value = critic(torch.cat([now, action], -1))  # [R, B, 1]
-        scale = self.value_weight / value.abs().mean((1, 2)).clamp_min(1e-6)  # [R]
+        scale = self.td3.value_weight / value.abs().mean((1, 2)).clamp_min(1e-6)  # [R]
         distance = action - batch.action
         if batch.swapped is not None:  # these actions were not taken for this object and goal
             distance = distance * ~batch.swapped[..., None]

@@ -55,7 +55,7 @@ class CaiConfig:
     """an entity whose influence counts instead of the action's, with model touch: the name of one of a built-in
     environment, or the columns of its position, cube=10:13; the score is that of the step taken, at most log 2"""
     horizon: int = 1
-    """steps within which the action, or the source, matters, given how the agent goes on"""
+    """steps within which the action, or the source, matters, given what the agent does in the later ones"""
 
     def __post_init__(self) -> None:
         check_choices(self, "model", "rescore")

@@ -1,10 +1,10 @@
-"""How far the training episodes of each seed get: touched, lifted, success; and what limits an agent that gets far.
+"""What agents reach: success in deterministic episodes, and how far the training episodes of each seed get.
 
-These numbers explain a learning curve: which of the steps towards success is missing, whether the critic's values are
-those that the policy reaches, and what the relay does.
+The numbers beside success explain a learning curve: which of the steps towards it is missing (touched, lifted), and
+whether the critic's values are those that the policy reaches.
 """
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 import numpy as np
@@ -12,14 +12,71 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
-from butfor.rollouts.episodes import Episodes
-from butfor.rollouts.play import Played
-from butfor.training.exploration import ExploreConfig
+from butfor.rollouts.episodes import STATES, Episodes
+from butfor.rollouts.play import Observation, Played, Stream, episode_seed, play
+from butfor.spaces.actions import from_unit
+from butfor.training.agents import Agent
+from butfor.training.exploration import stack_inputs
 from butfor.training.goal_env import GoalEnv
-from butfor.training.relay import RelayConfig
 
 TOUCHED = 2e-3  # metres from where the object was at first; settling on the table moves it less
 LIFTED = 0.03  # metres above where it was at first
+
+
+class Evaluation:
+    """Deterministic episodes of R agents, in environments that are kept for the next evaluation."""
+
+    def __init__(self, goal_env: GoalEnv, seeds: Sequence[int], agent: Agent, discount: float, relative: bool) -> None:
+        """`relative`: agents also see the difference between desired and achieved goal."""
+        self.goal_env = goal_env
+        self.seeds = seeds
+        self.agent = agent
+        self.discount = discount
+        self.relative = relative
+        self._env: Any = None
+
+    @torch.no_grad()
+    def play(self, episodes: int, number: int, what: str) -> tuple[NDArray[np.float64], dict[str, NDArray[np.float64]]]:
+        """Share of `episodes` that succeed [R], and behaviour and values by name [R]; `number` chooses the resets."""
+        goal_env = self.goal_env
+        replicas = len(self.seeds)
+        wins = np.zeros(replicas)
+        shares = []
+        for first in range(0, episodes, goal_env.evaluation_envs):
+            count = min(goal_env.evaluation_envs, episodes - first)
+            places = range(number * episodes + first, number * episodes + first + count)
+            resets = [episode_seed(seed, Stream.EVALUATION, place) for seed in self.seeds for place in places]
+            if self._env is None or self._env.num_envs != len(resets):
+                self.close()
+                self._env = goal_env.make_evaluation_env(len(resets))
+            played = play([self._env], lambda group, at, obs: self._act(obs), resets, goal_env.steps, what)
+            wins += goal_env.succeeded(played).reshape(replicas, count).sum(1)
+            facts = goal_env.facts
+            shares.append({} if facts is None else facts.behaviour(played.episodes) | self._values(played.episodes))
+        parts = {name: [share[name].reshape(replicas, -1) for share in shares] for name in shares[0]}
+        return wins / episodes, {name: np.concatenate(part, 1).mean(1) for name, part in parts.items()}
+
+    def close(self) -> None:
+        """Close the environments."""
+        if self._env is not None:
+            self._env.close()
+
+    def _act(self, obs: Observation) -> tuple[NDArray[Any], NDArray[np.bool_]]:
+        """The policy's own actions in W environments."""
+        inputs = self._inputs(obs)
+        action = from_unit(self.agent.policy(inputs), self.goal_env.law.bounds(inputs.device)).flatten(0, 1)
+        return action.cpu().numpy(), np.zeros(len(action), dtype=bool)
+
+    def _values(self, episodes: Episodes) -> dict[str, NDArray[np.float64]]:
+        """The critic's value of the first states [E], and the value that the policy reaches from there."""
+        inputs = self._inputs({name: getattr(episodes, name)[:, 0] for name in STATES})
+        predicted = self.agent.value(inputs).flatten().double().cpu().numpy()
+        return {"value_predicted": predicted, "value_reached": reached_value(self.goal_env, episodes, self.discount)}
+
+    def _inputs(self, obs: Observation) -> Tensor:
+        """What the policy sees of W environments, [R, W / R, ...]."""
+        inputs = torch.from_numpy(stack_inputs(obs, self.relative)).to(self.agent.policy.normalizer.mean.device)
+        return inputs.view(len(self.seeds), -1, inputs.shape[-1])
 
 
 class Phases:
@@ -79,23 +136,10 @@ def phases_of(goal_env: GoalEnv, episodes: Episodes) -> dict[str, NDArray[np.boo
 
 
 def reached_value(goal_env: GoalEnv, episodes: Episodes, discount: float) -> NDArray[np.float64]:
-    """Discounted return [E] from the first state on, without bonus, as if the last step's reward went on for ever."""
+    """Discounted return [E] of the first state without bonus, as if the last step's reward were repeated for ever."""
     goals = (torch.from_numpy(goals[:, 1:]) for goals in (episodes.achieved_goal, episodes.desired_goal))
     reward = goal_env.reward(*goals).numpy().astype(np.float64)  # [E, T]
     weight = discount ** np.arange(reward.shape[1]) * episodes.valid
     last = reward[np.arange(len(reward)), episodes.length - 1]
     after = discount**episodes.length / (1 - discount) * last
     return np.asarray((weight * reward).sum(1) + after)
-
-
-def relay_use(score: Tensor, length: Tensor, relay: RelayConfig, explore: ExploreConfig, amount: Tensor) -> Tensor:
-    """What the relay does in stored episodes with scores [R, E, T] and lengths [R, E]: [R, 2].
-
-    First the share of steps in which it acts, as expected from the scores: by its share of those with little influence
-    that are not exploratory. Then the share of episodes in which influence reaches the level that it seeks.
-    """
-    real = torch.arange(score.shape[-1], device=score.device) < length[..., None]
-    low = ((score < relay.until) & real).sum((1, 2)) / real.sum((1, 2)).clamp(min=1)
-    acts = (1 - explore.epsilon * amount) * relay.share * low
-    reached = ((score >= relay.until) & real).any(-1).float().mean(1)
-    return torch.stack([acts, reached], 1)
