@@ -11,7 +11,7 @@ from typing import Any
 
 import numpy as np
 import pytest
-from support.faults import Killed, fault_at, full
+from support.faults import Killed, copies_before_operations, fault_at, full
 from support.small_training import small
 
 from butfor.influence.influence import Influence
@@ -115,8 +115,31 @@ def test_many_changed_bytes_are_noticed_or_harmless(run: Path, tmp_path: Path, n
 
 def whole(folder: Path) -> tuple[Any, Any]:
     """What must be the same after an interruption."""
-    rows = [{name: value for name, value in row.items() if name != "seconds"} for row in read_metrics(folder)]
-    return rows, (folder / "model.safetensors").read_bytes()
+    return _rows_so_far(folder), (folder / "model.safetensors").read_bytes()
+
+
+def test_a_kill_before_any_file_operation_leaves_a_run_that_can_be_read_and_resumed(tmp_path: Path) -> None:
+    """Every folder that a kill would leave is read; every ninth is resumed."""
+    config = small(episodes=6, checkpoint_seconds=0.0)
+    place = tmp_path / "run"
+    with copies_before_operations(place, tmp_path / "copies") as copies:
+        train(config, place)
+    expected = whole(place)
+    for number, copy in enumerate(copies):
+        begun = (copy / "config.json").is_file()
+        if begun:
+            rows = whole(copy)[0] if (copy / "model.safetensors").is_file() else _rows_so_far(copy)
+            assert rows == expected[0][: len(rows)], f"copy {number}"
+            latest_checkpoint(copy)
+        if number % 9 == 0:
+            assert whole(resume(copy) if begun else train(config, copy)) == expected, f"copy {number}"
+            assert not list(copy.rglob("*.part"))
+    assert len(copies) > 40
+
+
+def _rows_so_far(folder: Path) -> list[Any]:
+    written = read_metrics(folder) if (folder / "metrics.jsonl").is_file() else []
+    return [{name: value for name, value in row.items() if name != "seconds"} for row in written]
 
 
 def interrupt_everywhere(tmp_path: Path, fault: Callable[[], BaseException], step: int) -> int:

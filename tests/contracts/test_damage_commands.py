@@ -15,7 +15,7 @@ from typing import Any
 
 import numpy as np
 import pytest
-from support.faults import Killed, fault_at, full
+from support.faults import Killed, copies_before_operations, fault_at, full
 from support.files import full_disk
 from support.linear_models import BOX, random_model, raw_influence
 from support.small_detection import CONFIG
@@ -115,7 +115,7 @@ COMMANDS = {
         reads=("studies/try.json", "*/config.json", "*/metrics.jsonl", "*/summary.json", "*/checkpoint/*.pt"),
     ),
 }  # fmt: skip
-OFTEN = {"collect": 2, "score": 2, "detect": 17, "study": 23}
+OFTEN = {"collect": 1, "score": 1, "detect": 23, "study": 29}
 """at every how many-th operation the short form interrupts"""
 
 
@@ -139,6 +139,19 @@ def is_complete_or_absent(command: Command, place: Path, expected: Any) -> bool:
     if isinstance(found, dict) and "observation" in found and len(found["observation"]) < len(expected["observation"]):
         return bool(found["observation"] == expected["observation"][: len(found["observation"])])
     return bool(found == expected)
+
+
+@pytest.mark.parametrize("name", COMMANDS)
+def test_a_kill_before_any_file_operation_leaves_nothing_half_written(name: str, tmp_path: Path) -> None:
+    """What a kill would leave is read as it is; every such folder, not a sample."""
+    command = COMMANDS[name]
+    place = begin(command, tmp_path / "place")
+    with copies_before_operations(place, tmp_path / "copies") as copies:
+        command.run(place)
+    expected = command.result(place)
+    for copy in copies:
+        assert is_complete_or_absent(command, copy, expected), f"copy {copy.name}"
+    assert len(copies) > 8
 
 
 def interrupt(name: str, tmp_path: Path, fault: Callable[[], BaseException], step: int) -> int:

@@ -62,9 +62,10 @@ def test_without_a_policy_there_are_no_outcomes() -> None:
     assert fork_ghosts(Counter(), np.arange(4.0)[:, None], (0,), hold=1).success is None
 
 
-def test_hold_is_at_least_one_step() -> None:
-    with pytest.raises(ValueError, match="0"):
-        fork_ghosts(Counter(), np.arange(4.0)[:, None], (0,), hold=0)
+@pytest.mark.parametrize("hold", [0, 10**9])
+def test_hold_is_a_number_of_steps_that_can_be_shown(hold: int) -> None:
+    with pytest.raises(ValueError, match=f"hold .* got {hold}"):
+        fork_ghosts(Counter(), np.arange(4.0)[:, None], (0,), hold=hold)
 
 
 @pytest.mark.parametrize(

@@ -80,7 +80,8 @@ def _import_module(name: str, module: str) -> None:
             "importing it runs its code. If you trust it, add --import-module."
         )
     try:
-        importlib.import_module(module)
+        with _without_output() if module == "panda_gym" else nullcontext():
+            importlib.import_module(module)
     except Exception as error:  # a user's module can raise anything
         if isinstance(error, ModuleNotFoundError) and f"{module}.".startswith(f"{error.name}."):
             raise ValueError(

@@ -16,7 +16,7 @@ from butfor.envs.forks import fork, restore
 from butfor.influence.influence import Influence
 from butfor.rollouts.play import Progress
 from butfor.scenes.branches import TOLERANCE, flat_poses
-from butfor.scenes.ghosts import DEFAULT_HOLD, deciding_step, explain_decision
+from butfor.scenes.ghosts import DEFAULT_HOLD, check_hold, deciding_step, explain_decision
 from butfor.scenes.positions import other_actions
 from butfor.scenes.robot import bodies_of, geom_poses, geoms_of_trees, visible_geoms
 from butfor.scenes.scene import Body, Floats, Ghosts, Scene, SceneEpisode
@@ -106,8 +106,7 @@ def view_env(
         TypeError: the environment is not simulated by MuJoCo.
         ValueError: `hold` is less than 1.
     """
-    if hold < 1:
-        raise ValueError(f"hold must be at least 1 step; got {hold}.")
+    check_hold(hold)
     obs, _ = env.reset(seed=seeds[0])
     fork(env)  # refuses what cannot be saved
     tried = other_actions(ActionLaw.from_space(env.action_space))

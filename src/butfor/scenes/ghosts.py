@@ -13,6 +13,13 @@ from butfor.scenes.branches import Choose, Simulator
 from butfor.scenes.scene import Flags, Floats, Ghosts
 
 DEFAULT_HOLD = 5  # steps: 0.2 s of the Fetch robot, in which the fan can be seen
+LONGEST_HOLD = 1_000  # steps: longer than the episodes that a page can show
+
+
+def check_hold(hold: int) -> None:
+    """Refuse a number of steps for which no action can be held."""
+    if not 1 <= hold <= LONGEST_HOLD:
+        raise ValueError(f"hold must be at least 1 step, and at most {LONGEST_HOLD:,}; got {hold}.")
 
 
 def fork_ghosts(
@@ -36,8 +43,7 @@ def fork_ghosts(
     Raises:
         ValueError: `hold` is less than 1.
     """
-    if hold < 1:
-        raise ValueError(f"hold must be at least 1 step; got {hold}.")
+    check_hold(hold)
     steps = len(states) - 1
     tried = np.asarray(simulator.actions)
     count = len(tried)
