@@ -118,7 +118,8 @@ def score_absences(model: GraphDynamics, obs: Tensor, actions: Tensor, sources: 
 
     def divergence(whole: Touch, without: Touch, dims: Sequence[int], goal: Tensor | None) -> Tensor:
         both = Touch(*(torch.stack(parts, 2) for parts in zip(whole.parts(), without.parts(), strict=True)))
-        return both.divergence()[0, :, 0]
+        first: Tensor = both.divergence()[0, :, 0]
+        return first
 
     count = actions.shape[1]
     repeated = obs.repeat_interleave(count, 1)
