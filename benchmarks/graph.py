@@ -41,10 +41,9 @@ def compare(task: str) -> None:
             fitting=FitConfig(max_epochs=1), progress=False, **options,
         )  # fmt: skip
 
-    short = {"updates": 100, "motion_updates": 300}
-    pairs = fit(problem.entities, GraphConfig(position_size=problem.position_size, **short))
+    pairs = fit(problem.entities, GraphConfig(position_size=problem.position_size, updates=100, motion_updates=300))
     one = {last: problem.entities[last]}
-    touches = fit(one, ContactConfig(**short), agent=agent)
+    touches = fit(one, ContactConfig(updates=100, motion_updates=300), agent=agent)
     gaussian = fit(one, ModelConfig())
     obs = problem.obs[:STATES]
     rivals = {

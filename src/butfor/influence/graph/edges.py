@@ -123,7 +123,8 @@ def score_absences(model: GraphDynamics, obs: Tensor, actions: Tensor, sources: 
     count = actions.shape[1]
     repeated = obs.repeat_interleave(count, 1)
     found = _compare_absences(model, repeated, actions.flatten(0, 1), None, divergence, sources, count)
-    return found.unflatten(0, (-1, count)).mean(1)
+    by_action: Tensor = found.unflatten(0, (-1, count))
+    return by_action.mean(1)
 
 
 def effect_sizes(model: GraphDynamics, obs: Tensor, action: Tensor, target: Tensor | None, counted: int) -> Tensor:
