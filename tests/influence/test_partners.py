@@ -87,7 +87,7 @@ def test_nothing_is_found_where_the_object_moves_at_random(share: float) -> None
 
 def test_the_hand_is_found_where_most_surprises_are_elsewhere(monkeypatch: pytest.MonkeyPatch) -> None:
     """The object also jumps by itself, far from the hand, more often than the hand carries it."""
-    obs, action, next_obs = GIVEN
+    obs = GIVEN[0]
     far = np.linalg.norm(obs[:, OBJECT] - obs[:, HAND], axis=1)
     touched = far < np.quantile(far, 0.04)
     fallen = (far > np.median(far)) & (np.random.default_rng(1).uniform(size=len(far)) < 0.12)
