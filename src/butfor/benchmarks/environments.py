@@ -159,7 +159,7 @@ TASKS = {
             self_moving=True,
             open=_opener("mujoco_tasks", "Stick"),
         ),
-        _panda("panda-slide", "PandaSlide-v3", True, "object", 6, horizon=30),  # soon the puck is out of reach
+        _panda("panda-slide", "PandaSlide-v3", False, "object", 6, horizon=30),  # soon the puck is out of reach
         _panda("panda-pick-and-place", "PandaPickAndPlace-v3", True, "object", 7),
         _panda("panda-stack", "PandaStack-v3", True, "object1", 7),
         _panda("panda-stack-second", "PandaStack-v3", True, "object2", 19, horizon=100),
