@@ -7,7 +7,7 @@ import pytest
 from support.benchmarks import NUDGE, unit
 from support.command_line import Butfor, assert_error
 
-from butfor.benchmarks import edge_detectors, edges, environments, run
+from butfor.benchmarks import environments, run
 
 
 @pytest.fixture(autouse=True)
@@ -42,12 +42,9 @@ def test_errors(butfor_command: Butfor, tmp_path: Path) -> None:
     assert butfor_command("benchmark", "speed")[0] == 2
 
 
-def test_detectors_of_edges_have_a_table_and_a_page(
-    butfor_command: Butfor, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
-) -> None:
-    monkeypatch.setattr(edges, "DETECTORS", {"distance": edge_detectors.distance, "moved": edge_detectors.moved})
+def test_detectors_of_edges_have_a_table_and_a_page(butfor_command: Butfor, tmp_path: Path) -> None:
     options = ("--tasks", "pucks", "--sizes", "300", "--seeds", "2", "--states", "900", "--out", "found")
-    code, out, err = butfor_command("benchmark", "influence", *options)
+    code, out, err = butfor_command("benchmark", "influence", *options, "--detectors", "moved", "distance")
     assert code == 0, err
     rows = [line.split() for line in out.splitlines() if line.startswith("pucks")]
     assert [row[2] for row in rows] == ["distance", "moved"]  # the better one first
