@@ -98,6 +98,8 @@ def test_a_source_gives_the_same_scores_as_its_row() -> None:
     np.testing.assert_array_equal(influence.score(states, source="action")["second"], influence.score(states)["second"])
     with pytest.raises(ValueError, match="'third'"):
         influence.score(states, source="third")
+    with pytest.raises(ValueError, match="reference="):  # one state has no others to compare with
+        influence.score(states[:1], source="first")
 
 
 def test_touches_of_several_sources_combine() -> None:

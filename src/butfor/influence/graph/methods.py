@@ -182,6 +182,11 @@ class GraphMethods:
             raise ValueError(f"alternative is {alternative!r}; expected 'absent' or 'reference'.")
         if draws < 1:
             raise ValueError(f"draws must be at least 1; got {draws}.")
+        if kind == "reference" and reference is None and states.shape[1] < 2:
+            raise ValueError(
+                "The influence of an entity compares with its other states, and only one state is given. Give more "
+                "states, or others with graph(..., reference=)."
+            )
         if kind == "absent" and of_pairs:
             return score_absences(self.model, states, actions, places)
         rows = []
