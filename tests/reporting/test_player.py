@@ -65,6 +65,7 @@ def show(browser: Browser, tmp_path: Path) -> Iterator[Callable[..., Page]]:
     def open_player(scene: Scene, width: int = 1400, **options: Any) -> Page:
         path = write_player(tmp_path / "view.html", scene)
         view = browser.new_page(viewport={"width": width, "height": 900}, **options)
+        view.set_default_timeout(120_000)  # of a busy machine; what it takes is not tested here
         opened.append(view)
         # Chromium itself reports on software drawing; everything else counts.
         view.on("console", lambda message: wrong.append(message.text) if "GPU stall" not in message.text else None)

@@ -37,6 +37,7 @@ def watched_pages(browser: Browser) -> Iterator[Callable[..., Page]]:
 
     def open_page(run: Path, width: int = 1280, **options: Any) -> Page:
         view = browser.new_page(viewport={"width": width, "height": 900}, **options)
+        view.set_default_timeout(120_000)  # of a busy machine; what it takes is not tested here
         opened.append(view)
         view.on("console", lambda message: wrong.append(message.text) if message.type in ("error", "warning") else None)
         view.on("pageerror", lambda error: wrong.append(str(error)))

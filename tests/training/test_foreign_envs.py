@@ -15,6 +15,7 @@ from safetensors import safe_open
 from support.project import ROOT
 from support.small_training import ALL_USES, TRACK, changed, metrics, models, small
 
+from butfor.influence.contact import ContactDynamics
 from butfor.influence.influence import Influence
 from butfor.reporting.heatmap import write_heatmap
 from butfor.runs.checkpoints import latest_checkpoint
@@ -87,9 +88,18 @@ def check_run(run: Path, entities: dict[str, list[int]], sizes: tuple[int, int, 
 
 @pytest.mark.usefixtures("robotics")
 def test_fetch_slide_watches_the_puck_that_achieves_the_goal(tmp_path: Path) -> None:
-    """Which random actions hardly ever reach: that its moves are of unknown size is told."""
+    """Which random actions hardly ever reach: the few times show the hand and how far the puck moves."""
+    run = train(briefly("FetchSlide-v4"), tmp_path / "run")
+    influence = check_run(run, {"object": [3, 4, 5]}, (25, 4, 3))
+    assert isinstance(influence.model, ContactDynamics)
+    assert all(10 < scale < 100 for scale in influence.units.scale)  # a touch moves it by centimetres
+
+
+@pytest.mark.usefixtures("robotics")
+def test_a_gaussian_model_is_told_that_the_moves_of_a_puck_have_an_unknown_size(tmp_path: Path) -> None:
+    config = changed(briefly("FetchSlide-v4"), cai={"model": "gaussian"})
     with pytest.warns(UserWarning, match=r"FetchSlide-v4.*object.*--cai\.network\.target-scale"):
-        run = train(briefly("FetchSlide-v4"), tmp_path / "run")
+        run = train(config, tmp_path / "run")
     assert check_run(run, {"object": [3, 4, 5]}, (25, 4, 3)).units.scale == [1.0] * 3
 
 
