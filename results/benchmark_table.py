@@ -28,27 +28,24 @@ def main(folder: Path) -> None:
 
 
 def table(rows: list[dict[str, Any]]) -> str:
-    """A row for each task and number of transitions."""
-    lines = [
-        "| task | transitions | n | AUC / AP | distance | moving: AUC | differ, CAI right | CPU s | diagnosis right |",
-        "|---|---|---|---|---|---|---|---|---|",
-    ]
-    for row in rows:
-        moving = row["moving"]
-        differ = "" if row["disagreement"] is None else f"{row['disagreement']:.0%}, {row['cai_right'] or 0:.0%}"
-        cells = [
-            row["task"],
-            f"{row['size']:,}",
-            str(row["seeds"]),
-            pair(row["detectors"]["cai"]),
-            pair(row["detectors"]["distance"]) if "distance" in row["detectors"] else "",
-            f"{moving['cai']['auc']['mean']:.3f}" if moving else "",
-            differ,
-            f"{row['cpu_seconds']:.0f}",
-            f"{row['right']} of {row['seeds']}",
-        ]
-        lines.append(f"| {' | '.join(cells)} |")
-    return "\n".join(lines)
+    """Two tables with a row for each task: AUC / AP by number of transitions, and details of the largest number."""
+    sizes = sorted({row["size"] for row in rows})
+    by_task = {row["task"]: [one for one in rows if one["task"] == row["task"]] for row in rows}
+    curves = [f"| task | n | {' | '.join(f'{size:,}' for size in sizes)} | distance | diagnosis right |"]
+    details = ["| task | moving: AUC | differ | CAI right there | CPU s |"]
+    curves.append("|---" * (4 + len(sizes)) + "|")
+    details.append("|---" * 5 + "|")
+    for task, found in by_task.items():
+        last = found[-1]
+        scores = [pair(row["detectors"]["cai"]) for row in found]
+        distance = pair(last["detectors"]["distance"]) if "distance" in last["detectors"] else ""
+        right = f"{sum(row['right'] for row in found)} of {sum(row['seeds'] for row in found)}"
+        curves.append(f"| {' | '.join([task, str(last['seeds']), *scores, distance, right])} |")
+        moving = f"{last['moving']['cai']['auc']['mean']:.3f}" if last["moving"] else ""
+        known = last["disagreement"] is not None
+        differ = [f"{last['disagreement']:.0%}", f"{last['cai_right'] or 0:.0%}"] if known else ["", ""]
+        details.append(f"| {' | '.join([task, moving, *differ, format(last['cpu_seconds'], '.0f')])} |")
+    return "\n".join([*curves, "", *details])
 
 
 def pair(found: dict[str, dict[str, float]]) -> str:
@@ -57,28 +54,28 @@ def pair(found: dict[str, dict[str, float]]) -> str:
 
 
 def draw(rows: list[dict[str, Any]], path: Path) -> None:
-    """A column for each task, a row for each metric."""
+    """A chart for each task, five in a row."""
     plt.rcParams["svg.hashsalt"] = "butfor"  # the same file from the same numbers
     tasks = list(dict.fromkeys(row["task"] for row in rows))
-    figure, axes = plt.subplots(
-        2, len(tasks), figsize=(2.2 * len(tasks), 4.4), sharex=True, sharey="row", squeeze=False
-    )
-    for column, task in enumerate(tasks):
+    lines = -(-len(tasks) // 5)
+    figure, axes = plt.subplots(lines, 5, figsize=(11, 2.2 * lines), sharex=True, sharey=True, squeeze=False)
+    for axis in axes.flat[len(tasks) :]:
+        axis.set_axis_off()
+    for axis, task in zip(axes.flat, tasks, strict=False):
         chosen = [row for row in rows if row["task"] == task]
-        for line, (metric, title) in enumerate(TITLES.items()):
-            axis = axes[line][column]
+        for metric, title in TITLES.items():
             for name, colour in COLOURS.items():
                 known = [row for row in chosen if name in row["detectors"]]
                 values = [row["detectors"][name][metric]["mean"] for row in known]
-                axis.plot([row["size"] for row in known], values, color=colour, marker="o", markersize=3, label=name)
-            axis.set(xscale="log", xticks=[2_000, 5_000, 15_000], xticklabels=["2k", "5k", "15k"])
-            axis.minorticks_off()
-            axis.grid(color="#dddddd")
-            if column == 0:
-                axis.set_ylabel(title)
-        axes[0][column].set_title(task, fontsize=9)
-        axes[1][column].set_xlabel("transitions")
-    axes[1][0].legend(fontsize=8)
+                style = "-" if metric == "auc" else "--"
+                label = f"{title}, {name if name == 'distance' else 'CAI'}"
+                axis.plot([row["size"] for row in known], values, style, color=colour, marker="o", ms=3, label=label)
+        axis.set(xscale="log", xticks=[2_000, 5_000, 15_000], xticklabels=["2k", "5k", "15k"], title=task)
+        axis.title.set_fontsize(10)
+        axis.minorticks_off()
+        axis.grid(color="#dddddd")
+    figure.supxlabel("transitions", fontsize=10)
+    figure.legend(*axes[0][0].get_legend_handles_labels(), loc="lower right", fontsize=9)
     figure.tight_layout()
     figure.savefig(path, metadata={"Date": None})
 
