@@ -5,7 +5,7 @@ python results/augmentation.py OUT.json [SEEDS]
 For each seed, 300 episodes of the noisy script of `pucks` and of `push-two` are collected, and 20,000 swaps are
 proposed: of 1 and of 5 steps on `pucks`, of 1 step on `push-two`. Of those kept, of all, of those without a contact in
 the original steps, and of those with the least attention, 2,000 are replayed. OUT.json is extended by what it does not
-have; the table is printed.
+have; the table is printed, without seeds for which nothing could be kept.
 """
 
 import sys
@@ -42,7 +42,7 @@ def main(out: Path, seeds: int) -> None:
     print("| environment | steps | seeds | choice | kept | impossible | 95 % | worst | overlap | swapped | another |")
     print("|---|---|---|---|---|---|---|---|---|---|---|")
     for env, steps in UNITS:
-        here = [row for row in rows if (row["env"], row["steps"]) == (env, steps)]
+        here = [row for row in rows if (row["env"], row["steps"]) == (env, steps) and "audit" in row]
         for choice in ("kept", "contact", "attention", "unfiltered"):
             found = [row["audit"][choice] for row in here]
             impossible = np.array([one["impossible"] for one in found])
@@ -59,7 +59,10 @@ def audit(env: str, steps: int, seed: int) -> dict[str, Any]:
         data = Path(folder) / "data.npz"
         collect_file(CollectConfig(env, "noisy-expert", EPISODES, seed=seed), data)
         options = AugmentOptions(CANDIDATES, steps=steps, seed=seed)
-        summary = augment_file(data, Path(folder) / "new.npz", options=options, audit=REPLAYED)
+        try:
+            summary = augment_file(data, Path(folder) / "new.npz", options=options, audit=REPLAYED)
+        except ValueError as error:  # nothing can be promised with these data
+            return {"env": env, "seed": seed, "steps": steps, "kept": 0, "refused": str(error)}
     kept = ("candidates", "kept", "steps", "promised", "interactions", "audit")
     return {"env": env, "seed": seed} | {name: summary[name] for name in kept}
 
