@@ -5,7 +5,7 @@ something has touched it. A position that is near the entity at these times, and
 Without one, a position counts near which surprises are many times as frequent as elsewhere.
 """
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 
 import numpy as np
@@ -44,6 +44,9 @@ class Pair:
 
 Partners = Mapping[str, Sequence[Pair]]
 """The partners of each entity, by its name."""
+
+Measure = Callable[[NDArray[np.bool_], NDArray[np.float64]], float]
+"""How well a score [N] announces surprises [N]."""
 
 
 def partner_columns(partners: Partners, entities: Iterable[str]) -> list[int]:
@@ -106,20 +109,22 @@ def find_partners(obs: Tensor, standardized: Tensor, target: Tensor, columns: Se
         for place in _windows(columns, size)
         for other in _windows([c for c in range(states.shape[1]) if c not in columns], size)
     ]
-    candidates = []
-    rare = []  # pairs for entities that also surprise far from everything, such as a puck that falls off a table
-    for pair in pairs:
-        place, other = states[:, pair.entity], states[:, pair.partner]
-        near, *alone = (
-            -np.linalg.norm(offset, axis=1) for offset in (place - other, *_centred(surprised, place, other))
-        )
-        auc = _auc(surprised, near)
-        if auc > LEAST_AUC and auc > max(_auc(surprised, one) for one in alone) + BETTER:
-            candidates.append((auc, pair))
-        ratio = _ratio(surprised, near)
-        if ratio > LEAST_RATIO and ratio > BETTER_RATIO * max(_ratio(surprised, one) for one in alone):
-            rare.append((ratio, pair))
-    candidates = candidates or rare
+
+    def announcing(measure: Measure, least: float, enough: Callable[[float], float]) -> list[tuple[float, Pair]]:
+        """The pairs whose nearness announces surprises, better than either position alone by enough."""
+        found = []
+        for pair in pairs:
+            place, other = states[:, pair.entity], states[:, pair.partner]
+            offsets = (place - other, place - place[surprised].mean(0), other - other[surprised].mean(0))
+            near, *alone = (-np.linalg.norm(offset, axis=1) for offset in offsets)
+            value = measure(surprised, near)
+            if value > least and value > enough(max(measure(surprised, one) for one in alone)):
+                found.append((value, pair))
+        return found
+
+    candidates = announcing(_auc, LEAST_AUC, lambda alone: alone + BETTER)
+    # an entity may also surprise far from everything, such as a puck that falls off a table
+    candidates = candidates or announcing(_ratio, LEAST_RATIO, lambda alone: BETTER_RATIO * alone)
     chosen: list[Pair] = []
     for _, pair in sorted(candidates, key=lambda candidate: -candidate[0]):
         if not any(set(pair.partner) & set(other.partner) for other in chosen):
@@ -150,11 +155,6 @@ def _windows(columns: Sequence[int], size: int) -> list[list[int]]:
     """All runs of `size` adjacent columns among the given ones."""
     runs = [list(columns[first : first + size]) for first in range(len(columns) - size + 1)]
     return [run for run in runs if run[-1] - run[0] == size - 1]
-
-
-def _centred(surprised: NDArray[np.bool_], *places: NDArray[np.float64]) -> list[NDArray[np.float64]]:
-    """Each position relative to where it is in surprises on average: what it announces alone, without the other."""
-    return [place - place[surprised].mean(0) for place in places]
 
 
 def _auc(surprised: NDArray[np.bool_], score: NDArray[np.float64]) -> float:
