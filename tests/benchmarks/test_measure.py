@@ -92,7 +92,7 @@ class Judged:
         self.diagnosed = len(obs)
         if self.trusted is None:
             raise ValueError("no finite likelihood")
-        return {"object": SimpleNamespace(trusted=self.trusted, findings=[])}
+        return {"object": SimpleNamespace(trusted=self.trusted, size_trusted=False, findings=[])}
 
 
 @pytest.mark.parametrize(
@@ -107,6 +107,7 @@ def test_when_a_diagnosis_is_right(trusted: bool | None, auc: float, right: bool
     )
     assert found["right"] == right
     assert found["trusted"] == bool(trusted)
+    assert not found["size_trusted"]
     assert (found["problems"] != []) == (trusted is None)
     assert model.diagnosed == 3
 

@@ -29,7 +29,7 @@ from butfor.influence.scoring import (
     ScoreConfig,
     chunk_states,
     hide_among_redrawn,
-    promised_gain,
+    promised_effect,
     score_actions,
     score_entropy,
     score_states,
@@ -100,11 +100,17 @@ def test_the_promise_of_a_model_is_the_mutual_information(ratio: float) -> None:
     model = linear_model([ratio * 0.1], 0.1)
     taken = UNIT.draw(2000, 1, [generator(1)])[0, :, 0]
     actions, is_taken = hide_among_redrawn(UNIT, taken, 255, generator(2))
-    promise = promised_gain(model, torch.zeros(1, 2000, 1), actions[None], is_taken, [0], generator(3))
+    promise, rank = promised_effect(model, torch.zeros(1, 2000, 1), actions[None], is_taken, [0], generator(3))
     error = promise.std().item() / math.sqrt(2000)
     assert promise.mean().item() == pytest.approx(mutual_information(ratio), abs=4 * error)
-    still = promised_gain(ignore_actions(model), torch.zeros(1, 2000, 1), actions[None], is_taken, [0], generator(3))
-    torch.testing.assert_close(still, torch.zeros(2000), atol=1e-5, rtol=0)
+    # an outcome is nearer to the mean of its own action than to that of one at a distance d with probability
+    # Phi(ratio d / 2); the distance of two uniform actions has the density (2 - d) / 2
+    expected = integrate.quad(lambda d: (2 - d) / 2 * norm.cdf(ratio * d / 2), 0, 2)[0]
+    assert rank.mean().item() == pytest.approx(expected, abs=4 * rank.std().item() / math.sqrt(2000))
+    unmoved = ignore_actions(model)
+    still = promised_effect(unmoved, torch.zeros(1, 2000, 1), actions[None], is_taken, [0], generator(3))
+    torch.testing.assert_close(still[0], torch.zeros(2000), atol=1e-5, rtol=0)
+    torch.testing.assert_close(still[1], torch.full((2000,), 0.5))
 
 
 @pytest.mark.parametrize("form", ["variational", "mean_clip_product"])

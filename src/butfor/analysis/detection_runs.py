@@ -194,6 +194,9 @@ def read_diagnosis(run: Path) -> list[Row] | None:
         for name, found in document.items():
             words = [str(sentence) for sentence in found["words"]]
             entity: Row = {"name": name, "words": words, "trusted": bool(found["trusted"])}
+            entity["size_trusted"] = bool(found.get("size_trusted", entity["trusted"]))
+            judged = "no problem found" if entity["trusted"] else "a problem was found"  # before there was a verdict
+            entity["verdict"] = str(found.get("verdict", judged))
             for chart, (key, first, *others) in DIAGNOSED.items():
                 entity[chart] = None
                 if given := found.get(key):

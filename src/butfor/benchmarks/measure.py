@@ -136,12 +136,13 @@ def judge_diagnosis(influence: Influence, test: Mapping[str, Array], auc: float)
     try:
         obs, action, next_obs, episode = (test[name][random] for name in ("obs", "action", "next_obs", "episode"))
         found = influence.diagnose(obs, action, next_obs, groups=episode)[OBJECT]
-        trusted = found.trusted
+        trusted, sized = found.trusted, found.size_trusted
         problems = [finding.words for finding in found.findings if not finding.fine]
     except ValueError as error:  # a model so poor that it cannot be diagnosed is not trusted
-        trusted = False
+        trusted = sized = False
         problems = [str(error)]
-    return {"trusted": trusted, "right": trusted == (auc >= TRUSTWORTHY), "problems": problems}
+    right = trusted == (auc >= TRUSTWORTHY)
+    return {"trusted": trusted, "size_trusted": sized, "right": right, "problems": problems}
 
 
 def memory(name: str) -> float:

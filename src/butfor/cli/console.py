@@ -168,7 +168,8 @@ def print_demo(summary: dict[str, Any]) -> None:
     decided = summary["decisions"]
     print(f"Decisions at a false discovery rate of {decided['rate']:.0%}: {decided['called']:,} states are called")
     print(f"influenced; {decided['false']:.1%} of these are false, {decided['found']:.0%} of the influenced are found.")
-    print(f"Can the model be trusted? {'Problems found:' if summary['problems'] else 'No problem found.'}")
+    for found in summary["diagnosis"].values():
+        print(f"Can the model be trusted? {_verdict(found)}")
     for problem in summary["problems"]:
         say(f"  - {problem}", "    ")
     for note in summary["notes"]:
@@ -307,10 +308,16 @@ def print_augmentation(summary: dict[str, Any]) -> None:
     print(f"Transitions: {summary['out']}")
 
 
+def _verdict(found: dict[str, Any]) -> str:
+    """The verdict of a diagnosis as a sentence, before the problems that it found."""
+    words: str = found["verdict"]
+    return words[:1].upper() + words[1:] + "."
+
+
 def _print_trust(diagnosis: dict[str, Any]) -> None:
     """Print the problems that the diagnosis found, entity by entity."""
     for name, found in diagnosis.items():
-        print(f"Can the scores of {name} be trusted? {'No problem found.' if found['trusted'] else 'Problems found:'}")
+        print(f"Can the scores of {name} be trusted? {_verdict(found)}")
         for finding in found["findings"]:
             if not finding["fine"]:
                 say(f"  - {finding['words']}", "    ")

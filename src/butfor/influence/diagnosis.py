@@ -11,7 +11,7 @@ from scipy.special import logsumexp
 from scipy.stats import norm
 from scipy.stats import t as student
 
-from butfor.influence.display import diagnosis_html, diagnosis_text
+from butfor.influence.display import diagnosis_html, diagnosis_text, verdict
 
 Float = NDArray[np.floating[Any]]
 
@@ -41,11 +41,16 @@ class Finding:
 
     fine: bool
     words: str
+    size_only: bool = False  # it is about the size of the scores; if it fails, their order can still be right
 
 
 @dataclass(frozen=True, repr=False)
 class Diagnosis:
-    """Held-out checks of the model of one entity; `words()` reports them, `trusted` is whether all passed."""
+    """Held-out checks of the model of one entity, which `words()` reports.
+
+    `trusted` is about the order of the scores, which is all that ranking, priorities and decisions need.
+    `size_trusted` is also about their size in nats.
+    """
 
     transitions: int
     nll: float  # negative log-likelihood of the held-out change, in nats
@@ -60,6 +65,9 @@ class Diagnosis:
     rank_error: float  # its standard error
     weighted_rank: float  # the same with each state weighted by its score
     weighted_rank_error: float
+    promised_rank: float  # the weighted rank that the model itself expects
+    rise: float  # weighted rank minus rank: above 0 if the action helps more where scores are higher
+    rise_error: float
     gain: float  # mean of log p(s'|s,a) - log p(s'|s), in nats: how much knowing the action helps
     gain_error: float  # its standard error
     promise: float  # mean of the gain that the model itself expects
@@ -71,12 +79,18 @@ class Diagnosis:
 
     @property
     def trusted(self) -> bool:
-        """Whether all checks passed."""
+        """Whether the order of the scores can be trusted: all checks passed that are not about their size only."""
+        return all(finding.fine or finding.size_only for finding in self.findings)
+
+    @property
+    def size_trusted(self) -> bool:
+        """Whether the order of the scores and their size in nats can be trusted: all checks passed."""
         return all(finding.fine for finding in self.findings)
 
     def words(self) -> list[str]:
-        """One or two sentences per check, then the notes; problems begin with "A problem:"."""
-        checks = [finding.words if finding.fine else f"A problem: {finding.words}" for finding in self.findings]
+        """One or two sentences per check, then the notes; problems begin with "A problem:" or "A problem of size:"."""
+        prefixes = {True: "A problem of size: ", False: "A problem: "}
+        checks = [("" if one.fine else prefixes[one.size_only]) + one.words for one in self.findings]
         return [*checks, *self.notes]
 
     def __repr__(self) -> str:
@@ -87,7 +101,8 @@ class Diagnosis:
 
     def plain(self) -> dict[str, Any]:
         """Everything as plain values for JSON."""
-        return asdict(self) | {"words": self.words(), "trusted": self.trusted}
+        judged = {"trusted": self.trusted, "size_trusted": self.size_trusted, "verdict": verdict(self)}
+        return asdict(self) | judged | {"words": self.words()}
 
 
 class Diagnoses(dict[str, Diagnosis]):
@@ -122,6 +137,7 @@ def diagnose_entity(
     log_likelihood: Float,
     log_redrawn: Float,
     promise: Float,
+    promised_rank: Float,
     score: Float,
     action: Float,
     discrete: bool = False,
@@ -136,15 +152,16 @@ def diagnose_entity(
     `target` [N, d] is the scaled change, `mean` and `variance` [N, d] its prediction for the taken action.
     `log_likelihood` [N] is its log-density under the taken action, `log_redrawn` [N, K] under K others of the same law.
     p(s'|s) is the mean density over all of them, so the gain is at most log(K + 1), and 0 on average without influence.
-    `promise` [N] is the gain that the model itself expects (`scoring.promised_gain`).
+    `promise` [N] and `promised_rank` [N] are the gain and the rank that the model itself expects
+    (`scoring.promised_effect`).
     `score` [N] is the CAI, `action` [N, A] the taken action in [-1, 1], or one-hot if `discrete`. `drawn` [N] is where
     it was drawn from the law, which is where its effect is judged (default: everywhere); a `doubt` about that is
     reported. Rows of one of the `episodes` [N] are not independent; without these, each row is. Scores with an
     `extreme` share need extreme actions in the data. A `steep` network gets no advice to try one.
     """
-    target, mean, variance, log_likelihood, log_redrawn, promise, score, action = (
+    target, mean, variance, log_likelihood, log_redrawn, promise, promised_rank, score, action = (
         np.asarray(part, dtype=np.float64)
-        for part in (target, mean, variance, log_likelihood, log_redrawn, promise, score, action)
+        for part in (target, mean, variance, log_likelihood, log_redrawn, promise, promised_rank, score, action)
     )
     if len(target) < GROUPS:
         raise ValueError(f"{len(target)} transitions are too few to diagnose a model; give at least {FEWEST}.")
@@ -165,6 +182,7 @@ def diagnose_entity(
     groups = np.array_split(np.argsort(score[chosen], kind="stable"), GROUPS)
     weights = score[chosen] / score[chosen].mean() if score[chosen].any() else np.ones(len(ranks))
     weighted_rank = 0.5 + float((weights * (ranks - 0.5)).mean())
+    expected = promised_rank[chosen]
     shares = _shares_of_bins(action, discrete)
     found = Diagnosis(
         transitions=len(target),
@@ -182,9 +200,10 @@ def diagnose_entity(
         rank=float(ranks.mean()),
         rank_error=_standard_error(ranks, clusters),
         weighted_rank=weighted_rank,
-        weighted_rank_error=max(
-            _standard_error(weights * (ranks - weighted_rank), clusters), _chance_error(weights, others.shape[1])
-        ),
+        weighted_rank_error=_weighted_error(weights, ranks - weighted_rank, clusters, others.shape[1]),
+        promised_rank=0.5 + float((weights * (expected - 0.5)).mean()),
+        rise=weighted_rank - float(ranks.mean()),
+        rise_error=_weighted_error(weights - 1, ranks - ranks.mean(), clusters, others.shape[1]),
         gain=float(gains.mean()),
         gain_error=_standard_error(gains, clusters),
         promise=float(promise[chosen].mean()),
@@ -203,8 +222,13 @@ def diagnose_entity(
     advice = "" if steep else STEEPER
     found.findings.extend([_check_size(found), _check_likelihood(found), _check_error(found, advice)])
     broken = find_broken_promises(gains, promise[chosen], groups, clusters)
+    kept = ranks - 0.5 - KEPT * (expected - 0.5)  # at least 0 on average if the share that must be found is found
+    kept_error = _weighted_error(weights, kept - (weights * kept).mean(), clusters, others.shape[1])
+    deviations = _deviations(weights, clusters)
+    confirmed = float((weights * kept).mean()) >= -deviations * kept_error
+    found.findings.extend([_check_variance(found.within), _check_rank(found, advice)])
     found.findings.extend(
-        [_check_variance(found.within), _check_rank(found, advice), _check_promise(found, broken, advice)]
+        [_check_order(found, confirmed, bool(broken), deviations), _check_promise(found, broken, advice)]
     )
     if doubt:
         why = "their effect may be that of the state. Mark the random ones with `sampled`, or collect some"
@@ -276,20 +300,21 @@ def _check_likelihood(found: Diagnosis) -> Finding:
     )
     numbers = f"(negative log-likelihood {found.nll:.2f}; {baselines}; {without} than one Gaussian)"
     if found.skill > 0:
-        return Finding(True, f"The model predicts held-out changes better than a constant guess {numbers}.")
+        return Finding(True, f"The model predicts held-out changes better than a constant guess {numbers}.", True)
     advice = "Give more data or a longer fit, and check the entity's columns"
-    return Finding(False, f"the model predicts held-out changes no better than a constant guess {numbers}. {advice}.")
+    words = f"the model predicts held-out changes no better than a constant guess {numbers}. {advice}."
+    return Finding(False, words, size_only=True)
 
 
 def _check_error(found: Diagnosis, steeper: str) -> Finding:
     numbers = f"R² {found.r_squared:.2f}; its squared error is {found.error_ratio:.2f} of that of “nothing changes”"
     if found.r_squared > LITTLE and found.error_ratio < 1:
-        return Finding(True, f"The predicted mean explains the change ({numbers}).")
+        return Finding(True, f"The predicted mean explains the change ({numbers}).", size_only=True)
     if found.r_squared > 0 and found.error_ratio < 1:
         why = "This is expected where chance moves the entity" + (f"; otherwise {steeper}" if steeper else "")
-        return Finding(True, f"The predicted mean explains little of the change ({numbers}). {why}.")
+        return Finding(True, f"The predicted mean explains little of the change ({numbers}). {why}.", size_only=True)
     advice = "Give more data, or more in which the entity moves" + (f", or {steeper}" if steeper else "")
-    return Finding(False, f"the predicted mean explains nothing of the change ({numbers}). {advice}.")
+    return Finding(False, f"the predicted mean explains nothing of the change ({numbers}). {advice}.", size_only=True)
 
 
 def _check_variance(within: Sequence[list[float]]) -> Finding:
@@ -301,9 +326,10 @@ def _check_variance(within: Sequence[list[float]]) -> Finding:
     too_small = [share[0] < LOWEST_WITHIN[0] and share[1] < WITHIN[1] for share in within]
     if any(too_small) or two < LOWEST_WITHIN[1]:
         advice = "so influence is overestimated. Give more data, use more members, or raise min_variance"
-        return Finding(False, f"the predicted variance is too small ({numbers}; {expected}), {advice}.")
+        words = f"the predicted variance is too small ({numbers}; {expected}), {advice}."
+        return Finding(False, words, size_only=True)
     wide = "; it is rather large, which hides small influence" if one > 0.9 else ""
-    return Finding(True, f"The predicted variance is large enough ({numbers}; {expected}{wide}).")
+    return Finding(True, f"The predicted variance is large enough ({numbers}; {expected}{wide}).", size_only=True)
 
 
 def _check_rank(found: Diagnosis, steeper: str) -> Finding:
@@ -326,6 +352,33 @@ def _check_rank(found: Diagnosis, steeper: str) -> Finding:
     return Finding(False, f"knowing the action does not help to predict ({numbers}). {advice}.")
 
 
+def _check_order(found: Diagnosis, confirmed: bool, broken: bool, deviations: float) -> Finding:
+    """Does the action help where scores are high, and more than elsewhere?
+
+    Ranks are compared, which a variance that is too small hardly changes. Scores whose size held-out transitions do
+    not contradict have the right order as well. If they do (`broken`), the order must be shown by itself.
+    `confirmed` is false if the weighted rank clearly exceeds 1/2 by less than the share KEPT of what is expected.
+    A rise is clear from so many `deviations` on.
+    """
+    numbers = (
+        f"with states weighted by their score the taken action makes what happened more likely than "
+        f"{found.weighted_rank:.1%} ± {found.weighted_rank_error:.1%} of other actions do, where the model expects "
+        f"{found.promised_rank:.1%}; that is {abs(found.rise):.1%} ± {found.rise_error:.1%} "
+        f"{'more' if found.rise >= 0 else 'less'} than over all states alike"
+    )
+    advice = "Do not rank states by these scores; give more data"
+    border = deviations * found.rise_error
+    if not confirmed:
+        return Finding(False, f"scores are high where the action does not matter ({numbers}). {advice}.")
+    if found.rise < -border:
+        return Finding(False, f"the action helps less where scores are higher ({numbers}). {advice}.")
+    if broken and found.rise <= border:
+        words = f"the size of the scores is contradicted, and their order is not shown ({numbers}). {advice}."
+        return Finding(False, words)
+    shown = "The action helps more where scores are higher" if found.rise > border else "Nothing contradicts the order"
+    return Finding(True, f"{shown} ({numbers}).")
+
+
 def _check_promise(found: Diagnosis, broken: Sequence[int], steeper: str) -> Finding:
     """CAI is the gain that the model expects: compare it with the held-out gain, in each tenth and over all."""
     groups = found.gain_by_score
@@ -333,7 +386,8 @@ def _check_promise(found: Diagnosis, broken: Sequence[int], steeper: str) -> Fin
     whole = f"over all states {found.promise:.2f} nats expected, {found.gain:.2f} ± {found.gain_error:.2f} found"
     top = f"where the score is highest {promise:.2f} expected, {gain:.2f} ± {error:.2f} found"
     if not broken:
-        return Finding(True, f"Held-out transitions do not contradict the scores ({whole}; {top}).")
+        words = f"Held-out transitions do not contradict the size of the scores ({whole}; {top})."
+        return Finding(True, words, size_only=True)
     tenths = [place for place in broken if place < GROUPS]
     parts = [f"{len(tenths)} of {GROUPS} groups of states by score"] if tenths else []
     parts += ["all states together"] if len(broken) > len(tenths) else []
@@ -342,13 +396,12 @@ def _check_promise(found: Diagnosis, broken: Sequence[int], steeper: str) -> Fin
         f"{groups['gain'][place]:.2f} ± {groups['error'][place]:.2f} found"
         for place in tenths
     )
-    advice = "Trust at most the order of the scores, not their size; give more data or more members"
+    advice = "Give more data or more members"
     if steeper and any(place < GROUPS // 2 for place in tenths):
         advice += f", or {steeper}"
     numbers = whole + (f"; {listed}" if listed else "")
-    return Finding(
-        False, f"held-out transitions contradict the scores in {' and in '.join(parts)} ({numbers}). {advice}."
-    )
+    words = f"held-out transitions contradict the size of the scores in {' and in '.join(parts)} ({numbers}). {advice}."
+    return Finding(False, words, size_only=True)
 
 
 def find_broken_promises(
@@ -432,8 +485,23 @@ def _standard_error(values: Float, clusters: NDArray[np.intp]) -> float:
     return math.sqrt(float(np.square(totals).sum()) * count / (count - 1)) / len(values) if count > 1 else math.inf
 
 
+def _weighted_error(weights: Float, values: Float, clusters: NDArray[np.intp], count: int) -> float:
+    """Of the mean of weights times centred ranks among `count` actions: at least that of random ranks."""
+    return max(_standard_error(weights * values, clusters), _chance_error(weights, count))
+
+
+def _deviations(weights: Float, clusters: NDArray[np.intp]) -> float:
+    """How many standard errors of a weighted mean are exceeded by chance with probability FALSE_ALARMS.
+
+    Student's t for the number of clusters that, with equal weights, would vary as much.
+    """
+    totals = np.bincount(clusters, weights=weights)
+    alike = float(totals.sum() ** 2 / np.square(totals).sum())
+    return float(student.isf(FALSE_ALARMS, max(alike - 1, 1)))
+
+
 def _chance_error(weights: Float, count: int) -> float:
-    """Standard deviation of the mean rank among `count` random actions without influence, for weights of mean 1.
+    """Standard deviation of the mean of weights times ranks among `count` random actions, without influence.
 
     A rank is then one of 0, 1/count, ..., 1 with equal chance, whatever happened before: its variance is
     (count + 2) / (12 count). Residuals around the mean of a few weighty episodes would look smaller.

@@ -14,7 +14,7 @@ if TYPE_CHECKING:
     from butfor.influence.diagnosis import Diagnosis
     from butfor.influence.influence import Influence
 
-GOOD, BAD = "#007a4d", "#b3362b"
+GOOD, FAIR, BAD = "#007a4d", "#7a5c00", "#b3362b"
 
 
 def influence_rows(influence: "Influence") -> list[list[str]]:
@@ -62,10 +62,11 @@ def diagnosis_rows(found: "Diagnosis") -> list[list[str]]:
 def verdict(found: "Diagnosis", name: str = "") -> str:
     """Whether the scores can be trusted, in a few words."""
     about = f"{name}: " if name else ""
-    if found.trusted:
+    if found.size_trusted:
         return f"{about}no problem found"
     count = sum(not finding.fine for finding in found.findings)
-    return f"{about}{count} problem{'s' if count > 1 else ''} found"
+    advice = "trust the order of the scores, not their size" if found.trusted else "do not trust the scores"
+    return f"{about}{count} problem{'s' if count > 1 else ''} found: {advice}"
 
 
 def problems(found: "Diagnosis") -> list[str]:
@@ -86,7 +87,7 @@ def _wrapped_note(note: str) -> str:
 
 def diagnosis_html(found: "Diagnosis", name: str = "") -> str:
     """The same for a notebook."""
-    colour = GOOD if found.trusted else BAD
+    colour = GOOD if found.size_trusted else FAIR if found.trusted else BAD
     return html_table(diagnosis_rows(found), verdict(found, name), colour, [*problems(found), *found.notes])
 
 

@@ -33,7 +33,7 @@ from butfor.influence.scoring import (
     find_best_action,
     hold_out,
     predict_moments,
-    promised_gain,
+    promised_effect,
     score_actions,
     score_states,
 )
@@ -339,14 +339,15 @@ class Influence(DecisionMethods, GraphMethods):
         for name, dims, score in zip(self.entities, self._dims, scores.T, strict=True):
             taken, redrawn = map(to_numpy, held_out.densities[name])
             tried = (held_out.tried[None], held_out.is_taken)
-            promise = promised_gain(self.model, held_out.obs, *tried, dims, random[0])
+            gain, rank = promised_effect(self.model, held_out.obs, *tried, dims, random[0])
             found[name] = diagnose_entity(
                 target=to_numpy(held_out.target[:, dims]),
                 mean=to_numpy(mean[:, dims]),
                 variance=to_numpy(variance[:, dims]),
                 log_likelihood=taken,
                 log_redrawn=redrawn,
-                promise=to_numpy(promise),
+                promise=to_numpy(gain),
+                promised_rank=to_numpy(rank),
                 score=to_numpy(score),
                 action=to_numpy(held_out.action),
                 discrete=bool(self.law.count),

@@ -223,27 +223,33 @@ def hold_out(
     return HeldOut(obs, action, target, tried, is_taken, densities)
 
 
-def promised_gain(
+def promised_effect(
     model: Dynamics, obs: Tensor, actions: Tensor, is_taken: Tensor, dims: Sequence[int], generator: torch.Generator
-) -> Tensor:
-    """What the model itself expects of log p(s'_j | s, a) - log p(s'_j | s) for the taken action: [N].
+) -> tuple[Tensor, Tensor]:
+    """The effect of the taken action that the model itself expects: [N] each.
 
-    The mean over some outcomes s' that are drawn from the model: obs [R, N, D], actions [1, N, M, A],
-    `is_taken` [N, M]. p(s'_j | s) is the mean over all M actions.
+    The first is the gain log p(s'_j | s, a) - log p(s'_j | s), where p(s'_j | s) is the mean over all M actions. The
+    second is the rank: the share of the others that make s'_j less likely. Both are means over some outcomes s' that
+    are drawn from the model: obs [R, N, D], actions [1, N, M, A], `is_taken` [N, M].
     """
 
     def promise(prediction: Prediction, part: slice) -> Tensor:
         chosen = is_taken[part]
+        others = chosen.shape[1] - 1
         states = torch.arange(len(chosen), device=chosen.device)
-        total = torch.zeros(len(chosen), device=chosen.device)
+        gain, rank = torch.zeros(2, len(chosen), device=chosen.device)
         for _ in range(DRAWS):
             member = torch.randint(model.replicas, (len(chosen),), generator=generator, device=generator.device)
             outcome = prediction.sample(chosen, generator)[member, states]
             density = prediction.log_density(outcome[:, None], dims).logsumexp(0)  # [n, M]
-            total += density[chosen] - density.logsumexp(1)
-        return (total / DRAWS + math.log(chosen.shape[1]))[None]
+            taken = density[chosen]
+            gain += taken - density.logsumexp(1)
+            equal = (density == taken[:, None]).sum(1) - 1
+            rank += ((density < taken[:, None]).sum(1) + 0.5 * equal) / others
+        return torch.stack([gain / DRAWS + math.log(chosen.shape[1]), rank / DRAWS])
 
-    return _in_chunks(model, obs, actions.shape[2], lambda part: actions[:, part], promise)[0]
+    gain, rank = _in_chunks(model, obs, actions.shape[2], lambda part: actions[:, part], promise)
+    return gain, rank
 
 
 def predict_moments(model: Dynamics, obs: Tensor, action: Tensor) -> tuple[Tensor, Tensor]:
