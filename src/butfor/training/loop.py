@@ -38,6 +38,7 @@ from butfor.training.symmetry import Symmetry
 STREAMS = ("networks", "actions", "updates", "model", "scores")  # each replica has one random stream for each
 RECENT = 50  # episodes over which the success in training is averaged, with exponentially falling weights
 CHUNK = 500  # batches of the signal's model between two checks whether to stop
+RECORDED = 20  # updates of the agent that a graph contains, at most: the time to record one grows faster than they do
 
 
 def learn(
@@ -267,7 +268,8 @@ class Trainer:
                 for _ in range(self.config.agent.normalizer_batches):
                     self.agent.policy.normalizer.update(self.draw_batch(self._noise(1)).inputs)
                 self.normalized = True
-            self.statistics += self._recorded_updates()(self._noise(batches))
+            for noise in self._noise(batches).split(self._block * self.config.agent.batch_size, 1):
+                self.statistics += self._recorded_updates()(noise)
             self.count += batches
 
     def set_weights(self) -> None:
@@ -337,11 +339,20 @@ class Trainer:
         symmetry = 0 if self.symmetry is None else self.symmetry.noise_size
         return self.config.replay.noise + self.config.swap.noise + self.agent.noise_size + symmetry
 
+    @property
+    def _block(self) -> int:
+        """Updates that are recorded as one graph: a divisor of all after an episode. On a CPU, all of them."""
+        batches = self.config.agent.updates * self.config.num_envs
+        if self.device.type == "cpu":
+            return batches
+        divisors = (size for size in range(RECORDED, 0, -1) if batches % size == 0)
+        return next((size for size in divisors if size % self.agent.period == 0), batches)
+
     def _recorded_updates(self) -> Callable[[Tensor], Tensor]:
         """`update_agent`, on a GPU and with a built-in environment as a graph that is recorded once."""
         if self._recorded is None and self.goal_env.facts is not None:  # whose rewards are tensor operations
             config = self.config
-            rows = config.agent.updates * config.num_envs * config.agent.batch_size
+            rows = self._block * config.agent.batch_size
             noise = torch.zeros(config.seeds, rows, self._noise_size, device=self.device)
             relay = [] if self.relay is None else self.relay.changes()
             tensors = [self.error, self.largest_error, self.weights.step, self.weights.running]
