@@ -13,6 +13,7 @@ SUMMARY: dict[str, Any] = {
     "states": 2400,
     "detectors": [{"title": "CAI", "auc": 0.9, "ap": 0.8, "f1": 0.7}],
     "decisions": {"rate": 0.05, "called": 1201, "false": 0.016, "found": 0.95},
+    "diagnosis": {"cube": {"verdict": "1 problem found: trust the order of the scores, not their size"}},
     "problems": ["The variance is too small."],
     "notes": ["Trust the order."],
     "film": False,
@@ -30,6 +31,7 @@ def test_a_table_the_decisions_and_the_verdict(butfor_command: Butfor, monkeypat
     code, out, _ = butfor_command("demo", "--out", "here", "--device", "cpu")
     assert code == 0
     assert asked[0][:3] == (Path("here"), True, "cpu")
+    assert "1 problem found: trust the order of the scores, not their size." in " ".join(out.split())
     for words in ("0.900", "1,201", "1.6%", "95%", "butfor[fetch]", "here/report.html"):
         assert words in out
     assert all(sentence in out for key in ("problems", "notes") for sentence in SUMMARY[key])

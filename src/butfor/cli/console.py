@@ -169,7 +169,7 @@ def print_demo(summary: dict[str, Any]) -> None:
     print(f"Decisions at a false discovery rate of {decided['rate']:.0%}: {decided['called']:,} states are called")
     print(f"influenced; {decided['false']:.1%} of these are false, {decided['found']:.0%} of the influenced are found.")
     for found in summary["diagnosis"].values():
-        print(f"Can the model be trusted? {_verdict(found)}")
+        print(f"Can the model be trusted?\n  {_verdict(found)}")
     for problem in summary["problems"]:
         say(f"  - {problem}", "    ")
     for note in summary["notes"]:
@@ -317,7 +317,7 @@ def _verdict(found: dict[str, Any]) -> str:
 def _print_trust(diagnosis: dict[str, Any]) -> None:
     """Print the problems that the diagnosis found, entity by entity."""
     for name, found in diagnosis.items():
-        print(f"Can the scores of {name} be trusted? {_verdict(found)}")
+        print(f"Can the scores of {name} be trusted?\n  {_verdict(found)}")
         for finding in found["findings"]:
             if not finding["fine"]:
                 say(f"  - {finding['words']}", "    ")
