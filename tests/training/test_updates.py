@@ -2,7 +2,7 @@
 
 import dataclasses
 from collections.abc import Callable
-from typing import Any
+from typing import Any, Literal
 
 import numpy as np
 import pytest
@@ -15,12 +15,13 @@ from butfor.rollouts.episodes import Episodes
 from butfor.rollouts.play import Played
 from butfor.spaces.actions import ActionLaw
 from butfor.training.agents.policy import AgentConfig
+from butfor.training.agents.td3 import TD3Config
 from butfor.training.bonus import BonusConfig
-from butfor.training.goal_env import GoalEnv
-from butfor.training.loop import Trainer
+from butfor.training.goal_env import GoalEnv, open_goal_env
+from butfor.training.loop import Trainer, recorded_updates
 from butfor.training.priorities import PriorityConfig
 from butfor.training.replay import Batch, ReplayConfig
-from butfor.training.settings import Config
+from butfor.training.settings import Config, preset
 
 OBS, ACTION, STEPS, SEEDS = 3, 2, 5, 2
 LAW = ActionLaw((-1.0, 0.0), (1.0, 3.0))
@@ -436,3 +437,39 @@ def test_a_trainer_alone_and_in_a_pair_learn_the_same() -> None:
             for name, value in alone.agent.state_dict().items():
                 other = pair.agent.state_dict()[name][r : r + 1]
                 assert torch.allclose(value, other, rtol=1e-4, atol=1e-6), (name, r)
+
+
+@pytest.mark.parametrize(("updates", "delay", "block"), [(40, 2, 20), (14, 2, 14), (27, 3, 9), (26, 4, 26)])
+def test_updates_in_blocks_are_the_same(updates: int, delay: int, block: int) -> None:
+    agent = dataclasses.replace(AGENT, updates=updates)
+    whole, parts = (make_trainer(algorithm="td3", agent=agent, td3=TD3Config(policy_delay=delay)) for _ in range(2))
+    assert whole.block == updates
+    parts.block = recorded_updates(updates, delay)
+    assert parts.block == block
+    for trainer in (whole, parts):
+        update(trainer, 7, 8)
+    for name, value in whole.agent.state_dict().items():
+        assert torch.equal(value, parts.agent.state_dict()[name]), name
+    torch.testing.assert_close(whole.statistics, parts.statistics)
+
+
+@pytest.mark.skipif(not torch.cuda.is_available(), reason="no CUDA GPU: graphs cannot be recorded here")
+@pytest.mark.parametrize("algorithm", ["ddpg", "td3"])
+def test_recorded_updates_with_a_relay_equal_plain_ones(algorithm: Literal["ddpg", "td3"]) -> None:
+    states = []
+    for recorded in (True, False):
+        agent = AgentConfig(layers=2, width=16, batch_size=32, updates=60, critic_layer_norm=True)
+        config = dataclasses.replace(
+            preset("push", "record"), algorithm=algorithm, agent=agent, seeds=2, episodes=8, warmup=4, tf32=False
+        )
+        trainer = Trainer(config, open_goal_env("push", target_scale=50.0), "cuda")
+        trainer.store(trainer.play_random())
+        trainer.replay.score.uniform_(0, 1, generator=torch.Generator("cuda").manual_seed(0))
+        if not recorded:
+            trainer._recorded = trainer.update_agent
+        trainer.update()
+        trainer.update()
+        assert trainer.relay is not None
+        states.append([*trainer.agent.state_dict().values(), *trainer.relay.agent.state_dict().values()])
+    for one, other in zip(*states, strict=True):
+        torch.testing.assert_close(one, other, rtol=1e-3, atol=1e-4)

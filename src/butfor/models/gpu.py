@@ -63,6 +63,28 @@ def compiled(function: Function, device: torch.device | str) -> Function:
     return torch.compile(function, dynamic=False)  # type: ignore[return-value]
 
 
+class SideStream:
+    """On a GPU, what runs within it runs beside what follows outside, until `join`; elsewhere it runs at once.
+
+    It may read what was computed before, which must be kept until `join`.
+    """
+
+    def __init__(self, device: torch.device | str) -> None:
+        self._stream = torch.cuda.Stream() if torch.device(device).type == "cuda" else None
+
+    @contextmanager
+    def __call__(self) -> Iterator[None]:
+        if self._stream is not None:
+            self._stream.wait_stream(torch.cuda.current_stream())
+        with torch.cuda.stream(self._stream):  # None: no stream
+            yield
+
+    def join(self) -> None:
+        """Let the present stream wait for it."""
+        if self._stream is not None:
+            torch.cuda.current_stream().wait_stream(self._stream)
+
+
 def _tensors(changes: Sequence[Changed]) -> list[Tensor]:
     """Every tensor of modules and optimisers, in a fixed order."""
     found: list[Tensor] = []

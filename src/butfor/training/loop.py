@@ -16,7 +16,7 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from butfor.models.fitting import check_finite
-from butfor.models.gpu import captured, matrix_precision
+from butfor.models.gpu import SideStream, captured, matrix_precision
 from butfor.models.networks import draw_uniform, make_generators, single_thread
 from butfor.rollouts.play import Played, Progress, Stream, episode_seed, play
 from butfor.runs.stopping import Stop
@@ -38,6 +38,7 @@ from butfor.training.symmetry import Symmetry
 STREAMS = ("networks", "actions", "updates", "model", "scores")  # each replica has one random stream for each
 RECENT = 50  # episodes over which the success in training is averaged, with exponentially falling weights
 CHUNK = 500  # batches of the signal's model between two checks whether to stop
+RECORDED = 20  # updates of the agent that a graph contains, at most: the time to record one grows faster than they do
 
 
 def learn(
@@ -98,6 +99,8 @@ class Trainer:
         obs_size, action_size, goal_size = goal_env.sizes
         self.input_size = obs_size + goal_size * (2 if config.replay.relative_goals else 1)
         self.agent = AGENTS[config.algorithm](config, self.input_size, action_size, first, self.device)
+        updates = config.agent.updates * config.num_envs
+        self.block = updates if self.device.type == "cpu" else recorded_updates(updates, self.agent.period)
         self.swapper: Swapper | None = None
         if config.swap.share:
             if goal_env.facts is None or not goal_env.facts.bodies:
@@ -106,6 +109,7 @@ class Trainer:
         self.relay: Relay | None = None
         if "relay" in config.use:
             self.relay = Relay(config.relay, config.agent, obs_size, action_size, first, self.device)
+        self._beside = SideStream(self.device)
         self.signal: Signal | None = None
         if config.use:
             known = (goal_env.law, goal_env.entities, goal_env.scale, goal_env.partners)
@@ -267,7 +271,8 @@ class Trainer:
                 for _ in range(self.config.agent.normalizer_batches):
                     self.agent.policy.normalizer.update(self.draw_batch(self._noise(1)).inputs)
                 self.normalized = True
-            self.statistics += self._recorded_updates()(self._noise(batches))
+            for noise in self._noise(batches).split(self.block * self.config.agent.batch_size, 1):
+                self.statistics += self._recorded_updates()(noise)
             self.count += batches
 
     def set_weights(self) -> None:
@@ -316,15 +321,20 @@ class Trainer:
         size = self.config.agent.batch_size
         by_error = self.config.priority.kind == "per"  # then each batch depends on the errors of the one before
         batches = map(self.draw_batch, noise.split(size, 1)) if by_error else iter(self.draw_batch(noise).split(size))
+        kept = []  # the relay may still read a batch when the agent has finished with it
         for index, batch in enumerate(batches):
+            if self.relay is not None:
+                kept.append(batch)
+                with self._beside():
+                    self.relay.update(batch, index)
             statistics, error = self.agent.update(batch, index)
             total += statistics
-            if self.relay is not None:
-                self.relay.update(batch, index)
             if by_error:
                 self.error[self.replay.rows, batch.episode, batch.time] = error.abs()
                 self.largest_error.copy_(torch.maximum(self.largest_error, error.abs().amax(-1)))
                 self.weights.fill(self._priority())
+        if kept:
+            self._beside.join()
         return total
 
     def _noise(self, batches: int) -> Tensor:
@@ -341,7 +351,7 @@ class Trainer:
         """`update_agent`, on a GPU and with a built-in environment as a graph that is recorded once."""
         if self._recorded is None and self.goal_env.facts is not None:  # whose rewards are tensor operations
             config = self.config
-            rows = config.agent.updates * config.num_envs * config.agent.batch_size
+            rows = self.block * config.agent.batch_size
             noise = torch.zeros(config.seeds, rows, self._noise_size, device=self.device)
             relay = [] if self.relay is None else self.relay.changes()
             tensors = [self.error, self.largest_error, self.weights.step, self.weights.running]
@@ -483,6 +493,12 @@ class Trainer:
         for env in self.envs:
             env.close()
         self.evaluation.close()
+
+
+def recorded_updates(updates: int, period: int) -> int:
+    """How many of the updates after an episode one graph contains: a divisor of them, a multiple of the period."""
+    sizes = (size for size in range(RECORDED, 0, -1) if updates % size == 0 and size % period == 0)
+    return next(sizes, updates)
 
 
 def batches_due(config: Config, episode: int) -> int:

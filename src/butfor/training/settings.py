@@ -274,10 +274,11 @@ def preset(env: str, name: str = "paper") -> Config:
         mirrors = () if facts is None else facts.mirrors
         return replace(
             config,
-            use=("priority", "bonus", "active", "relay"),
+            use=("priority", "active", "relay"),
             episodes=min(config.episodes, 1_500),
             warmup=min(config.warmup, 100),
-            agent=replace(config.agent, updates=60, critic_layer_norm=True),
+            agent=replace(config.agent, updates=120, polyak=max(config.agent.polyak, 0.975), critic_layer_norm=True),
+            explore=replace(config.explore, success_factor=0.2),
             replay=replace(
                 config.replay,
                 other_goals=0.5,

@@ -32,6 +32,8 @@ class Agent(Protocol):
 
     noise_size: int
     """uniform random numbers per transition that `update` reads from `batch.noise`"""
+    period: int
+    """updates after which what depends on their index repeats, such as the delay of the policy"""
 
     @property
     def policy(self) -> Policy:

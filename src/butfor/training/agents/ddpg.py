@@ -40,6 +40,7 @@ class DDPG(nn.Module):
         self.actor_optimizer = make_optimizer(self.policy.actor, fitting)
         self.critic_optimizer = make_optimizer(self.critics, fitting)
         self.noise_size = 0 if config.critics_in_target is None else config.critics  # numbers that choose the critics
+        self.period = 1
 
     @torch.no_grad()
     def update(self, batch: Batch, index: int) -> tuple[Tensor, Tensor]:

@@ -67,6 +67,7 @@ class TD3(DDPG):
         super().__init__(inputs, actions, replace(config, critics=2, critics_in_target=None), generators, device)
         self.td3 = td3
         self.noise_size = actions if td3.target_noise else 0
+        self.period = td3.policy_delay
 
     def _next_action(self, then: Tensor, batch: Batch) -> Tensor:
         action = super()._next_action(then, batch)
