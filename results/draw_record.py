@@ -1,7 +1,7 @@
 """Draw the record beside the paper's agent and published numbers as one SVG: python results/draw_record.py OUT [RUNS]
 
-RUNS is the folder of the runs (results/training). Its folders have the names of name_studies.py, such as push-record,
-push-paper and push-record-without-influence; an environment without a run of the record has no panel. Lines are means
+RUNS is the folder of the runs (results/training). Its folders have the names of name_studies.py, such as push-record
+and push-record-without-influence; an environment without a run of the record has no panel. Lines are means
 over seeds, bands their 95 % intervals. Published numbers are of an older simulator; those beyond the axis are listed
 below with their episodes.
 """
@@ -17,10 +17,16 @@ from butfor.studies.record import BARE, ENVS, PAPER, WHOLE
 
 WIDTH, HEIGHT, LEFT, RIGHT, TOP = 330, 260, 40, 14, 34
 LINE = 17  # between two lines of text
+ALONE = "paper, priority alone"
 LINES = {  # arm: colour (safe for colour-blind readers) and text
     WHOLE: ("#d55e00", "butfor, --preset record"),
     PAPER: ("#0072b2", "the paper's agent, three uses of influence"),
+    ALONE: ("#56b4e9", "the paper's agent, replay by influence alone"),
     BARE: ("#999999", "the record's agent without influence"),
+}
+FOLDERS = {  # of runs that were made for other questions
+    ("pick-and-place", PAPER): "pick-and-place-all-three",
+    ("push", ALONE): "push-cai-p",
 }
 TITLES = {"pick-and-place": "FetchPickAndPlace", "push": "FetchPush", "fetch-slide": "FetchSlide"}
 
@@ -59,7 +65,7 @@ ANCHORS = {
 
 def find_runs(runs: Path, env: str) -> dict[str, Curve]:
     """Return the curves of an environment's arms that have been run, by label; none without the record itself."""
-    folders = {label: runs / record_folder(env, label) for label in LINES}
+    folders = {label: runs / FOLDERS.get((env, label), record_folder(env, label)) for label in LINES}
     found = [f"{label}={folder}" for label, folder in folders.items() if (folder / "metrics.jsonl").is_file()]
     return read_runs(found) if (folders[WHOLE] / "metrics.jsonl").is_file() else {}
 

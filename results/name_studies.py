@@ -9,7 +9,7 @@ from results_page import write_results_page
 
 from butfor.runs.files import read_json, write_json
 from butfor.studies.paper import HER, STUDIES, make_study, write_study
-from butfor.studies.record import ENVS, record_arms
+from butfor.studies.record import ENVS, PAPER, record_arms
 
 RESULTS = Path(__file__).parent
 PICK = "training/pick-and-place"
@@ -60,6 +60,7 @@ RUNS: dict[str, dict[str, str]] = {
 for env in ENVS:
     name = "record" if env == "pick-and-place" else f"record-{env}"
     RUNS[name] = {label: f"training/{record_folder(env, label)}" for label in record_arms(env)}
+RUNS["record"][PAPER] = f"{PICK}-all-three"  # seeds 0 to 9: its settings are the paper's, so none was chosen on them
 
 
 def main() -> None:

@@ -291,3 +291,17 @@ def test_warnings_of_other_packages_come_once_and_after_the_answer(
     assert "other packages" in second
     assert third.startswith("  other: is")
     assert "\x1b" not in third
+
+
+@pytest.mark.parametrize(
+    ("given", "spins"),
+    [({}, "1000"), ({"GOMP_SPINCOUNT": "7"}, "7"), ({"OMP_WAIT_POLICY": "ACTIVE"}, None)],
+    ids=["by default", "spins given", "policy given"],
+)
+def test_waiting_threads_sleep_soon_unless_told_otherwise(given: dict[str, str], spins: str | None) -> None:
+    """It is set in the environment before torch, whose threads read it, is imported."""
+    program = "import os, sys; from butfor import cli; sys.argv[1:] = ['--version']; cli.main(); "
+    program += "print(os.environ.get('GOMP_SPINCOUNT'), 'torch' in sys.modules)"
+    outside = {name: value for name, value in os.environ.items() if not name.startswith(("OMP_WAIT", "GOMP_SPIN"))}
+    found = subprocess.run([sys.executable, "-c", program], env=outside | given, capture_output=True, text=True)
+    assert found.stdout.splitlines()[-1] == f"{spins} False", found.stderr

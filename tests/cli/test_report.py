@@ -78,5 +78,8 @@ def test_a_training_report_with_a_baseline(butfor_command: Butfor, tmp_path: Pat
     sentence = " ".join(page.partition('class="question">')[2].partition("</p>")[0].replace("&nbsp;", " ").split())
     assert "100 %" in sentence
     assert "slow: 10 %" in sentence
+    missing = page.partition('class="missing"')[2].partition("</div>")[0]
+    for name in ("fast", "slow"):  # each of the two runs, and each once
+        assert missing.count(f"<b>{name}</b> has only 3 seeds") == 1
     write_detection(tmp_path / "other")
     assert_error(butfor_command("report", "other", "--baseline", "slow"), "other", "--baseline")

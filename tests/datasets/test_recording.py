@@ -23,6 +23,10 @@ def test_a_recording_knows_where_its_states_stand() -> None:
     np.testing.assert_array_equal(obs, found.observation[[1, 4, 9]])
     np.testing.assert_array_equal(action, found.action[[1, 3, 7]])
     np.testing.assert_array_equal(next_obs, found.observation[[2, 5, 10]])
+    *same_steps, later = found.transitions(later=2)  # not beyond the end of an episode
+    np.testing.assert_array_equal(later, found.observation[[2, 3, 3, 5, 8, 9, 10, 10]])
+    for one, other in zip(same_steps, found.transitions(), strict=False):
+        np.testing.assert_array_equal(one, other)
 
 
 @settings(max_examples=40, deadline=None)

@@ -229,6 +229,19 @@ def test_actions_that_are_not_random_are_told(scored: tuple[Path, dict[str, Any]
     assert score_data.diagnose_recording(influence, every, np.arange(len(every.action)) < 9) == ({}, [])
 
 
+@pytest.mark.filterwarnings("ignore:action leaves the action space")
+def test_a_model_of_several_steps_is_diagnosed_with_so_many(scored: tuple[Path, dict[str, Any]]) -> None:
+    observations, actions, _ = pushing_episodes(30)
+    every, influence = read_arrays(observations, actions), Influence.load(scored[0] / "model.safetensors")
+    influence.horizon = 3  # as a training run with cai.horizon saves it
+    found, _ = score_data.diagnose_recording(influence, every, np.arange(len(every.action)) < 600)
+    moved = [np.array([states[min(t + 3, len(states) - 1)] for t in range(len(states) - 1)]) for states in observations]
+    change = np.concatenate([part - states[:-1] for part, states in zip(moved, observations, strict=True)])[:600, 1]
+    mean, _ = influence.predict(*(part[:600] for part in (every.transitions()[0], every.action[:, None])))["cube"]
+    off = np.concatenate(moved)[:600, 1] - mean[:, 0, 0]
+    assert found["cube"].r_squared == pytest.approx(1 - (off**2).sum() / ((change - change.mean()) ** 2).sum())
+
+
 def make_minari(name: str, episodes: int, entity_is_image: bool = False) -> None:
     """The episodes of `pushing_episodes` as a Minari dataset with nested observations."""
     buffers = []

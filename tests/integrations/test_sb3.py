@@ -702,6 +702,10 @@ def test_a_model_from_elsewhere_is_used_if_it_fits() -> None:
     with pytest.raises(ValueError, match="2 members"):
         agent().learn(10, callback=quick_callback(influence=several))
     agent().learn(30, callback=quick_callback(influence=several, every=None))
+    narrow.horizon = 4  # as a training run with cai.horizon saves it
+    with pytest.raises(ValueError, match="4 steps at once"):
+        agent().learn(10, callback=quick_callback(influence=narrow))
+    agent().learn(30, callback=quick_callback(influence=narrow, every=None))
 
 
 def test_the_scores_can_be_those_of_an_entity() -> None:

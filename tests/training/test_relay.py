@@ -8,11 +8,13 @@ import torch
 from support.small_training import ALL_USES, changed, metrics, models, small
 from torch import Tensor
 
+from butfor.models.dynamics import GaussianDynamics, ModelConfig
 from butfor.models.networks import make_generators
 from butfor.spaces.actions import ActionLaw
 from butfor.training.agents import AgentConfig, load_policy
 from butfor.training.agents.ddpg import DDPG
-from butfor.training.exploration import ExploreConfig, explore
+from butfor.training.agents.sac import GaussianPolicy
+from butfor.training.exploration import ExploreConfig, Explorer, explore
 from butfor.training.relay import Relay, RelayConfig
 from butfor.training.replay import Batch
 from butfor.training.run import evaluate_run, resume, train
@@ -56,6 +58,36 @@ def test_it_acts_in_its_share_of_the_steps_where_influence_is_low() -> None:
     influence = torch.tensor([[0.29], [0.29], [0.31], [-0.1]])
     lot = torch.tensor([[0.49], [0.51], [0.1], [0.1]])
     assert relay.turn(influence, lot)[:, 0].tolist() == [True, False, False, True]
+
+
+@pytest.mark.parametrize("drawn", [False, True])
+def test_its_actions_have_noise_also_beside_a_policy_that_draws_its_own(drawn: bool) -> None:
+    bounds = ActionLaw((-1.0, 0.0), (1.0, 4.0)).bounds(torch.device("cpu"))  # half the range: 1 and 2
+    noise = torch.tensor([[[0.9, 0.5, -1.0, *[0.0] * 5, lot] for lot in (0.0, 1.0)]])  # the relay's turn, the policy's
+    own, other = torch.tensor([0.2, 1.0]).expand(1, 2, 2), torch.tensor([-0.2, 3.0]).expand(1, 2, 2)
+    config = ExploreConfig(epsilon=0.3, noise=0.4, active=0.0, candidates=2)
+    relay = (other, lambda influence, lot: lot < 0.5)
+    action, _ = explore(own, noise, bounds, config, lambda tried: tried[..., 0], relay, 0.5, drawn)
+    expected = [[-0.2 + 0.4 * 0.5 * 0.5, 3.0 - 0.4 * 0.5 * 2.0], [0.2 + 0.1, 1.0 - 0.4]]
+    if drawn:
+        expected[1] = [0.2, 1.0]
+    torch.testing.assert_close(action[0], torch.tensor(expected))
+
+
+def test_an_explorer_with_sac_gives_the_relay_its_noise() -> None:
+    """Both policies are alike in all steps, so that what differs between the relay's actions is noise."""
+    law = ActionLaw((-1.0,) * ACTION, (1.0,) * ACTION)
+    relay = Relay(changed(RELAY, share=1.0, until=100.0), AGENT, OBS, ACTION, make_generators([0]), torch.device("cpu"))
+    policy = GaussianPolicy(OBS + GOAL, ACTION, AGENT, make_generators([1]))
+    model = GaussianDynamics(OBS, ACTION, 1, ModelConfig(layers=1, width=4), make_generators([2])).eval()
+    obs = {"observation": np.zeros((500, OBS)), "achieved_goal": np.zeros((500, GOAL))}
+    obs["desired_goal"] = obs["achieved_goal"]
+    for noise in (0.0, 0.05):
+        config = ExploreConfig(epsilon=0.0, noise=noise, active=0.0, candidates=2)
+        explorer = Explorer(policy, model, slice(0, 1), 500, law, config, relay=relay)
+        explorer.begin(1, make_generators([3]))
+        action = explorer(0, obs)[0]
+        assert action.std(0) == pytest.approx([noise] * ACTION, abs=0.2 * noise)  # 6 standard errors
 
 
 @pytest.mark.parametrize("active", [0.0, 1.0])

@@ -266,7 +266,7 @@ def test_a_foreign_environment_has_the_papers_settings_and_a_measured_scale() ->
 def test_the_record_has_one_preset_for_three_tasks(env_name: str) -> None:
     config = preset(env_name, "record")
     assert config == dataclasses.replace(preset("push", "record"), env=env_name)
-    assert config.use == ("priority", "bonus", "active", "relay")
+    assert config.use == ("priority", "active", "relay")
     assert config.warmup < preset(env_name).warmup
 
 

@@ -70,6 +70,21 @@ def test_a_shift_moves_positions_and_goals_alike() -> None:
     assert changed.action.equal(torch.ones(1, 3, 2))
 
 
+def test_a_mirror_can_forbid_to_move_along_it() -> None:
+    mirrors = [Mirror((axis,), (axis,), (axis,), shift=axis == 1) for axis in (0, 1)]
+    symmetry = Symmetry(mirrors, ReplayConfig(mirror=True, shift=0.1), (2, 2, 2), CPU)
+    assert symmetry.noise_size == 3  # two reflections and one shift
+    changed = symmetry(batch(torch.ones(1, 1, 4), torch.ones(1, 1, 2)), torch.tensor([[[0.9, 0.9, 1.0]]]))
+    torch.testing.assert_close(changed.inputs, torch.tensor([[[1.0, 1.1, 1.0, 1.1]]]))
+
+
+def test_a_shift_is_refused_where_walls_or_a_slope_stand(tmp_path: Path) -> None:
+    with pytest.raises(ValueError, match=r"shift.*0\.1.*pucks"):
+        train(small(env="pucks", replay={"shift": 0.1}), tmp_path / "run")
+    open_goal_env("pucks").check_mirrors(shift=0)
+    open_goal_env("push-two").check_mirrors(shift=0.1)
+
+
 def test_half_of_the_samples_in_each_mirror() -> None:
     mirrors = [Mirror((axis,), (axis,), (axis,)) for axis in (0, 1)]
     symmetry = Symmetry(mirrors, ReplayConfig(mirror=True, shift=0.1), (2, 2, 2), CPU)

@@ -387,7 +387,8 @@ def diagnose_recording(
         sampled = None
     steps = ~recording.last
     stretches = recording.episode[steps] * len(recording.observation) + recording.time[steps] // SIMILAR
-    return influence.diagnose(*recording.transitions(judged), sampled=sampled, groups=stretches[judged]), notes
+    transitions = recording.transitions(judged, influence.predicted_steps)
+    return influence.diagnose(*transitions, sampled=sampled, groups=stretches[judged]), notes
 
 
 def summarize_scores(recording: Recording, scores: Mapping[str, Table], influence: Influence) -> dict[str, Any]:

@@ -60,7 +60,7 @@ class EnvFacts:
     table: Table | None = None
     several: Mapping[str, Columns] = field(default_factory=dict)  # all columns of each entity, if there are several
     single: Mapping[str, Columns] = field(default_factory=dict)  # all columns of agent and object, if there is only one
-    mirrors: tuple[Mirror, ...] = ()  # in which transitions obey the same laws; on a table also if moved along them
+    mirrors: tuple[Mirror, ...] = ()  # in which transitions obey the same laws
     arguments: Mapping[str, Any] = field(default_factory=dict)  # of the classes
 
     @property
@@ -280,8 +280,9 @@ BUILT_IN = {
             labels=("exact",),  # contact is in every info without a request
             drawing="plane",
             mirrors=tuple(
-                Mirror(tuple(range(axis, 16, 4)), (axis,), (axis,), tuple(range(2 + axis, 16, 4))) for axis in (0, 1)
-            ),
+                Mirror(tuple(range(axis, 16, 4)), (axis,), (axis,), tuple(range(2 + axis, 16, 4)), shift=False)
+                for axis in (0, 1)
+            ),  # walls and a slope forbid to move it
             several={name: tuple(range(4 * place, 4 * place + 4)) for place, name in enumerate(BODIES)},
         ),
         _fetch_two("push-two", "butfor/FetchPushTwo-v0", push_into, goal_cube=1, x=1.3627),

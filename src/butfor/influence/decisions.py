@@ -287,7 +287,7 @@ class DecisionMethods:
                 the rate is exceeded (10 % instead of 5 % at a correlation of 0.99 between neighbouring states).
             transitions: (obs, action, next_obs) from states like the later ones, with actions drawn from the uniform
                 law (of an episode file, only the rows with `sampled` true). Each taken action is ranked among redrawn
-                ones by log p(s'_j | s, a).
+                ones by log p(s'_j | s, a). `next_obs` is `predicted_steps` later.
             redraws: number of redrawn actions per transition.
 
         Returns:

@@ -26,6 +26,8 @@ def influence_rows(influence: "Influence") -> list[list[str]]:
         kind = f"model of touches, by columns {_listed(touching)}"
     if influence.prior is not None:
         kind += " on top of a prior"
+    if influence.predicted_steps > 1:
+        kind += f", {influence.predicted_steps} steps at once"
     law = influence.law
     actions = f"{law.count} discrete" if law.count else f"{law.size} continuous"
     rows = [[name, f"columns {_listed(columns)}"] for name, columns in influence.entities.items()]

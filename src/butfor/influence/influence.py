@@ -69,6 +69,8 @@ class Influence(DecisionMethods, GraphMethods):
         units: how observations, actions and changes are scaled.
         law: the uniform distribution of the actions that are tried.
         entities: columns of the observation by name.
+        horizon: steps within which the action matters. The model of pairs is rolled out for more than 1; the model of
+            a training run with `cai.horizon` predicts all of them at once.
         calibration: what `decide` needs, by entity; empty before `calibrate`.
     """
 
@@ -231,7 +233,7 @@ class Influence(DecisionMethods, GraphMethods):
         if source is not None and source != ACTION:
             found = self._score_sources(obs, [source], choose_generator(generator, self.seed, self.device))[:, 0]
             return {name: score for name, score in self._by_entity(found, obs).items() if name != source}
-        if self.horizon > 1:
+        if self.horizon > self.predicted_steps:
             random = choose_generator(generator, self.seed, self.device)
             return self._by_entity(self._score_within(obs, self.horizon, None, random), obs)
         return self._by_entity(self._scores(obs, generator, self.model.replicas)[0], obs)  # [1, N, J] -> [N, J]
@@ -260,7 +262,7 @@ class Influence(DecisionMethods, GraphMethods):
 
     @pinned()
     def predict(self, obs: Array, actions: Array) -> dict[str, tuple[Any, Any]]:
-        """Predict where each entity is one step after each of M actions.
+        """Predict where each entity is one step after each of M actions, or as many as the model predicts at once.
 
         Args:
             obs: states [N, D].
@@ -318,7 +320,7 @@ class Influence(DecisionMethods, GraphMethods):
         Args:
             obs: states [N, D].
             action: actions [N, A], or integers [N].
-            next_obs: the states that followed [N, D].
+            next_obs: the states that followed [N, D]; `predicted_steps` later.
             sampled: where the action was drawn at random [N] instead of chosen by a policy; the effect of actions can
                 be judged only there. By default everywhere; actions that do not look random are then reported.
             groups: the episode [N] of each transition. Transitions of one episode are similar; without their groups

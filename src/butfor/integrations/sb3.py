@@ -408,6 +408,11 @@ class InfluenceCallback(BaseCallback):
                     f"The influence model has {given.model.replicas} members, which cannot be trained further; give "
                     "every=None to use it as it is."
                 )
+            if self.every is not None and given.predicted_steps > 1:
+                raise ValueError(
+                    f"The influence model predicts {given.predicted_steps} steps at once, and the buffer has single "
+                    "steps to train it further; give every=None to use it as it is."
+                )
             learner.continue_from(given, keeps_units=self._given is not None)
         self._tried = make_generators([seed + 1], learner.device)[0]
         return learner

@@ -176,11 +176,19 @@ class Steps:
         ends: Bool = self.time == np.repeat(self.length, self.length + 1)
         return ends
 
-    def transitions(self, chosen: Bool | None = None) -> tuple[NDArray[Any], NDArray[Any], NDArray[Any]]:
-        """obs [n, D], action [n, A] or [n], and next_obs [n, D] of all steps or of the `chosen` [N]."""
+    def transitions(
+        self, chosen: Bool | None = None, later: int = 1
+    ) -> tuple[NDArray[Any], NDArray[Any], NDArray[Any]]:
+        """obs [n, D], action [n, A] or [n], and next_obs [n, D] of all steps or of the `chosen` [N].
+
+        With `later`, next_obs is so many steps later, or at the end of the episode.
+        """
         before = np.flatnonzero(~self.last)  # [N]: the row of the state in which each step begins
         rows = np.arange(len(before)) if chosen is None else np.flatnonzero(chosen)
-        return self.observation[before[rows]], self.action[rows], self.observation[before[rows] + 1]
+        first = before[rows]
+        ends = np.flatnonzero(self.last)
+        then = np.minimum(first + later, ends[np.searchsorted(ends, first)])
+        return self.observation[first], self.action[rows], self.observation[then]
 
 
 def check_episode_file(path: Path | str) -> None:

@@ -1,4 +1,4 @@
-"""Mirrors: planes in which an environment may be reflected, and along whose normal it may be moved."""
+"""Mirrors: planes in which an environment may be reflected, and along whose normal it may often be moved."""
 
 from collections.abc import Iterable
 from dataclasses import dataclass
@@ -28,6 +28,8 @@ class Mirror:
     """pairs of columns of the observation that change places, such as a left and a right finger"""
     middle: float = 0.0
     """where the mirror stands"""
+    shift: bool = True
+    """whether the laws also stay the same if everything is moved along the normal; not between walls or on a slope"""
 
     def __post_init__(self) -> None:
         check_finite(self)

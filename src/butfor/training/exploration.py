@@ -1,7 +1,7 @@
 """Exploration: random, noisy and active actions, played from a copy of the policy that stays fixed in an episode."""
 
 from collections.abc import Callable
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from typing import Any, Literal
 
 import numpy as np
@@ -27,7 +27,8 @@ class ExploreConfig:
     epsilon: float = 0.3
     """share of exploratory actions: uniform, or active where that is a use of the signal"""
     noise: float = 0.2
-    """standard deviation of the Gaussian noise on the policy's own actions, in units of half the action range"""
+    """standard deviation of the Gaussian noise on the policy's own actions and the relay's, in units of half the action
+    range; SAC draws its own instead"""
     active: float = 1.0
     """share of the exploratory actions that are active"""
     candidates: int = 32
@@ -78,13 +79,15 @@ def explore(
     score: Callable[[Tensor], Tensor] | None,
     relay: tuple[Tensor, Callable[[Tensor, Tensor], Tensor]] | None = None,
     amount: Tensor | float = 1.0,
+    drawn: bool = False,
 ) -> tuple[Tensor, Tensor]:
     """Make the policy's actions [R, W, A] exploratory by `noise` [R, W, n].
 
     With probability epsilon the action is exploratory: active in the share `config.active`, which means chosen among
     candidates by `score` ([R, W, K, A] -> [R, W, K]), else uniform. Otherwise it is the policy's with Gaussian
-    noise, or the relay's, given its actions and when it has its turn. `amount` multiplies epsilon and noise. The result
-    is actions [R, W, A], and which of them were drawn uniformly [R, W].
+    noise, or the relay's with such noise, given its actions and when it has its turn. `amount` multiplies epsilon and
+    noise. Actions of a policy that draws them (`drawn`) stay without noise. The result is actions [R, W, A], and which
+    of them were drawn uniformly [R, W].
     """
     epsilon = config.epsilon * amount
     low, high = bounds
@@ -92,6 +95,8 @@ def explore(
     lot = noise[..., :1]
     normal = noise[..., 1 : 1 + size]
     uniform = noise[..., 1 + size : 1 + 2 * size]
+    added = config.noise * amount * (high - low) / 2 * normal
+    noisy = (action if drawn else action + added).clamp(low, high)
     if score is not None:
         rest = noise[..., 1 + 2 * size :]
         count = rest.shape[-1] // (size + 1)
@@ -99,8 +104,8 @@ def explore(
         scores = score(candidates)  # [R, W, K]
         if relay is not None:
             other, turn = relay
-            action = torch.where(turn(scores.mean(-1, keepdim=True), noise[..., -1:]), other, action)
-    noisy = (action + config.noise * amount * (high - low) / 2 * normal).clamp(low, high)
+            has_turn = turn(scores.mean(-1, keepdim=True), noise[..., -1:])
+            noisy = torch.where(has_turn, (other + added).clamp(low, high), noisy)
     sampled = lot < epsilon
     result = torch.where(sampled, low + (high - low) * uniform, noisy)
     if score is not None and config.active:
@@ -156,7 +161,7 @@ class Explorer:
         self.part = part
         self.envs = envs
         self.law = law
-        self.config = replace(config, noise=0.0) if policy.random else config
+        self.config = config
         self.compare = compare
         self.relay = relay
         self.relay_policy = None if relay is None else copy_replicas(relay.policy, part)
@@ -234,7 +239,8 @@ class Explorer:
                 relay = (from_unit(self.relay_policy(seen), self.bounds), self.relay.turn)
         normal = noise[..., 1 : 1 + self.law.size]
         action = from_unit(self.policy.draw(inputs, normal), self.bounds)
-        chosen, sampled = explore(action, noise, self.bounds, self.config, score, relay, self.amount)
+        drawn = self.policy.random
+        chosen, sampled = explore(action, noise, self.bounds, self.config, score, relay, self.amount, drawn)
         return torch.cat([chosen, sampled[..., None]], -1)
 
     def prepare(self, features: int) -> None:

@@ -71,13 +71,18 @@ class GoalEnv:
             raise ValueError(f"The signal 'nearness' needs a built-in environment; use another signal for {self.name}.")
         return self.facts
 
-    def check_mirrors(self) -> None:
-        """Refuse an environment without mirrors, for options that need some."""
+    def check_mirrors(self, shift: float) -> None:
+        """Refuse an environment without mirrors, for options that need some, or one that samples cannot be moved in."""
         if not self.mirrors:
             known = ", ".join(name for name, facts in BUILT_IN.items() if facts.mirrors)
             raise ValueError(
                 f"replay.mirror and replay.shift need mirrors, and {self.name} declares none; of the built-in "
                 f"environments {known} do. Your own declares them as an attribute: mirrors = (butfor.Mirror(...),)."
+            )
+        if shift and not any(mirror.shift for mirror in self.mirrors):
+            raise ValueError(
+                f"replay.shift is {shift}, but {self.name} does not obey the same laws elsewhere, as between walls or "
+                "on a slope: its mirrors declare shift=False. Leave it at 0; replay.mirror can be used."
             )
 
     def make_evaluation_env(self, count: int) -> VectorEnv[Any, Any, Any]:

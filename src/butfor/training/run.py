@@ -252,7 +252,7 @@ def _open_env(config: Config, make_env: MakeEnv | None, state: dict[str, Any] | 
         size = goal_env.sizes[2]
         raise ValueError(f"priority.kind 'ebp' needs goals (x, y, z); those of {goal_env.name} have {size} column(s).")
     if config.replay.mirror or config.replay.shift:
-        goal_env.check_mirrors()
+        goal_env.check_mirrors(config.replay.shift)
     touches = config.use and config.signal in OF_CAI and config.cai.model != "gaussian"
     if touches and state is not None:
         goal_env = goal_env.with_touching(state["touching"])

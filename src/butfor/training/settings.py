@@ -271,8 +271,7 @@ def preset(env: str, name: str = "paper") -> Config:
         return _with_rival(config, name)
     if name == "record":
         facts = facts_of(env)
-        mirrored = facts is not None and bool(facts.mirrors)
-        moved = mirrored and facts is not None and facts.table is not None  # pucks have walls and a slope
+        mirrors = () if facts is None else facts.mirrors
         return replace(
             config,
             use=("priority", "active", "relay"),
@@ -285,8 +284,8 @@ def preset(env: str, name: str = "paper") -> Config:
                 other_goals=0.5,
                 influenced_goals=0.3,
                 relative_goals=True,
-                mirror=mirrored,
-                shift=0.1 if moved else 0.0,
+                mirror=bool(mirrors),
+                shift=0.1 if any(mirror.shift for mirror in mirrors) else 0.0,
             ),
             fit_every=50,
             fit_schedule=((100, 10_000), (5_000, 3_000)),

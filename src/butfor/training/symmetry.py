@@ -25,7 +25,7 @@ class Symmetry:
     """Changes the batches that agents learn from, each sample by chance.
 
     With `mirror`, each mirror reflects half of the samples. With `shift`, each sample is moved along the normal of each
-    mirror by a uniform amount of at most that size.
+    mirror that allows it by a uniform amount of at most that size.
     """
 
     def __init__(
@@ -33,9 +33,10 @@ class Symmetry:
     ) -> None:
         """`sizes` are columns of an observation, an action and a goal."""
         self.reflections = [_reflection(mirror, sizes, config.relative_goals, device) for mirror in mirrors]
+        self.movable = [one for one, mirror in zip(self.reflections, mirrors, strict=True) if mirror.shift]
         self.mirror = config.mirror
         self.shift = config.shift
-        self.noise_size = len(mirrors) * (config.mirror + (config.shift > 0))
+        self.noise_size = len(mirrors) * config.mirror + len(self.movable) * (config.shift > 0)
 
     def __call__(self, batch: Batch, noise: Tensor) -> Batch:
         """The batch, changed by uniform numbers [R, B, noise_size]."""
@@ -47,7 +48,7 @@ class Symmetry:
                 now, then = (torch.where(reflects, x[..., one.order] * one.sign + one.added, x) for x in (now, then))
                 action = torch.where(reflects, action * one.action_sign, action)
         if self.shift:
-            for one in self.reflections:
+            for one in self.movable:
                 moved = (2 * next(numbers) - 1) * self.shift * one.place
                 now, then = now + moved, then + moved
         return replace(batch, inputs=now, next_inputs=then, action=action)

@@ -329,6 +329,27 @@ def test_the_public_influence_is_that_of_the_models(tmp_path: Path) -> None:
     torch.testing.assert_close(torch.as_tensor(public.score(obs, make_generators([3])[0])["object"]), expected[0, :, 0])
 
 
+def test_the_public_influence_has_the_horizon_of_the_run(tmp_path: Path) -> None:
+    """Its model predicts all steps at once: the same scores as in the run, and no roll-out of single steps."""
+    replay = make_replay([0], 9)
+    table = TransitionTable(replay, LAW, {"object": ENTITY}, SCALE, horizon=3)
+    model = CaiSignal(SMALL, table, make_generators([5]))
+    model.weights.fill(model.weigh_data())
+    model.fit(30, make_generators([8]))
+    model.save(tmp_path, 3)
+    public = Influence.load(tmp_path / "influence.safetensors")
+    assert (public.horizon, public.predicted_steps) == (3, 3)
+    assert "3 steps at once" in repr(public)
+    obs = replay.observation[0, 0, :2]
+    expected = score_states(model.model, obs[None], LAW, [[0, 1]], SMALL.scoring, make_generators([3]))[0, :, 0]
+    random = [make_generators([3])[0] for _ in range(2)]
+    torch.testing.assert_close(torch.as_tensor(public.score(obs, random[0])["object"]), expected)
+    torch.testing.assert_close(torch.as_tensor(public.graph(obs, generator=random[1])["action", "object"]), expected)
+    for other in (1, 5):
+        with pytest.raises(ValueError, match=f"horizon={other}.*model of pairs"):
+            public.graph(obs, horizon=other)
+
+
 # --- several entities -----------------------------------------------------------------------------
 
 SEVERAL = {"both": (3, 1), "first": (0, 1), "last": (3,)}  # predicted are columns 0, 1 and 3

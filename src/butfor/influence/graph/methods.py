@@ -33,6 +33,12 @@ class GraphMethods:
 
     horizon: int = 1
 
+    @property
+    def predicted_steps(self: Any) -> int:
+        """How many steps the model predicts at once: the horizon, but 1 for the model of pairs, which is rolled out."""
+        steps: int = 1 if isinstance(self.model, GraphDynamics) else self.horizon
+        return steps
+
     def graph(
         self: Any,
         obs: Array,
@@ -55,8 +61,8 @@ class GraphMethods:
                 or "reference", the default of other models. See `butfor.influence.graph.edges`.
             reference: states [M, D] from which other states of an entity are drawn; default: `obs`.
             draws: other states that are drawn for each state.
-            horizon: steps within which the source matters; default: that of `fit`. More than 1 needs the model of
-                pairs, and entities are then compared with their absence.
+            horizon: steps within which the source matters; default: that of `fit`. Another one needs the model of
+                pairs, and beyond 1 entities are then compared with their absence.
             following: the actions after the first one [N, horizon - 1, A] or [N, C, horizon - 1, A]; default: random.
             generator: of the tried actions and drawn states; by default the same call gives the same values.
 
@@ -148,7 +154,7 @@ class GraphMethods:
 
     def _score_within(self: Any, obs: Array, horizon: int, following: Array | None, random: Any) -> Tensor:
         """Influence of the action within some steps: [N, E]."""
-        if horizon == 1:
+        if horizon == self.predicted_steps:
             scores: Tensor = self._scores(obs, random, self.model.replicas)[0]
             return scores
         model = self._graph_model(f"horizon={horizon}")
@@ -168,10 +174,11 @@ class GraphMethods:
             self.dims(source)  # refuses an unknown name
         places = [list(self.entities).index(source) for source in sources]
         states = self.model_obs(obs)
-        averaged = AVERAGED if horizon == 1 else AVERAGED_LATER
+        at_once = horizon == self.predicted_steps
+        averaged = AVERAGED if at_once else AVERAGED_LATER
         actions = self._draw_actions(states.shape[1], averaged, random) if action is None else self._taken(obs, action)
         form = self.scoring.form
-        if horizon > 1:
+        if not at_once:
             model = self._graph_model(f"horizon={horizon}")
             later = self._continuation(obs, horizon, following, random)
             rows = [score_horizon(model, states, actions, later, horizon, random, form, place) for place in places]

@@ -173,5 +173,5 @@ class CaiSignal(LearnedSignal):
 
     def save(self, folder: Path, seed: int) -> None:
         """Write the models as one public `Influence`, influence.safetensors."""
-        influence = Influence(self.model, self.table.units, self.config.scoring, seed)
+        influence = Influence(self.model, self.table.units, self.config.scoring, seed, self.table.horizon)
         influence.save(folder / "influence.safetensors")
