@@ -17,7 +17,7 @@ OURS = "(our question)"
 USES: tuple[Use, ...] = ("priority", "bonus", "active")  # of influence, in the paper's agent
 ENVS = ("pick-and-place", "push", "fetch-slide")
 GOALS = {"pick-and-place": (0.95, 1_000), "push": (0.95, 600), "fetch-slide": (0.80, 6_000)}  # success, episodes
-SHOWN = (200, 400, 600, 800, 1_000, 2_000, 3_000, 6_000)  # episodes at which success is listed
+SHOWN = (200, 400, 500, 600, 800, 1_000, 1_500, 2_000, 3_000, 6_000)  # episodes at which success is listed
 PARTS: dict[str, tuple[str, ...]] = {
     "goals of other episodes": ("replay.other_goals", "replay.other_goals_by"),
     "influenced goals": ("replay.influenced_goals",),
