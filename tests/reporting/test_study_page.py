@@ -477,7 +477,8 @@ def test_the_results_page_lists_success_at_chosen_episodes_of_the_record(root: P
     text = results_text(root, tmp_path / "results.md")
     head = re.search(r"\| success after (\|.*\|)", text)
     found = re.search(r"\| fast arm \(\[files\]\([^)]*\)\) (\|.*\|)\n\|", text)
-    assert head and found
+    assert head
+    assert found
     episodes, cells = ([cell.strip() for cell in row[1].strip("|").split("|")] for row in (head, found))
     shown = {episode: cell for episode, cell in zip(episodes, cells, strict=True) if cell != "–"}
     expected = {"200": "0.40 [0.40, 0.40]", "400": "0.80 [0.80, 0.80]", "500": "1.00 [1.00, 1.00]"}
