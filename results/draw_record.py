@@ -11,22 +11,17 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from intervals import Curve, interval, read_runs
-from name_studies import record_folder
+from name_studies import ALONE, record_folder
 
 from butfor.studies.record import BARE, ENVS, PAPER, WHOLE
 
 WIDTH, HEIGHT, LEFT, RIGHT, TOP = 330, 260, 40, 14, 34
 LINE = 17  # between two lines of text
-ALONE = "paper, priority alone"
 LINES = {  # arm: colour (safe for colour-blind readers) and text
     WHOLE: ("#d55e00", "butfor, --preset record"),
     PAPER: ("#0072b2", "the paper's agent, three uses of influence"),
     ALONE: ("#56b4e9", "the paper's agent, replay by influence alone"),
     BARE: ("#999999", "the record's agent without influence"),
-}
-FOLDERS = {  # of runs that were made for other questions
-    ("pick-and-place", PAPER): "pick-and-place-all-three",
-    ("push", ALONE): "push-cai-p",
 }
 TITLES = {"pick-and-place": "FetchPickAndPlace", "push": "FetchPush", "fetch-slide": "FetchSlide"}
 
@@ -65,7 +60,7 @@ ANCHORS = {
 
 def find_runs(runs: Path, env: str) -> dict[str, Curve]:
     """Return the curves of an environment's arms that have been run, by label; none without the record itself."""
-    folders = {label: runs / FOLDERS.get((env, label), record_folder(env, label)) for label in LINES}
+    folders = {label: runs / record_folder(env, label) for label in LINES}
     found = [f"{label}={folder}" for label, folder in folders.items() if (folder / "metrics.jsonl").is_file()]
     return read_runs(found) if (folders[WHOLE] / "metrics.jsonl").is_file() else {}
 

@@ -19,8 +19,17 @@ DISAGREEMENT = {"object, 50": f"{PICK}-disagreement", "object, 10": f"{PICK}-obj
                 "full state, 0.1": f"{PICK}-full0.1", "full state, 1": f"{PICK}-full1"}  # fmt: skip
 
 
+ALONE = "paper, priority alone"  # no arm of these studies, but in their picture
+FOLDERS = {  # of arms whose runs were made for other questions, on the seeds 0 to 9; the settings are the paper's
+    ("pick-and-place", PAPER): "pick-and-place-all-three",
+    ("push", ALONE): "push-cai-p",
+}
+
+
 def record_folder(env: str, label: str) -> str:
     """Return the folder of an arm of the record's studies, such as push-record-without-relay."""
+    if (env, label) in FOLDERS:
+        return FOLDERS[env, label]
     return f"{env}-{label.replace(' - ', ' without ').replace(' + ', ' with ').replace(' ', '-').lower()}"
 
 
@@ -60,7 +69,6 @@ RUNS: dict[str, dict[str, str]] = {
 for env in ENVS:
     name = "record" if env == "pick-and-place" else f"record-{env}"
     RUNS[name] = {label: f"training/{record_folder(env, label)}" for label in record_arms(env)}
-RUNS["record"][PAPER] = f"{PICK}-all-three"  # seeds 0 to 9: its settings are the paper's, so none was chosen on them
 
 
 def main() -> None:

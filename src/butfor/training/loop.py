@@ -99,8 +99,9 @@ class Trainer:
         obs_size, action_size, goal_size = goal_env.sizes
         self.input_size = obs_size + goal_size * (2 if config.replay.relative_goals else 1)
         self.agent = AGENTS[config.algorithm](config, self.input_size, action_size, first, self.device)
-        updates = config.agent.updates * config.num_envs
-        self.block = updates if self.device.type == "cpu" else recorded_updates(updates, self.agent.period)
+        self.updates = config.agent.updates * config.num_envs  # after each round of episodes
+        # those that are recorded as one graph
+        self.block = self.updates if self.device.type == "cpu" else recorded_updates(self.updates, self.agent.period)
         self.swapper: Swapper | None = None
         if config.swap.share:
             if goal_env.facts is None or not goal_env.facts.bodies:
@@ -261,7 +262,6 @@ class Trainer:
 
     def update(self) -> None:
         """Update the agents after an episode."""
-        batches = self.config.agent.updates * self.config.num_envs
         if self.swapper is not None and self.swapper.is_due():
             with self.clock("swaps"):
                 self.swapper.learn(self.seeds)
@@ -271,9 +271,9 @@ class Trainer:
                 for _ in range(self.config.agent.normalizer_batches):
                     self.agent.policy.normalizer.update(self.draw_batch(self._noise(1)).inputs)
                 self.normalized = True
-            for noise in self._noise(batches).split(self.block * self.config.agent.batch_size, 1):
+            for noise in self._noise(self.updates).split(self.block * self.config.agent.batch_size, 1):
                 self.statistics += self._recorded_updates()(noise)
-            self.count += batches
+            self.count += self.updates
 
     def set_weights(self) -> None:
         """Set how likely each stored step is to be drawn, and what else the updates read."""
