@@ -5,7 +5,7 @@ import torch
 from torch import nn
 
 from butfor.models.networks import MLP, make_generators
-from butfor.models.passes import AutogradPass, DirectPass, Pass, make_pass
+from butfor.models.passes import AutogradPass, DirectPass, FunctionalPass, Pass, make_pass
 
 REPLICAS, ROWS, INPUTS = 3, 20, 7
 
@@ -28,21 +28,19 @@ def test_outputs_and_all_gradients_are_those_of_autograd(outputs: int, layer_nor
     shape = (REPLICAS, ROWS)
     batches = [torch.randn(*shape, INPUTS, generator=generator, dtype=torch.float64) for _ in range(2)]
     slopes = [torch.randn(*shape, outputs, generator=generator, dtype=torch.float64) for _ in range(2)]
-    kinds: list[Pass] = [AutogradPass(network), DirectPass(network)]
+    kinds: list[Pass] = [AutogradPass(network), DirectPass(network), FunctionalPass(network)]
     for run in kinds:
-        for parameter in network.parameters():
-            parameter.grad = None
         results = []
         for inputs, slope in zip(batches, slopes, strict=True):  # the second uses the buffers of the first
             results.append(run(inputs).clone())
             results.append(run.input_gradient(slope, 2).clone())
             run(inputs)
-            run.set_gradients(slope)
-            results += [parameter.grad.clone() for parameter in network.parameters() if parameter.grad is not None]
+            results += [found.clone() for found in run.gradients(slope)]
         found.append(results)
     assert len(found[0]) == 2 * (2 + len(list(network.parameters())))
-    for expected, ours in zip(*found, strict=True):
-        torch.testing.assert_close(ours, expected, rtol=1e-11, atol=1e-11)
+    for expected, *others in zip(*found, strict=True):
+        for ours in others:
+            torch.testing.assert_close(ours, expected, rtol=1e-11, atol=1e-11)
 
 
 def test_batches_of_another_size_and_precision_are_evaluated() -> None:

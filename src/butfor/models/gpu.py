@@ -54,13 +54,26 @@ def captured(step: Callable[..., Any], examples: Sequence[Tensor], changes: Sequ
     return replay
 
 
-def compiled(function: Function, device: torch.device | str) -> Function:
-    """Fuse the small operations of `function` on a GPU with a compiler; elsewhere return it as it is."""
+RECOMPILED = 64  # kinds of arguments and settings a function is compiled for, at most; then it runs as it is
+
+
+def compiled(function: Function, device: torch.device | str, split_reductions: bool = True) -> Function:
+    """Fuse the small operations of `function` on a GPU with a compiler; elsewhere return it as it is.
+
+    A sum over many rows for few columns is faster in two launches, on a small batch in one (`split_reductions`).
+    """
+    if not can_compile(device):
+        return function
+    limits = torch._dynamo.config
+    limits.recompile_limit = max(limits.recompile_limit, RECOMPILED)  # several agents in a process share a function
+    return torch.compile(function, dynamic=False, options={"split_reductions": split_reductions})  # type: ignore[return-value]
+
+
+def can_compile(device: torch.device | str) -> bool:
+    """Whether `compiled` compiles: on a GPU with a C compiler and Triton, unless the same bits are required."""
     if torch.device(device).type != "cuda" or torch.are_deterministic_algorithms_enabled():
-        return function
-    if shutil.which("cc") is None or not torch.utils._triton.has_triton():
-        return function
-    return torch.compile(function, dynamic=False)  # type: ignore[return-value]
+        return False
+    return shutil.which("cc") is not None and torch.utils._triton.has_triton()
 
 
 class SideStream:

@@ -1,16 +1,18 @@
 """Forward and backward passes of an `MLP`, for losses whose gradient is written down by the caller.
 
-Both kinds compute the same: `AutogradPass` lets autograd find the gradients and is the reference; `DirectPass`
-multiplies the matrices itself, into buffers that are reused. Small networks on a CPU otherwise spend much of an update
-on allocating memory and recording operations.
+All kinds compute the same: `AutogradPass` lets autograd find the gradients and is the reference; `DirectPass`
+multiplies the matrices itself, into buffers that are reused, because small networks on a CPU otherwise spend much of an
+update on allocating memory and recording operations. `FunctionalPass` does so without buffers: on a GPU a compiler
+fuses everything between its matrix products.
 """
 
+from collections.abc import Iterable
 from typing import Any, Protocol
 
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 
-from butfor.models.networks import MLP
+from butfor.models.networks import EPSILON, MLP
 
 
 class Pass(Protocol):
@@ -20,8 +22,8 @@ class Pass(Protocol):
         """The outputs [R, B, out] for inputs [R, B, in]; the next call may overwrite them."""
         ...
 
-    def set_gradients(self, gradient: Tensor) -> None:
-        """Set `grad` of every parameter, for the gradient of the loss in the outputs [R, B, out]."""
+    def gradients(self, gradient: Tensor) -> list[Tensor]:
+        """The gradient in every parameter, given that in the outputs [R, B, out]; the next call may overwrite them."""
         ...
 
     def input_gradient(self, gradient: Tensor, start: int) -> Tensor:
@@ -33,6 +35,12 @@ def make_pass(network: MLP) -> Pass:
     """The faster kind for this network and its device; on a GPU operations are recorded anyway, see `captured`."""
     on_cpu = next(network.parameters()).device.type == "cpu"
     return DirectPass(network) if on_cpu and network.activation is torch.relu else AutogradPass(network)
+
+
+def set_gradients(module: nn.Module, gradients: Iterable[Tensor]) -> None:
+    """Set `grad` of all parameters, in their order."""
+    for parameter, gradient in zip(module.parameters(), gradients, strict=True):
+        parameter.grad = gradient
 
 
 class AutogradPass:
@@ -49,10 +57,8 @@ class AutogradPass:
         outputs: Tensor = self.outputs.detach()
         return outputs
 
-    def set_gradients(self, gradient: Tensor) -> None:
-        parameters = list(self.network.parameters())
-        for parameter, found in zip(parameters, torch.autograd.grad(self.outputs, parameters, gradient), strict=True):
-            parameter.grad = found
+    def gradients(self, gradient: Tensor) -> list[Tensor]:
+        return list(torch.autograd.grad(self.outputs, list(self.network.parameters()), gradient))
 
     def input_gradient(self, gradient: Tensor, start: int) -> Tensor:
         return torch.autograd.grad(self.outputs, self.inputs, gradient)[0][..., start:]
@@ -116,6 +122,7 @@ class DirectPass:
     """Products of matrices in reused buffers, for networks with ReLU on a CPU."""
 
     def __init__(self, network: MLP) -> None:
+        self.network = network
         self.layers: list[Any] = list(network.layers)
         self.norms: list[Any] = list(network.norms)
         self.products = Products()
@@ -140,7 +147,7 @@ class DirectPass:
         return self.products.forward(len(hidden), last.bias, x, last.weight)
 
     @torch.no_grad()
-    def set_gradients(self, gradient: Tensor) -> None:
+    def gradients(self, gradient: Tensor) -> list[Tensor]:
         layers = self.layers
         for index in reversed(range(len(layers))):
             layer = layers[index]
@@ -148,6 +155,7 @@ class DirectPass:
             torch.sum(gradient, 1, keepdim=True, out=gradient_of(layer.bias))
             if index:
                 gradient = self._below(index, gradient, layer.weight, set_gradients=True)
+        return [gradient_of(parameter) for parameter in self.network.parameters()]
 
     @torch.no_grad()
     def input_gradient(self, gradient: Tensor, start: int) -> Tensor:
@@ -171,3 +179,80 @@ class DirectPass:
             result.mul_(norm.gain), before, (norm.features,), mean, scale, None, None, (True, False, False)
         )
         return found[0]
+
+
+class FunctionalPass:
+    """Products of matrices in new memory, for networks with ReLU; to be made and used within a compiled function.
+
+    A product with a single column is written as a sum: a compiler fuses it with what comes before and after.
+    """
+
+    def __init__(self, network: MLP) -> None:
+        self.layers: list[Any] = list(network.layers)
+        self.norms: list[Any] = list(network.norms)
+
+    def __call__(self, inputs: Tensor) -> Tensor:
+        self.kept = [inputs]  # what each layer saw
+        self.normalized: list[tuple[Tensor, Tensor]] = []  # before gain and offset, and 1 / deviation
+        *hidden, last = self.layers
+        x = inputs
+        for index, layer in enumerate(hidden):
+            x = product(x, layer.weight) + layer.bias
+            if self.norms:
+                norm = self.norms[index]
+                variance, mean = torch.var_mean(x, -1, correction=0, keepdim=True)
+                scale = torch.rsqrt(variance + EPSILON)
+                normal = (x - mean) * scale
+                self.normalized.append((normal, scale))
+                x = normal * norm.gain + norm.offset
+            x = x.relu()
+            self.kept.append(x)
+        return product(x, last.weight) + last.bias
+
+    def gradients(self, gradient: Tensor) -> list[Tensor]:
+        of_layers: list[Tensor] = []
+        of_norms: list[Tensor] = []
+        for index in reversed(range(len(self.layers))):
+            of_layers = [weight_gradient(self.kept[index], gradient), gradient.sum(1, keepdim=True), *of_layers]
+            if index:
+                gradient = self._before_relu(index, gradient)
+                if self.norms:
+                    normal, _ = self.normalized[index - 1]
+                    both = [(gradient * normal).sum(1, keepdim=True), gradient.sum(1, keepdim=True)]
+                    of_norms = [*both, *of_norms]
+                gradient = self._before_norm(index, gradient)
+        return [*of_layers, *of_norms]
+
+    def input_gradient(self, gradient: Tensor, start: int) -> Tensor:
+        for index in reversed(range(1, len(self.layers))):
+            gradient = self._before_norm(index, self._before_relu(index, gradient))
+        return product(gradient, self.layers[0].weight[:, start:].mT)
+
+    def _before_relu(self, index: int, gradient: Tensor) -> Tensor:
+        """The gradient behind the weights of a layer and the ReLU below it."""
+        return torch.where(self.kept[index] > 0, product(gradient, self.layers[index].weight.mT), 0.0)
+
+    def _before_norm(self, index: int, gradient: Tensor) -> Tensor:
+        """The gradient behind the layer normalisation below a layer, if there is one."""
+        if not self.norms:
+            return gradient
+        normal, scale = self.normalized[index - 1]
+        gradient = gradient * self.norms[index - 1].gain
+        along = (gradient * normal).mean(-1, keepdim=True)  # a normalised row cannot grow, nor move as a whole
+        return scale * (gradient - gradient.mean(-1, keepdim=True) - normal * along)
+
+
+def product(x: Tensor, weight: Tensor) -> Tensor:
+    """x weight: [R, B, in] and [R, in, out] -> [R, B, out]."""
+    if weight.shape[1] == 1:
+        return x * weight
+    if weight.shape[2] == 1:
+        return (x * weight.mT).sum(-1, keepdim=True)
+    return torch.bmm(x, weight)
+
+
+def weight_gradient(x: Tensor, gradient: Tensor) -> Tensor:
+    """The gradient in the weight of x weight: [R, B, in] and [R, B, out] -> [R, in, out]."""
+    if gradient.shape[2] == 1:
+        return (x * gradient).sum(1).unsqueeze(-1)
+    return torch.bmm(x.mT, gradient)

@@ -8,8 +8,9 @@ import torch
 from torch import Tensor, nn
 
 from butfor.models.fitting import FitConfig, make_optimizer
+from butfor.models.gpu import can_compile, compiled
 from butfor.models.networks import MLP, Generators
-from butfor.models.passes import Pass, make_pass
+from butfor.models.passes import FunctionalPass, Pass, make_pass, set_gradients
 from butfor.training.agents.policy import AgentConfig, Policy
 from butfor.training.replay import Batch
 
@@ -36,7 +37,11 @@ class DDPG(nn.Module):
         self.target_critics = copy.deepcopy(self.critics).requires_grad_(False)
         self.to(device)
         fitting = FitConfig(learning_rate=config.learning_rate)
+        self._compiles = can_compile(device)
         self._passes: dict[nn.Module, Pass] = {}
+        # on a GPU the launches of small operations are most of the time
+        self._critic_step = compiled(self._descend_critics, device, split_reductions=False)
+        self._actor_step = compiled(self._climb_critics, device, split_reductions=False)
         self.actor_optimizer = make_optimizer(self.policy.actor, fitting)
         self.critic_optimizer = make_optimizer(self.critics, fitting)
         self.noise_size = 0 if config.critics_in_target is None else config.critics  # numbers that choose the critics
@@ -45,6 +50,18 @@ class DDPG(nn.Module):
     @torch.no_grad()
     def update(self, batch: Batch, index: int) -> tuple[Tensor, Tensor]:
         """Update critic, actor and targets; critic loss, actor loss and mean value [R, 3], and TD errors [R, B]."""
+        now, critic_loss, error, gradients = self._critic_step(batch)
+        set_gradients(self.critics, gradients)
+        self.critic_optimizer.step()
+
+        is_due = self._is_actor_due(index)
+        actor_loss, value = self._update_actor(now, batch, is_due)
+        if is_due:
+            self._follow(self.target_critics, self.critics)
+        return torch.stack([critic_loss, actor_loss, value], -1), error
+
+    def _descend_critics(self, batch: Batch) -> tuple[Tensor, Tensor, Tensor, list[Tensor]]:
+        """Normalised inputs [R, B, D + G], the critics' loss [R], TD errors of the first [R, B], and all gradients."""
         config = self.config
         self.policy.normalizer.update(batch.inputs)
         now = self.policy.normalizer(batch.inputs)
@@ -61,18 +78,15 @@ class DDPG(nn.Module):
         weighted = [error if batch.weight is None else batch.weight * error for error in errors]
         losses = [(part * error).mean(-1) for part, error in zip(weighted, errors, strict=True)]
         critic_loss = torch.stack(losses).sum(0)  # [R]
+        gradients = []
         for critic, part in zip(critics, weighted, strict=True):
-            critic.set_gradients((2 / part.shape[1] * part).unsqueeze(-1))
-        self.critic_optimizer.step()
-
-        is_due = self._is_actor_due(index)
-        actor_loss, value = self._update_actor(now, batch, is_due)
-        if is_due:
-            self._follow(self.target_critics, self.critics)
-        return torch.stack([critic_loss, actor_loss, value], -1), errors[0]
+            gradients += critic.gradients((2 / part.shape[1] * part).unsqueeze(-1))
+        return now, critic_loss, errors[0], gradients
 
     def _run(self, network: Any) -> Pass:
         """How a network of this agent is evaluated and differentiated."""
+        if self._compiles:
+            return FunctionalPass(network)  # a new one, so that nothing leaves the compiled function
         if network not in self._passes:
             self._passes[network] = make_pass(network)
         return self._passes[network]
@@ -113,6 +127,15 @@ class DDPG(nn.Module):
 
     def _update_actor(self, now: Tensor, batch: Batch, is_due: bool) -> tuple[Tensor, Tensor]:
         """Update the actor and its target if that is due; its loss and the mean value of its actions, both [R]."""
+        loss, value, gradients = self._actor_step(now, batch, is_due)
+        if is_due:
+            set_gradients(self.policy.actor, gradients)
+            self.actor_optimizer.step()
+            self._follow(self.target_actor, self.policy.actor)
+        return loss, value
+
+    def _climb_critics(self, now: Tensor, batch: Batch, is_due: bool) -> tuple[Tensor, Tensor, list[Tensor]]:
+        """The actor's loss and the mean value of its actions, both [R], and if it is due all its gradients."""
         penalty = self.config.action_penalty
         actor = self._run(self.policy.actor)
         action = torch.tanh(actor(now))
@@ -120,15 +143,14 @@ class DDPG(nn.Module):
         climbed = [self._run(critic) for critic in self._climbed()]
         values = [critic(both) for critic in climbed]  # [R, B, 1] each
         value = torch.stack(values).mean((0, 2, 3))
+        gradients = []
         if is_due:
             slope = torch.full_like(values[0], -1 / (now.shape[1] * len(climbed)))
             gradient = 2 * penalty / action[0].numel() * action
             for critic in climbed:
                 gradient = gradient + critic.input_gradient(slope, now.shape[2])
-            actor.set_gradients(gradient * (1 - action.square()))
-            self.actor_optimizer.step()
-            self._follow(self.target_actor, self.policy.actor)
-        return penalty * action.square().mean((1, 2)) - value, value
+            gradients = actor.gradients(gradient * (1 - action.square()))
+        return penalty * action.square().mean((1, 2)) - value, value, gradients
 
     @torch.no_grad()
     def _follow(self, target: nn.Module, source: nn.Module) -> None:
@@ -150,7 +172,5 @@ class DDPG(nn.Module):
 
 def descend(module: nn.Module, loss: Tensor, optimizer: torch.optim.Optimizer) -> None:
     """Take an optimiser step of this module's parameters alone; losses are summed, so replicas do not mix."""
-    parameters = list(module.parameters())
-    for parameter, gradient in zip(parameters, torch.autograd.grad(loss.sum(), parameters), strict=True):
-        parameter.grad = gradient
+    set_gradients(module, torch.autograd.grad(loss.sum(), list(module.parameters())))
     optimizer.step()

@@ -85,7 +85,7 @@ class TD3BC(TD3):
 
     td3: TD3BCConfig
 
-    def _update_actor(self, now: Tensor, batch: Batch, is_due: bool) -> tuple[Tensor, Tensor]:
+    def _climb_critics(self, now: Tensor, batch: Batch, is_due: bool) -> tuple[Tensor, Tensor, list[Tensor]]:
         penalty = self.config.action_penalty
         actor, critic = self._run(self.policy.actor), self._run(self.critics[0])
         action = torch.tanh(actor(now))
@@ -96,11 +96,10 @@ class TD3BC(TD3):
             distance = distance * ~batch.swapped[..., None]
         loss = distance.square().mean((1, 2)) + penalty * action.square().mean((1, 2)) - scale * value.mean((1, 2))
         mean = value.mean((1, 2))
+        gradients = []
         if is_due:
             slope = (-scale / now.shape[1])[:, None, None].expand_as(value).contiguous()
             gradient = 2 / action[0].numel() * (distance + penalty * action)
             gradient = gradient + critic.input_gradient(slope, now.shape[2])
-            actor.set_gradients(gradient * (1 - action.square()))
-            self.actor_optimizer.step()
-            self._follow(self.target_actor, self.policy.actor)
-        return loss, mean
+            gradients = actor.gradients(gradient * (1 - action.square()))
+        return loss, mean, gradients
