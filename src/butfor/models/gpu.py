@@ -12,6 +12,7 @@ from typing import Any, TypeVar
 
 import torch
 from torch import Tensor, nn
+from torch.utils._triton import has_triton
 
 Function = TypeVar("Function", bound=Callable[..., Any])
 Changed = nn.Module | torch.optim.Optimizer | Tensor
@@ -73,7 +74,7 @@ def can_compile(device: torch.device | str) -> bool:
     """Whether `compiled` compiles: on a GPU with a C compiler and Triton, unless the same bits are required."""
     if torch.device(device).type != "cuda" or torch.are_deterministic_algorithms_enabled():
         return False
-    return shutil.which("cc") is not None and torch.utils._triton.has_triton()
+    return shutil.which("cc") is not None and has_triton()
 
 
 class SideStream:
