@@ -40,7 +40,8 @@ def make_pass(network: MLP) -> Pass:
 def set_gradients(module: nn.Module, gradients: Iterable[Tensor]) -> None:
     """Set `grad` of all parameters, in their order."""
     for parameter, gradient in zip(module.parameters(), gradients, strict=True):
-        parameter.grad = gradient
+        # compiled functions give axes of size 1 other strides than parameters have, which fused optimisers refuse
+        parameter.grad = gradient.reshape(-1).view(parameter.shape)
 
 
 class AutogradPass:
