@@ -10,16 +10,7 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from butfor.models.networks import make_generators
-from butfor.training.replay import (
-    NOISE,
-    Batch,
-    ReplayBuffer,
-    ReplayConfig,
-    Weights,
-    hindsight_by_score,
-    recorded_return,
-    sample,
-)
+from butfor.training.replay import NOISE, Batch, ReplayBuffer, ReplayConfig, Weights, hindsight_by_score, sample
 
 STEPS = 6
 SIZES = (3, 2, 2)
@@ -397,31 +388,6 @@ def test_influenced_goals_come_from_after_the_next_influenced_step() -> None:
                 assert torch.equal(goal, replay.desired_goal[replica, slot, t])
                 kept += 1
     assert 0 < kept < 2000
-
-
-def test_a_recorded_return_sums_up_the_rewards_to_the_end_and_the_last_one_for_ever() -> None:
-    replay = wrapped(ends=True)
-    batch = sample(replay, uniform_weights(replay), uniform(2, 300), no_reward, ReplayConfig(hindsight=1.0))
-    goal = batch.inputs[..., 3:]
-
-    def reward(achieved: Tensor, desired: Tensor) -> Tensor:  # of time alone: unlike for every step
-        return -(achieved[..., 1] - desired[..., 1]).abs()
-
-    discount = 0.9
-    found = recorded_return(replay, batch.episode, batch.time, goal, reward, discount)
-    terminated = 0
-    for replica in range(2):
-        for i in range(300):
-            slot, t = int(batch.episode[replica, i]), int(batch.time[replica, i])
-            length = int(replay.length[replica, slot])
-            wanted = float(goal[replica, i, 1])
-            rewards = [-abs(k + 1 - wanted) for k in range(t, length)]
-            ended = bool(replay.terminated[replica, slot])
-            terminated += ended
-            for_ever = 0.0 if ended else discount ** (length - t) * rewards[-1] / (1 - discount)
-            expected = sum(discount**n * one for n, one in enumerate(rewards)) + for_ever
-            assert float(found[replica, i]) == pytest.approx(expected, rel=1e-5, abs=1e-5)
-    assert 0 < terminated < 600
 
 
 def test_relative_goals_are_what_is_left_to_the_goal() -> None:

@@ -28,7 +28,7 @@ from butfor.training.evaluation import Evaluation, Phases
 from butfor.training.exploration import Explorer, random_actions
 from butfor.training.goal_env import GoalEnv
 from butfor.training.relay import Relay
-from butfor.training.replay import Batch, ReplayBuffer, Weights, recorded_return, sample
+from butfor.training.replay import Batch, ReplayBuffer, Weights, sample
 from butfor.training.settings import Config
 from butfor.training.signals import OF_CAI, SIGNALS, Signal
 from butfor.training.signals.transitions import TransitionTable
@@ -304,11 +304,6 @@ class Trainer:
         batch.action = to_unit(batch.action, self.bounds)
         own = used + self.agent.noise_size
         batch.noise = noise[..., used:own] if self.agent.noise_size else None
-        if config.replay.recorded_return:
-            obs_size, _, goal_size = self.goal_env.sizes
-            goal = batch.inputs[..., obs_size : obs_size + goal_size]
-            discount = config.agent.discount
-            batch.bound = recorded_return(self.replay, batch.episode, batch.time, goal, reward, discount)
         if self.symmetry is not None:
             batch = self.symmetry(batch, noise[..., own:])
         if "intrinsic" in config.use:

@@ -36,14 +36,8 @@ class ReplayConfig:
     influenced_goals: float | None = None
     """take goals only from after the next step whose score exceeds this, in nats; without such a step the goal stays as
     it was (not in the paper)"""
-    moving_goals: bool = False
-    """with influenced_goals: where no influenced step follows but the object still moves, take goals from all later
-    steps"""
     relative_goals: bool = False
     """actor and critic also see the difference between desired and achieved goal (not in the paper)"""
-    recorded_return: bool = False
-    """targets of the critic are at least what the recorded rest of the episode brings for the goal, its last reward
-    continuing; for environments that hardly have randomness of their own (not in the paper)"""
 
     mirror: bool = False
     """each mirror of the environment reflects half of the samples (not in the paper)"""
@@ -86,7 +80,6 @@ class Batch:
     time: Tensor  # [R, B]
     weight: Tensor | None = None  # [R, B]: of its squared error
     noise: Tensor | None = None  # [R, B, n]: uniform random numbers for the agent
-    bound: Tensor | None = None  # [R, B]: the target of the critic is at least this
     swapped: Tensor | None = None  # [R, B]: the goal's object is of another episode: nobody took this action for it
 
     def split(self, size: int) -> "list[Batch]":
@@ -256,9 +249,6 @@ def sample(
         first = about_time
         if config.influenced_goals is not None:
             first = next_influenced(replay.score[goal_at], about_time, length, config.influenced_goals)
-            if config.moving_goals:
-                ends = (replay.achieved_goal[*goal_at, about_time], replay.achieved_goal[*goal_at, length])
-                first = torch.where((first == length) & (reward(*ends) < 0), about_time, first)
         later = first + 1 + (noise[..., 3] * (length - first)).long().clamp(max=replay.steps)  # in first + 1 .. length
         later = torch.minimum(later, length)
     relabelled = noise[..., 2] < config.hindsight  # [R, B]
@@ -296,25 +286,6 @@ def sample(
         time=time,
         swapped=None if swaps is None else swaps.of_goal,
     )
-
-
-def recorded_return(
-    replay: ReplayBuffer, episode: Tensor, time: Tensor, goal: Tensor, reward: Reward, discount: float
-) -> Tensor:
-    """What the recorded steps from `time` [R, B] on bring for a goal [R, B, G], discounted: [R, B].
-
-    The last reward continues for ever, unless the episode terminated. Where the environment is deterministic, the best
-    policy reaches at least this.
-    """
-    at = (replay.rows, episode)
-    rewards = reward(replay.achieved_goal[at][..., 1:, :], goal[..., None, :])  # [R, B, T]
-    length = replay.length[at][..., None]  # [R, B, 1]
-    step = torch.arange(replay.steps, device=time.device)
-    ahead = step - time[..., None]
-    after = torch.where(replay.terminated[at], 0.0, discount / (1 - discount))[..., None] * (step == length - 1)
-    weight = discount ** ahead.clamp(min=0) * (1 + after)
-    counted = (ahead >= 0) & (step < length)
-    return torch.where(counted, weight * rewards, 0.0).sum(-1)
 
 
 def next_influenced(score: Tensor, time: Tensor, length: Tensor, threshold: float) -> Tensor:

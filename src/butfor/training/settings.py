@@ -139,8 +139,6 @@ class Config:
                 f"agent.target_range is {self.agent.target_range}; intrinsic rewards are positive and need None, as in "
                 "the preset 'intrinsic'."
             )
-        if "intrinsic" in self.use and self.replay.recorded_return:
-            raise ValueError("replay.recorded_return sums up rewards of the goal; with 'intrinsic' in use there are none.")
         if (compares := sorted({"active", "relay"} & set(self.use))) and self.signal != "cai":
             raise ValueError(
                 f"use contains {compares[0]!r}, but signal {self.signal!r} cannot compare actions; use cai."
@@ -188,11 +186,6 @@ class Config:
         if self.swap.share and self.priority.kind == "per":
             raise ValueError(
                 "swap.share and priority.kind 'per' exclude each other: swapped transitions have no error."
-            )
-        if self.swap.share and self.replay.recorded_return:
-            raise ValueError(
-                "swap.share and replay.recorded_return exclude each other: what follows a swapped transition was not "
-                "recorded."
             )
         if self.swap.share and not self.data and self.replay.capacity < self.episodes:
             raise ValueError(
