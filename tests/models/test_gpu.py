@@ -188,6 +188,31 @@ def test_captured_updates_of_an_agent_agree_with_eager_ones() -> None:
         torch.testing.assert_close(recorded[name], value, rtol=1e-4, atol=1e-4, msg=name)
 
 
+@needs_gpu
+@pytest.mark.parametrize("layer_norm", [False, True])
+def test_compiled_gradients_of_an_agent_agree_with_those_of_autograd(layer_norm: bool) -> None:
+    """The gradients, and not the weights: Adam turns a gradient of rounding errors alone into a whole step."""
+    generator = torch.Generator("cuda").manual_seed(0)
+    now, then, rest = torch.randn(3, 3, 32, 6, device="cuda", generator=generator)
+    place = torch.zeros(3, 32, dtype=torch.long, device="cuda")
+    ones = torch.ones(3, 32, device="cuda")
+    batch = Batch(now, rest[..., :2].tanh(), then, -rest[..., 2].abs(), ones, ones, place, place, rest[..., 3].abs())
+    found = []
+    for compiles in (False, True):
+        config = AgentConfig(layers=2, width=16, critic_layer_norm=layer_norm)
+        agent = DDPG(6, 2, config, make_generators([1, 2, 3]), "cuda")
+        if not compiles:
+            agent._compiles = False
+            agent._critic_step, agent._actor_step = agent._descend_critics, agent._climb_critics
+        with torch.no_grad():
+            seen, loss, error, of_critic = agent._critic_step(batch)
+            *losses, of_actor = agent._actor_step(seen, batch, True)
+        found.append([seen, loss, error, *losses, *of_critic, *of_actor, *agent.policy.normalizer.buffers()])
+    for expected, ours in zip(*found, strict=True):
+        scale = float(expected.abs().max())
+        torch.testing.assert_close(ours, expected, rtol=1e-3, atol=1e-4 * scale)
+
+
 @pytest.mark.parametrize("shape", [(7,), (3, 5), (2, 0)])
 @pytest.mark.parametrize("on", [False, True])
 def test_a_running_sum_adds_along_the_last_axis(shape: tuple[int, ...], on: bool) -> None:

@@ -43,6 +43,19 @@ def test_outputs_and_all_gradients_are_those_of_autograd(outputs: int, layer_nor
             torch.testing.assert_close(ours, expected, rtol=1e-11, atol=1e-11)
 
 
+@pytest.mark.parametrize("layer_norm", [False, True])
+def test_in_single_precision_all_kinds_are_close(layer_norm: bool) -> None:
+    network = make_network(1, layer_norm).float()
+    (generator,) = make_generators([0])
+    inputs = torch.randn(REPLICAS, ROWS, INPUTS, generator=generator)
+    slope = torch.randn(REPLICAS, ROWS, 1, generator=generator)
+    kinds: list[Pass] = [AutogradPass(network), DirectPass(network), FunctionalPass(network)]
+    expected, *others = ([run(inputs), *run.gradients(slope)] for run in kinds)
+    for ours in others:
+        for one, other in zip(ours, expected, strict=True):
+            torch.testing.assert_close(one, other, rtol=1e-4, atol=1e-4)
+
+
 def test_batches_of_another_size_and_precision_are_evaluated() -> None:
     network = make_network(2, layer_norm=True)
     run = DirectPass(network)

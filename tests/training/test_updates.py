@@ -458,14 +458,17 @@ def test_updates_in_blocks_are_the_same(updates: int, delay: int, block: int) ->
 def test_recorded_updates_with_a_relay_equal_plain_ones(algorithm: Literal["ddpg", "td3"]) -> None:
     states = []
     for recorded in (True, False):
-        agent = AgentConfig(layers=2, width=16, batch_size=32, updates=60, critic_layer_norm=True)
+        agent = AgentConfig(layers=2, width=16, batch_size=32, updates=4, normalizer_batches=2, critic_layer_norm=True)
         config = dataclasses.replace(
             preset("push", "record"), algorithm=algorithm, agent=agent, seeds=2, episodes=8, warmup=4, tf32=False
         )
         trainer = Trainer(config, open_goal_env("push", target_scale=50.0), "cuda")
         trainer.store(trainer.play_random())
         trainer.replay.score.uniform_(0, 1, generator=torch.Generator("cuda").manual_seed(0))
-        if not recorded:
+        if recorded:
+            trainer.block = 2  # a graph of two updates, replayed twice in each call
+        else:
+            trainer.block = trainer.updates
             trainer._recorded = trainer.update_agent
         trainer.update()
         trainer.update()

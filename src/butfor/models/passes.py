@@ -208,7 +208,8 @@ class FunctionalPass:
                 x = normal * norm.gain + norm.offset
             x = x.relu()
             self.kept.append(x)
-        return product(x, last.weight) + last.bias
+        outputs: Tensor = product(x, last.weight) + last.bias
+        return outputs
 
     def gradients(self, gradient: Tensor) -> list[Tensor]:
         of_layers: list[Tensor] = []

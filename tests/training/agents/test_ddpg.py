@@ -3,6 +3,7 @@
 import dataclasses
 import json
 import re
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -18,7 +19,8 @@ from butfor.spaces.actions import ActionLaw
 from butfor.training.agents import ddpg
 from butfor.training.agents.ddpg import DDPG
 from butfor.training.agents.policy import AgentConfig, Normalizer, load_policy, save_agent
-from butfor.training.agents.td3 import TD3, TD3Config
+from butfor.training.agents.sac import SAC, SACConfig
+from butfor.training.agents.td3 import TD3, TD3BC, TD3BCConfig, TD3Config
 from butfor.training.replay import Batch
 
 OBS, GOAL, ACTION, ROWS = 4, 2, 3, 24
@@ -181,6 +183,45 @@ def test_updates_by_autograd_are_those_without_it(changes: dict[str, Any], monke
         results = [agent.update(make_batch([step, step + 9], weighted=True), step) for step in range(4)]
         assert {type(run) for run in agent._passes.values()} == {make}
         found.append([*agent.state_dict().values(), *[value for pair in results for value in pair]])
+    for expected, value in zip(*found, strict=True):
+        torch.testing.assert_close(value, expected, rtol=1e-8, atol=1e-8)
+
+
+def compile_for_tests(agent: DDPG) -> None:
+    """Let an agent compute its gradients as on a GPU, traced as one graph each, but without a compiler of code."""
+    agent._compiles = True
+    trace = partial(torch.compile, backend="aot_eager", fullgraph=True, dynamic=False)
+    agent._critic_step, agent._actor_step = trace(agent._descend_critics), trace(agent._climb_critics)
+
+
+def make_kind(kind: str, config: AgentConfig) -> DDPG:
+    """An agent by its name, of two replicas."""
+    first = (INPUTS, ACTION, config, make_generators([1, 2]))
+    if kind == "TD3":
+        return TD3(*first, td3=TD3Config())
+    if kind == "TD3+BC":
+        return TD3BC(*first, td3=TD3BCConfig())
+    return SAC(*first, sac=SACConfig()) if kind == "SAC" else DDPG(*first)
+
+
+@pytest.mark.parametrize("kind", ["DDPG", "several critics", "TD3", "TD3+BC", "SAC"])
+def test_compiled_updates_are_those_of_autograd(kind: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(ddpg, "make_pass", AutogradPass)
+    drawn: dict[str, Any] = {"critics": 3, "critics_in_target": 2} if kind == "several critics" else {}
+    config = dataclasses.replace(SMALL, critic_layer_norm=True, **drawn)
+    found = []
+    for compiles in (False, True):
+        agent = make_kind(kind, config).double()
+        if compiles:
+            compile_for_tests(agent)
+        results: list[Tensor] = []
+        for step in range(3):
+            batch = make_batch([step, step + 9], weighted=True)
+            noise = torch.rand(2, ROWS, agent.noise_size, generator=make_generators([step])[0], dtype=torch.float64)
+            batch.noise = noise if agent.noise_size else None
+            results += agent.update(batch, step)
+        assert compiles or {type(run) for run in agent._passes.values()} == {AutogradPass}
+        found.append([*agent.state_dict().values(), *results])
     for expected, value in zip(*found, strict=True):
         torch.testing.assert_close(value, expected, rtol=1e-8, atol=1e-8)
 
