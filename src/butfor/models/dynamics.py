@@ -9,7 +9,7 @@ from torch import Tensor, nn
 
 from butfor.models.direct_gaussian import DirectGaussian
 from butfor.models.fitting import Fittable
-from butfor.models.networks import ACTIVATIONS, ACTIVATIONS_IN_PLACE, Activation, Generators, InputNorm, Linear, affine
+from butfor.models.networks import ACTIVATIONS, ACTIVATIONS_IN_PLACE, Activation, Generators, InputNorm, Linear
 from butfor.models.tables import Table
 from butfor.runs.config import check_between, check_choices, check_least, check_positive
 
@@ -140,14 +140,14 @@ class GaussianDynamics(Fittable):
             actions = actions.expand(self.replicas, -1, -1, -1).flatten(1, 2)  # [R, N * K or K, A]
             if self.norm is not None:
                 obs, actions = self.norm.frozen(obs, 0), self.norm.frozen(actions, self.obs_size)
-            from_obs = affine(first_bias, obs, first[:, : self.obs_size])  # [R, N, width]
+            from_obs = torch.baddbmm(first_bias, obs, first[:, : self.obs_size])  # [R, N, width]
             from_action = torch.bmm(actions, first[:, self.obs_size :])  # [R, N * K or K, width]
             by_state = from_action.unflatten(1, (from_action.shape[1] // count, count))  # [R, N or 1, K, width]
             x = from_obs.unsqueeze(2) + by_state  # [R, N, K, width]
             x = activation_(x).flatten(1, 2)  # [R, N * K, width]
             for weight, bias in layers[1:]:
-                x = activation_(affine(bias, x, weight))
-            output = affine(head_bias, head_weight, x.mT)  # [R, 2d, N * K], each dimension a plane
+                x = activation_(torch.baddbmm(bias, x, weight))
+            output = torch.baddbmm(head_bias, head_weight, x.mT)  # [R, 2d, N * K], each dimension a plane
             output = output.view(self.replicas, 2 * self.target_size, states, count).movedim(1, -1)
             mean, raw_variance = output.split(self.target_size, -1)
             return mean if known is None else mean + known, self._variance(raw_variance)

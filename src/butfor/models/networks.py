@@ -73,14 +73,6 @@ def draw_uniform(generators: Generators, *shape: int) -> Tensor:
     return torch.stack([torch.rand(shape, generator=g, device=g.device) for g in generators])
 
 
-def affine(bias: Tensor, x: Tensor, weight: Tensor) -> Tensor:
-    """bias + x weight: [R, B, in] and [R, in, out] -> [R, B, out].
-
-    On a GPU `baddbmm` first copies a bias that is broadcast, which a compiler cannot fuse; it can fuse a sum.
-    """
-    return torch.bmm(x, weight).add_(bias) if x.is_cuda else torch.baddbmm(bias, x, weight)
-
-
 class Linear(nn.Module):
     """R affine maps in one batched product, optionally divided by their largest singular value (spectral norm)."""
 
@@ -135,7 +127,7 @@ class Linear(nn.Module):
 
     def forward(self, x: Tensor) -> Tensor:
         """[R, B, in] -> [R, B, out]."""
-        return affine(self.bias, x, self.effective_weight())
+        return torch.baddbmm(self.bias, x, self.effective_weight())
 
 
 MOMENTUM = 0.1  # share of each batch in the running statistics
