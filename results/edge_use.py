@@ -17,6 +17,7 @@ from butfor.analysis.statistics import mean_interval
 from butfor.envs import facts_of, make_vector_env
 from butfor.envs.several import make_world, removal_effects
 from butfor.runs.files import write_json
+from butfor.runs.folder import versions
 from butfor.runs.reading import read_object
 
 EDGES = (("gripper", "object0"), ("gripper", "object1"), ("object0", "object1"))
@@ -65,7 +66,7 @@ def main(runs: list[Path], episodes: int, out: Path | None) -> None:
             low, high = mean_interval(np.array(values))
             print(f"| {run.name} | {edge} | {np.mean(values):.3f} | [{low:.3f}, {high:.3f}] |", flush=True)
     if out is not None:
-        write_json(out, {"episodes": episodes, "runs": everything})
+        write_json(out, {"episodes": episodes, "commit": versions("cpu")["commit"], "runs": everything})
 
 
 if __name__ == "__main__":

@@ -9,7 +9,7 @@ from results_page import write_results_page
 
 from butfor.runs.files import read_json, write_json
 from butfor.studies.paper import HER, STUDIES, make_study, write_study
-from butfor.studies.record import ENVS, PAPER, record_arms
+from butfor.studies.record import BARE, ENVS, PAPER, record_arms
 
 RESULTS = Path(__file__).parent
 PICK = "training/pick-and-place"
@@ -20,9 +20,13 @@ DISAGREEMENT = {"object, 50": f"{PICK}-disagreement", "object, 10": f"{PICK}-obj
 
 
 ALONE = "paper, priority alone"  # no arm of these studies, but in their picture
-FOLDERS = {  # of arms whose runs were made for other questions, on the seeds 0 to 9; the settings are the paper's
+FOLDERS = {
+    # made for other questions, on the seeds 0 to 9; the settings are the paper's
     ("pick-and-place", PAPER): "pick-and-place-all-three",
     ("push", ALONE): "push-cai-p",
+    # of an earlier version of the preset: batches of 256 instead of 512
+    ("pick-and-place", BARE): "pick-and-place-record-first-without-influence",
+    ("push", BARE): "push-record-first-without-influence",
 }
 
 
