@@ -21,7 +21,7 @@ LINES = {  # arm: colour (safe for colour-blind readers) and text
     WHOLE: ("#d55e00", "butfor, --preset record"),
     PAPER: ("#0072b2", "the paper's agent, three uses of influence"),
     ALONE: ("#56b4e9", "the paper's agent, replay by influence alone"),
-    BARE: ("#999999", "the record's agent without influence"),
+    BARE: ("#999999", "an earlier version of the record without influence"),
 }
 TITLES = {"pick-and-place": "FetchPickAndPlace", "push": "FetchPush", "fetch-slide": "FetchSlide"}
 
