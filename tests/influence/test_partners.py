@@ -5,10 +5,11 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
+from sklearn.metrics import roc_auc_score
 from support.hand_and_object import ANGLE, DRIFTER, HAND, NOISE, OBJECT, STEP, Array, Labels, carried, transitions
 
 from butfor.influence import partners
-from butfor.influence.partners import FEWEST, Pair, choose_partners, find_partners, find_surprises
+from butfor.influence.partners import FEWEST, Pair, choose_partners, find_partners, find_surprises, nearer_own
 from butfor.models.tables import measure_transitions
 
 Given = tuple[Array, Array, Array]
@@ -101,6 +102,40 @@ def test_a_place_alone_is_not_a_partner() -> None:
     # An object in the middle is also nearer to most other positions.
     in_the_middle = np.linalg.norm(GIVEN[0][:, OBJECT], axis=1) < 0.2
     assert found_partners(with_change(jumps(in_the_middle))) == []
+
+
+def test_two_places_are_not_partners() -> None:
+    # Each in the middle by itself: then they are near each other, but no nearer than at other surprises.
+    where = np.abs(GIVEN[0][:, [*OBJECT, *DRIFTER]]).max(1) < 0.25
+    near = -np.linalg.norm(GIVEN[0][:, OBJECT] - GIVEN[0][:, DRIFTER], axis=1)
+    assert roc_auc_score(where, near) > partners.LEAST_AUC
+    assert found_partners(with_change(jumps(where))) == []
+
+
+def test_the_hand_is_found_if_it_is_always_at_the_same_place_then() -> None:
+    # It touches only in the middle, so that its place alone announces surprises as well as its nearness.
+    obs = GIVEN[0]
+    far = np.linalg.norm(obs[:, OBJECT] - obs[:, HAND], axis=1)
+    off_center = np.linalg.norm(obs[:, HAND], axis=1)
+    touched = (far < np.quantile(far, 0.3)) & (off_center < np.quantile(off_center, 0.2))
+    assert roc_auc_score(touched, -off_center) > roc_auc_score(touched, -far) > partners.LEAST_AUC
+    assert found_partners(with_change(jumps(touched))) == [Pair(OBJECT, HAND)]
+
+
+@pytest.mark.parametrize("spread", [0.1, 0.5, 1.0])
+def test_nearer_to_its_own_partner(spread: float) -> None:
+    # The offset to the own partner is N(0, s^2) along two axes, that to another's N(0, 2 + s^2), independently: their
+    # squared lengths are exponential, and the first is shorter with probability (2 + s^2) / (2 + 2 s^2).
+    random = np.random.default_rng(8)
+    place = random.normal(size=(10_000, 2))
+    states = np.hstack([place, place + spread * random.normal(size=place.shape)])
+    expected = (2 + spread**2) / (2 + 2 * spread**2)
+    assert nearer_own(states, Pair([0, 1], [2, 3])) == pytest.approx(expected, abs=0.02)
+
+
+def test_as_near_to_others_without_a_relation() -> None:
+    states = np.random.default_rng(9).normal(size=(10_000, 4))
+    assert nearer_own(states, Pair([0, 1], [2, 3])) == pytest.approx(0.5, abs=0.02)
 
 
 def test_motion_that_the_state_explains_is_not_a_surprise() -> None:

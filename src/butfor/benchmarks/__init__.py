@@ -5,7 +5,7 @@ training transitions and labels test states by forking the simulator. The simula
 `mujoco_tasks.py`, `grid.py` (MiniGrid) and `built_in.py`; `scripts.py` has the scripts that move their hands. `run.py`
 is the loop of `butfor benchmark defaults`, `measure.py` one unit of it.
 
-Half of the tasks are held out: the default settings are developed on the others, and these are looked at once. The
+Some of the tasks are held out: the default settings are developed on the others, and these are looked at once. The
 table of all tasks is in docs/benchmark.md. Install the packages with `pip install 'butfor[benchmark]'`. Not among the
 tasks, because they cannot be installed beside mujoco 4 and numpy 2: metaworld 3.1 (needs mujoco 3.3.0) and robosuite
 1.5 (needs mink 0.0.5, and that numpy 1).

@@ -3,6 +3,10 @@
 Nobody has to name the hand. The change of the entity is predicted without the action; where it comes as a surprise,
 something has touched it. A position that is near the entity at these times, and farther away otherwise, is a partner.
 Without one, a position counts near which surprises are many times as frequent as elsewhere.
+
+It must be near this very time. Something may also seem near because each of the two has its usual place when there are
+surprises, such as joint angles whose numbers are like those of a position. Then it is as near to where the entity is at
+another surprise.
 """
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
@@ -22,10 +26,10 @@ FEWEST = 30  # surprises, and as many rows without
 ROWS = 6_000  # rows that are looked at
 UPDATES = 1_000  # of the network that predicts the free motion
 LEAST_AUC = 0.7  # of nearness as a sign of surprises
-BETTER = 0.05  # by how much the distance must beat either position alone
 NEAREST = 0.05  # share of the rows that counts as near, where most surprises have other reasons than touches
 LEAST_RATIO = 8  # how many times as frequent surprises must be in the nearest rows as in the others
-BETTER_RATIO = 3  # factor by which that must beat either position alone
+EXCHANGES = 20  # of the partner's positions among rows
+NEARER_OWN = 0.05  # by how much more often the own partner is nearer than that of another row, at surprises than else
 MOST = 2  # partners of an entity
 AGENT_UNUSED = "agent= is for the model of touches, but another model is asked for; leave out one of them."
 NOTHING_TOUCHES = (
@@ -110,21 +114,19 @@ def find_partners(obs: Tensor, standardized: Tensor, target: Tensor, columns: Se
         for other in _windows([c for c in range(states.shape[1]) if c not in columns], size)
     ]
 
-    def announcing(measure: Measure, least: float, enough: Callable[[float], float]) -> list[tuple[float, Pair]]:
-        """The pairs whose nearness announces surprises, better than either position alone by enough."""
+    def announcing(measure: Measure, least: float) -> list[tuple[float, Pair]]:
+        """The pairs whose nearness announces surprises, and not only by where either of them is."""
         found = []
         for pair in pairs:
-            place, other = states[:, pair.entity], states[:, pair.partner]
-            offsets = (place - other, place - place[surprised].mean(0), other - other[surprised].mean(0))
-            near, *alone = (-np.linalg.norm(offset, axis=1) for offset in offsets)
+            near = -np.linalg.norm(states[:, pair.entity] - states[:, pair.partner], axis=1)
             value = measure(surprised, near)
-            if value > least and value > enough(max(measure(surprised, one) for one in alone)):
+            by_chance = nearer_own(states[~surprised], pair)
+            if value > least and nearer_own(states[surprised], pair) > by_chance + NEARER_OWN:
                 found.append((value, pair))
         return found
 
-    candidates = announcing(_auc, LEAST_AUC, lambda alone: alone + BETTER)
     # an entity may also surprise far from everything, such as a puck that falls off a table
-    candidates = candidates or announcing(_ratio, LEAST_RATIO, lambda alone: BETTER_RATIO * alone)
+    candidates = announcing(_auc, LEAST_AUC) or announcing(_ratio, LEAST_RATIO)
     chosen: list[Pair] = []
     for _, pair in sorted(candidates, key=lambda candidate: -candidate[0]):
         if not any(set(pair.partner) & set(other.partner) for other in chosen):
@@ -149,6 +151,17 @@ def find_surprises(standardized: Tensor, target: Tensor) -> NDArray[np.bool_]:
         error = (network(standardized[None])[0] - target).abs().amax(1)
     found: NDArray[np.bool_] = (error > SURPRISE).cpu().numpy()
     return found
+
+
+def nearer_own(states: NDArray[np.float64], pair: Pair) -> float:
+    """How often the entity is nearer to its partner than to where that is in another of the states [N, D].
+
+    The order of the states must be random. It is 1/2 if the two positions have nothing to do with each other.
+    """
+    place, other = states[:, pair.entity], states[:, pair.partner]
+    own = np.linalg.norm(place - other, axis=1)
+    exchanged = [np.linalg.norm(place - np.roll(other, shift, 0), axis=1) for shift in range(1, EXCHANGES + 1)]
+    return float((own < np.stack(exchanged)).mean())
 
 
 def _windows(columns: Sequence[int], size: int) -> list[list[int]]:
