@@ -130,7 +130,7 @@ def test_relative_columns_of_a_robot_are_computed_again() -> None:
 
 def test_learned_swaps_are_places_in_the_buffer(monkeypatch: pytest.MonkeyPatch) -> None:
     replay = filled(episodes=6)
-    asked = []
+    asked: list[Any] = []
 
     def stand_in(recordings: Any, entities: Any, options: Any, seeds: Any, device: Any) -> Any:
         asked.extend(zip(recordings, seeds, strict=True))
@@ -163,7 +163,7 @@ def test_a_run_that_swaps_learns_again_as_it_grows_and_resumes_with_the_same_bit
     monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
     """Played episodes; every swap is called possible, and it is decided again when the episodes have doubled."""
-    asked = []
+    asked: list[int] = []
 
     def stand_in(recordings: Any, entities: Any, options: Any, seeds: Any, device: Any) -> Any:
         asked.extend(len(steps) for steps in recordings)
