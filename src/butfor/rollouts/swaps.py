@@ -23,7 +23,7 @@ Entities = Mapping[str, Sequence[int]]
 
 CALIBRATION = 0.5  # share of the episodes whose interactions calibrate the decision; the others are learned from
 GROUP = 150  # recorded states in which one entity is in about the same direction from another one
-CLOSE = 1.1  # times the least distance of two entities, below which they may touch
+CLOSE = 1.2  # times the least distance of two entities, below which they may touch
 TINY = 1e-12
 
 
