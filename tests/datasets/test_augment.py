@@ -90,7 +90,7 @@ def test_fewer_are_impossible_than_promised(augmented: tuple[Recording, Swaps, S
     _, kept, every, counts = augmented
     assert impossible(every).mean() > 0.1  # what swapping without a decision gives
     assert impossible(kept).mean() <= 0.05
-    assert len(kept) > 0.5 * (~impossible(every)).sum()
+    assert len(kept) > 0.4 * (~impossible(every)).sum()  # ball and box may not touch, though they could
     assert min(counts["ball"], counts["box"]) > 50
 
 
