@@ -2,8 +2,8 @@
 
 python results/augmentation.py OUT.json [SEEDS]
 
-For each seed, 300 episodes of the noisy script of `pucks` and of `push-two` are collected, and 20,000 swaps are
-proposed: of 1 and of 5 steps on `pucks`, of 1 step on `push-two`. Of those kept, of all, of those without a contact in
+For each seed, 300 episodes of the noisy script of `pucks`, `push-two` and `stack-two` are collected, and 20,000 swaps
+are proposed: of 1 step, on `pucks` also of 5. Of those kept, of all, of those without a contact in
 the original steps, and of those with the least attention, 2,000 are replayed. OUT.json is extended by what it does not
 have; the table is printed, without seeds for which nothing could be kept.
 """
@@ -26,7 +26,7 @@ from butfor.runs.folder import versions
 EPISODES = 300
 CANDIDATES = 20_000
 REPLAYED = 2_000
-UNITS = (("pucks", 1), ("push-two", 1), ("pucks", 5))
+UNITS = (("pucks", 1), ("push-two", 1), ("stack-two", 1), ("pucks", 5))
 
 
 def main(out: Path, seeds: int) -> None:
@@ -43,7 +43,7 @@ def main(out: Path, seeds: int) -> None:
     print("|---|---|---|---|---|---|---|---|---|---|---|")
     for env, steps in UNITS:
         here = [row for row in rows if (row["env"], row["steps"]) == (env, steps) and "audit" in row]
-        for choice in ("kept", "contact", "attention", "unfiltered"):
+        for choice in ("kept", "contact", "attention", "unfiltered") if here else ():
             found = [row["audit"][choice] for row in here]
             impossible = np.array([one["impossible"] for one in found])
             low, high = mean_interval(impossible)

@@ -1,9 +1,10 @@
-"""Data for learning offline with several objects: a noisy script that pushes the goal's object to the goal.
+"""Data for learning offline with several objects: a noisy script that brings the goal's object to the goal.
 
 python results/offline_data.py ENV OUT.npz [EPISODES]
 
-ENV is `push-two` or `pucks`. The scripts of `butfor collect` for them push one object into another and hardly ever
-reach the goal; this one pushes the goal's object itself. A tenth of its actions is uniform, the others have noise.
+ENV is `push-two`, `pucks` or `stack-two`. The scripts of `butfor collect` for the first two push one object into
+another and hardly ever reach the goal; these push the goal's object itself. For `stack-two` it is the script of
+`butfor collect`. A tenth of the actions is uniform, the others have noise.
 """
 
 import sys
@@ -13,7 +14,7 @@ from typing import Any
 import numpy as np
 
 from butfor.envs import make_vector_env
-from butfor.envs.experts import push, scripted_action
+from butfor.envs.experts import push, scripted_action, stack
 from butfor.envs.several.pucks import ACCELERATION, BODIES, DRAG, GOAL_RADIUS, RADIUS
 from butfor.rollouts.play import collect
 
@@ -57,7 +58,7 @@ def push_third(observation: Any, desired_goal: Any) -> tuple[Any, Any]:
     return action, np.ones(len(action), bool)
 
 
-SCRIPTS = {"push-two": push_second, "pucks": push_third}
+SCRIPTS = {"push-two": push_second, "pucks": push_third, "stack-two": stack}
 
 
 def main(env_name: str, out: Path, episodes: int) -> None:

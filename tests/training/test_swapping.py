@@ -130,19 +130,19 @@ def test_relative_columns_of_a_robot_are_computed_again() -> None:
 
 def test_learned_swaps_are_places_in_the_buffer(monkeypatch: pytest.MonkeyPatch) -> None:
     replay = filled(episodes=6)
-    asked = []
+    asked: list[Any] = []
 
-    def stand_in(steps: Any, entities: Any, options: Any) -> Any:
-        asked.append((steps, options))
+    def stand_in(recordings: Any, entities: Any, options: Any, seeds: Any, device: Any) -> Any:
+        asked.extend(zip(recordings, seeds, strict=True))
         zeros = np.zeros((2, 2, 4))
         kept = Swaps(zeros, zeros[:, :1, :1], np.array([1, 1]), np.array([0, 7]), np.array([14, 2]))
-        return kept, kept, {}
+        return [(kept, kept, {})] * 2
 
-    monkeypatch.setattr(swapping, "augment_recording", stand_in)
+    monkeypatch.setattr(swapping, "augment_recordings", stand_in)
     swapper = Swapper(SwapConfig(share=0.5, candidates=10, newest=4), replay, SLIDE)
     assert swapper.is_due()
     swapper.learn([5, 6])
-    assert [options.seed for _, options in asked] == [5, 6]
+    assert [seed for _, seed in asked] == [5, 6]
     assert swapper.count.tolist() == [2, 2]
     assert swapper.table[0, :2].tolist() == [[2, 0, 4, 4, 1], [3, 2, 2, 2, 1]]  # slots 2 to 5, five steps each
     np.testing.assert_array_equal(asked[1][0].observation[:, 0], replay.observation[1, 2:, :, 0].flatten())
@@ -163,14 +163,14 @@ def test_a_run_that_swaps_learns_again_as_it_grows_and_resumes_with_the_same_bit
     monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
     """Played episodes; every swap is called possible, and it is decided again when the episodes have doubled."""
-    asked = []
+    asked: list[int] = []
 
-    def stand_in(steps: Any, entities: Any, options: Any) -> Any:
-        asked.append(len(steps))
-        every = propose_swaps(steps, entities, options)
-        return every, every, {}
+    def stand_in(recordings: Any, entities: Any, options: Any, seeds: Any, device: Any) -> Any:
+        asked.extend(len(steps) for steps in recordings)
+        every = [propose_swaps(steps, entities, options) for steps in recordings]
+        return [(one, one, {}) for one in every]
 
-    monkeypatch.setattr(swapping, "augment_recording", stand_in)
+    monkeypatch.setattr(swapping, "augment_recordings", stand_in)
     config = small(seeds=2, evaluate_every=4, swap=SwapConfig(share=0.5, candidates=50))
     whole = train(config, tmp_path / "whole")
     assert asked == [4, 4, 8, 8]

@@ -57,6 +57,11 @@ def augment_file(
         raise ValueError(f"{data} is not of an environment that can be forked, so there is nothing to audit with.")
     saved = None if world is None else recorded_states(dataset.path, recording)
     kept, every, counts = augment_recording(recording, columns, options)
+    if not len(kept):
+        raise ValueError(
+            f"None of {len(every)} candidates can be called possible at a rate of {options.false_discovery_rate:g}. "
+            f"The interactions to compare with are {counts}. Record more, or allow a larger rate."
+        )
     summary: dict[str, Any] = {
         "source": recording.source,
         "entities": {name: list(own) for name, own in columns.items()},
@@ -71,11 +76,6 @@ def augment_file(
         "out": str(target),
         "seconds": round(time.monotonic() - began, 1),
     }
-    if not len(kept):
-        raise ValueError(
-            f"None of {len(every)} candidates can be called possible at a rate of {options.false_discovery_rate:g}. "
-            f"The interactions to compare with are {counts}. Record more, or allow a larger rate."
-        )
     rows = options.steps
     arrays = {
         "observations": kept.observation[:, :-1].reshape(-1, kept.observation.shape[2]),

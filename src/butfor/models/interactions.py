@@ -16,15 +16,18 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 from sklearn.ensemble import HistGradientBoostingClassifier, HistGradientBoostingRegressor
+from torch.nn.utils.rnn import pad_sequence
 
-from butfor.models.networks import MLP, make_generators, single_thread
+from butfor.models.gpu import matrix_precision
+from butfor.models.networks import MLP, copy_replicas, make_generators, single_thread
 
 Table = NDArray[Any]
+Transitions = tuple[Table, Table, Table]
 Bool = NDArray[np.bool_]
 
 SURPRISE = 10.0  # times the usual error of free motion there, from which on a step shows an interaction
 LEAST_ERROR = 0.01  # standard deviations of the entity's change
-UPDATES = 3000
+UPDATES = 3000  # of each network
 BATCH = 256
 WIDTH = 64
 HELD_OUT = 0.2  # share of the steps by which the best weights are chosen
@@ -39,7 +42,7 @@ class Interactions:
     """Free motion and expected interactions of each entity."""
 
     entities: dict[str, list[int]]
-    networks: Any  # outputs per entity: the change, and the log of its usual error
+    networks: dict[str, MLP]  # outputs per entity: the change, and the log of its usual error
     scales: dict[str, Any]
     classifiers: dict[str, Any]
     positions: int  # how many of the first columns of each entity are its position
@@ -102,16 +105,22 @@ class Interactions:
 
 
 def learn_interactions(
-    obs: Table, action: Table, next_obs: Table, entities: Mapping[str, Sequence[int]], seed: int = 0
-) -> Interactions:
-    """Learn free motions and expected interactions from transitions.
+    data: Sequence[Transitions],
+    entities: Mapping[str, Sequence[int]],
+    seeds: Sequence[int] = (0,),
+    agent: str | None = None,
+    device: torch.device | str = "cpu",
+    updates: int = UPDATES,
+) -> list[Interactions]:
+    """Learn free motions and expected interactions from each of R sets of transitions.
 
     Args:
-        obs: states [N, D].
-        action: actions [N, A].
-        next_obs: the states that followed [N, D].
+        data: states [N, D], actions [N, A] and the states that followed [N, D] of each set; N may differ.
         entities: columns of each entity, all that there are; the first ones are its position.
-        seed: of the networks, their batches and the classifiers.
+        seeds: of the networks, their batches and the classifiers of each set.
+        agent: an entity whose own interactions are not asked for; None: those of all are learned.
+        device: where the networks are fitted, those of all sets together.
+        updates: of the networks.
 
     Raises:
         ValueError: fewer than two entities.
@@ -121,26 +130,32 @@ def learn_interactions(
     columns = {name: list(given) for name, given in entities.items()}
     smallest = min(map(len, columns.values()))
     positions = smallest if smallest <= 3 else min(smallest // 2, 3)
-    scales: dict[str, Any] = {}
-    networks: dict[str, Any] = {}
-    with single_thread():
+    found = [Interactions(columns, {}, {}, {}, positions, {}) for _ in data]
+    with single_thread(), matrix_precision("highest"):
         for place, (name, own) in enumerate(columns.items()):
-            change = (next_obs - obs)[:, own]
-            gap = _gap(obs, columns, name, positions)
-            far = gap >= np.quantile(gap, 1 - FAR)
-            seen = np.concatenate([obs[:, own], action], 1)
-            spread = np.maximum(seen.std(0), 1e-6)
-            scales[name] = {"change": np.maximum(change.std(0), 1e-9), "center": seen.mean(0), "spread": spread}
-            networks[name] = _fit_free(obs[far], action[far], change[far], own, scales[name], 1000 * seed + place)
-    found = Interactions(columns, networks, scales, {}, positions, {})
-    found.find_limits(obs, action, next_obs)
-    shown = found.surprised(obs, action, next_obs)
-    clear = found.clear(obs, action)
-    for name in columns:
-        label = shown[name][clear[name]]
-        if FEWEST <= label.sum() < len(label):
-            classifier = HistGradientBoostingClassifier(max_iter=150, random_state=seed, early_stopping=False)
-            found.classifiers[name] = classifier.fit(found._features(obs, action, name)[clear[name]], label)
+            inputs, targets = [], []
+            for one, (obs, action, next_obs) in zip(found, data, strict=True):
+                change = (next_obs - obs)[:, own]
+                gap = _gap(obs, columns, name, positions)
+                far = gap >= np.quantile(gap, 1 - FAR)
+                seen = np.concatenate([obs[:, own], action], 1)
+                spread = np.maximum(seen.std(0), 1e-6)
+                scale = {"change": np.maximum(change.std(0), 1e-9), "center": seen.mean(0), "spread": spread}
+                one.scales[name] = scale
+                inputs.append(_inputs(obs[far], action[far], own, scale))
+                targets.append(torch.as_tensor(change[far] / scale["change"], dtype=torch.float32))
+            networks = _fit_free(inputs, targets, [1000 * seed + place for seed in seeds], device, updates)
+            for replica, one in enumerate(found):
+                one.networks[name] = copy_replicas(networks, slice(replica, replica + 1))
+    for one, (obs, action, next_obs), seed in zip(found, data, seeds, strict=True):
+        one.find_limits(obs, action, next_obs)
+        shown = one.surprised(obs, action, next_obs)
+        clear = one.clear(obs, action)
+        for name in columns:
+            label = shown[name][clear[name]]
+            if name != agent and FEWEST <= label.sum() < len(label):
+                classifier = HistGradientBoostingClassifier(max_iter=150, random_state=seed, early_stopping=False)
+                one.classifiers[name] = classifier.fit(one._features(obs, action, name)[clear[name]], label)
     return found
 
 
@@ -156,44 +171,66 @@ def _inputs(obs: Table, action: Table, columns: Sequence[int], scale: Mapping[st
     return torch.as_tensor((seen - scale["center"]) / scale["spread"], dtype=torch.float32)
 
 
-def _fit_free(obs: Table, action: Table, change: Table, own: Sequence[int], scale: Any, seed: int) -> Any:
-    """Fit the median of an entity's change, and the median of the log of its error."""
-    generators = make_generators([seed])
-    inputs = _inputs(obs, action, own, scale)
-    targets = torch.as_tensor(change / scale["change"], dtype=torch.float32)
-    network = MLP([inputs.shape[1], WIDTH, WIDTH, len(own) + 1], generators, activation=torch.nn.functional.silu)
+def _fit_free(
+    inputs: Sequence[torch.Tensor],
+    targets: Sequence[torch.Tensor],
+    seeds: Sequence[int],
+    device: torch.device | str,
+    updates: int,
+) -> MLP:
+    """Fit the median of an entity's change [N, d], and the median of the log of its error, from each of R sets."""
+    generators = make_generators(seeds)
+    sizes = [inputs[0].shape[1], WIDTH, WIDTH, targets[0].shape[1] + 1]
+    network = MLP(sizes, generators, activation=torch.nn.functional.silu).to(device)
     optimizer = torch.optim.Adam(network.parameters(), 3e-3)
-    schedule = torch.optim.lr_scheduler.OneCycleLR(optimizer, 3e-3, UPDATES)
+    schedule = torch.optim.lr_scheduler.OneCycleLR(optimizer, 3e-3, updates)
     # Steps are in the order of their episodes: the last ones are held out, to stop before they are predicted worse.
-    learned = len(inputs) - int(HELD_OUT * len(inputs))
-    best, weights = torch.inf, network.state_dict()
-    # Entities often rest, which is soon learned: three quarters of a batch are drawn by the change to be expected from
-    # the entity's own state. Weights by the change itself would prefer interactions, and so change the median.
-    size = np.abs(targets.numpy()).max(1)
-    expected = HistGradientBoostingRegressor(max_iter=40, random_state=seed)
-    expected.fit(inputs[:learned].numpy(), size[:learned])
-    weight = torch.as_tensor(np.maximum(expected.predict(inputs.numpy()), 1e-6))
-    drawn = torch.multinomial(
-        weight[:learned], UPDATES * (BATCH - BATCH // 4), replacement=True, generator=generators[0]
-    )
-    for update, by_weight in enumerate(drawn.reshape(UPDATES, -1), 1):
-        rows = torch.randint(learned, (BATCH,), generator=generators[0])
-        rows[BATCH // 4 :] = by_weight
-        output = network(inputs[rows][None])[0]
-        off = (output[:, :-1] - targets[rows]).abs()
-        error = off.detach().amax(1).clamp_min(LEAST_ERROR).log()
-        loss = off.mean() + 0.1 * (output[:, -1] - error).abs().mean()
+    learned = [len(rows) - int(HELD_OUT * len(rows)) for rows in inputs]
+    drawn = [_draw_rows(*one, updates) for one in zip(inputs, targets, learned, seeds, generators, strict=True)]
+    rows = torch.stack(drawn, 1).to(device)  # [updates, R, BATCH]
+    table, wanted = (pad_sequence(list(part), batch_first=True).to(device) for part in (inputs, targets))
+    kept = [[part[first:] for part, first in zip(parts, learned, strict=True)] for parts in (inputs, targets)]
+    held_out, held_targets = (pad_sequence(part, batch_first=True).to(device) for part in kept)
+    count = torch.tensor([len(part) for part in kept[0]], device=device)
+    valid = torch.arange(held_out.shape[1], device=device) < count[:, None]
+    replica = torch.arange(len(inputs), device=device)[:, None]
+    best = torch.full((len(inputs),), torch.inf, device=device)
+    weights = {name: value.clone() for name, value in network.state_dict().items()}
+    for update, here in enumerate(rows, 1):
+        output = network(table[replica, here])
+        off = (output[..., :-1] - wanted[replica, here]).abs()
+        error = off.detach().amax(2).clamp_min(LEAST_ERROR).log()
+        loss = off.mean((1, 2)) + 0.1 * (output[..., -1] - error).abs().mean(1)
         optimizer.zero_grad()
-        loss.backward()
+        loss.sum().backward()
         optimizer.step()
         schedule.step()
-        if update % CHECK == 0 or update == UPDATES:
+        if update % CHECK == 0 or update == updates:
             with torch.no_grad():
-                off = (network(inputs[None, learned:])[0, :, :-1] - targets[learned:]).abs().amax(1)
+                off = (network(held_out)[..., :-1] - held_targets).abs().amax(2)
             # The logarithm: steps that cannot be predicted, as those of a falling cube, must not outweigh all others.
-            missed = float(off.clamp_min(LEAST_ERROR).log().mean())
-            if missed < best:
-                best = missed
-                weights = {name: value.clone() for name, value in network.state_dict().items()}
+            missed = (off.clamp_min(LEAST_ERROR).log() * valid).sum(1) / count
+            better = missed < best
+            best = torch.where(better, missed, best)
+            for name, value in network.state_dict().items():
+                weights[name] = torch.where(better[:, None, None], value, weights[name])
     network.load_state_dict(weights)
-    return network.eval().requires_grad_(False)
+    return network.eval().requires_grad_(False).cpu()
+
+
+def _draw_rows(
+    inputs: torch.Tensor, targets: torch.Tensor, learned: int, seed: int, generator: torch.Generator, updates: int
+) -> torch.Tensor:
+    """Rows [updates, BATCH] of all batches, among the first `learned`.
+
+    Entities often rest, which is soon learned: three quarters of a batch are drawn by the change to be expected from
+    the entity's own state. Weights by the change itself would prefer interactions, and so change the median.
+    """
+    size = targets.abs().amax(1).numpy()
+    expected = HistGradientBoostingRegressor(max_iter=40, random_state=seed)
+    expected.fit(inputs[:learned].numpy(), size[:learned])
+    weight = torch.as_tensor(np.maximum(expected.predict(inputs[:learned].numpy()), 1e-6))
+    even = BATCH // 4
+    by_weight = torch.multinomial(weight, updates * (BATCH - even), replacement=True, generator=generator)
+    uniform = torch.randint(learned, (updates, even), generator=generator)
+    return torch.cat([uniform, by_weight.reshape(updates, -1)], 1)

@@ -15,7 +15,7 @@ from torch import Tensor
 
 from butfor.envs.facts import EnvFacts
 from butfor.rollouts.episodes import Steps
-from butfor.rollouts.swaps import AugmentOptions, augment_recording
+from butfor.rollouts.swaps import AugmentOptions, augment_recordings
 from butfor.runs.config import check_between, check_least
 from butfor.training.replay import ReplayBuffer
 
@@ -36,11 +36,13 @@ class SwapConfig:
     """episodes, the newest ones, that are swapped and learned from"""
     growth: float = 2.0
     """what is possible is learned again when the episodes have become this many times as many"""
+    updates: int = 1000
+    """of the networks that learn how objects move by themselves, all seeds together"""
 
     def __post_init__(self) -> None:
         check_between(self, 0, 1, "share")
         check_between(self, 0, 1, "false_discovery_rate", open_end=True)
-        check_least(self, 1, "candidates")
+        check_least(self, 1, "candidates", "updates")
         check_least(self, 4, "newest")
         if not self.growth > 1:
             raise ValueError(f"SwapConfig.growth must be above 1; got {self.growth}.")
@@ -90,13 +92,14 @@ class Swapper:
         replay = self.replay
         slots = replay.slots(self.config.newest)
         self.learned_at = replay.stored
-        for replica, seed in enumerate(seeds):
-            steps, places = self._steps(replica, slots)
-            options = AugmentOptions(
-                self.config.candidates, self.config.false_discovery_rate, agent=self.names[0], seed=seed
-            )
-            kept, _, _ = augment_recording(steps, self.facts.bodies, options)
-            found = np.concatenate([places[kept.base], places[kept.donor], kept.entity[:, None]], 1)
+        config = self.config
+        options = AugmentOptions(
+            config.candidates, config.false_discovery_rate, agent=self.names[0], updates=config.updates
+        )
+        recordings, places = zip(*(self._steps(replica, slots) for replica in range(len(seeds))), strict=True)
+        made = augment_recordings(recordings, self.facts.bodies, options, seeds, self.table.device)
+        for replica, ((kept, _, _), place) in enumerate(zip(made, places, strict=True)):
+            found = np.concatenate([place[kept.base], place[kept.donor], kept.entity[:, None]], 1)
             self.table[replica, : len(found)] = torch.as_tensor(found).to(self.table.device)
             self.count[replica] = len(found)
 
