@@ -26,6 +26,7 @@ from butfor.models.networks import make_generators
 from butfor.models.tables import split_table
 
 Floats = NDArray[np.float64]
+PAIR_MEMBERS = 3  # of the model of pairs
 NETWORK = FitConfig(batch_size=500, learning_rate=8e-4, max_epochs=60, validate_every=10)
 
 
@@ -47,11 +48,16 @@ class EdgeProblem:
     counted: int | None = None  # so many first columns of an entity count in the labels; None: its position
     fitted: dict[str, Influence] = field(default_factory=dict)  # models that several detectors use
 
-    def model(self, members: int = 1, pairs: bool = False) -> Influence:
-        """The model of pairs, or Gaussian networks; each is fitted once."""
-        name = f"{members} {pairs}"
+    def model(self, members: int = 1) -> Influence:
+        """Gaussian networks, fitted once."""
+        return self._fit_once(f"{members} networks", ModelConfig(), members)
+
+    def pair_model(self) -> Influence:
+        """The model of pairs, fitted once."""
+        return self._fit_once("pairs", GraphConfig(position_size=self.position_size), PAIR_MEMBERS)
+
+    def _fit_once(self, name: str, settings: ModelConfig | GraphConfig, members: int) -> Influence:
         if name not in self.fitted:
-            settings = GraphConfig(position_size=self.position_size) if pairs else ModelConfig()
             self.fitted[name] = fit_network_to(self, self.obs, self.next_obs, settings, members)
         return self.fitted[name]
 
@@ -76,7 +82,7 @@ def _tensors(*arrays: NDArray[Any]) -> Any:
 
 def pairs(problem: EdgeProblem) -> Floats:
     """The model of pairs: KL to the mixture with the source absent."""
-    return _entities_of(problem.model(pairs=True).graph(problem.test_obs, problem.test_action).values)
+    return _entities_of(problem.pair_model().graph(problem.test_obs, problem.test_action).values)
 
 
 def effects(problem: EdgeProblem) -> Floats:
@@ -91,7 +97,7 @@ def expected(problem: EdgeProblem) -> Floats:
 
 def _effects(problem: EdgeProblem, after: NDArray[Any] | None) -> Floats:
     step = (problem.test_obs, problem.test_action, after)
-    found = problem.model(pairs=True).effects(*step, columns=problem.counted)
+    found = problem.pair_model().effects(*step, columns=problem.counted)
     return np.nan_to_num(np.asarray(found.values, dtype=np.float64))
 
 

@@ -228,7 +228,7 @@ def judge_horizons(problem: EdgeProblem, test: Mapping[str, Any]) -> dict[str, f
     count = len(test["share"])
     found = {}
     for place, horizon in enumerate(HORIZONS):
-        graph = problem.model(pairs=True).graph(
+        graph = problem.pair_model().graph(
             problem.test_obs[:count], horizon=horizon, following=test["following"][:, :, : horizon - 1]
         )
         label = test["share"][:, place, 1:] >= 0.5

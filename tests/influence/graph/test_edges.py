@@ -18,6 +18,7 @@ from butfor.envs.several.edges import action_effects, removal_effects
 from butfor.envs.several.pucks import PucksWorld
 from butfor.influence import GraphConfig, Influence
 from butfor.influence.graph.edges import Graph, decide_by_probability, score_absences
+from butfor.influence.graph.pair_fitting import _find_reach, _make_mutual
 from butfor.influence.graph.pairs import PairTouches
 from butfor.influence.scoring import ScoreConfig
 from butfor.models.dynamics import GaussianDynamics, ModelConfig
@@ -212,6 +213,22 @@ def test_hits_between_pucks_are_found(fitted: Influence, tested: tuple[Any, Any]
     assert found > distance + 0.05
     assert fitted.model.driven == ["agent"]
     assert graph["action", "agent"].min() > 0.1
+
+
+def test_the_reach_of_a_pair_is_that_of_its_sharper_direction() -> None:
+    """Surprises up to 0.3 in one direction; in the other, half of what is farther is a surprise, too."""
+    distance = torch.arange(1, 101) / 100
+    sharp = distance <= 0.3
+    gaps = torch.stack([torch.full((100,), torch.inf), distance], 1)
+    reach, sharpness = _find_reach(gaps, sharp)
+    torch.testing.assert_close((reach[1], sharpness[1]), (torch.tensor(0.3), torch.tensor(1.0)))
+    blurred = sharp | (torch.arange(100) % 2 == 1)  # 30 + 35 surprises, 35 others, all farther than 0.3
+    _, less = _find_reach(gaps, blurred)
+    torch.testing.assert_close(less[1], torch.tensor(30 / 65 + 1 / 65 - 0 / 35), atol=1 / 35, rtol=0)
+    mutual = _make_mutual(torch.tensor([[0.0, 0.3], [0.7, 0.0]]), torch.tensor([[0.0, 1.0], [less[1], 0.0]]))
+    torch.testing.assert_close(mutual, torch.tensor([[0.0, 0.3], [0.3, 0.0]]))
+    unknown = _make_mutual(torch.tensor([[0.0, 1e12], [0.7, 0.0]]), torch.tensor([[-1.0, -1.0], [0.0, -1.0]]))
+    assert unknown[0, 1] == unknown[1, 0]
 
 
 def test_decisions_are_mostly_right(fitted: Influence, tested: tuple[Any, Any]) -> None:

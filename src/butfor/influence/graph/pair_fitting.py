@@ -36,56 +36,63 @@ def fit_graph(
         driven = find_driven(obs, action, target, units)
         model = GraphDynamics(units, driven, config, generators).to(inputs.device)
         report = Reporter(progress, len(model.names) * 2 * config.motion_updates + config.updates)
-        for entity in range(len(model.names)):
-            _fit_motion(model, entity, obs, action, target, generators, report)
+        _fit_motions(model, obs, action, target, generators, report)
         _fit_touches(model, obs, action, target, generators, report)
     return model.eval()
 
 
-def _fit_motion(
-    model: GraphDynamics, entity: int, obs: Tensor, action: Tensor, target: Tensor, generators: Generators,
-    report: Reporter,
-) -> None:  # fmt: skip
-    """Fit the free motion of an entity, where it is alone, and measure how near others are if it is not.
+def _fit_motions(
+    model: GraphDynamics, obs: Tensor, action: Tensor, target: Tensor, generators: Generators, report: Reporter
+) -> None:
+    """Fit the free motion of each entity, where it is alone, and measure how near others are if it is not.
 
     A pushed entity moves on as long as it is pushed, and would look free. So the first fit, to all rows, only shows
     where the motion comes as a surprise, and so how near others are then; the second fit is to rows in which nobody is
     that near.
     """
+    count = len(model.names)
+    everything = torch.arange(len(obs), device=obs.device)
+    reach = model.reach[0, 0].clone()  # [source, target]
+    sharpness = torch.full_like(reach, -1)
+    starts = [{name: value.clone() for name, value in network.state_dict().items()} for network in model.free]
+    for entity in range(count):
+        surprised = _fit_motion(model, entity, everything, obs, action, target, generators, report)
+        if int(surprised.sum()) >= FEWEST:
+            reach[:, entity], sharpness[:, entity] = _find_reach(_gaps(model, entity, obs, target), surprised)
+    reach = _make_mutual(reach, sharpness)
+    model.reach.copy_(MARGIN * reach)
+    for entity in range(count):
+        # what the first fit learned of touches would stay where data are few
+        model.free[entity].load_state_dict(starts[entity])
+        alone = torch.nonzero((_gaps(model, entity, obs, target) > reach[:, entity]).all(1))[:, 0]
+        rows = alone if len(alone) >= FEWEST_ALONE else everything
+        _fit_motion(model, entity, rows, obs, action, target, generators, report)
+
+
+def _fit_motion(
+    model: GraphDynamics, entity: int, rows: Tensor, obs: Tensor, action: Tensor, target: Tensor,
+    generators: Generators, report: Reporter,
+) -> Tensor:  # fmt: skip
+    """Fit the free motion of an entity to some rows; return which of all come as a surprise then: [N]."""
     config = model.config
     goal = target[:, model.dims[entity]]
-    gaps = _gaps(model, entity, obs, target)
     network = model.free[entity]
-    start = {name: value.clone() for name, value in network.state_dict().items()}
+    moving = rows[goal[rows].abs().amax(1) > SURPRISE]
 
-    def fit(rows: Tensor) -> Tensor:
-        moving = rows[goal[rows].abs().amax(1) > SURPRISE]
-        network.load_state_dict(start)  # what an earlier fit learned of touches would stay where data are few
+    def loss(index: Tensor) -> Tensor:
+        chosen = rows[index]
+        if len(moving) >= FEWEST:  # rest is easy, and often most of the data
+            half = index.shape[1] // 2
+            chosen = torch.cat([chosen[:, :half], moving[index[:, half:] % len(moving)]], 1)
+        error = (model.move_freely(obs[chosen], action[chosen], entity) - goal[chosen]).abs()
+        # the median is that of the untouched; positions, which effects are about, count as much as all columns together
+        return error.mean((1, 2)) + error[..., : model.position].mean((1, 2))
 
-        def loss(index: Tensor) -> Tensor:
-            chosen = rows[index]
-            if len(moving) >= FEWEST:  # rest is easy, and often most of the data
-                half = index.shape[1] // 2
-                chosen = torch.cat([chosen[:, :half], moving[index[:, half:] % len(moving)]], 1)
-            error = model.move_freely(obs[chosen], action[chosen], entity) - goal[chosen]
-            return error.abs().mean((1, 2))  # the median is that of the untouched
-
-        settings = (config.motion_updates, config.motion_learning_rate, 0.0, config.batch_size)
-        train_on_batches(loss, list(network.parameters()), *settings, len(rows), generators, report)
-        with torch.no_grad():
-            moved = model.move_freely(*_expand(obs, action, model), entity)
-        return (moved - goal).abs().amax(-1).amin(0) > SURPRISE
-
-    everything = torch.arange(len(obs), device=obs.device)
-    surprised = fit(everything)
-    if int(surprised.sum()) >= FEWEST:
-        reach = _find_reach(gaps, surprised)
-        model.reach[..., entity] = MARGIN * reach
-        alone = torch.nonzero((gaps > reach).all(1))[:, 0]
-        if len(alone) >= FEWEST_ALONE:
-            fit(alone)
-            return
-    fit(everything)
+    settings = (config.motion_updates, config.motion_learning_rate, 0.0, config.batch_size)
+    train_on_batches(loss, list(network.parameters()), *settings, len(rows), generators, report)
+    with torch.no_grad():
+        moved = model.move_freely(*_expand(obs, action, model), entity)
+    return (moved - goal).abs().amax(-1).amin(0) > SURPRISE
 
 
 def _fit_touches(
@@ -136,29 +143,35 @@ def _gaps(model: GraphDynamics, entity: int, obs: Tensor, target: Tensor) -> Ten
     return gaps
 
 
-def _find_reach(gaps: Tensor, surprised: Tensor) -> Tensor:
-    """How near each other entity must be to touch: [N, E] -> [E].
+def _find_reach(gaps: Tensor, surprised: Tensor) -> tuple[Tensor, Tensor]:
+    """How near each other entity must be to touch, and how sharply that separates: [N, E] -> [E], [E].
 
     Of the states in which it is the nearest one, the distance that best tells surprises from free motion. So what
-    pushes through a third entity, which is nearer, does not count. Without enough surprises: that of all together.
+    pushes through a third entity, which is nearer, does not count. Without enough surprises: that of all together, with
+    sharpness 0.
     """
     nearest = gaps.amin(1)
     first = gaps.argmin(1)
-    whole = _best_cut(nearest, surprised)
-    reach = whole.repeat(gaps.shape[1])
+    reach = _best_cut(nearest, surprised)[0].repeat(gaps.shape[1])
+    sharpness = torch.zeros_like(reach)
     for other in range(gaps.shape[1]):
         rows = first == other
         if int(surprised[rows].sum()) >= FEWEST and int((~surprised[rows]).sum()) >= FEWEST:
-            reach[other] = _best_cut(nearest[rows], surprised[rows])
-    return reach
+            reach[other], sharpness[other] = _best_cut(nearest[rows], surprised[rows])
+    return reach, sharpness
 
 
-def _best_cut(distance: Tensor, surprised: Tensor) -> Tensor:
-    """The distance with the largest share of surprises below it minus the share of the others."""
+def _best_cut(distance: Tensor, surprised: Tensor) -> tuple[Tensor, Tensor]:
+    """The distance with the largest share of surprises below it minus the share of the others, and that difference."""
     order = distance.argsort()
     found = surprised[order].double()
     below = found.cumsum(0) / found.sum() - (1 - found).cumsum(0) / (1 - found).sum().clamp_min(1)
-    return distance[order][below.argmax()]
+    return distance[order][below.argmax()], below.max()
+
+
+def _make_mutual(reach: Tensor, sharpness: Tensor) -> Tensor:
+    """One reach for both directions of a pair, as a touch is mutual: that of the sharper direction, [E, E]."""
+    return torch.where(sharpness >= sharpness.T, reach, reach.T)
 
 
 def find_driven(obs: Tensor, action: Tensor, target: Tensor, units: Units) -> list[str]:
