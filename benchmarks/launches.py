@@ -19,7 +19,7 @@ from butfor.training.agents.ddpg import DDPG
 from butfor.training.agents.policy import AgentConfig
 from butfor.training.replay import Batch
 
-INPUTS, ACTIONS, ROWS = 31, 4, 256  # of FetchPickAndPlace with relative goals
+INPUTS, ACTIONS, ROWS = 31, 4, 512  # of FetchPickAndPlace with the preset `record`
 UPDATES = 20  # in a recorded graph
 
 
