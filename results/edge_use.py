@@ -14,30 +14,26 @@ import numpy.typing as npt
 
 from butfor import load_policy
 from butfor.analysis.statistics import mean_interval
+from butfor.benchmarks.edges import LABEL
 from butfor.envs import facts_of, make_vector_env
-from butfor.envs.several import make_world, removal_effects
+from butfor.envs.several import World, make_world, removal_effects
 from butfor.runs.files import write_json
 from butfor.runs.folder import versions
 from butfor.runs.reading import read_object
 
 EDGES = (("gripper", "object0"), ("gripper", "object1"), ("object0", "object1"))
-MOVES = 1e-3  # metres, from which on an effect counts, as in the benchmark of influence
 START = 50_000  # of the seeds of the episodes
 
 
-def effects_of(env_name: str, policy: Any, episodes: int) -> npt.NDArray[np.float64]:
-    """Effects [T, E, source, target] in metres in episodes that a policy plays without noise."""
-    facts: Any = facts_of(env_name)
-    world = make_world(env_name)
-    env: Any = make_vector_env(env_name, episodes)
-    obs, _ = env.reset(seed=list(range(START, START + episodes)))
+def effects_of(env: Any, world: World, policy: Any, steps: int) -> npt.NDArray[np.float64]:
+    """Effects [T, E, source, target] in metres in the episodes of E environments that a policy plays without noise."""
+    obs, _ = env.reset(seed=list(range(START, START + env.num_envs)))
     found = []
-    for _ in range(facts.max_episode_steps):
+    for _ in range(steps):
         action = policy(obs)
         states = env.save_state()
         found.append(removal_effects(world, states, action))
         obs = env.step(action)[0]
-    env.close()
     return np.stack(found)
 
 
@@ -45,14 +41,18 @@ def measure(run: Path, episodes: int) -> dict[str, list[float]]:
     """Shares of episodes and of steps with each edge, one number per seed."""
     summary = read_object(run / "summary.json")
     env_name = str(summary["env"])
-    names = make_world(env_name).entities
+    facts: Any = facts_of(env_name)
+    world = make_world(env_name)
+    names = world.entities
+    env = make_vector_env(env_name, episodes)
     rows: dict[str, list[float]] = {}
     for seed in summary["seeds"]:
-        moves = effects_of(env_name, load_policy(run, seed), episodes) > MOVES
+        moves = effects_of(env, world, load_policy(run, seed), facts.max_episode_steps) > LABEL[env_name]
         for source, target in EDGES:
             edge = moves[:, :, names.index(source), names.index(target)]  # [T, E]
             rows.setdefault(f"{source} -> {target}: episodes", []).append(float(edge.any(0).mean()))
             rows.setdefault(f"{source} -> {target}: steps", []).append(float(edge.mean()))
+    env.close()
     return rows
 
 

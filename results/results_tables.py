@@ -20,17 +20,17 @@ SIDES = {  # side questions of a detection run, by title
     "actions": "Number of actions K",
     "episodes": "CAI by kind of episode",
 }
-DEVIATIONS = {
-    **dict.fromkeys(
-        ("record", "record-push"),
-        "The run without influence is of an earlier version of the preset, with batches of 256 transitions instead of "
-        "512. That version, whole, is also far ahead of it (results/README.md).\n",
-    ),  # by study: how its runs differ from the paper's experiment, beside what the verdicts say
+DEVIATIONS = {  # by study: how its runs differ from its experiment, beside what the verdicts say
     "table1": "Deviations from the paper's experiment. Both: the form of the KL is `mean_clip_product` (deviation 1). "
     "FetchPickAndPlace: 3,000 test episodes instead of 7,500; at most 400 epochs with a falling learning rate instead "
     "of 2,000 with a constant one; agents that play eight episodes at once (deviation 33); more influenced states. "
     "Weighted to the paper's share of them, CAI has an average precision of 0.966 and an F1 of 0.894. See "
     "[deviations](deviations.md).\n",
+    **dict.fromkeys(
+        ("record", "record-push"),
+        "The run without influence is of an earlier version of the preset, with batches of 256 transitions instead of "
+        "512. That version, whole, is also far ahead of it (results/README.md).\n",
+    ),
 }
 
 

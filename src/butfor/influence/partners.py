@@ -120,8 +120,10 @@ def find_partners(obs: Tensor, standardized: Tensor, target: Tensor, columns: Se
         for pair in pairs:
             near = -np.linalg.norm(states[:, pair.entity] - states[:, pair.partner], axis=1)
             value = measure(surprised, near)
+            if value <= least:
+                continue
             by_chance = nearer_own(states[~surprised], pair)
-            if value > least and nearer_own(states[surprised], pair) > by_chance + NEARER_OWN:
+            if nearer_own(states[surprised], pair) > by_chance + NEARER_OWN:
                 found.append((value, pair))
         return found
 

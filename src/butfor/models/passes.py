@@ -139,7 +139,7 @@ class DirectPass:
             x = self.products.forward(index, layer.bias, x, layer.weight)
             if self.norms:
                 norm = self.norms[index]
-                result, mean, scale = torch.native_layer_norm(x, (norm.features,), None, None, 1e-5)
+                result, mean, scale = torch.native_layer_norm(x, (norm.features,), None, None, EPSILON)
                 self.normalized.append((x, result, mean, scale))
                 scaled = self.buffer("scaled", index, x.shape, x.dtype)
                 x = torch.addcmul(norm.offset, result, norm.gain, out=scaled)

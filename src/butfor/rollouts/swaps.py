@@ -1,11 +1,11 @@
 """Transitions that never happened: an entity that nothing acts on is swapped between episodes.
 
 A stretch of steps of one episode, the base, gets an entity's columns from a stretch of another one, the donor. The new
-stretch is possible if nothing acts on the entity in the base, in the donor, and in the new states. Stretches in which
-the entity is so close to another one that they may touch are left out first (`find_close`). The largest expected
+stretch is possible if nothing acts on the entity in the base, in the donor, and in the new states. The largest expected
 interaction of all these steps is compared with those of recorded steps that show one: if the new stretch is impossible,
 it is at least as large as that of one of its own interactions. So its rank among them is a conformal p-value, and
-`reject` keeps the promised share of impossible stretches among those that are kept.
+`reject` keeps the promised share of impossible stretches among those that are kept. Of these, stretches in which the
+entity is so close to another one that they may touch are left out as well (`find_close`).
 """
 
 from collections.abc import Mapping, Sequence

@@ -55,16 +55,17 @@ def _fit_motions(
     reach = model.reach[0, 0].clone()  # [source, target]
     sharpness = torch.full_like(reach, -1)
     starts = [{name: value.clone() for name, value in network.state_dict().items()} for network in model.free]
+    gaps = [_gaps(model, entity, obs, target) for entity in range(count)]
     for entity in range(count):
         surprised = _fit_motion(model, entity, everything, obs, action, target, generators, report)
         if int(surprised.sum()) >= FEWEST:
-            reach[:, entity], sharpness[:, entity] = _find_reach(_gaps(model, entity, obs, target), surprised)
+            reach[:, entity], sharpness[:, entity] = _find_reach(gaps[entity], surprised)
     reach = _make_mutual(reach, sharpness)
     model.reach.copy_(MARGIN * reach)
     for entity in range(count):
         # what the first fit learned of touches would stay where data are few
         model.free[entity].load_state_dict(starts[entity])
-        alone = torch.nonzero((_gaps(model, entity, obs, target) > reach[:, entity]).all(1))[:, 0]
+        alone = torch.nonzero((gaps[entity] > reach[:, entity]).all(1))[:, 0]
         rows = alone if len(alone) >= FEWEST_ALONE else everything
         _fit_motion(model, entity, rows, obs, action, target, generators, report)
 
