@@ -79,20 +79,25 @@ class EnvFacts:
         Columns that repeat a difference become 0.
         """
         found = obs + 0
+        # column by column: a list of columns would be copied to the GPU, which a recorded graph cannot do
         if self.relative_velocity:
-            found[..., list(self.object_velocity)] += found[..., list(self.agent_velocity)]
-        if self.object_offset:
-            found[..., list(self.object_offset)] = 0
+            for column, of_agent in zip(self.object_velocity, self.agent_velocity, strict=True):
+                found[..., column] += found[..., of_agent]
+        for column in self.object_offset:
+            found[..., column] = 0
         return found
 
     def from_absolute(self, obs: Any) -> Any:
         """The inverse of `to_absolute`; columns that repeat a difference are computed again."""
         found = obs + 0
         if self.relative_velocity:
-            found[..., list(self.object_velocity)] -= found[..., list(self.agent_velocity)]
+            for column, of_agent in zip(self.object_velocity, self.agent_velocity, strict=True):
+                found[..., column] -= found[..., of_agent]
         if self.object_offset:
-            offset = found[..., list(self.object_position)] - found[..., list(self.agent_position)]
-            found[..., list(self.object_offset)] = offset
+            for column, own, of_agent in zip(
+                self.object_offset, self.object_position, self.agent_position, strict=True
+            ):
+                found[..., column] = found[..., own] - found[..., of_agent]
         return found
 
     @property
