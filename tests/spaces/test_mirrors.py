@@ -39,6 +39,11 @@ def test_impossible_columns_are_refused(changes: dict[str, Any], shown: str) -> 
         check_mirrors([mirror(**changes)], SIZES, "mine")
 
 
+def test_a_mirror_without_an_effect_is_refused() -> None:
+    with pytest.raises(ValueError, match=r"shift.*reflect"):
+        mirror(shift=False, reflect=False)
+
+
 def test_a_mirror_stands_at_a_finite_place() -> None:
     with pytest.raises(ValueError, match="middle"):
         mirror(middle=math.inf)

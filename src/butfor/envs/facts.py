@@ -5,7 +5,7 @@ a record to `BUILT_IN`; `registry.py` registers it.
 """
 
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any, Literal
 
 import numpy as np
@@ -268,8 +268,13 @@ BUILT_IN = {
             mirrors=_fetch_mirrors(1.3419),
         ),
         _fetch(
-            "fetch-slide", "butfor/FetchSlide-v0", _LONG_TABLE, slide_puck, False, _fetch_mirrors(0)[1:]
-        ),  # goals lie ahead
+            "fetch-slide",
+            "butfor/FetchSlide-v0",
+            _LONG_TABLE,
+            slide_puck,
+            False,
+            (replace(_fetch_mirrors(0)[0], reflect=False), _fetch_mirrors(0)[1]),  # goals lie ahead: not seen behind
+        ),
         _fetch("rot-table", "butfor/FetchRotTable-v0", _ROUND_TABLE, pick_and_place),
         EnvFacts(
             name="pucks",

@@ -30,9 +30,13 @@ class Mirror:
     """where the mirror stands"""
     shift: bool = True
     """whether the laws also stay the same if everything is moved along the normal; not between walls or on a slope"""
+    reflect: bool = True
+    """whether samples are seen in it; if not, they are only moved along its normal"""
 
     def __post_init__(self) -> None:
         check_finite(self)
+        if not (self.shift or self.reflect):
+            raise ValueError("Mirror.shift and reflect are both False; such a mirror has no effect. Leave it out.")
 
 
 def check_mirrors(mirrors: Iterable[Mirror], sizes: tuple[int, int, int], name: str) -> tuple[Mirror, ...]:

@@ -32,25 +32,23 @@ class Symmetry:
         self, mirrors: Sequence[Mirror], config: ReplayConfig, sizes: tuple[int, int, int], device: torch.device
     ) -> None:
         """`sizes` are columns of an observation, an action and a goal."""
-        self.reflections = [_reflection(mirror, sizes, config.relative_goals, device) for mirror in mirrors]
-        self.movable = [one for one, mirror in zip(self.reflections, mirrors, strict=True) if mirror.shift]
-        self.mirror = config.mirror
+        found = [(mirror, _reflection(mirror, sizes, config.relative_goals, device)) for mirror in mirrors]
+        self.reflections = [one for mirror, one in found if mirror.reflect and config.mirror]
+        self.movable = [one for mirror, one in found if mirror.shift and config.shift]
         self.shift = config.shift
-        self.noise_size = len(mirrors) * config.mirror + len(self.movable) * (config.shift > 0)
+        self.noise_size = len(self.reflections) + len(self.movable)
 
     def __call__(self, batch: Batch, noise: Tensor) -> Batch:
         """The batch, changed by uniform numbers [R, B, noise_size]."""
         now, then, action = batch.inputs, batch.next_inputs, batch.action
         numbers = iter(noise.split(1, -1))  # [R, B, 1] each
-        if self.mirror:
-            for one in self.reflections:
-                reflects = next(numbers) < 0.5
-                now, then = (torch.where(reflects, x[..., one.order] * one.sign + one.added, x) for x in (now, then))
-                action = torch.where(reflects, action * one.action_sign, action)
-        if self.shift:
-            for one in self.movable:
-                moved = (2 * next(numbers) - 1) * self.shift * one.place
-                now, then = now + moved, then + moved
+        for one in self.reflections:
+            reflects = next(numbers) < 0.5
+            now, then = (torch.where(reflects, x[..., one.order] * one.sign + one.added, x) for x in (now, then))
+            action = torch.where(reflects, action * one.action_sign, action)
+        for one in self.movable:
+            moved = (2 * next(numbers) - 1) * self.shift * one.place
+            now, then = now + moved, then + moved
         return replace(batch, inputs=now, next_inputs=then, action=action)
 
 
