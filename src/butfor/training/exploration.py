@@ -12,12 +12,14 @@ from torch import Tensor, nn
 from butfor.influence.gaussian import kl_to_mixture
 from butfor.influence.scoring import Dynamics
 from butfor.models.gpu import captured, compiled
-from butfor.models.networks import Generators, copy_replicas, refresh_replicas
+from butfor.models.networks import Generators, copy_replicas, draw_uniform, refresh_replicas
 from butfor.rollouts.play import Observation
 from butfor.runs.config import check_between, check_choices, check_least
 from butfor.spaces.actions import ActionLaw, Bounds, from_unit
 from butfor.training.agents.policy import Policy
 from butfor.training.relay import Relay
+
+PRACTISED = 0.1  # factor on epsilon and noise in an episode of practice
 
 
 @dataclass(frozen=True)
@@ -41,8 +43,12 @@ class ExploreConfig:
     """factor on epsilon and noise where all recent episodes of training succeed; between that and 1 in proportion to
     their success; 1: exploration stays as it is (not in the paper)"""
 
+    practice: float = 0.0
+    """share of the episodes in which the policy acts nearly alone: a tenth of epsilon and noise, no relay (not in the
+    paper)"""
+
     def __post_init__(self) -> None:
-        check_between(self, 0, 1, "epsilon", "active", "success_factor")
+        check_between(self, 0, 1, "epsilon", "active", "success_factor", "practice")
         check_least(self, 0, "noise", "threshold")
         check_least(self, 2, "candidates")
         check_choices(self, "choice")
@@ -80,15 +86,19 @@ def explore(
     relay: tuple[Tensor, Callable[[Tensor, Tensor], Tensor]] | None = None,
     amount: Tensor | float = 1.0,
     drawn: bool = False,
+    practises: Tensor | None = None,
 ) -> tuple[Tensor, Tensor]:
     """Make the policy's actions [R, W, A] exploratory by `noise` [R, W, n].
 
     With probability epsilon the action is exploratory: active in the share `config.active`, which means chosen among
     candidates by `score` ([R, W, K, A] -> [R, W, K]), else uniform. Otherwise it is the policy's with Gaussian
     noise, or the relay's with such noise, given its actions and when it has its turn. `amount` multiplies epsilon and
-    noise. Actions of a policy that draws them (`drawn`) stay without noise. The result is actions [R, W, A], and which
+    noise. Actions of a policy that draws them (`drawn`) stay without noise. In environments [R, W, 1] where the agent
+    `practises` there is a tenth of all this, and no relay. The result is actions [R, W, A], and which
     of them were drawn uniformly [R, W].
     """
+    if practises is not None:
+        amount = torch.where(practises, PRACTISED * amount, amount)
     epsilon = config.epsilon * amount
     low, high = bounds
     size = action.shape[-1]
@@ -105,6 +115,8 @@ def explore(
         if relay is not None:
             other, turn = relay
             has_turn = turn(scores.mean(-1, keepdim=True), noise[..., -1:])
+            if practises is not None:
+                has_turn = has_turn & ~practises
             noisy = torch.where(has_turn, (other + added).clamp(low, high), noisy)
     sampled = lot < epsilon
     result = torch.where(sampled, low + (high - low) * uniform, noisy)
@@ -172,6 +184,8 @@ class Explorer:
         self.replicas = len(weight)
         self.bounds = law.bounds(self.device)
         self.amount = torch.ones(self.replicas, 1, 1, device=self.device)  # of exploration
+        # environments in which the present episode is one of practice; a recorded graph reads it
+        self.practises = torch.zeros(self.replicas, envs, 1, dtype=torch.bool, device=self.device)
         self.noise = torch.empty(0)
         self._recorded: Any = None
         self._ready: torch.cuda.Event | None = None
@@ -204,6 +218,9 @@ class Explorer:
             relay = self.relay is not None
             draws = [draw_noise(steps, self.envs, self.law, self.candidates, g, relay) for g in generators[self.part]]
             self.noise = torch.stack(draws, 1)  # [T, R, W, n]
+            if self.config.practice:
+                lots = draw_uniform(generators[self.part], self.envs, 1)  # [R, W, 1]
+                self.practises.copy_(lots < self.config.practice)
             if self._stream is not None and self._ready is not None:
                 self._stream.wait_event(self._ready)
 
@@ -240,7 +257,9 @@ class Explorer:
         normal = noise[..., 1 : 1 + self.law.size]
         action = from_unit(self.policy.draw(inputs, normal), self.bounds)
         drawn = self.policy.random
-        chosen, sampled = explore(action, noise, self.bounds, self.config, score, relay, self.amount, drawn)
+        practises = self.practises if self.config.practice else None
+        settings = (self.bounds, self.config, score, relay, self.amount, drawn, practises)
+        chosen, sampled = explore(action, noise, *settings)
         return torch.cat([chosen, sampled[..., None]], -1)
 
     def prepare(self, features: int) -> None:

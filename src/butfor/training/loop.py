@@ -24,7 +24,6 @@ from butfor.spaces.actions import to_unit
 from butfor.training import priorities
 from butfor.training.agents import AGENTS
 from butfor.training.bonus import add_bonus, bonus_weight
-from butfor.training.decided import EVERY, DecidedReturns
 from butfor.training.evaluation import Evaluation, Phases
 from butfor.training.exploration import Explorer, random_actions
 from butfor.training.goal_env import GoalEnv
@@ -119,12 +118,6 @@ class Trainer:
             table = TransitionTable(self.replay, *known, horizon=horizon)
             self.signal = SIGNALS[config.signal](config, table, goal_env, first)
 
-        self.decided: DecidedReturns | None = None
-        if config.replay.decided_returns:
-            if goal_env.facts is None:
-                raise ValueError(f"replay.decided_returns needs a built-in environment; {goal_env.name} is not.")
-            agent = goal_env.facts.agent_position
-            self.decided = DecidedReturns(self.replay, goal_env.reward, config.agent.discount, agent)
         self.symmetry: Symmetry | None = None
         if config.replay.mirror or config.replay.shift:
             self.symmetry = Symmetry(goal_env.mirrors, config.replay, goal_env.sizes, self.device)
@@ -222,8 +215,6 @@ class Trainer:
         slots = self.replay.store(by_replica)
         self.error[:, slots] = self.largest_error[:, None, None]  # so that each new transition is drawn soon
         self.phases.add(before, played)
-        if self.decided is not None and before // EVERY < self.replay.stored // EVERY:
-            self.decided.measure()
         if before >= self.config.warmup:
             success = torch.from_numpy(self.goal_env.succeeded(played).reshape(self.config.seeds, -1)).float()
             for one in success.to(self.device, non_blocking=True).T:
@@ -313,9 +304,6 @@ class Trainer:
         batch.action = to_unit(batch.action, self.bounds)
         own = used + self.agent.noise_size
         batch.noise = noise[..., used:own] if self.agent.noise_size else None
-        if self.decided is not None:
-            obs_size, _, goal_size = self.goal_env.sizes
-            batch.value = self.decided(batch, batch.inputs[..., obs_size : obs_size + goal_size])
         if self.symmetry is not None:
             batch = self.symmetry(batch, noise[..., own:])
         if "intrinsic" in config.use:
@@ -447,7 +435,6 @@ class Trainer:
             "relay": None if self.relay is None else self.relay.state(),
             "phases": self.phases.state(),
             "swaps": None if self.swapper is None else self.swapper.state(),
-            "decided": None if self.decided is None else self.decided.state(),
             "rounds": self.rounds,
             "acting": [
                 [{} if module is None else module.state_dict() for module in part.copies] for part in self.explorers
@@ -479,8 +466,6 @@ class Trainer:
             self.phases.restore(state["phases"])
         if self.swapper is not None:
             self.swapper.restore(state["swaps"])
-        if self.decided is not None:
-            self.decided.restore(state["decided"])
         self.rounds = state.get("rounds", 0)  # older files have none
         for part, saved_copies in zip(self.explorers, state["acting"], strict=True):
             for module, saved in zip(part.copies, saved_copies, strict=False):  # older files have no relay

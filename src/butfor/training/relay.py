@@ -72,7 +72,6 @@ class Relay:
             next_inputs=batch.next_inputs[..., : self.obs_size],
             reward=batch.score.clamp(0, self.config.cap),
             weight=None,
-            value=None,
         )
         self.agent.update(own, index)
 

@@ -39,9 +39,6 @@ class ReplayConfig:
     relative_goals: bool = False
     """actor and critic also see the difference between desired and achieved goal (not in the paper)"""
 
-    decided_returns: bool = False
-    """where the object is out of the agent's reach for the rest of the episode, the target of the critic is the return
-    of that rest, not an estimate; for environments with little randomness of their own (not in the paper)"""
     mirror: bool = False
     """each mirror of the environment reflects half of the samples (not in the paper)"""
     shift: float = 0.0
@@ -83,7 +80,6 @@ class Batch:
     time: Tensor  # [R, B]
     weight: Tensor | None = None  # [R, B]: of its squared error
     noise: Tensor | None = None  # [R, B, n]: uniform random numbers for the agent
-    value: Tensor | None = None  # [R, B]: of the transition where that is known, else NaN
     swapped: Tensor | None = None  # [R, B]: the goal's object is of another episode: nobody took this action for it
 
     def split(self, size: int) -> "list[Batch]":

@@ -147,8 +147,6 @@ class Config:
             raise ValueError(f"signal is {self.signal!r}, but nothing uses it; give use, for example bonus.")
         if (self.replay.goals_by_score or self.replay.influenced_goals is not None) and not self.use:
             raise ValueError("replay.goals_by_score and influenced_goals need the scores of a signal; give use.")
-        if self.replay.decided_returns and (other := sorted({"bonus", "intrinsic"} & set(self.use))):
-            raise ValueError(f"replay.decided_returns sums up rewards of the goal alone; use contains {other[0]!r}.")
 
     def _check_entities(self) -> None:
         """Check names and their combination; the columns are checked together with the environment."""
@@ -188,11 +186,6 @@ class Config:
         if self.swap.share and self.priority.kind == "per":
             raise ValueError(
                 "swap.share and priority.kind 'per' exclude each other: swapped transitions have no error."
-            )
-        if self.swap.share and self.replay.decided_returns:
-            raise ValueError(
-                "swap.share and replay.decided_returns exclude each other: what follows a swapped transition was not "
-                "recorded."
             )
         if self.swap.share and not self.data and self.replay.capacity < self.episodes:
             raise ValueError(

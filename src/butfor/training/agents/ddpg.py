@@ -67,8 +67,6 @@ class DDPG(nn.Module):
         now = self.policy.normalizer(batch.inputs)
         then = self.policy.normalizer(batch.next_inputs)
         target = batch.reward + config.discount * batch.bootstrap * self._next_value(then, batch)  # [R, B]
-        if batch.value is not None:
-            target = torch.where(batch.value.isnan(), target, batch.value)
         if config.target_range is not None:
             target = target.clamp(*config.target_range)
 
