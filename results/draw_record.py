@@ -21,7 +21,7 @@ LINES = {  # arm: colour (safe for colour-blind readers) and text
     WHOLE: ("#d55e00", "butfor, --preset record"),
     PAPER: ("#0072b2", "the paper's agent, three uses of influence"),
     ALONE: ("#56b4e9", "the paper's agent, replay by influence alone"),
-    BARE: ("#999999", "an earlier version of the record without influence"),
+    BARE: ("#999999", "the same agent as the record, without influence"),
 }
 TITLES = {"pick-and-place": "FetchPickAndPlace", "push": "FetchPush", "fetch-slide": "FetchSlide"}
 
@@ -131,7 +131,7 @@ def draw(runs: Path) -> str:
     height += LINE
     simulators = "; ".join(f"{name} {version}" for name, version in SIMULATORS.items())
     parts.append(f'<text x="{LEFT}" y="{height}" font-size="11">{simulators}. A to D: published.</text>')
-    width = max(WIDTH * len(found), 820)  # the last line needs as much
+    width = max(WIDTH * len(found) + 10, 820)  # the last line needs as much; the last number stands over the edge
     head = (
         f'<svg xmlns="http://www.w3.org/2000/svg" viewBox="0 0 {width} {height + 12}" font-family="sans-serif" '
         f'font-size="12"><rect width="{width}" height="{height + 12}" fill="white"/>'

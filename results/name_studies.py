@@ -24,9 +24,9 @@ FOLDERS = {
     # made for other questions, on the seeds 0 to 9; the settings are the paper's
     ("pick-and-place", PAPER): "pick-and-place-all-three",
     ("push", ALONE): "push-cai-p",
-    # of an earlier version of the preset: batches of 256 instead of 512
-    ("pick-and-place", BARE): "pick-and-place-record-first-without-influence",
-    ("push", BARE): "push-record-first-without-influence",
+    ("pick-and-place", HER): "pick-and-place-her",
+    ("push", HER): "push-her",
+    ("fetch-slide", HER): "fetch-slide-her",
 }
 
 

@@ -26,11 +26,6 @@ DEVIATIONS = {  # by study: how its runs differ from its experiment, beside what
     "of 2,000 with a constant one; agents that play eight episodes at once (deviation 33); more influenced states. "
     "Weighted to the paper's share of them, CAI has an average precision of 0.966 and an F1 of 0.894. See "
     "[deviations](deviations.md).\n",
-    **dict.fromkeys(
-        ("record", "record-push"),
-        "The run without influence is of an earlier version of the preset, with batches of 256 transitions instead of "
-        "512. That version, whole, is also far ahead of it (results/README.md).\n",
-    ),
 }
 
 
