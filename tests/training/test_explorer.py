@@ -14,7 +14,15 @@ from butfor.models.dynamics import GaussianDynamics, ModelConfig
 from butfor.models.networks import make_generators
 from butfor.spaces.actions import ActionLaw
 from butfor.training.agents.policy import AgentConfig, Policy
-from butfor.training.exploration import ExploreConfig, Explorer, draw_noise, noise_size, random_actions, stack_inputs
+from butfor.training.exploration import (
+    ExploreConfig,
+    Explorer,
+    draw_noise,
+    explore,
+    noise_size,
+    random_actions,
+    stack_inputs,
+)
 
 OBS, GOAL, ACTION, K = 4, 2, 2, 6
 LAW = ActionLaw((-1.0, 2.0), (3.0, 2.5))
@@ -262,3 +270,33 @@ def test_without_a_factor_success_changes_nothing() -> None:
     acting = make_acting(make_policy(2), None, slice(0, 2), 3)
     acting.refresh(torch.tensor([0.0, 1.0]))
     assert (acting.amount == 1).all()
+
+
+def test_in_practice_the_policy_acts_nearly_alone() -> None:
+    """Half of the environments explore a tenth as much; shares of about 10,000 actions, standard error below 0.005."""
+    policy, num_envs = make_policy(1), 20_000
+    acting = make_acting(policy, None, slice(0, 1), num_envs, practice=0.5)
+    acting.begin(1, make_generators([7]))
+    practises = acting.practises[0, :, 0].numpy()
+    assert practises.mean() == pytest.approx(0.5, abs=0.02)
+    sampled = acting(0, observation(num_envs))[1]
+    epsilon = acting.config.epsilon
+    assert sampled[~practises].mean() == pytest.approx(epsilon, abs=0.025)
+    assert sampled[practises].mean() == pytest.approx(epsilon / 10, abs=0.025)
+    before = practises.copy()
+    acting.begin(1, make_generators([8]))  # another episode
+    assert 0.4 < (before == acting.practises[0, :, 0].numpy()).mean() < 0.6
+
+
+def test_the_relay_does_not_act_in_practice() -> None:
+    law = ActionLaw((-1.0,), (1.0,))
+    practises = torch.tensor([[[True], [False]]])
+    noise = draw_noise(1, 2, law, 4, make_generators([0])[0], relay=True)
+    noise[..., 0] = 0.99  # not exploratory
+    noise[..., 1] = 0.0  # no noise
+    policy, other = torch.full((1, 2, 1), -0.5), torch.full((1, 2, 1), 0.5)
+    turn = lambda influence, lot: torch.ones_like(influence, dtype=torch.bool)  # noqa: E731
+    score = lambda candidates: candidates[..., 0]  # noqa: E731
+    config = ExploreConfig(candidates=4)
+    action, _ = explore(policy, noise, law.bounds("cpu"), config, score, (other, turn), practises=practises)
+    assert action.flatten().tolist() == [-0.5, 0.5]
