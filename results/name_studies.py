@@ -9,7 +9,7 @@ from results_page import write_results_page
 
 from butfor.runs.files import read_json, write_json
 from butfor.studies.paper import HER, STUDIES, make_study, write_study
-from butfor.studies.record import BARE, ENVS, PAPER, record_arms
+from butfor.studies.record import ENVS, PAPER, record_arms
 
 RESULTS = Path(__file__).parent
 PICK = "training/pick-and-place"
