@@ -26,8 +26,9 @@ def hand_and_cube(lengths: tuple[int, ...] = LENGTHS) -> tuple[list[Any], list[A
 
 
 def digest(path: Path) -> dict[str, str]:
-    """The SHA-256 of a file, or of every file in a folder."""
-    files = [path] if path.is_file() else sorted(one for one in path.rglob("*") if one.is_file())
+    """The SHA-256 of a file and of the JSON file beside it, or of every file in a folder."""
+    pair = [path, path.with_suffix(".json")]
+    files = [one for one in (pair if path.is_file() else sorted(path.rglob("*"))) if one.is_file()]
     return {str(file.relative_to(path.parent)): hashlib.sha256(file.read_bytes()).hexdigest() for file in files}
 
 

@@ -230,7 +230,7 @@ def _check_copy(
     target = dataset.check_copy(copy_path(dataset, out), column_names(entities).values(), overwrite)
     page = Path(report) if report else target.with_name(f"{target.stem if target.suffix else target.name}.html")
     files = [page, *([Path(save_model)] if save_model is not None else [])]
-    check_new_files(files, {dataset.path.resolve(), target.resolve()}, overwrite)
+    check_new_files(files, dataset.files(target), overwrite)
     for path in (page, target.parent, *files):
         check_writable(path)
     return target, page

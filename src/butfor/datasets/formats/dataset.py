@@ -197,7 +197,30 @@ class Dataset(ABC):
             raise FileExistsError(f"{target} already exists; choose another name{advice}.")
         if target.is_dir() and not self.is_of_format(target):
             raise FileExistsError(f"{target} is a folder with other content; choose another name.")
+        self._check_beside(target, overwrite)
         return target
+
+    def beside(self, path: Path) -> Path | None:
+        """The second file that this dataset has where its first is at `path`, such as ManiSkill's JSON; None: no."""
+        return None
+
+    def files(self, target: Path) -> set[Path]:
+        """What nothing else may be written to: the files of this dataset and of its copy at `target`."""
+        places = (self.path, self.beside(self.path), target, self.beside(target))
+        return {place.resolve() for place in places if place is not None}
+
+    def _check_beside(self, target: Path, overwrite: bool) -> None:
+        """Refuse a copy whose second file is one of the original, or would replace another."""
+        second = self.beside(target)
+        if second is None:
+            return
+        words = f"A copy at {target} needs {second} beside it"
+        own = {self.path.resolve(), target.resolve(), (self.beside(self.path) or self.path).resolve()}
+        if second.resolve() in own:
+            raise ValueError(f"{words}, which is taken by the input or by the copy itself; choose another name.")
+        if second.is_dir() or (second.exists() and not overwrite):
+            advice = "" if second.is_dir() else " or replace it with --overwrite"
+            raise FileExistsError(f"{words}, which already exists; choose another name{advice}.")
 
     def is_of_format(self, folder: Path) -> bool:
         """Whether a folder contains a dataset of this format, so that it may be replaced."""

@@ -12,7 +12,7 @@ import numpy as np
 from butfor.datasets.files import minari_root
 from butfor.datasets.formats.dataset import Arrays, Column, Dataset, LastState, Segment, describe_left_out
 from butfor.datasets.recording import Table
-from butfor.runs.files import read_json
+from butfor.runs.files import atomic_write, read_json, write_text
 from butfor.runs.memory import Allowance
 
 SIGNATURE = b"\x89HDF\r\n\x1a\n"
@@ -260,23 +260,32 @@ class EpisodeGroups(Dataset):
             del copy["mask"][key]
             copy["mask"].create_dataset(key, data=np.array(kept, dtype="S"))
 
+    def beside(self, path: Path) -> Path | None:
+        has_json = self.layout.name == "ManiSkill" and self.path.with_suffix(".json").is_file()
+        return path.with_suffix(".json") if has_json else None
+
     def write(self, out: Path | str, segments: Any = None, added: Any = None, overwrite: bool = False) -> Path:
-        target = super().write(out, segments, added, overwrite)
-        about = self.path.with_suffix(".json")
-        if self.layout.name == "ManiSkill" and about.is_file():  # its loader needs this file
-            listed = read_json(about)
-            by_name = {f"traj_{one.get('episode_id')}": one for one in listed.get("episodes", [])}
-            chosen = self.whole() if segments is None else list(segments)
-            episodes = [
-                dict(by_name.get(self.names[place], {})) | {"elapsed_steps": last - first}
-                for place, first, last in chosen
-            ]
-            if chosen != self.whole():
-                episodes = [one | {"episode_id": number} for number, one in enumerate(episodes)]
-            text = json.dumps(listed | {"episodes": episodes}, indent=2)
-            target.with_suffix(".json").write_text(text, encoding="utf-8")
+        target = self.check_copy(out, added or (), overwrite)
+        second = self.beside(target)
+        if second is not None:
+            with atomic_write(second) as temporary:  # renamed after the episodes are written: both exist, or neither
+                listed = self._list_episodes(self.whole() if segments is None else list(segments))
+                temporary.write_text(json.dumps(listed, indent=2), encoding="utf-8")
+                return super().write(out, segments, added, overwrite)
+        super().write(out, segments, added, overwrite)
         if self.layout.name == "Minari":  # Minari finds a dataset by its id
             place = target / "data" / "metadata.json"
-            text = json.dumps(read_json(place) | {"dataset_id": minari_id(target)}, indent=2)
-            place.write_text(text, encoding="utf-8")
+            write_text(place, json.dumps(read_json(place) | {"dataset_id": minari_id(target)}, indent=2))
         return target
+
+    def _list_episodes(self, segments: Sequence[Segment]) -> dict[str, Any]:
+        """The content of ManiSkill's JSON file, which its loader needs, for a copy of some segments."""
+        listed: dict[str, Any] = read_json(self.path.with_suffix(".json"))
+        by_name = {f"traj_{one.get('episode_id')}": one for one in listed.get("episodes", [])}
+        episodes = [
+            dict(by_name.get(self.names[place], {})) | {"elapsed_steps": last - first}
+            for place, first, last in segments
+        ]
+        if list(segments) != self.whole():
+            episodes = [one | {"episode_id": number} for number, one in enumerate(episodes)]
+        return listed | {"episodes": episodes}
