@@ -12,6 +12,8 @@ import pyarrow
 import pyarrow.feather
 import pyarrow.parquet
 
+from butfor.rollouts.episodes import Episodes
+
 LENGTHS = (5, 3, 7)
 CAMERA = (48, 48, 3)
 HAND, CUBE = slice(0, 3), slice(3, 6)
@@ -121,6 +123,47 @@ def write_ogbench(folder: Path, observations: list[Any], actions: list[Any]) -> 
         path, observations=whole, actions=np.concatenate(padded), terminals=ends, qpos=whole[:, :4], qvel=whole[:, 4:]
     )
     return path
+
+
+def write_npz(folder: Path, observations: list[Any], actions: list[Any]) -> Path:
+    """One row per step, and one observation more than actions in each episode; `length` shows the ends."""
+    path = folder / "steps.npz"
+    np.savez(
+        path,
+        observations=np.concatenate(observations),
+        actions=np.concatenate(actions),
+        length=[len(one) for one in actions],
+        robot="panda",
+    )
+    return path
+
+
+def write_padded(folder: Path, observations: list[Any], actions: list[Any]) -> Path:
+    """Padded arrays, without `length`: flags show the ends."""
+    path = folder / "padded.npz"
+    ends = [np.arange(len(one)) == len(one) - 1 for one in actions]
+    np.savez(path, observations=_pad(observations), actions=_pad(actions), truncations=_pad(ends))
+    return path
+
+
+def write_episodes(folder: Path, observations: list[Any], actions: list[Any]) -> Path:
+    """An episode file of butfor."""
+    path = folder / "pucks.npz"
+    states = _pad(observations)
+    lengths = np.array([len(one) for one in actions])
+    drawn = np.zeros((len(actions), lengths.max()), bool)
+    seeds = np.arange(len(actions))
+    goals = states[..., CUBE]
+    Episodes(states, _pad(actions), goals, goals, lengths, drawn, reset_seed=seeds).save(path)
+    return path
+
+
+def _pad(episodes: list[Any]) -> Any:
+    """Episodes [T, ...] as one array [E, T, ...], with zeros at the ends."""
+    longest = max(map(len, episodes))
+    return np.stack(
+        [np.concatenate([one, np.zeros_like(one, shape=(longest - len(one), *one.shape[1:]))]) for one in episodes]
+    )
 
 
 def write_parquet(folder: Path, observations: list[Any], actions: list[Any]) -> Path:
@@ -279,6 +322,9 @@ WRITERS: dict[str, Writer] = {
     "ManiSkill": write_maniskill,
     "D4RL HDF5": write_d4rl,
     "OGBench .npz": write_ogbench,
+    ".npz": write_npz,
+    "padded .npz": write_padded,
+    "episodes of butfor": write_episodes,
     "Parquet table": write_parquet,
     "Feather table": write_feather,
     "LeRobot v2.1": write_lerobot_2,

@@ -11,7 +11,7 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any, Literal
+from typing import Any, ClassVar, Literal
 
 import gymnasium
 import numpy as np
@@ -68,6 +68,8 @@ class Dataset(ABC):
     """the task of each episode [E], if the format names them"""
     action_space: gymnasium.Space[Any] | None = None
     notes: list[str] = field(default_factory=list)
+    action_names: ClassVar[str] = "actions"
+    """what this format calls actions, for messages"""
 
     def __len__(self) -> int:
         return len(self.rows)
@@ -91,14 +93,20 @@ class Dataset(ABC):
             ValueError: a column does not exist, there are no actions, or the arrays do not fit together.
         """
         names = self.observed(observe, ignore)
-        if not self.action:
-            raise ValueError(f"{self.path} has no actions; it has {', '.join(self.columns)}. Influence needs them.")
+        self._check_actions()
         nexts = [f"next_{name}" for name in names if self._has_next(names)]
         episodes = (
             self._episode(place, arrays, names)
             for place, arrays in enumerate(self.read([*names, *nexts, *self.action]))
         )
         return join_episodes(episodes, self.action_space, (), str(self.path))
+
+    def _check_actions(self) -> None:
+        if not self.action:
+            raise ValueError(
+                f"{self.path} has no actions, which influence needs. It has {', '.join(self.columns)}; actions are "
+                f"called {self.action_names}. Rename or add them."
+            )
 
     def observed(self, observe: Sequence[str] = (), ignore: Sequence[str] = ()) -> list[str]:
         """The columns of the observation; refuses those that do not exist or hold no numbers."""
@@ -113,9 +121,11 @@ class Dataset(ABC):
                 raise ValueError(f"{name!r} holds {reason}; influence needs positions and velocities.")
         found = [name for name in chosen if name not in leave and not self.columns[name].reason]
         if not found:
+            left = [f"{name} holds {self.columns[name].reason}" for name in chosen if self.columns[name].reason]
             raise ValueError(
-                f"{self.path} has no observations of numbers; it has {', '.join(self.columns)}. Choose columns with "
-                "--observe, such as simulator states, or record positions and velocities."
+                f"{self.path} has no observations of numbers{': ' * bool(left)}{', '.join(left)}. Choose columns with "
+                f"--observe, such as simulator states, or record positions and velocities; it has "
+                f"{', '.join(self.columns)}."
             )
         return found
 
@@ -173,9 +183,9 @@ class Dataset(ABC):
 
         Raises:
             FileExistsError: `out` exists.
-            ValueError: `out` is the original, or a new column is already there.
+            ValueError: `out` is the original, a new column is already there, or episodes of this format cannot be cut.
         """
-        target = self.check_copy(out, added or (), overwrite)
+        target = self.check_copy(out, added or (), overwrite, any(map(self.is_cut, segments or ())))
         with fresh_copy(target, self.path) as temporary:
             self._write(temporary, self.whole() if segments is None else segments, added or {})
         return target
@@ -184,8 +194,22 @@ class Dataset(ABC):
         """All episodes as segments."""
         return [(place, 0, int(rows)) for place, rows in enumerate(self.rows)]
 
-    def check_copy(self, out: Path | str, added: Iterable[str] = (), overwrite: bool = False) -> Path:
-        """The path of a copy; refuses before the work what could not be written after it."""
+    def is_cut(self, segment: Segment) -> bool:
+        """Whether a segment is only a part of its episode."""
+        place, first, last = segment
+        return (first, last) != (0, int(self.rows[place]))
+
+    @property
+    def uncuttable(self) -> str:
+        """Why parts of episodes cannot be written, as the end of a sentence; empty if they can."""
+        return ""
+
+    def check_copy(
+        self, out: Path | str, added: Iterable[str] = (), overwrite: bool = False, cut: bool = False
+    ) -> Path:
+        """The path of a copy; refuses before the work what could not be written after it. `cut`: parts of episodes."""
+        if cut and self.uncuttable:
+            raise ValueError(f"{self.path} {self.uncuttable}.")
         target = Path(out)
         original = self.path.resolve()
         if original in (target.resolve(), *target.resolve().parents) or target.resolve() in original.parents:
@@ -228,7 +252,9 @@ class Dataset(ABC):
 
     def suggest_entities(self) -> list[str]:
         """Entities that the names of the columns suggest, as `--entities` expects them."""
-        found = []
+        found: list[str] = []
+        if all(self.columns[name].reason for name in self.observe):
+            return found
         several = len(self.observed()) > 1
         for name in self.observed():
             column = self.columns[name]

@@ -72,6 +72,14 @@ def leaves(group: Any, path: str = "") -> dict[str, Any]:
     return found
 
 
+def copy_attributes(group: Any, copy: Any) -> None:
+    """Make the groups of a group in a copy, with their attributes, and without their arrays."""
+    copy.attrs.update(dict(group.attrs))
+    for name, child in children(group).items():
+        if hasattr(child, "keys"):
+            copy_attributes(child, copy.require_group(name))
+
+
 def column_of(array: Any) -> Column:
     """The shape and type of the rows of an HDF5 array."""
     kind = array.dtype.name if array.dtype.kind in "fiub" else "text" if array.dtype.kind in "OSU" else str(array.dtype)

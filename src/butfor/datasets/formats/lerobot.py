@@ -52,14 +52,17 @@ class LeRobotFolder(Dataset):
                 opened = file, {name: to_array(table[name], name, str(file)) for name in names}
             yield {name: array[first : first + rows] for name, array in opened[1].items()}
 
+    @property
+    def videos(self) -> list[str]:
+        """The features that are videos."""
+        return [name for name, one in self.info["features"].items() if one.get("dtype") == "video"]
+
+    @property
+    def uncuttable(self) -> str:
+        words = f"stores a video for each episode ({', '.join(self.videos)}), which cannot be cut; keep whole episodes"
+        return f"{words}, or convert the dataset to v3.0" if self.videos and not self.is_v3 else ""
+
     def _write(self, temporary: Path, segments: Sequence[Segment], added: Mapping[str, Sequence[Table]]) -> None:
-        videos = [name for name, one in self.info["features"].items() if one.get("dtype") == "video"]
-        is_cut = any((first, last) != (0, self.rows[place]) for place, first, last in segments)
-        if videos and is_cut and not self.is_v3:
-            raise ValueError(
-                f"{self.path} stores a video for each episode ({', '.join(videos)}), which cannot be cut; keep whole "
-                "episodes, or convert the dataset to v3.0."
-            )
         new: list[Any] = []
         starts = np.cumsum([0, *(last - first for _, first, last in segments)])
         opened: tuple[Path | None, Any] = (None, None)
@@ -74,7 +77,7 @@ class LeRobotFolder(Dataset):
         self._write_tables(temporary, segments, new)
         self._write_episodes(temporary, segments, new, starts)
         self._write_info(temporary, segments, new, added)
-        self._copy_videos(temporary, segments, videos)
+        self._copy_videos(temporary, segments)
 
     def _renumber(self, table: Any, number: int, start: int, added: Mapping[str, Table], first: int) -> Any:
         """Rows of one new episode: its number, its place in the dataset, frames and times from 0, and new columns."""
@@ -195,13 +198,13 @@ class LeRobotFolder(Dataset):
                 found[name]["count"] = [len(values)]
         return found
 
-    def _copy_videos(self, temporary: Path, segments: Sequence[Segment], videos: Sequence[str]) -> None:
+    def _copy_videos(self, temporary: Path, segments: Sequence[Segment]) -> None:
         if self.is_v3 and (self.path / "videos").is_dir():
             shutil.copytree(self.path / "videos", temporary / "videos", copy_function=shutil.copyfile)
-        if self.is_v3 or not videos:
+        if self.is_v3:
             return
         for number, (place, _, _) in enumerate(segments):
-            for name in videos:
+            for name in self.videos:
                 where = "videos/chunk-{:03d}/{}/episode_{:06d}.mp4"
                 source = self.path / where.format(place // self._chunk, name, place)
                 target = temporary / where.format(number // self._chunk, name, number)
