@@ -34,11 +34,16 @@ HDF5_ROOM = 8192  # bytes that HDF5 needs for an array besides its numbers
 def read_data(source: Path | str, ignore: Sequence[str] = ()) -> Recording:
     """Read an .npz file, or a local Minari dataset by its id or folder, without the parts in `ignore`."""
     path = Path(source)
-    if path.suffix == ".npz":
+    if is_npz_file(path) or (path.suffix == ".npz" and not path.exists()):
         return read_npz(path, ignore)
     if path.is_file():
         raise ValueError(f"{path} is not an .npz file; give an .npz file or the id of a Minari dataset.")
     return read_minari(source, ignore)
+
+
+def is_npz_file(path: Path | str) -> bool:
+    """Whether a path is an .npz file, by its content."""
+    return Path(path).is_file() and begins_as_npz(path)
 
 
 def read_npz(path: Path | str, ignore: Sequence[str] = ()) -> Recording:
@@ -200,11 +205,15 @@ def check_outputs(
     report: Path | str | None,
     save_model: Path | str | None,
     overwrite: bool,
+    taken: Iterable[Path] = (),
 ) -> tuple[Path, Path]:
-    """Paths of scores and report; refuses before the work what could not be written after it."""
+    """Paths of scores and report; refuses before the work what could not be written after it.
+
+    `taken` are the files of the data; by default those of an .npz file or a Minari dataset.
+    """
     column_names(entities)
     to_npz = Path(out).suffix == ".npz"
-    from_npz = Path(data).suffix == ".npz"
+    from_npz = is_npz_file(data)
     if from_npz and not to_npz:
         raise ValueError(f"--out is {str(out)!r}; scores of an .npz file are written to a file that ends in .npz.")
     target = Path(out) if to_npz else check_new_minari(data, str(out), entities, overwrite)
@@ -212,9 +221,9 @@ def check_outputs(
     page = Path(report or (target.with_suffix(".html") if to_npz else inner_page))
     given = (target if to_npz else None, page if to_npz or report else None, save_model)
     files = [Path(path) for path in given if path is not None]
-    source = Path(data) if from_npz else minari_folder(data)
-    taken = {source.resolve(), source.resolve() if to_npz else target.resolve()}
-    check_new_files([path for path in files if path != inner_page], taken, overwrite)
+    source = set(taken) or {(Path(data) if from_npz else minari_folder(data)).resolve()}
+    kept = source if to_npz else {*source, target.resolve()}
+    check_new_files([path for path in files if path != inner_page], kept, overwrite)
     for path in [*files, target.parent]:
         check_writable(path)
     return target, page

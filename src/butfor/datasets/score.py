@@ -16,6 +16,7 @@ from butfor.datasets.files import (
     check_new_files,
     check_outputs,
     column_names,
+    is_npz_file,
     read_data,
     write_columns,
     write_minari,
@@ -130,11 +131,13 @@ def score_file(
         recording = read_data(data, options.ignore)
     else:
         recording = dataset.recording(options.observe, options.ignore)
-    out = _default_out(data, dataset, recording) if out is None else out
+    alone = not with_data and (is_npz_file(data) if out is None else Path(out).suffix == ".npz")
+    out = _default_out(data, dataset, recording, alone) if out is None else out
     columns = recording.entities(entities) if influence is None or entities else influence.entities
-    copy = dataset if dataset is not None and (with_data or Path(out).suffix != ".npz") else None
+    copy = None if alone else dataset
     if copy is None:
-        target, page = check_outputs(data, out, columns, report, save_model, overwrite)
+        taken = () if dataset is None else dataset.files()
+        target, page = check_outputs(data, out, columns, report, save_model, overwrite, taken)
     else:
         target, page = _check_copy(copy, out, columns, report, save_model, overwrite)
     if options.graph and (copy is not None or target.suffix != ".npz"):
@@ -201,19 +204,22 @@ def score_file(
 
 
 def _open_unless_plain(data: Path | str, options: Options, with_data: bool) -> Dataset | None:
-    """The dataset; None for an .npz file whose scores are written alone, and for Minari, which reads itself."""
+    """The dataset; None for an .npz file whose scores are written alone, and for Minari, which reads itself.
+
+    With chosen columns, both are opened.
+    """
     path = Path(data)
     is_minari = not path.exists() or (path / "data" / "metadata.json").is_file()
-    is_plain = path.suffix == ".npz" and not options.observe and not with_data
-    return None if is_minari or is_plain else open_dataset(data)
+    is_plain = is_npz_file(data) and not with_data
+    return open_dataset(data) if options.observe or not (is_minari or is_plain) else None
 
 
-def _default_out(data: Path | str, dataset: Dataset | None, recording: Recording) -> Path | str:
+def _default_out(data: Path | str, dataset: Dataset | None, recording: Recording, alone: bool) -> Path | str:
     """Where scores are written by default: beside the data, with `-cai` in the name."""
+    if alone:
+        return Path(data).with_name(f"{Path(data).stem}-cai.npz")
     if dataset is not None:
         return default_copy(dataset, "cai")
-    if Path(data).suffix == ".npz":
-        return Path(data).with_name(f"{Path(data).stem}-cai.npz")
     stem, _, version = recording.source.removeprefix("Minari dataset ").rpartition("-v")
     return f"{stem}-cai-v{version}"
 

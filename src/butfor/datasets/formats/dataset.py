@@ -228,9 +228,9 @@ class Dataset(ABC):
         """The second file that this dataset has where its first is at `path`, such as ManiSkill's JSON; None: no."""
         return None
 
-    def files(self, target: Path) -> set[Path]:
-        """What nothing else may be written to: the files of this dataset and of its copy at `target`."""
-        places = (self.path, self.beside(self.path), target, self.beside(target))
+    def files(self, *copies: Path) -> set[Path]:
+        """What nothing else may be written to: the files of this dataset and of copies of it."""
+        places = [place for path in (self.path, *copies) for place in (path, self.beside(path))]
         return {place.resolve() for place in places if place is not None}
 
     def _check_beside(self, target: Path, overwrite: bool) -> None:
