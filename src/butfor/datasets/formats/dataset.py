@@ -284,15 +284,21 @@ def _ranges(columns: Sequence[int]) -> str:
     return f"{first}:{last + 1}" if is_run else ",".join(map(str, columns))
 
 
-def rate_notes(times: Sequence[Table], nominal: float | None = None) -> list[str]:
-    """Notes on episodes recorded at different rates, from the time of each row in seconds, by episode."""
+def rate_notes(times: Sequence[Table], nominal: float | None = None, unit: str = "second") -> list[str]:
+    """Notes on episodes recorded at different rates, from the time of each row in some unit, by episode."""
     gaps = [np.diff(np.asarray(one, np.float64)) for one in times if len(one) > 1]
     if not gaps:
         return []
-    rates = np.array([1 / max(float(np.median(one)), 1e-9) for one in gaps])
+    steps = np.array([float(np.median(one)) for one in gaps])
+    rates = 1 / np.maximum(steps, 1e-9)
     if rates.max() > (1 + RATES_APART) * rates.min():
-        words = f"Episodes were recorded at different rates, {rates.min():.3g} to {rates.max():.3g} rows per second"
-        return [f"{words}; one step means different times. Resample them to one rate, or score them separately."]
+        words = f"{rates.min():.3g} to {rates.max():.3g} rows per {unit}"
+        if unit != "second":
+            words = f"a row every {steps.min():.3g} to {steps.max():.3g} {unit.replace('unit', 'units', 1)}"
+        return [
+            f"Episodes were recorded at different rates, {words}; one step means different times. Resample them to "
+            "one rate, or score them separately."
+        ]
     jumps = sum(int((one > 1.5 * np.median(one)).sum()) for one in gaps)
     notes = [f"{jumps} step(s) take longer than the others: rows are missing there."] if jumps else []
     if nominal and abs(rates[0] / nominal - 1) > RATES_APART:

@@ -5,7 +5,7 @@ import shutil
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any
+from typing import Any, ClassVar
 
 import numpy as np
 
@@ -31,6 +31,7 @@ class LeRobotFolder(Dataset):
     info: dict[str, Any] = field(default_factory=dict)
     places: list[tuple[Path, int]] = field(default_factory=list)
     """the file and the first row of each episode"""
+    action_names: ClassVar[str] = "action"
 
     @property
     def is_v3(self) -> bool:
