@@ -66,6 +66,7 @@ def write_libero(folder: Path, observations: list[Any], actions: list[Any]) -> P
         data.attrs["problem_info"] = json.dumps({"language_instruction": "put the cube away"})
         data.attrs["bddl_file_name"] = "cube.bddl"
         data.attrs["total"] = sum(len(one) + 1 for one in actions)
+        data.attrs["num_demos"] = len(actions)
         for number, (obs, action) in enumerate(zip(observations, actions, strict=True)):
             demo = data.create_group(f"demo_{number}")
             demo.attrs["num_samples"] = len(obs)
@@ -91,7 +92,10 @@ def write_maniskill(folder: Path, observations: list[Any], actions: list[Any], w
             group.create_dataset("actions", data=action)
             for name in ("terminated", "truncated", "success"):
                 group.create_dataset(name, data=np.arange(len(action)) == len(action) - 1)
-    episodes = [{"episode_id": n, "episode_seed": n, "elapsed_steps": len(one)} for n, one in enumerate(actions)]
+    episodes = [
+        {"episode_id": n, "episode_seed": n, "elapsed_steps": len(one), "success": True}
+        for n, one in enumerate(actions)
+    ]
     about = {"env_info": {"env_id": "PushCube-v1", "env_kwargs": {}}, "episodes": episodes}
     path.with_suffix(".json").write_text(json.dumps(about))
     return path
@@ -200,6 +204,7 @@ def _list_table(observations: list[Any], actions: list[Any], name: str, episode_
     columns: dict[str, Any] = {name: list(obs), "action": list(action)}
     columns |= {"timestamp": (step / 10).astype(np.float32), "frame_index": step, episode_name: episode}
     columns |= {"index": np.arange(len(obs)), "task_index": episode % 2}
+    columns["next.done"] = np.diff(episode, append=-1) != 0
     return pyarrow.table(columns)
 
 
@@ -212,6 +217,7 @@ def _info(version: str, observations: list[Any], video: bool) -> dict[str, Any]:
         "action": {"dtype": "float32", "shape": [2], "names": {"motors": ["dx", "dy"]}},
         "timestamp": {"dtype": "float32", "shape": [1], "names": None},
         "task_index": {"dtype": "int64", "shape": [1], "names": None},
+        "next.done": {"dtype": "bool", "shape": [1], "names": None},
     } | single
     if video:
         features["observation.images.top"] = {"dtype": "video", "shape": [48, 48, 3], "names": ["height", "width", "c"]}
@@ -281,6 +287,11 @@ def write_lerobot_3(folder: Path, observations: list[Any], actions: list[Any]) -
         "dataset_to_index": ends, "videos/observation.images.top/from_timestamp": starts / 10,
         "videos/observation.images.top/to_timestamp": ends / 10, "meta/episodes/chunk_index": [0] * len(observations),
         "meta/episodes/file_index": [0] * len(observations),
+        "stats/observation.state/min": [one.min(0).tolist() for one in observations],
+        "stats/observation.state/q50": [np.quantile(one, 0.5, axis=0).tolist() for one in observations],
+        "stats/observation.state/count": [[len(one)] for one in observations],
+        "stats/index/max": [[int(end) - 1] for end in ends],
+        "stats/observation.images.top/mean": [[[[0.5]]] * 3 for _ in observations],
     }  # fmt: skip
     columns = {name: list(values) for name, values in rows.items()}
     pyarrow.parquet.write_table(pyarrow.table(columns), root / "meta" / "episodes" / "chunk-000" / "file-000.parquet")

@@ -216,8 +216,8 @@ class Dataset(ABC):
             raise ValueError(f"{out} is the input, or inside it, or contains it; choose another path for the copy.")
         if taken := sorted(set(added) & set(self.columns)):
             raise ValueError(f"{self.path} already has the columns {taken}; use the original, or rename the entities.")
-        if target.exists() and (target.is_dir() != self.path.is_dir() or not overwrite):
-            advice = "" if target.is_dir() != self.path.is_dir() else " or replace it with --overwrite"
+        if target.exists() and (target.is_dir() != self.is_folder or not overwrite):
+            advice = "" if target.is_dir() != self.is_folder else " or replace it with --overwrite"
             raise FileExistsError(f"{target} already exists; choose another name{advice}.")
         if target.is_dir() and not self.is_of_format(target):
             raise FileExistsError(f"{target} is a folder with other content; choose another name.")
@@ -245,6 +245,11 @@ class Dataset(ABC):
         if second.is_dir() or (second.exists() and not overwrite):
             advice = "" if second.is_dir() else " or replace it with --overwrite"
             raise FileExistsError(f"{words}, which already exists; choose another name{advice}.")
+
+    @property
+    def is_folder(self) -> bool:
+        """Whether copies are folders."""
+        return self.path.is_dir()
 
     def is_of_format(self, folder: Path) -> bool:
         """Whether a folder contains a dataset of this format, so that it may be replaced."""

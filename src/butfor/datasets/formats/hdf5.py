@@ -32,12 +32,14 @@ class Layout:
     added: str
     """the group in an episode for new columns"""
     last: LastState
+    ends: tuple[str, ...]
+    """flags of the end of an episode: the first is set where one was cut, unless another is"""
 
 
 LAYOUTS = (
-    Layout("robomimic", "data", "demo_", ("obs", "states"), "", "next"),
-    Layout("ManiSkill", "", "traj_", ("obs", "env_states"), "", "own"),
-    Layout("Minari", "", "episode_", ("observations",), "infos/", "own"),
+    Layout("robomimic", "data", "demo_", ("obs", "states"), "", "next", ("dones",)),
+    Layout("ManiSkill", "", "traj_", ("obs", "env_states"), "", "own", ("truncated", "terminated")),
+    Layout("Minari", "", "episode_", ("observations",), "infos/", "own", ("truncations", "terminations")),
 )
 DESCRIPTIONS = (
     "robomimic or LIBERO (data/demo_0/actions), ManiSkill (traj_0/actions), Minari (episode_0/actions), "
@@ -236,8 +238,8 @@ class EpisodeGroups(Dataset):
                     episode.create_dataset(
                         f"{self.layout.added}{column}", **(shape if self.layout.name == "Minari" else {"data": part})
                     )
-            if "total" in new.attrs:  # robomimic
-                new.attrs["total"] = sum(last - first for _, first, last in segments)
+            counts = {"total": sum(last - first for _, first, last in segments), "num_demos": len(segments)}
+            new.attrs.update({name: count for name, count in counts.items() if name in new.attrs})  # robomimic, LIBERO
             self._write_masks(copy, renamed)
 
     def _write_episode(self, group: Any, new: Any, name: str, place: int, first: int, last: int) -> Any:
@@ -253,6 +255,9 @@ class EpisodeGroups(Dataset):
                     attributes = dict(array.attrs)
                     del episode[path]
                     episode.create_dataset(path, data=part).attrs.update(attributes)
+            flags = [episode[flag] for flag in self.layout.ends if flag in episode]
+            if last < steps and flags and not any(np.any(flag[-1]) for flag in flags):
+                flags[0][-1] = 1
         for attribute, value in {"num_samples": last - first, "total_steps": last - first}.items():
             if attribute in episode.attrs:
                 episode.attrs[attribute] = value
@@ -290,10 +295,15 @@ class EpisodeGroups(Dataset):
         """The content of ManiSkill's JSON file, which its loader needs, for a copy of some segments."""
         listed: dict[str, Any] = read_json(self.path.with_suffix(".json"))
         by_name = {f"traj_{one.get('episode_id')}": one for one in listed.get("episodes", [])}
-        episodes = [
-            dict(by_name.get(self.names[place], {})) | {"elapsed_steps": last - first}
-            for place, first, last in segments
-        ]
+        episodes = [dict(by_name.get(self.names[place], {})) for place, _, _ in segments]
+        with import_h5py().File(self.path, "r") as file:
+            for about, segment in zip(episodes, segments, strict=True):
+                place, first, last = segment
+                about["elapsed_steps"] = last - first
+                for result in ("success", "fail") if self.is_cut(segment) else ():
+                    flags = file[self.names[place]].get(result)
+                    if result in about and flags is not None:
+                        about[result] = bool(flags[last - 1])
         if list(segments) != self.whole():
             episodes = [one | {"episode_id": number} for number, one in enumerate(episodes)]
         return listed | {"episodes": episodes}

@@ -106,5 +106,5 @@ def default_copy(dataset: Dataset, word: str) -> Path:
     if dataset.kind == "Minari":
         stem, _, version = dataset.path.name.rpartition("-v")
         return dataset.path.with_name(f"{stem}-{word}-v{version}")
-    suffix = dataset.path.suffix if dataset.path.is_file() else ""
+    suffix = "" if dataset.is_folder else dataset.path.suffix if dataset.path.is_file() else ".parquet"
     return dataset.path.with_name(f"{dataset.path.name.removesuffix(suffix)}-{word}{suffix}")

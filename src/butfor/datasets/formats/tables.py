@@ -132,6 +132,10 @@ class TableFile(Dataset):
     """columns of single numbers that are read as one array"""
     action_names: ClassVar[str] = f"{' or '.join(ACTION)}, or begin with it: action_0, action.x"
 
+    @property
+    def is_folder(self) -> bool:
+        return False  # several tables are written as one
+
     def read(self, names: Sequence[str]) -> Iterator[Arrays]:
         singles = {one: to_array(self.table[one], one, str(self.path)) for name in names for one in self._singles(name)}
         arrays = {
