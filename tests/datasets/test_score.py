@@ -26,6 +26,8 @@ from butfor.datasets.files import read_npz
 from butfor.datasets.formats import open_dataset
 from butfor.datasets.recording import Recording, read_arrays
 from butfor.datasets.score import Options, score_file, split_steps
+from butfor.influence.contact import ContactConfig
+from butfor.influence.graph.pairs import GraphConfig
 from butfor.influence.scoring import ScoreConfig
 from butfor.models.dynamics import STEEP, ModelConfig
 from butfor.reporting.file_pages import choose_episodes, render_scores
@@ -193,6 +195,24 @@ def test_a_steeper_network_that_nobody_asked_for_is_told(
     )[2]
     assert any("steeper" in note for note in notes) is told
     assert stages == (["fitting", "a steeper network"] if told else ["fitting"])
+
+
+@pytest.mark.parametrize(
+    ("config", "epochs", "told"),
+    [(ContactConfig(), 5, "touches"), (GraphConfig(), 5, "pairs"), (ContactConfig(), None, ""), (ModelConfig(), 5, "")],
+)
+def test_epochs_without_effect_are_told(
+    config: Any, epochs: int | None, told: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    fitted = SimpleNamespace(model=SimpleNamespace(config=config), scoring=ScoreConfig())
+    monkeypatch.setattr(Influence, "fit", lambda *_, **__: fitted)
+    recording = read_arrays(np.random.default_rng(0).normal(size=(1040, 2)), np.zeros((1000, 1)), length=[25] * 40)
+    notes = [
+        note
+        for note in score_data.fit_recording(recording, {"cube": (0,)}, Options(epochs=epochs))[2]
+        if "epochs" in note
+    ]
+    assert ([told] if told else []) == [word for word in ("touches", "pairs") for note in notes if word in note]
 
 
 def test_a_state_too_far_away_to_be_scored_is_named(scored: tuple[Path, dict[str, Any]]) -> None:

@@ -4,7 +4,7 @@ import json
 import os
 import re
 import shutil
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -101,16 +101,31 @@ def read_minari(source: Any, ignore: Sequence[str] = ()) -> Recording:
     """Read a local Minari dataset, given as its id, its folder or a `MinariDataset`, without the parts in `ignore`."""
     is_open = hasattr(source, "iterate_episodes")
     dataset = source if is_open else open_minari(source)
-    episodes = ((episode.observations, episode.actions) for episode in dataset.iterate_episodes())
+    if not is_open:
+        _check_size(minari_folder(source) / "data" / "main_data.hdf5", dataset.id)
+    return join_episodes(_minari_episodes(dataset), dataset.action_space, ignore, f"Minari dataset {dataset.id}")
+
+
+def _minari_episodes(dataset: Any) -> Iterator[tuple[Any, Any]]:
+    """The observations and actions of each episode."""
     try:
-        if not is_open:
-            _check_size(minari_folder(source) / "data" / "main_data.hdf5")
-        return join_episodes(episodes, dataset.action_space, ignore, f"Minari dataset {dataset.id}")
-    except (OSError, KeyError, RuntimeError) as error:  # what h5py raises for a damaged file
-        raise ValueError(f"The Minari dataset {dataset.id} is damaged ({error}); download it again.") from error
+        for episode in dataset.iterate_episodes():
+            yield episode.observations, episode.actions
+    except (ImportError, MemoryError):
+        raise
+    except Exception as error:  # a damaged dataset can fail in many ways
+        raise _unreadable_minari(dataset.id, error) from error
 
 
-def _check_size(file: Path) -> None:
+def _unreadable_minari(dataset_id: str, error: Exception) -> ValueError:
+    reason = f"{type(error).__name__}: {error}"
+    return ValueError(
+        f"Minari cannot read the episodes of {dataset_id} ({reason}). It may be damaged: download it again. Or it is a "
+        "fault of Minari: convert the dataset to HDF5."
+    )
+
+
+def _check_size(file: Path, dataset_id: str) -> None:
     """Count the observations and actions of a Minari dataset before Minari reads them; only HDF5 shows their sizes."""
     if not file.is_file():
         return
@@ -122,8 +137,11 @@ def _check_size(file: Path) -> None:
         if isinstance(item, h5py.Dataset) and name.split("/")[1:2] in (["observations"], ["actions"]):
             allowance.take(int(item.size) * item.dtype.itemsize, f"{name} of {file}")
 
-    with h5py.File(file, "r") as held:
-        held.visititems(count)
+    try:
+        with h5py.File(file, "r") as held:
+            held.visititems(count)
+    except (OSError, KeyError, RuntimeError) as error:  # what h5py raises for a damaged file
+        raise _unreadable_minari(dataset_id, error) from error
 
 
 def open_minari(source: Path | str) -> Any:

@@ -216,6 +216,7 @@ def flatten_arrays(
             raise ValueError(f"{name} has shape {list(array.shape)}; expected one row per step.")
         shape = array.shape[lead:]
         if is_image(shape, array.dtype == np.uint8):
+            advice = advice or "; choose other columns of a file with --observe"
             raise ValueError(f"{name} holds images {list(shape)}; influence needs positions and velocities{advice}.")
         columns[path] = array.reshape(*array.shape[:lead], int(np.prod(shape)))
     if not columns:

@@ -60,7 +60,7 @@ class Options:
     members: int = 1
     """networks of the ensemble"""
     epochs: int | None = None
-    """most epochs of fitting; None: 300, or fewer for more than 100,000 steps"""
+    """most epochs of fitting a Gaussian network; None: 300, or fewer for more than 100,000 steps"""
     actions: int = 64
     """K, the number of actions tried in each state; of discrete actions all are tried"""
     extreme: float | None = None
@@ -291,6 +291,11 @@ def fit_recording(
         progress=show,
     )
     influence.scoring = replace(influence.scoring, actions=options.actions)
+    if options.epochs is not None and not isinstance(influence.model.config, ModelConfig):
+        kind = "pairs" if isinstance(influence.model.config, GraphConfig) else "touches"
+        notes.append(
+            f"A model of {kind} was fitted with its own number of updates; the number of epochs has no effect."
+        )
     if options.network is None and influence.model.config == STEEP:
         notes.append("The paper's network explains too little of the change; a steeper network is used instead.")
     return influence, judged, notes

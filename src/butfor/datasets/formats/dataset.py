@@ -129,6 +129,11 @@ class Dataset(ABC):
             )
         return found
 
+    @property
+    def has_numbers(self) -> bool:
+        """Whether some column of the observation holds numbers, not images or texts."""
+        return not all(self.columns[name].reason for name in self.observe)
+
     def part(self, name: str) -> str:
         """The name that a column has as a part of the observation."""
         return name.removeprefix(self.prefix)
@@ -258,7 +263,7 @@ class Dataset(ABC):
     def suggest_entities(self) -> list[str]:
         """Entities that the names of the columns suggest, as `--entities` expects them."""
         found: list[str] = []
-        if all(self.columns[name].reason for name in self.observe):
+        if not self.has_numbers:
             return found
         several = len(self.observed()) > 1
         for name in self.observed():

@@ -58,7 +58,7 @@ class FlatFile(Dataset):
 
     def find_episodes(self, height: int, steps: int) -> None:
         """Find where episodes end, in a file with `height` observations and `steps` actions, and set `rows`."""
-        if self.action and not all(self.columns[name].reason for name in self.observe):
+        if self.action and self.has_numbers:
             recording = self.recording()
         else:  # images are not read, and actions may be missing: the flags alone show the ends
             ends = [name for name in ("terminals", "timeouts", "length") if name in self.found]
