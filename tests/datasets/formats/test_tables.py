@@ -8,6 +8,7 @@ import pyarrow
 import pytest
 from support.dataset_formats import hand_and_cube
 
+from butfor.datasets.formats import open_dataset
 from butfor.datasets.formats.tables import TableFile, table_dataset
 
 
@@ -53,6 +54,14 @@ def test_different_rates_are_told_for_times_of_any_type() -> None:
     assert table_of(timestamp=(step * 1e8).astype(np.int64)).notes == []
     assert table_of(step=step, time=pyarrow.array([None] * len(step), pyarrow.int64())).notes == []
     assert table_of(step=step, time=["noon"] * len(step)).notes == []
+
+
+@pytest.mark.parametrize("kind", ["int32", "large_string", "dictionary"])
+def test_parts_of_an_episode_get_numbers_of_their_own(kind: str, tmp_path: Path) -> None:
+    names = pyarrow.array(["7", "8", "9"]).take(pyarrow.array(np.repeat(range(3), (6, 4, 8))))
+    column = names.dictionary_encode() if kind == "dictionary" else names.cast(getattr(pyarrow, kind)())
+    copy = table_of(episode=column).write(tmp_path / "cut.parquet", [(0, 0, 3), (0, 3, 6)])
+    assert open_dataset(copy).rows.tolist() == [3, 3]
 
 
 def test_the_names_of_actions_are_told() -> None:

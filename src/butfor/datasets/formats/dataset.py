@@ -92,8 +92,8 @@ class Dataset(ABC):
         Raises:
             ValueError: a column does not exist, there are no actions, or the arrays do not fit together.
         """
-        names = self.observed(observe, ignore)
         self._check_actions()
+        names = self.observed(observe, ignore)
         nexts = [f"next_{name}" for name in names if self._has_next(names)]
         episodes = (
             self._episode(place, arrays, names)

@@ -38,8 +38,8 @@ class FlatFile(Dataset):
             yield {name: array[places[name][place]] for name, array in arrays.items()}
 
     def recording(self, observe: Sequence[str] = (), ignore: Sequence[str] = ()) -> Recording:
-        names = self.observed(observe, ignore)
         self._check_actions()
+        names = self.observed(observe, ignore)
         has_next = set(names) <= set(self.nexts)
         ends = [name for name in ("terminals", "timeouts", "length", "sampled") if name in self.found]
         after = [self.nexts[name] for name in names if has_next]

@@ -166,7 +166,8 @@ class TableFile(Dataset):
         if len(set(pieces)) < len(pieces):  # parts of one episode are episodes of their own
             episode = next(name for name in EPISODE if name in new.column_names)
             numbers = np.repeat(np.arange(len(chosen)), [b - a for _, a, b in chosen])
-            column = pyarrow.array(numbers).cast(new.schema.field(episode).type)
+            kind = new.schema.field(episode).type
+            column = pyarrow.array(numbers).cast(kind.value_type if pyarrow.types.is_dictionary(kind) else kind)
             new = new.set_column(new.column_names.index(episode), episode, column)
         return new
 
