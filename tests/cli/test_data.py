@@ -37,6 +37,22 @@ def test_nothing_is_suggested_for_data_without_actions(butfor_command: Butfor, t
     assert "butfor score" not in out
 
 
+def test_images_and_missing_actions_are_listed(butfor_command: Butfor, tmp_path: Path) -> None:
+    rows: dict[str, Any] = {"terminals": np.arange(12) % 4 == 3, "qpos": np.zeros((12, 3))}
+    np.savez("images.npz", observations=np.zeros((12, 16, 16, 3), np.uint8), actions=np.zeros((12, 2)), **rows)
+    code, out, err = butfor_command("data", "images.npz")
+    assert code == 0, err
+    assert "3 episodes of 4 rows" in out
+    assert "Not read: observations (images [16, 16, 3])" in out
+    assert out.splitlines()[-1].endswith("--observe COLUMN --entities NAME=COLUMNS")
+    np.savez("still.npz", observations=np.zeros((12, 6)), **rows)
+    code, out, err = butfor_command("data", "still.npz")
+    assert code == 0, err
+    assert "There are no actions" in out
+    assert_error(butfor_command("score", "still.npz", "--entities", "cube=0"), "still.npz", "action or actions")
+    assert_error(butfor_command("score", "images.npz", "--entities", "cube=0"), "images [16, 16, 3]", "--observe")
+
+
 def test_data_of_no_known_format_is_told(butfor_command: Butfor, tmp_path: Path) -> None:
     (tmp_path / "notes.txt").write_text("no data")
     assert_error(butfor_command("data", "notes.txt"), "notes.txt", "LeRobot")

@@ -5,7 +5,7 @@ from typing import Any
 
 import numpy as np
 import pytest
-from support.dataset_formats import digest, write_d4rl, write_lerobot_3
+from support.dataset_formats import digest, write_d4rl, write_episodes, write_lerobot_2, write_lerobot_3, write_npz
 from support.pages import page_data
 
 from butfor.datasets.curate import (
@@ -116,6 +116,26 @@ def test_frames_become_episodes(tmp_path: Path) -> None:
     assert 0.15 < len(copy.action) / 1600 < 0.35
     near = copy.transitions()[0][:, 0] < 1
     assert near.mean() > 0.9  # half of every second episode
+
+
+def test_what_cannot_be_cut_is_refused_before_the_fit(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    path = write_lerobot_2(tmp_path, *mixed(2))
+    monkeypatch.setattr("butfor.datasets.curate.fit_recording", lambda *_: pytest.fail("it was fitted"))
+    with pytest.raises(ValueError, match=r"observation\.images\.top"):
+        curate_file(path, entities=["cube=3"], options=CurateOptions(by="frames"))
+
+
+@pytest.mark.parametrize("writer", [write_npz, write_episodes])
+def test_frames_of_npz_files_become_episodes(writer: Any, tmp_path: Path) -> None:
+    """Of files with one observation more than actions, and of padded ones."""
+    path = writer(tmp_path, *mixed(40))
+    before = digest(path)
+    summary = curate_file(path, entities=["cube=3"], options=CurateOptions(0.25, "frames"), scoring=QUICK)
+    copy = open_dataset(summary["out"])
+    assert copy.rows.sum() == summary["kept_rows"]
+    assert copy.recording().transitions()[0][:, 0].mean() < 0.2  # near: half of every second episode; else 2
+    assert "cai" in copy.columns
+    assert digest(path) == before
 
 
 def test_wrong_options_are_told() -> None:

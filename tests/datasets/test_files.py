@@ -333,6 +333,18 @@ def test_a_data_set_that_is_broken(make: Make, tmp_path: Path) -> None:
         read_data(name)
 
 
+def test_a_data_set_that_minari_cannot_read(make: Make, monkeypatch: pytest.MonkeyPatch) -> None:
+    name = make("a-v0", data_format="arrow")
+    assert len(read_data(name)) == 3
+
+    def fail(*_: Any) -> None:
+        int(b"")  # as for infos of one dimension in Arrow files
+
+    monkeypatch.setattr("minari.dataset._storages.arrow_storage._decode_info", fail)
+    with pytest.raises(ValueError, match=r"Minari cannot read the episodes of a-v0 \(ValueError"):
+        read_data(name)
+
+
 def test_without_minari_the_sentence_says_what_to_install(make: Make, monkeypatch: pytest.MonkeyPatch) -> None:
     name = make()
     monkeypatch.setitem(sys.modules, "minari", None)

@@ -16,14 +16,18 @@ from gymnasium import spaces
 from minari.data_collector.episode_buffer import EpisodeBuffer
 from sklearn.metrics import roc_auc_score
 from support.browser import chromium
+from support.dataset_formats import digest, write_ogbench, write_parquet, write_robomimic
 from support.pages import BREAKOUT, Tags, page_data
 from support.scenes import small_scene
 
 from butfor import Influence, cli
 from butfor.datasets import score as score_data
 from butfor.datasets.files import read_npz
+from butfor.datasets.formats import open_dataset
 from butfor.datasets.recording import Recording, read_arrays
 from butfor.datasets.score import Options, score_file, split_steps
+from butfor.influence.contact import ContactConfig
+from butfor.influence.graph.pairs import GraphConfig
 from butfor.influence.scoring import ScoreConfig
 from butfor.models.dynamics import STEEP, ModelConfig
 from butfor.reporting.file_pages import choose_episodes, render_scores
@@ -193,6 +197,24 @@ def test_a_steeper_network_that_nobody_asked_for_is_told(
     assert stages == (["fitting", "a steeper network"] if told else ["fitting"])
 
 
+@pytest.mark.parametrize(
+    ("config", "epochs", "told"),
+    [(ContactConfig(), 5, "touches"), (GraphConfig(), 5, "pairs"), (ContactConfig(), None, ""), (ModelConfig(), 5, "")],
+)
+def test_epochs_without_effect_are_told(
+    config: Any, epochs: int | None, told: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    fitted = SimpleNamespace(model=SimpleNamespace(config=config), scoring=ScoreConfig())
+    monkeypatch.setattr(Influence, "fit", lambda *_, **__: fitted)
+    recording = read_arrays(np.random.default_rng(0).normal(size=(1040, 2)), np.zeros((1000, 1)), length=[25] * 40)
+    notes = [
+        note
+        for note in score_data.fit_recording(recording, {"cube": (0,)}, Options(epochs=epochs))[2]
+        if "epochs" in note
+    ]
+    assert ([told] if told else []) == [word for word in ("touches", "pairs") for note in notes if word in note]
+
+
 def test_a_state_too_far_away_to_be_scored_is_named(scored: tuple[Path, dict[str, Any]]) -> None:
     obs = np.zeros((8, 3))
     obs[5] = 3e38
@@ -289,6 +311,52 @@ def test_the_command_writes_a_new_minari_data_set(
     assert {"cai_a", "cai_b", "x"} == set(minari.load_dataset("mine/cube-cai-v0")[0].infos)
     assert (tmp_path / "page.html").is_file()
     assert not (tmp_path / "mine/cube-cai-v0/report.html").exists()
+
+
+@pytest.mark.parametrize(
+    ("writer", "suffix", "copied"),
+    [(write_robomimic, ".npz", True), (write_parquet, ".npz", True), (write_ogbench, ".dat", False)],
+)
+def test_the_content_decides_not_the_name(
+    writer: Any, suffix: str, copied: bool, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """An HDF5 file or table called .npz is copied with its scores; of an .npz file they are written alone."""
+    monkeypatch.setattr("butfor.datasets.score.FEWEST", 10)
+    random = np.random.default_rng(0)
+    episodes = [random.normal(size=(41, 6)).astype(np.float32) for _ in range(20)]
+    actions = [random.uniform(-1, 1, (40, 2)).astype(np.float32) for _ in range(20)]
+    data = writer(tmp_path, episodes, actions).rename(tmp_path / f"data{suffix}")
+    before = digest(data)
+    options = Options(epochs=1, actions=4, network=SMALL)
+    where = "object" if writer is write_robomimic else "3:6"
+    for out in (data, tmp_path / "model.safetensors"):
+        with pytest.raises((ValueError, FileExistsError), match=out.name):
+            score_file(data, out, [f"cube={where}"], options, save_model=tmp_path / "model.safetensors", overwrite=True)
+    summary = score_file(data, None, [f"cube={where}"], options)
+    assert summary["out"] == str(tmp_path / "data-cai.npz")
+    if copied:
+        assert "cai" in open_dataset(summary["out"]).columns
+        assert open_dataset(summary["out"]).kind == open_dataset(data).kind
+    else:
+        with np.load(summary["out"]) as file:
+            assert file["cai"].shape == (20 * 41,)
+    score_file(data, tmp_path / "alone.npz", [f"cube={where}"], options)
+    with np.load(tmp_path / "alone.npz") as file:
+        assert len(file["cai"]) == 20 * 41
+    assert digest(data) == before
+
+
+def test_columns_of_a_minari_data_set_can_be_chosen(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("MINARI_DATASETS_PATH", str(tmp_path))
+    make_minari("mine/cube-v0", 40)
+    options = Options(epochs=1, actions=4, network=SMALL, observe=("robot/hand",))
+    with pytest.raises(ValueError, match="infos/y"):
+        score_file("mine/cube-v0", None, ["a=0"], replace(options, observe=("infos/y",)))
+    summary = score_file("mine/cube-v0", None, ["a=0"], options)
+    assert summary["parts"] == {"robot/hand": 1}
+    assert "cai" in minari.load_dataset("mine/cube-cai-v0")[0].infos
+    score_file("mine/cube-v0", "mine/other-v0", ["a=0"], options)
+    assert "cai" in minari.load_dataset("mine/other-v0")[0].infos
 
 
 def test_what_cannot_be_done_is_said_before_the_work(

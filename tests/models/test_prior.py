@@ -107,6 +107,7 @@ def test_a_model_without_prior_refuses_one(tmp_path: Path) -> None:
         (lambda obs, action: obs[:-1], "199"),
         (lambda obs, action: obs * np.nan, "row 0"),
         (lambda obs, action: None, "object"),
+        ("kinematics", "'kinematics'; expected a function"),
     ],
 )
 def test_a_wrong_answer_is_named(prior: Any, named: str) -> None:

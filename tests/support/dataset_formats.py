@@ -12,6 +12,8 @@ import pyarrow
 import pyarrow.feather
 import pyarrow.parquet
 
+from butfor.rollouts.episodes import Episodes
+
 LENGTHS = (5, 3, 7)
 CAMERA = (48, 48, 3)
 HAND, CUBE = slice(0, 3), slice(3, 6)
@@ -26,8 +28,9 @@ def hand_and_cube(lengths: tuple[int, ...] = LENGTHS) -> tuple[list[Any], list[A
 
 
 def digest(path: Path) -> dict[str, str]:
-    """The SHA-256 of a file, or of every file in a folder."""
-    files = [path] if path.is_file() else sorted(one for one in path.rglob("*") if one.is_file())
+    """The SHA-256 of a file and of the JSON file beside it, or of every file in a folder."""
+    pair = [path, path.with_suffix(".json")]
+    files = [one for one in (pair if path.is_file() else sorted(path.rglob("*"))) if one.is_file()]
     return {str(file.relative_to(path.parent)): hashlib.sha256(file.read_bytes()).hexdigest() for file in files}
 
 
@@ -63,6 +66,7 @@ def write_libero(folder: Path, observations: list[Any], actions: list[Any]) -> P
         data.attrs["problem_info"] = json.dumps({"language_instruction": "put the cube away"})
         data.attrs["bddl_file_name"] = "cube.bddl"
         data.attrs["total"] = sum(len(one) + 1 for one in actions)
+        data.attrs["num_demos"] = len(actions)
         for number, (obs, action) in enumerate(zip(observations, actions, strict=True)):
             demo = data.create_group(f"demo_{number}")
             demo.attrs["num_samples"] = len(obs)
@@ -88,7 +92,10 @@ def write_maniskill(folder: Path, observations: list[Any], actions: list[Any], w
             group.create_dataset("actions", data=action)
             for name in ("terminated", "truncated", "success"):
                 group.create_dataset(name, data=np.arange(len(action)) == len(action) - 1)
-    episodes = [{"episode_id": n, "episode_seed": n, "elapsed_steps": len(one)} for n, one in enumerate(actions)]
+    episodes = [
+        {"episode_id": n, "episode_seed": n, "elapsed_steps": len(one), "success": True}
+        for n, one in enumerate(actions)
+    ]
     about = {"env_info": {"env_id": "PushCube-v1", "env_kwargs": {}}, "episodes": episodes}
     path.with_suffix(".json").write_text(json.dumps(about))
     return path
@@ -120,6 +127,47 @@ def write_ogbench(folder: Path, observations: list[Any], actions: list[Any]) -> 
         path, observations=whole, actions=np.concatenate(padded), terminals=ends, qpos=whole[:, :4], qvel=whole[:, 4:]
     )
     return path
+
+
+def write_npz(folder: Path, observations: list[Any], actions: list[Any]) -> Path:
+    """One row per step, and one observation more than actions in each episode; `length` shows the ends."""
+    path = folder / "steps.npz"
+    np.savez(
+        path,
+        observations=np.concatenate(observations),
+        actions=np.concatenate(actions),
+        length=[len(one) for one in actions],
+        robot="panda",
+    )
+    return path
+
+
+def write_padded(folder: Path, observations: list[Any], actions: list[Any]) -> Path:
+    """Padded arrays, without `length`: flags show the ends."""
+    path = folder / "padded.npz"
+    ends = [np.arange(len(one)) == len(one) - 1 for one in actions]
+    np.savez(path, observations=_pad(observations), actions=_pad(actions), truncations=_pad(ends))
+    return path
+
+
+def write_episodes(folder: Path, observations: list[Any], actions: list[Any]) -> Path:
+    """An episode file of butfor."""
+    path = folder / "pucks.npz"
+    states = _pad(observations)
+    lengths = np.array([len(one) for one in actions])
+    drawn = np.zeros((len(actions), lengths.max()), bool)
+    seeds = np.arange(len(actions))
+    goals = states[..., CUBE]
+    Episodes(states, _pad(actions), goals, goals, lengths, drawn, reset_seed=seeds).save(path)
+    return path
+
+
+def _pad(episodes: list[Any]) -> Any:
+    """Episodes [T, ...] as one array [E, T, ...], with zeros at the ends."""
+    longest = max(map(len, episodes))
+    return np.stack(
+        [np.concatenate([one, np.zeros_like(one, shape=(longest - len(one), *one.shape[1:]))]) for one in episodes]
+    )
 
 
 def write_parquet(folder: Path, observations: list[Any], actions: list[Any]) -> Path:
@@ -156,6 +204,7 @@ def _list_table(observations: list[Any], actions: list[Any], name: str, episode_
     columns: dict[str, Any] = {name: list(obs), "action": list(action)}
     columns |= {"timestamp": (step / 10).astype(np.float32), "frame_index": step, episode_name: episode}
     columns |= {"index": np.arange(len(obs)), "task_index": episode % 2}
+    columns["next.done"] = np.diff(episode, append=-1) != 0
     return pyarrow.table(columns)
 
 
@@ -168,6 +217,7 @@ def _info(version: str, observations: list[Any], video: bool) -> dict[str, Any]:
         "action": {"dtype": "float32", "shape": [2], "names": {"motors": ["dx", "dy"]}},
         "timestamp": {"dtype": "float32", "shape": [1], "names": None},
         "task_index": {"dtype": "int64", "shape": [1], "names": None},
+        "next.done": {"dtype": "bool", "shape": [1], "names": None},
     } | single
     if video:
         features["observation.images.top"] = {"dtype": "video", "shape": [48, 48, 3], "names": ["height", "width", "c"]}
@@ -237,6 +287,11 @@ def write_lerobot_3(folder: Path, observations: list[Any], actions: list[Any]) -
         "dataset_to_index": ends, "videos/observation.images.top/from_timestamp": starts / 10,
         "videos/observation.images.top/to_timestamp": ends / 10, "meta/episodes/chunk_index": [0] * len(observations),
         "meta/episodes/file_index": [0] * len(observations),
+        "stats/observation.state/min": [one.min(0).tolist() for one in observations],
+        "stats/observation.state/q50": [np.quantile(one, 0.5, axis=0).tolist() for one in observations],
+        "stats/observation.state/count": [[len(one)] for one in observations],
+        "stats/index/max": [[int(end) - 1] for end in ends],
+        "stats/observation.images.top/mean": [[[[0.5]]] * 3 for _ in observations],
     }  # fmt: skip
     columns = {name: list(values) for name, values in rows.items()}
     pyarrow.parquet.write_table(pyarrow.table(columns), root / "meta" / "episodes" / "chunk-000" / "file-000.parquet")
@@ -278,6 +333,9 @@ WRITERS: dict[str, Writer] = {
     "ManiSkill": write_maniskill,
     "D4RL HDF5": write_d4rl,
     "OGBench .npz": write_ogbench,
+    ".npz": write_npz,
+    "padded .npz": write_padded,
+    "episodes of butfor": write_episodes,
     "Parquet table": write_parquet,
     "Feather table": write_feather,
     "LeRobot v2.1": write_lerobot_2,

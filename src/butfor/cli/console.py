@@ -290,7 +290,7 @@ def print_dataset(dataset: "Dataset") -> None:
     for note in dataset.notes:
         say(f"Note: {note}", "  ")
     if not dataset.action:
-        print("Note: There are no actions, so influence cannot be scored.")
+        say(f"Note: There are no actions ({dataset.action_names}), so influence cannot be scored.", "  ")
 
 
 def print_augmentation(summary: dict[str, Any]) -> None:

@@ -102,9 +102,10 @@ def curate_file(
         copy_path(dataset, default_copy(dataset, "kept") if out is None else out),
         column_names(columns).values(),
         overwrite,
+        options.by == "frames",
     )
     page = Path(report) if report else target.with_name(f"{target.stem if target.suffix else target.name}.html")
-    check_new_files([page], {dataset.path.resolve(), target.resolve()}, overwrite)
+    check_new_files([page], dataset.files(target), overwrite)
     check_writable(page)
     check_writable(target.parent)
     notes = list(dataset.notes)

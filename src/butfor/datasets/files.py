@@ -4,7 +4,7 @@ import json
 import os
 import re
 import shutil
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -34,11 +34,16 @@ HDF5_ROOM = 8192  # bytes that HDF5 needs for an array besides its numbers
 def read_data(source: Path | str, ignore: Sequence[str] = ()) -> Recording:
     """Read an .npz file, or a local Minari dataset by its id or folder, without the parts in `ignore`."""
     path = Path(source)
-    if path.suffix == ".npz":
+    if is_npz_file(path) or (path.suffix == ".npz" and not path.exists()):
         return read_npz(path, ignore)
     if path.is_file():
         raise ValueError(f"{path} is not an .npz file; give an .npz file or the id of a Minari dataset.")
     return read_minari(source, ignore)
+
+
+def is_npz_file(path: Path | str) -> bool:
+    """Whether a path is an .npz file, by its content."""
+    return Path(path).is_file() and begins_as_npz(path)
 
 
 def read_npz(path: Path | str, ignore: Sequence[str] = ()) -> Recording:
@@ -96,16 +101,31 @@ def read_minari(source: Any, ignore: Sequence[str] = ()) -> Recording:
     """Read a local Minari dataset, given as its id, its folder or a `MinariDataset`, without the parts in `ignore`."""
     is_open = hasattr(source, "iterate_episodes")
     dataset = source if is_open else open_minari(source)
-    episodes = ((episode.observations, episode.actions) for episode in dataset.iterate_episodes())
+    if not is_open:
+        _check_size(minari_folder(source) / "data" / "main_data.hdf5", dataset.id)
+    return join_episodes(_minari_episodes(dataset), dataset.action_space, ignore, f"Minari dataset {dataset.id}")
+
+
+def _minari_episodes(dataset: Any) -> Iterator[tuple[Any, Any]]:
+    """The observations and actions of each episode."""
     try:
-        if not is_open:
-            _check_size(minari_folder(source) / "data" / "main_data.hdf5")
-        return join_episodes(episodes, dataset.action_space, ignore, f"Minari dataset {dataset.id}")
-    except (OSError, KeyError, RuntimeError) as error:  # what h5py raises for a damaged file
-        raise ValueError(f"The Minari dataset {dataset.id} is damaged ({error}); download it again.") from error
+        for episode in dataset.iterate_episodes():
+            yield episode.observations, episode.actions
+    except (ImportError, MemoryError):
+        raise
+    except Exception as error:  # a damaged dataset can fail in many ways
+        raise _unreadable_minari(dataset.id, error) from error
 
 
-def _check_size(file: Path) -> None:
+def _unreadable_minari(dataset_id: str, error: Exception) -> ValueError:
+    reason = f"{type(error).__name__}: {error}"
+    return ValueError(
+        f"Minari cannot read the episodes of {dataset_id} ({reason}). It may be damaged: download it again. Or it is a "
+        "fault of Minari: convert the dataset to HDF5."
+    )
+
+
+def _check_size(file: Path, dataset_id: str) -> None:
     """Count the observations and actions of a Minari dataset before Minari reads them; only HDF5 shows their sizes."""
     if not file.is_file():
         return
@@ -117,8 +137,11 @@ def _check_size(file: Path) -> None:
         if isinstance(item, h5py.Dataset) and name.split("/")[1:2] in (["observations"], ["actions"]):
             allowance.take(int(item.size) * item.dtype.itemsize, f"{name} of {file}")
 
-    with h5py.File(file, "r") as held:
-        held.visititems(count)
+    try:
+        with h5py.File(file, "r") as held:
+            held.visititems(count)
+    except (OSError, KeyError, RuntimeError) as error:  # what h5py raises for a damaged file
+        raise _unreadable_minari(dataset_id, error) from error
 
 
 def open_minari(source: Path | str) -> Any:
@@ -200,11 +223,15 @@ def check_outputs(
     report: Path | str | None,
     save_model: Path | str | None,
     overwrite: bool,
+    taken: Iterable[Path] = (),
 ) -> tuple[Path, Path]:
-    """Paths of scores and report; refuses before the work what could not be written after it."""
+    """Paths of scores and report; refuses before the work what could not be written after it.
+
+    `taken` are the files of the data; by default those of an .npz file or a Minari dataset.
+    """
     column_names(entities)
     to_npz = Path(out).suffix == ".npz"
-    from_npz = Path(data).suffix == ".npz"
+    from_npz = is_npz_file(data)
     if from_npz and not to_npz:
         raise ValueError(f"--out is {str(out)!r}; scores of an .npz file are written to a file that ends in .npz.")
     target = Path(out) if to_npz else check_new_minari(data, str(out), entities, overwrite)
@@ -212,9 +239,9 @@ def check_outputs(
     page = Path(report or (target.with_suffix(".html") if to_npz else inner_page))
     given = (target if to_npz else None, page if to_npz or report else None, save_model)
     files = [Path(path) for path in given if path is not None]
-    source = Path(data) if from_npz else minari_folder(data)
-    taken = {source.resolve(), source.resolve() if to_npz else target.resolve()}
-    check_new_files([path for path in files if path != inner_page], taken, overwrite)
+    source = set(taken) or {(Path(data) if from_npz else minari_folder(data)).resolve()}
+    kept = source if to_npz else {*source, target.resolve()}
+    check_new_files([path for path in files if path != inner_page], kept, overwrite)
     for path in [*files, target.parent]:
         check_writable(path)
     return target, page

@@ -3,7 +3,8 @@
 The parts of nested observations are concatenated in the order of their names, which are paths such as `robot/arm`.
 """
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Any
 
@@ -92,6 +93,35 @@ def read_arrays(
         ValueError: the arrays do not fit together, or contain images, NaN or infinite values.
         TypeError: the arrays do not contain numbers, or the action space is of another kind.
     """
+    with naming(source):
+        return _read_arrays(
+            observation, action, next_observation, terminals, timeouts, length, action_space, sampled, ignore, source
+        )
+
+
+@contextmanager
+def naming(source: str) -> Iterator[None]:
+    """Begin the message of an error with the name of the data, where it does not contain it."""
+    try:
+        yield
+    except (ValueError, TypeError) as error:
+        if source == "arrays" or source in str(error) or type(error) not in (ValueError, TypeError):
+            raise
+        raise type(error)(f"{source}: {error}") from error
+
+
+def _read_arrays(
+    observation: Any,
+    action: Any,
+    next_observation: Any,
+    terminals: Any,
+    timeouts: Any,
+    length: Any,
+    action_space: gymnasium.Space[Any] | None,
+    sampled: Any,
+    ignore: Sequence[str],
+    source: str,
+) -> Recording:
     first: Any = observation[0] if isinstance(observation, list | tuple) and len(observation) else 0
     if isinstance(first, Mapping) or np.ndim(first) >= 2:  # an episode, not a row
         if any(one is not None for one in (next_observation, terminals, timeouts, length, sampled)):
@@ -186,6 +216,7 @@ def flatten_arrays(
             raise ValueError(f"{name} has shape {list(array.shape)}; expected one row per step.")
         shape = array.shape[lead:]
         if is_image(shape, array.dtype == np.uint8):
+            advice = advice or "; choose other columns of a file with --observe"
             raise ValueError(f"{name} holds images {list(shape)}; influence needs positions and velocities{advice}.")
         columns[path] = array.reshape(*array.shape[:lead], int(np.prod(shape)))
     if not columns:

@@ -16,6 +16,7 @@ from butfor.datasets.files import (
     check_new_files,
     check_outputs,
     column_names,
+    is_npz_file,
     read_data,
     write_columns,
     write_minari,
@@ -59,7 +60,7 @@ class Options:
     members: int = 1
     """networks of the ensemble"""
     epochs: int | None = None
-    """most epochs of fitting; None: 300, or fewer for more than 100,000 steps"""
+    """most epochs of fitting a Gaussian network; None: 300, or fewer for more than 100,000 steps"""
     actions: int = 64
     """K, the number of actions tried in each state; of discrete actions all are tried"""
     extreme: float | None = None
@@ -130,11 +131,13 @@ def score_file(
         recording = read_data(data, options.ignore)
     else:
         recording = dataset.recording(options.observe, options.ignore)
-    out = _default_out(data, dataset, recording) if out is None else out
+    alone = not with_data and (is_npz_file(data) if out is None else Path(out).suffix == ".npz")
+    out = _default_out(data, dataset, recording, alone) if out is None else out
     columns = recording.entities(entities) if influence is None or entities else influence.entities
-    copy = dataset if dataset is not None and (with_data or Path(out).suffix != ".npz") else None
+    copy = None if alone else dataset
     if copy is None:
-        target, page = check_outputs(data, out, columns, report, save_model, overwrite)
+        taken = () if dataset is None else dataset.files()
+        target, page = check_outputs(data, out, columns, report, save_model, overwrite, taken)
     else:
         target, page = _check_copy(copy, out, columns, report, save_model, overwrite)
     if options.graph and (copy is not None or target.suffix != ".npz"):
@@ -201,19 +204,22 @@ def score_file(
 
 
 def _open_unless_plain(data: Path | str, options: Options, with_data: bool) -> Dataset | None:
-    """The dataset; None for an .npz file whose scores are written alone, and for Minari, which reads itself."""
+    """The dataset; None for an .npz file whose scores are written alone, and for Minari, which reads itself.
+
+    With chosen columns, both are opened.
+    """
     path = Path(data)
     is_minari = not path.exists() or (path / "data" / "metadata.json").is_file()
-    is_plain = path.suffix == ".npz" and not options.observe and not with_data
-    return None if is_minari or is_plain else open_dataset(data)
+    is_plain = is_npz_file(data) and not with_data
+    return open_dataset(data) if options.observe or not (is_minari or is_plain) else None
 
 
-def _default_out(data: Path | str, dataset: Dataset | None, recording: Recording) -> Path | str:
+def _default_out(data: Path | str, dataset: Dataset | None, recording: Recording, alone: bool) -> Path | str:
     """Where scores are written by default: beside the data, with `-cai` in the name."""
+    if alone:
+        return Path(data).with_name(f"{Path(data).stem}-cai.npz")
     if dataset is not None:
         return default_copy(dataset, "cai")
-    if Path(data).suffix == ".npz":
-        return Path(data).with_name(f"{Path(data).stem}-cai.npz")
     stem, _, version = recording.source.removeprefix("Minari dataset ").rpartition("-v")
     return f"{stem}-cai-v{version}"
 
@@ -230,7 +236,7 @@ def _check_copy(
     target = dataset.check_copy(copy_path(dataset, out), column_names(entities).values(), overwrite)
     page = Path(report) if report else target.with_name(f"{target.stem if target.suffix else target.name}.html")
     files = [page, *([Path(save_model)] if save_model is not None else [])]
-    check_new_files(files, {dataset.path.resolve(), target.resolve()}, overwrite)
+    check_new_files(files, dataset.files(target), overwrite)
     for path in (page, target.parent, *files):
         check_writable(path)
     return target, page
@@ -285,6 +291,11 @@ def fit_recording(
         progress=show,
     )
     influence.scoring = replace(influence.scoring, actions=options.actions)
+    if options.epochs is not None and not isinstance(influence.model.config, ModelConfig):
+        kind = "pairs" if isinstance(influence.model.config, GraphConfig) else "touches"
+        notes.append(
+            f"A model of {kind} was fitted with its own number of updates; the number of epochs has no effect."
+        )
     if options.network is None and influence.model.config == STEEP:
         notes.append("The paper's network explains too little of the change; a steeper network is used instead.")
     return influence, judged, notes

@@ -66,6 +66,11 @@ class Prior:
 
 def predicted_change(function: PriorFunction, obs: Tensor, action: Tensor) -> Tensor:
     """The change [N, D] that a user's function predicts, checked."""
+    if not callable(function):
+        raise TypeError(
+            f"prior is {function!r}; expected a function of observations [N, D] and actions [N, A] that returns the "
+            "next observations [N, D]."
+        )
     states = obs.double().cpu().numpy()
     answer = check_table("The result of prior", function(states.copy(), action.cpu().numpy()), obs.shape[1])
     if len(answer) != len(states):

@@ -1,5 +1,6 @@
 """Every format: recognised by its content, read exactly, and copied with new columns while the original stays."""
 
+import json
 import shutil
 import sys
 from pathlib import Path
@@ -157,6 +158,38 @@ def test_the_original_and_other_folders_are_not_replaced(written: tuple[str, Pat
     dataset.write(copy, overwrite=True)
     with pytest.raises(ValueError, match=r"'actions?'"):
         dataset.write(tmp_path / "new", added={dataset.action[0]: []})
+
+
+def test_the_second_file_of_a_dataset_is_not_replaced(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """ManiSkill has a JSON file of the same name; a copy beside the original must not share it."""
+    path = WRITERS["ManiSkill"](tmp_path, *hand_and_cube())
+    before = digest(path)
+    dataset = open_dataset(path)
+    for overwrite in (False, True):
+        with pytest.raises(ValueError, match=r"trajectory\.json"):
+            dataset.write(tmp_path / "trajectory.hdf5", overwrite=overwrite)
+    with pytest.raises(ValueError, match=r"copy\.json"):
+        dataset.write(tmp_path / "copy.json")
+    other = tmp_path / "other.json"
+    other.write_text("precious")
+    with pytest.raises(FileExistsError, match=r"other\.json"):
+        dataset.check_copy(tmp_path / "other.h5")  # before the work
+    assert other.read_text() == "precious"
+    assert digest(path) == before
+    assert not (tmp_path / "other.h5").exists()
+    dataset.write(tmp_path / "other.h5", [dataset.whole()[2]], overwrite=True)
+    assert [one["elapsed_steps"] for one in json.loads(other.read_text())["episodes"]] == [LENGTHS[2]]
+
+    def fail(*_: Any) -> None:
+        raise OSError("disk full")
+
+    monkeypatch.setattr(type(dataset), "_write_file", fail)
+    with pytest.raises(OSError, match="disk full"):
+        dataset.write(tmp_path / "new.h5")
+    assert not list(tmp_path.glob("*new*"))
+    assert dataset.files(tmp_path / "new.h5") == {
+        tmp_path / name for name in ("trajectory.h5", "trajectory.json", "new.h5", "new.json")
+    }
 
 
 def test_what_cannot_be_opened_is_told(tmp_path: Path) -> None:

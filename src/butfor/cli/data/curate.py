@@ -40,7 +40,8 @@ def curate(
         approach: steps before an influenced one that the report counts as its approach
         observe: columns that make up the observation; `butfor data DATA` lists them
         ignore: parts of the observation to leave out
-        epochs: most epochs of fitting; early stopping may end it before
+        epochs: most epochs of fitting a Gaussian network; early stopping may end it before. A model of touches has its
+            own number of updates
         seed: seed of the fit, of the tried actions, and of the random choice
         model: saved Influence to score with, instead of fitting one; it has its own entities
         report: report file (default: beside the kept part)

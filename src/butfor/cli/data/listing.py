@@ -19,5 +19,6 @@ def data(data: Annotated[str, tyro.conf.Positional, tyro.conf.arg(metavar="DATA"
     found = open_dataset(data)
     print_dataset(found)
     if found.action:
-        suggested = " ".join(found.suggest_entities())
-        print_next(f"butfor score {data} --entities {suggested or 'NAME=COLUMNS'}")
+        suggested = " ".join(found.suggest_entities()) or "NAME=COLUMNS"
+        observe = "" if found.has_numbers else "--observe COLUMN "
+        print_next(f"butfor score {data} {observe}--entities {suggested}")

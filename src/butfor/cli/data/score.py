@@ -53,7 +53,8 @@ def score(
         network: choose a model of touches if the data show what touches the entities, else a Gaussian network; or
             always a Gaussian network: paper (smooth) or steep
         members: networks in the ensemble; 5 detects influence most reliably
-        epochs: most epochs of fitting; early stopping may end it before
+        epochs: most epochs of fitting a Gaussian network; early stopping may end it before. A model of touches has its
+            own number of updates
         actions: number K of actions that are tried in each state
         extreme: share of the tried actions' components set to their lowest or highest value; 0.75 shows what only
             strong actions do

@@ -11,7 +11,7 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any, Literal
+from typing import Any, ClassVar, Literal
 
 import gymnasium
 import numpy as np
@@ -68,6 +68,8 @@ class Dataset(ABC):
     """the task of each episode [E], if the format names them"""
     action_space: gymnasium.Space[Any] | None = None
     notes: list[str] = field(default_factory=list)
+    action_names: ClassVar[str] = "actions"
+    """what this format calls actions, for messages"""
 
     def __len__(self) -> int:
         return len(self.rows)
@@ -90,15 +92,21 @@ class Dataset(ABC):
         Raises:
             ValueError: a column does not exist, there are no actions, or the arrays do not fit together.
         """
+        self._check_actions()
         names = self.observed(observe, ignore)
-        if not self.action:
-            raise ValueError(f"{self.path} has no actions; it has {', '.join(self.columns)}. Influence needs them.")
         nexts = [f"next_{name}" for name in names if self._has_next(names)]
         episodes = (
             self._episode(place, arrays, names)
             for place, arrays in enumerate(self.read([*names, *nexts, *self.action]))
         )
         return join_episodes(episodes, self.action_space, (), str(self.path))
+
+    def _check_actions(self) -> None:
+        if not self.action:
+            raise ValueError(
+                f"{self.path} has no actions, which influence needs. It has {', '.join(self.columns)}; actions are "
+                f"called {self.action_names}. Rename or add them."
+            )
 
     def observed(self, observe: Sequence[str] = (), ignore: Sequence[str] = ()) -> list[str]:
         """The columns of the observation; refuses those that do not exist or hold no numbers."""
@@ -113,11 +121,18 @@ class Dataset(ABC):
                 raise ValueError(f"{name!r} holds {reason}; influence needs positions and velocities.")
         found = [name for name in chosen if name not in leave and not self.columns[name].reason]
         if not found:
+            left = [f"{name} holds {self.columns[name].reason}" for name in chosen if self.columns[name].reason]
             raise ValueError(
-                f"{self.path} has no observations of numbers; it has {', '.join(self.columns)}. Choose columns with "
-                "--observe, such as simulator states, or record positions and velocities."
+                f"{self.path} has no observations of numbers{': ' * bool(left)}{', '.join(left)}. Choose columns with "
+                f"--observe, such as simulator states, or record positions and velocities; it has "
+                f"{', '.join(self.columns)}."
             )
         return found
+
+    @property
+    def has_numbers(self) -> bool:
+        """Whether some column of the observation holds numbers, not images or texts."""
+        return not all(self.columns[name].reason for name in self.observe)
 
     def part(self, name: str) -> str:
         """The name that a column has as a part of the observation."""
@@ -173,9 +188,9 @@ class Dataset(ABC):
 
         Raises:
             FileExistsError: `out` exists.
-            ValueError: `out` is the original, or a new column is already there.
+            ValueError: `out` is the original, a new column is already there, or episodes of this format cannot be cut.
         """
-        target = self.check_copy(out, added or (), overwrite)
+        target = self.check_copy(out, added or (), overwrite, any(map(self.is_cut, segments or ())))
         with fresh_copy(target, self.path) as temporary:
             self._write(temporary, self.whole() if segments is None else segments, added or {})
         return target
@@ -184,20 +199,62 @@ class Dataset(ABC):
         """All episodes as segments."""
         return [(place, 0, int(rows)) for place, rows in enumerate(self.rows)]
 
-    def check_copy(self, out: Path | str, added: Iterable[str] = (), overwrite: bool = False) -> Path:
-        """The path of a copy; refuses before the work what could not be written after it."""
+    def is_cut(self, segment: Segment) -> bool:
+        """Whether a segment is only a part of its episode."""
+        place, first, last = segment
+        return (first, last) != (0, int(self.rows[place]))
+
+    @property
+    def uncuttable(self) -> str:
+        """Why parts of episodes cannot be written, as the end of a sentence; empty if they can."""
+        return ""
+
+    def check_copy(
+        self, out: Path | str, added: Iterable[str] = (), overwrite: bool = False, cut: bool = False
+    ) -> Path:
+        """The path of a copy; refuses before the work what could not be written after it. `cut`: parts of episodes."""
+        if cut and self.uncuttable:
+            raise ValueError(f"{self.path} {self.uncuttable}.")
         target = Path(out)
         original = self.path.resolve()
         if original in (target.resolve(), *target.resolve().parents) or target.resolve() in original.parents:
             raise ValueError(f"{out} is the input, or inside it, or contains it; choose another path for the copy.")
         if taken := sorted(set(added) & set(self.columns)):
             raise ValueError(f"{self.path} already has the columns {taken}; use the original, or rename the entities.")
-        if target.exists() and (target.is_dir() != self.path.is_dir() or not overwrite):
-            advice = "" if target.is_dir() != self.path.is_dir() else " or replace it with --overwrite"
+        if target.exists() and (target.is_dir() != self.is_folder or not overwrite):
+            advice = "" if target.is_dir() != self.is_folder else " or replace it with --overwrite"
             raise FileExistsError(f"{target} already exists; choose another name{advice}.")
         if target.is_dir() and not self.is_of_format(target):
             raise FileExistsError(f"{target} is a folder with other content; choose another name.")
+        self._check_beside(target, overwrite)
         return target
+
+    def beside(self, path: Path) -> Path | None:
+        """The second file that this dataset has where its first is at `path`, such as ManiSkill's JSON; None: no."""
+        return None
+
+    def files(self, *copies: Path) -> set[Path]:
+        """What nothing else may be written to: the files of this dataset and of copies of it."""
+        places = [place for path in (self.path, *copies) for place in (path, self.beside(path))]
+        return {place.resolve() for place in places if place is not None}
+
+    def _check_beside(self, target: Path, overwrite: bool) -> None:
+        """Refuse a copy whose second file is one of the original, or would replace another."""
+        second = self.beside(target)
+        if second is None:
+            return
+        words = f"A copy at {target} needs {second} beside it"
+        own = {self.path.resolve(), target.resolve(), (self.beside(self.path) or self.path).resolve()}
+        if second.resolve() in own:
+            raise ValueError(f"{words}, which is taken by the input or by the copy itself; choose another name.")
+        if second.is_dir() or (second.exists() and not overwrite):
+            advice = "" if second.is_dir() else " or replace it with --overwrite"
+            raise FileExistsError(f"{words}, which already exists; choose another name{advice}.")
+
+    @property
+    def is_folder(self) -> bool:
+        """Whether copies are folders."""
+        return self.path.is_dir()
 
     def is_of_format(self, folder: Path) -> bool:
         """Whether a folder contains a dataset of this format, so that it may be replaced."""
@@ -205,7 +262,9 @@ class Dataset(ABC):
 
     def suggest_entities(self) -> list[str]:
         """Entities that the names of the columns suggest, as `--entities` expects them."""
-        found = []
+        found: list[str] = []
+        if not self.has_numbers:
+            return found
         several = len(self.observed()) > 1
         for name in self.observed():
             column = self.columns[name]
@@ -235,15 +294,21 @@ def _ranges(columns: Sequence[int]) -> str:
     return f"{first}:{last + 1}" if is_run else ",".join(map(str, columns))
 
 
-def rate_notes(times: Sequence[Table], nominal: float | None = None) -> list[str]:
-    """Notes on episodes recorded at different rates, from the time of each row in seconds, by episode."""
+def rate_notes(times: Sequence[Table], nominal: float | None = None, unit: str = "second") -> list[str]:
+    """Notes on episodes recorded at different rates, from the time of each row in some unit, by episode."""
     gaps = [np.diff(np.asarray(one, np.float64)) for one in times if len(one) > 1]
     if not gaps:
         return []
-    rates = np.array([1 / max(float(np.median(one)), 1e-9) for one in gaps])
+    steps = np.array([float(np.median(one)) for one in gaps])
+    rates = 1 / np.maximum(steps, 1e-9)
     if rates.max() > (1 + RATES_APART) * rates.min():
-        words = f"Episodes were recorded at different rates, {rates.min():.3g} to {rates.max():.3g} rows per second"
-        return [f"{words}; one step means different times. Resample them to one rate, or score them separately."]
+        words = f"{rates.min():.3g} to {rates.max():.3g} rows per {unit}"
+        if unit != "second":
+            words = f"a row every {steps.min():.3g} to {steps.max():.3g} {unit.replace('unit', 'units', 1)}"
+        return [
+            f"Episodes were recorded at different rates, {words}; one step means different times. Resample them to "
+            "one rate, or score them separately."
+        ]
     jumps = sum(int((one > 1.5 * np.median(one)).sum()) for one in gaps)
     notes = [f"{jumps} step(s) take longer than the others: rows are missing there."] if jumps else []
     if nominal and abs(rates[0] / nominal - 1) > RATES_APART:

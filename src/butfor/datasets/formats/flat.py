@@ -1,17 +1,17 @@
 """Files with one row per step for all episodes: .npz files (OGBench and others) and D4RL's HDF5 files."""
 
 import json
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any
+from typing import Any, ClassVar
 
 import numpy as np
 
 from butfor.datasets.files import NAMES, read_npz
-from butfor.datasets.formats.dataset import Arrays, Column, Dataset, Segment, describe_left_out
-from butfor.datasets.formats.hdf5 import column_of, import_h5py, leaves, read_array
-from butfor.datasets.recording import Recording, Table, read_arrays
+from butfor.datasets.formats.dataset import Arrays, Column, Dataset, LastState, Segment, describe_left_out
+from butfor.datasets.formats.hdf5 import column_of, copy_attributes, import_h5py, leaves, read_array
+from butfor.datasets.recording import Lengths, Recording, Table, read_arrays
 from butfor.runs.arrays import open_arrays
 from butfor.runs.memory import Allowance
 
@@ -21,9 +21,10 @@ class FlatFile(Dataset):
     """Arrays with one row per step, in an .npz or HDF5 file; flags or lengths show where episodes end."""
 
     found: dict[str, str] = field(default_factory=dict)
-    """arrays by their meaning: `action`, `terminals` and so on, as in `butfor.datasets.files.NAMES`"""
+    """arrays by their meaning: `terminals` and so on, as in `butfor.datasets.files.NAMES`"""
     nexts: dict[str, str] = field(default_factory=dict)
     """the array of next observations that belongs to each array of observations"""
+    action_names: ClassVar[str] = " or ".join(NAMES["action"])
 
     @property
     def is_npz(self) -> bool:
@@ -32,24 +33,42 @@ class FlatFile(Dataset):
 
     def read(self, names: Sequence[str]) -> Iterator[Arrays]:
         arrays = self._load(names)
-        first = np.cumsum(self.rows) - self.rows
-        for start, rows in zip(first, self.rows, strict=True):
-            yield {name: array[start : start + rows] for name, array in arrays.items()}
+        places = {name: self._rows_of(array, self.whole()) for name, array in arrays.items()}
+        for place in range(len(self)):
+            yield {name: array[places[name][place]] for name, array in arrays.items()}
 
     def recording(self, observe: Sequence[str] = (), ignore: Sequence[str] = ()) -> Recording:
+        self._check_actions()
         names = self.observed(observe, ignore)
-        found = self.found
         has_next = set(names) <= set(self.nexts)
-        given = self._load(dict.fromkeys([*names, *found.values(), *(self.nexts[name] for name in names if has_next)]))
+        ends = [name for name in ("terminals", "timeouts", "length", "sampled") if name in self.found]
+        after = [self.nexts[name] for name in names if has_next]
+        given = self._load(dict.fromkeys([*names, *self.action, *after, *(self.found[name] for name in ends)]))
+        marks: dict[str, Any] = {name: given[self.found[name]] for name in ends}
+        if len(self) and not has_next:  # these columns alone may not show the ends that were found at opening
+            marks = {name: mark for name, mark in marks.items() if name == "sampled"} | {"length": self.rows}
         nexts = {self.part(name): given[self.nexts[name]] for name in names} if has_next else None
-        observation = {self.part(name): given[name] for name in names}
         return read_arrays(
-            observation[""] if list(observation) == [""] else observation,
-            given[found["action"]],
-            nexts[""] if nexts is not None and list(nexts) == [""] else nexts,
+            _unless_single({self.part(name): given[name] for name in names}),
+            _unless_single({name.partition("/")[2]: given[name] for name in self.action}),
+            None if nexts is None else _unless_single(nexts),
             source=str(self.path),
-            **{name: given[found[name]] for name in ("terminals", "timeouts", "length", "sampled") if name in found},
+            **marks,
         )
+
+    def find_episodes(self, height: int, steps: int) -> None:
+        """Find where episodes end, in a file with `height` observations and `steps` actions, and set `rows`."""
+        if self.action and self.has_numbers:
+            recording = self.recording()
+        else:  # images are not read, and actions may be missing: the flags alone show the ends
+            ends = [name for name in ("terminals", "timeouts", "length") if name in self.found]
+            flags = self._load([self.found[name] for name in ends])
+            given = {name: flags[self.found[name]] for name in ends}
+            recording = read_arrays(np.zeros((height, 1)), np.zeros((steps, 1)), source=str(self.path), **given)
+        has_last = len(recording.action) == steps  # every action is used, so the state after it is known
+        if has_last and not self.nexts:
+            self.last = "own"
+        self.rows = recording.length + (not has_last)
 
     def _load(self, names: Any) -> Arrays:
         if self.is_npz:
@@ -59,33 +78,26 @@ class FlatFile(Dataset):
             allowance = Allowance()
             return {name: read_array(file[name], allowance) for name in names}
 
+    def _rows_of(self, array: Any, segments: Sequence[Segment]) -> list[slice]:
+        """The rows of segments in an array with a row for each step or, with last states of their own, each state."""
+        more = int(self._has_states(array))
+        starts = np.cumsum(self.rows + more) - self.rows - more
+        return [slice(starts[place] + first, starts[place] + last + more) for place, first, last in segments]
+
+    def _has_states(self, array: Any) -> bool:
+        return self.last == "own" and np.ndim(array) > 0 and len(array) == self.rows.sum() + len(self)
+
     def _write(self, temporary: Path, segments: Sequence[Segment], added: Mapping[str, Sequence[Table]]) -> None:
-        if self.last == "own":
-            raise ValueError(
-                f"{self.path} has more observations than actions, so its arrays have no common rows; write scores "
-                "alone to an .npz file, or save next_observations."
-            )
-        starts = np.cumsum(self.rows) - self.rows
-        kept = np.concatenate([np.arange(starts[place] + a, starts[place] + b) for place, a, b in segments])
-        ends = np.zeros(len(kept), bool)
-        ends[np.cumsum([b - a for _, a, b in segments]) - 1] = True
-        total = int(self.rows.sum())
-        new = {name: np.concatenate([values[place][a:b] for place, a, b in segments]) for name, values in added.items()}
-        found = self.found
-        is_cut = list(segments) != self.whole()
-        flags = {found[name] for name in ("timeouts", "terminals") if name in found}
-
-        def chosen(name: str, array: Any) -> Any:
-            """The kept rows of an array; cut episodes end at their new last row."""
-            if name == found.get("length"):
-                return np.array([b - a for _, a, b in segments], array.dtype)
-            if np.ndim(array) == 0 or len(array) != total:
-                return array
-            rows = array[kept]
-            if is_cut and name in flags and name == found.get("timeouts", found.get("terminals")):
-                rows = np.where(ends.reshape(-1, *[1] * (rows.ndim - 1)), np.ones(1, rows.dtype), rows)
-            return rows
-
+        more = int(self.last == "own")
+        new = {
+            name: np.concatenate([values[place][first : last + more] for place, first, last in segments])
+            for name, values in added.items()
+        }
+        lengths = np.array([last - first for _, first, last in segments])
+        chosen = self._chooser(segments, lengths)
+        is_marked = {"terminals", "timeouts", "length"} & set(self.found)
+        if not is_marked and (any(map(self.is_cut, segments)) or (len(segments) < len(self) and not self.nexts)):
+            new["length"] = lengths
         if self.is_npz:
             with open_arrays(self.path) as file:
                 arrays = {name: chosen(name, array) for name, array in file.items()}
@@ -94,17 +106,52 @@ class FlatFile(Dataset):
             return
         h5py = import_h5py()
         with h5py.File(self.path, "r") as source, h5py.File(temporary, "w") as copy:
-            copy.attrs.update(dict(source.attrs))
+            copy_attributes(source, copy)
             for name, array in leaves(source).items():
                 rows = chosen(name, read_array(array, Allowance()))  # one array at a time
-                copy.create_dataset(name, data=rows).attrs.update(dict(array.attrs))
+                copy.create_dataset(name, data=rows, compression=array.compression).attrs.update(dict(array.attrs))
             for name, values in new.items():
                 copy.create_dataset(name, data=values)
+
+    def _chooser(self, segments: Sequence[Segment], lengths: Lengths) -> Callable[[str, Any], Any]:
+        """A function from the name of an array and its rows to those that are kept."""
+        found = self.found
+        is_whole = list(segments) == self.whole()
+        total = int(self.rows.sum())
+        last_rows = np.cumsum(lengths) - 1
+        flags = [found[name] for name in ("timeouts", "terminals") if name in found]
+        loaded = self._load(flags)
+        ended = np.zeros(len(segments), bool)
+        for flag in loaded.values():
+            kept = np.concatenate([flag[rows] for rows in self._rows_of(flag, segments)])
+            ended |= kept.reshape(len(kept), -1)[last_rows].astype(bool).any(1)
+
+        def choose(name: str, array: Any) -> Any:
+            if is_whole:
+                return array
+            if name == found.get("length"):
+                return lengths.astype(array.dtype)
+            if np.ndim(array) == 0 or (len(array) != total and not self._has_states(array)):
+                return array
+            rows = np.concatenate([array[rows] for rows in self._rows_of(array, segments)])
+            if flags and name == flags[0]:  # what was cut ends at its new last row
+                rows[last_rows[~ended]] = 1
+            return rows
+
+        return choose
+
+
+def _unless_single(parts: dict[str, Any]) -> Any:
+    """A dictionary of parts, or the only array if it has no name."""
+    return parts[""] if list(parts) == [""] else parts
 
 
 @dataclass
 class EpisodeFile(Dataset):
     """An episode file of butfor, or another .npz file with padded episodes [E, T, ...]."""
+
+    steps: int = 0
+    """T, the number of actions of an episode with its padding"""
 
     def recording(self, observe: Sequence[str] = (), ignore: Sequence[str] = ()) -> Recording:
         if observe:
@@ -115,24 +162,40 @@ class EpisodeFile(Dataset):
         with open_arrays(self.path) as file:
             arrays = {name: file[name] for name in names}
         for place, rows in enumerate(self.rows):
-            yield {name: array[place, : rows + (array.shape[1] > rows)] for name, array in arrays.items()}
+            yield {name: array[place, : rows + array.shape[1] - self.steps] for name, array in arrays.items()}
 
     def _write(self, temporary: Path, segments: Sequence[Segment], added: Mapping[str, Sequence[Table]]) -> None:
-        if any((first, last) != (0, self.rows[place]) for place, first, last in segments):
-            raise ValueError(f"{self.path} has padded episodes, of which only whole ones can be kept.")
-        order = np.array([place for place, _, _ in segments])
         with open_arrays(self.path) as file:
             arrays = dict(file)
-        steps = next(array.shape[1] for name, array in arrays.items() if name in NAMES["action"])
         for name, values in added.items():
-            arrays[name] = np.zeros((len(self), steps), np.float32)
+            arrays[name] = np.zeros((len(self), self.steps), np.float32)
             for place, value in enumerate(values):
                 arrays[name][place, : self.rows[place]] = value[: self.rows[place]]
+        cut = [place for place, segment in enumerate(segments) if self.is_cut(segment)]
+        if cut:
+            arrays.pop("reset_seed", None)  # it repeats an episode only from its beginning
+            known = next((name for name in NAMES["length"] if name in arrays), "length")
+            arrays[known] = np.asarray(self.rows)
         for name, array in arrays.items():
             if array.ndim and len(array) == len(self):
-                arrays[name] = array[order]
+                arrays[name] = self._choose(name, array, segments, cut)
         with temporary.open("wb") as target:
             np.savez_compressed(target, allow_pickle=False, **arrays)
+
+    def _choose(self, name: str, array: Any, segments: Sequence[Segment], cut: Sequence[int]) -> Any:
+        """The rows of an array that belong to some segments, one after the other."""
+        new = array[[place for place, _, _ in segments]]
+        more = array.shape[1] - self.steps if array.ndim > 1 else -1  # 1 where last states are included
+        for number in cut:
+            place, first, last = segments[number]
+            if name in NAMES["length"]:
+                new[number] = last - first
+            elif more in (0, 1):
+                new[number] = np.zeros_like(array[place])
+                new[number, : last - first + more] = array[place, first : last + more]
+                if name in NAMES["timeouts"]:
+                    new[number, last - first - 1] = 1
+        return new
 
 
 def open_npz(path: Path) -> FlatFile | EpisodeFile:
@@ -146,16 +209,21 @@ def open_npz(path: Path) -> FlatFile | EpisodeFile:
         raise ValueError(f"{path} is not a valid .npz file ({error}); save arrays with numpy.savez.") from error
     found = _meanings(names)
     is_own = "schema_version" in names
-    if {"observation", "action"} <= set(found) and (is_own or len(columns[found["action"]].shape) == 2):
+    observe, action = (_parts_of(names, found.get(meaning, "")) for meaning in ("observation", "action"))
+    if observe and action and (is_own or len(columns[action[0]].shape) == 2):
         recording = read_npz(path)
+        steps = columns[action[0]].shape[0]
+        has_last = columns[observe[0]].shape[0] > steps
+        last: LastState = "own" if has_last else "next" if "next_observation" in found else "row"
         return EpisodeFile(
-            path, "episodes of butfor" if is_own else "padded .npz", columns, recording.length,
-            (found["observation"],), (found["action"],), "own", found["observation"],
-            tasks=_episode_task(path, len(recording)), action_space=recording.action_space,
+            path, "episodes of butfor" if is_own else "padded .npz", columns, recording.length + (last == "row"),
+            observe, action, last, _prefix_of(observe), tasks=_episode_task(path, len(recording)),
+            action_space=recording.action_space, steps=steps,
         )  # fmt: skip
     is_ogbench = {"observations", "actions", "terminals"} <= set(names) and "next_observations" not in names
     kind = "OGBench .npz" if is_ogbench and {"qpos", "button_states"} & set(names) else ".npz"
-    return _flat_file(path, kind, columns, found)
+    heights = {name: header.shape[0] if header.shape else 0 for name, header in headers.items()}
+    return _flat_file(path, kind, columns, found, heights)
 
 
 def open_d4rl(path: Path) -> FlatFile | None:
@@ -163,29 +231,40 @@ def open_d4rl(path: Path) -> FlatFile | None:
     with import_h5py().File(path, "r") as file:
         arrays = leaves(file)
         columns = {name: column_of(array) for name, array in arrays.items()}
+        heights = {name: array.shape[0] if array.shape else 0 for name, array in arrays.items()}
     found = _meanings(list(columns))
-    return _flat_file(path, "D4RL HDF5", columns, found) if {"observation", "action"} <= set(found) else None
+    return _flat_file(path, "D4RL HDF5", columns, found, heights) if "observation" in found else None
 
 
-def _flat_file(path: Path, kind: str, columns: dict[str, Column], found: dict[str, str]) -> FlatFile:
-    if missing := [name for name in ("observation", "action") if name not in found]:
-        expected = " or ".join(NAMES[missing[0]])
+def _flat_file(
+    path: Path, kind: str, columns: dict[str, Column], found: dict[str, str], heights: Mapping[str, int]
+) -> FlatFile:
+    """Open a file whose arrays have `heights` rows each."""
+    observe, action = (_parts_of(list(columns), found.get(name, "")) for name in ("observation", "action"))
+    ends = {"terminals", "timeouts", "length"} & set(found)
+    if not observe or not (action or ends):
+        expected = " or ".join(NAMES["action" if observe else "observation"])
         raise ValueError(f"{path} has no array {expected}; it has {', '.join(columns) or 'none'}. Rename or add it.")
     first = found["observation"]
-    observe = tuple(name for name in columns if name == first or name.startswith(f"{first}/"))
-    prefix = first if observe == (first,) else f"{first}/"
-    named = {meaning: name for meaning, name in found.items() if meaning not in ("observation", "next_observation")}
     after = found.get("next_observation", "")
     nexts = {name: name.replace(first, after, 1) for name in observe if after}
     dataset = FlatFile(
-        path, kind, columns, np.zeros(0, np.int64), observe, (found["action"],), "next" if nexts else "row", prefix,
-        notes=describe_left_out(columns, observe), found=named, nexts=nexts,
+        path, kind, columns, np.zeros(0, np.int64), observe, action, "next" if nexts else "row", _prefix_of(observe),
+        notes=describe_left_out(columns, observe), found=found, nexts=nexts,
     )  # fmt: skip
-    recording = dataset.recording()
-    if not nexts and len(recording.action) == len(dataset._load([found["action"]])[found["action"]]):
-        dataset.last = "own"
-    dataset.rows = recording.length + (dataset.last == "row")
+    dataset.find_episodes(heights[observe[0]], heights[action[0] if action else observe[0]])
     return dataset
+
+
+def _parts_of(names: Sequence[str], head: str) -> tuple[str, ...]:
+    """The array called `head`, or those called `head/PART`."""
+    return tuple(name for name in names if head and (name == head or name.startswith(f"{head}/")))
+
+
+def _prefix_of(observe: Sequence[str]) -> str:
+    """What the names of observations begin with: the whole name of a single array, or `observations/`."""
+    head, slash, _ = observe[0].partition("/")
+    return head + slash
 
 
 def _meanings(names: Sequence[str]) -> dict[str, str]:

@@ -12,7 +12,7 @@ import numpy as np
 from butfor.datasets.files import minari_root
 from butfor.datasets.formats.dataset import Arrays, Column, Dataset, LastState, Segment, describe_left_out
 from butfor.datasets.recording import Table
-from butfor.runs.files import read_json
+from butfor.runs.files import atomic_write, read_json, write_text
 from butfor.runs.memory import Allowance
 
 SIGNATURE = b"\x89HDF\r\n\x1a\n"
@@ -32,12 +32,14 @@ class Layout:
     added: str
     """the group in an episode for new columns"""
     last: LastState
+    ends: tuple[str, ...]
+    """flags of the end of an episode: the first is set where one was cut, unless another is"""
 
 
 LAYOUTS = (
-    Layout("robomimic", "data", "demo_", ("obs", "states"), "", "next"),
-    Layout("ManiSkill", "", "traj_", ("obs", "env_states"), "", "own"),
-    Layout("Minari", "", "episode_", ("observations",), "infos/", "own"),
+    Layout("robomimic", "data", "demo_", ("obs", "states"), "", "next", ("dones",)),
+    Layout("ManiSkill", "", "traj_", ("obs", "env_states"), "", "own", ("truncated", "terminated")),
+    Layout("Minari", "", "episode_", ("observations",), "infos/", "own", ("truncations", "terminations")),
 )
 DESCRIPTIONS = (
     "robomimic or LIBERO (data/demo_0/actions), ManiSkill (traj_0/actions), Minari (episode_0/actions), "
@@ -70,6 +72,14 @@ def leaves(group: Any, path: str = "") -> dict[str, Any]:
         here = f"{path}/{name}" if path else name
         found |= leaves(child, here) if hasattr(child, "keys") else {here: child}
     return found
+
+
+def copy_attributes(group: Any, copy: Any) -> None:
+    """Make the groups of a group in a copy, with their attributes, and without their arrays."""
+    copy.attrs.update(dict(group.attrs))
+    for name, child in children(group).items():
+        if hasattr(child, "keys"):
+            copy_attributes(child, copy.require_group(name))
 
 
 def column_of(array: Any) -> Column:
@@ -228,8 +238,8 @@ class EpisodeGroups(Dataset):
                     episode.create_dataset(
                         f"{self.layout.added}{column}", **(shape if self.layout.name == "Minari" else {"data": part})
                     )
-            if "total" in new.attrs:  # robomimic
-                new.attrs["total"] = sum(last - first for _, first, last in segments)
+            counts = {"total": sum(last - first for _, first, last in segments), "num_demos": len(segments)}
+            new.attrs.update({name: count for name, count in counts.items() if name in new.attrs})  # robomimic, LIBERO
             self._write_masks(copy, renamed)
 
     def _write_episode(self, group: Any, new: Any, name: str, place: int, first: int, last: int) -> Any:
@@ -245,6 +255,9 @@ class EpisodeGroups(Dataset):
                     attributes = dict(array.attrs)
                     del episode[path]
                     episode.create_dataset(path, data=part).attrs.update(attributes)
+            flags = [episode[flag] for flag in self.layout.ends if flag in episode]
+            if last < steps and flags and not any(np.any(flag[-1]) for flag in flags):
+                flags[0][-1] = 1
         for attribute, value in {"num_samples": last - first, "total_steps": last - first}.items():
             if attribute in episode.attrs:
                 episode.attrs[attribute] = value
@@ -260,23 +273,37 @@ class EpisodeGroups(Dataset):
             del copy["mask"][key]
             copy["mask"].create_dataset(key, data=np.array(kept, dtype="S"))
 
+    def beside(self, path: Path) -> Path | None:
+        has_json = self.layout.name == "ManiSkill" and self.path.with_suffix(".json").is_file()
+        return path.with_suffix(".json") if has_json else None
+
     def write(self, out: Path | str, segments: Any = None, added: Any = None, overwrite: bool = False) -> Path:
-        target = super().write(out, segments, added, overwrite)
-        about = self.path.with_suffix(".json")
-        if self.layout.name == "ManiSkill" and about.is_file():  # its loader needs this file
-            listed = read_json(about)
-            by_name = {f"traj_{one.get('episode_id')}": one for one in listed.get("episodes", [])}
-            chosen = self.whole() if segments is None else list(segments)
-            episodes = [
-                dict(by_name.get(self.names[place], {})) | {"elapsed_steps": last - first}
-                for place, first, last in chosen
-            ]
-            if chosen != self.whole():
-                episodes = [one | {"episode_id": number} for number, one in enumerate(episodes)]
-            text = json.dumps(listed | {"episodes": episodes}, indent=2)
-            target.with_suffix(".json").write_text(text, encoding="utf-8")
+        target = self.check_copy(out, added or (), overwrite)
+        second = self.beside(target)
+        if second is not None:
+            with atomic_write(second) as temporary:  # renamed after the episodes are written: both exist, or neither
+                listed = self._list_episodes(self.whole() if segments is None else list(segments))
+                temporary.write_text(json.dumps(listed, indent=2), encoding="utf-8")
+                return super().write(out, segments, added, overwrite)
+        super().write(out, segments, added, overwrite)
         if self.layout.name == "Minari":  # Minari finds a dataset by its id
             place = target / "data" / "metadata.json"
-            text = json.dumps(read_json(place) | {"dataset_id": minari_id(target)}, indent=2)
-            place.write_text(text, encoding="utf-8")
+            write_text(place, json.dumps(read_json(place) | {"dataset_id": minari_id(target)}, indent=2))
         return target
+
+    def _list_episodes(self, segments: Sequence[Segment]) -> dict[str, Any]:
+        """The content of ManiSkill's JSON file, which its loader needs, for a copy of some segments."""
+        listed: dict[str, Any] = read_json(self.path.with_suffix(".json"))
+        by_name = {f"traj_{one.get('episode_id')}": one for one in listed.get("episodes", [])}
+        episodes = [dict(by_name.get(self.names[place], {})) for place, _, _ in segments]
+        with import_h5py().File(self.path, "r") as file:
+            for about, segment in zip(episodes, segments, strict=True):
+                place, first, last = segment
+                about["elapsed_steps"] = last - first
+                for result in ("success", "fail") if self.is_cut(segment) else ():
+                    flags = file[self.names[place]].get(result)
+                    if result in about and flags is not None:
+                        about[result] = bool(flags[last - 1])
+        if list(segments) != self.whole():
+            episodes = [one | {"episode_id": number} for number, one in enumerate(episodes)]
+        return listed | {"episodes": episodes}

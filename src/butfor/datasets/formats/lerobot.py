@@ -1,11 +1,12 @@
 """LeRobot folders, versions 2.0, 2.1 and 3.0: Parquet tables of rows and JSON beside them, without their package."""
 
 import json
+import re
 import shutil
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any
+from typing import Any, ClassVar
 
 import numpy as np
 
@@ -16,6 +17,7 @@ from butfor.runs.files import read_json
 from butfor.runs.memory import Allowance
 
 VERSIONS = ("v2.0", "v2.1", "v3.0")
+DONE = "next.done"
 COUNTERS = ("timestamp", "frame_index", "episode_index", "index", "task_index")
 
 
@@ -31,6 +33,7 @@ class LeRobotFolder(Dataset):
     info: dict[str, Any] = field(default_factory=dict)
     places: list[tuple[Path, int]] = field(default_factory=list)
     """the file and the first row of each episode"""
+    action_names: ClassVar[str] = "action"
 
     @property
     def is_v3(self) -> bool:
@@ -52,14 +55,17 @@ class LeRobotFolder(Dataset):
                 opened = file, {name: to_array(table[name], name, str(file)) for name in names}
             yield {name: array[first : first + rows] for name, array in opened[1].items()}
 
+    @property
+    def videos(self) -> list[str]:
+        """The features that are videos."""
+        return [name for name, one in self.info["features"].items() if one.get("dtype") == "video"]
+
+    @property
+    def uncuttable(self) -> str:
+        words = f"stores a video for each episode ({', '.join(self.videos)}), which cannot be cut; keep whole episodes"
+        return f"{words}, or convert the dataset to v3.0" if self.videos and not self.is_v3 else ""
+
     def _write(self, temporary: Path, segments: Sequence[Segment], added: Mapping[str, Sequence[Table]]) -> None:
-        videos = [name for name, one in self.info["features"].items() if one.get("dtype") == "video"]
-        is_cut = any((first, last) != (0, self.rows[place]) for place, first, last in segments)
-        if videos and is_cut and not self.is_v3:
-            raise ValueError(
-                f"{self.path} stores a video for each episode ({', '.join(videos)}), which cannot be cut; keep whole "
-                "episodes, or convert the dataset to v3.0."
-            )
         new: list[Any] = []
         starts = np.cumsum([0, *(last - first for _, first, last in segments)])
         opened: tuple[Path | None, Any] = (None, None)
@@ -69,15 +75,21 @@ class LeRobotFolder(Dataset):
                 opened = file, read_table(file)
             table = opened[1].slice(start + first, last - first)
             columns = {name: values[place] for name, values in added.items()}
-            new.append(self._renumber(table, number, int(starts[number]), columns, first))
+            is_end = last == self.rows[place]
+            new.append(self._renumber(table, number, int(starts[number]), columns, first, is_end))
         self._copy_meta(temporary)
         self._write_tables(temporary, segments, new)
         self._write_episodes(temporary, segments, new, starts)
         self._write_info(temporary, segments, new, added)
-        self._copy_videos(temporary, segments, videos)
+        self._copy_videos(temporary, segments)
 
-    def _renumber(self, table: Any, number: int, start: int, added: Mapping[str, Table], first: int) -> Any:
-        """Rows of one new episode: its number, its place in the dataset, frames and times from 0, and new columns."""
+    def _renumber(
+        self, table: Any, number: int, start: int, added: Mapping[str, Table], first: int, is_end: bool
+    ) -> Any:
+        """Rows of one new episode: its number, its place in the dataset, frames and times from 0, and new columns.
+
+        If it does not have the end of its original, it is marked as done in its last row.
+        """
         pyarrow = import_pyarrow()
         rows = len(table)
         counters: dict[str, Any] = {
@@ -88,9 +100,12 @@ class LeRobotFolder(Dataset):
         if first and "timestamp" in table.column_names:
             times = to_array(table["timestamp"], "timestamp", str(self.path))
             counters["timestamp"] = times - times[0]
+        if not is_end and DONE in table.column_names:
+            counters[DONE] = to_array(table[DONE], DONE, str(self.path)).copy()
+            counters[DONE][-1] = True
         for name, values in counters.items():
             if name in table.column_names:
-                column = pyarrow.array(values).cast(table.schema.field(name).type)
+                column = pyarrow.array(values.tolist(), table.schema.field(name).type)
                 table = table.set_column(table.column_names.index(name), table.schema.field(name), column)
         for name, column in added.items():
             table = table.append_column(name, pyarrow.array(np.asarray(column[first : first + rows], np.float32)))
@@ -131,7 +146,7 @@ class LeRobotFolder(Dataset):
 
     def _write_episodes(self, temporary: Path, segments: Sequence[Segment], new: Sequence[Any], starts: Any) -> None:
         if self.is_v3:
-            return self._write_episode_table(temporary, segments, starts)
+            return self._write_episode_table(temporary, segments, new, starts)
         listed = {row["episode_index"]: row for row in _read_lines(self.path / "meta" / "episodes.jsonl")}
         stats = {row["episode_index"]: row for row in _read_lines(self.path / "meta" / "episodes_stats.jsonl")}
         episodes = []
@@ -140,12 +155,20 @@ class LeRobotFolder(Dataset):
             episodes.append(listed.get(place, {}) | {"episode_index": number, "length": last - first})
             if stats:
                 before = stats.get(place, {}).get("stats", {})
-                statistics.append({"episode_index": number, "stats": before | self._measure([table])})
+                found = self._episode_stats(before, table, self.is_cut((place, first, last)))
+                statistics.append({"episode_index": number, "stats": found})
         _write_lines(temporary / "meta" / "episodes.jsonl", episodes)
         if statistics:
             _write_lines(temporary / "meta" / "episodes_stats.jsonl", statistics)
 
-    def _write_episode_table(self, temporary: Path, segments: Sequence[Segment], starts: Any) -> None:
+    def _episode_stats(self, before: Mapping[str, Any], table: Any, is_cut: bool) -> dict[str, Any]:
+        """Statistics of a new episode; those of images are known only if it is a whole episode of the original."""
+        found = self._measure([table], before)
+        return found if is_cut else found | {name: one for name, one in before.items() if name not in COUNTERS}
+
+    def _write_episode_table(
+        self, temporary: Path, segments: Sequence[Segment], new: Sequence[Any], starts: Any
+    ) -> None:
         pyarrow = import_pyarrow()
         files = sorted((self.path / "meta" / "episodes").rglob("*.parquet"))
         table = pyarrow.concat_tables([read_table(file) for file in files], promote_options="default")
@@ -160,10 +183,26 @@ class LeRobotFolder(Dataset):
             for key in [key for key in row if key.endswith("/from_timestamp")]:  # where its video begins and ends
                 begin = row[key] + first / fps
                 row |= {key: begin, key.replace("/from_", "/to_"): begin + (last - first) / fps}
+            row |= self._stats_columns(row, new[number], self.is_cut((place, first, last)), table.schema)
             written.append({name: value for name, value in row.items() if name in table.column_names})
         target = temporary / "meta" / "episodes" / "chunk-000" / "file-000.parquet"
         target.parent.mkdir(parents=True, exist_ok=True)
         pyarrow.parquet.write_table(pyarrow.Table.from_pylist(written, schema=table.schema), target)
+
+    def _stats_columns(self, row: Mapping[str, Any], table: Any, is_cut: bool, schema: Any) -> dict[str, Any]:
+        """The columns stats/FEATURE/KEY of a new episode; empty where they are not known."""
+        before: dict[str, dict[str, Any]] = {}
+        for column in (name for name in row if name.startswith("stats/") and name.count("/") == 2):
+            _, feature, key = column.split("/")
+            before.setdefault(feature, {})[key] = row[column]
+        found = self._episode_stats(before, table, is_cut)
+        columns = {}
+        for feature, keys in before.items():
+            for key in keys:
+                value = found.get(feature, {}).get(key)
+                name = f"stats/{feature}/{key}"
+                columns[name] = value if value is keys[key] else _of_type(value, schema.field(name).type)
+        return columns
 
     def _write_info(
         self, temporary: Path, segments: Sequence[Segment], new: Sequence[Any], added: Mapping[str, Any]
@@ -179,29 +218,34 @@ class LeRobotFolder(Dataset):
         info["splits"] = {"train": f"0:{len(segments)}"}
         (temporary / "meta" / "info.json").write_text(json.dumps(info, indent=4), encoding="utf-8")
         if (self.path / "meta" / "stats.json").is_file():
-            stats = read_json(self.path / "meta" / "stats.json") | self._measure(new)
+            before = read_json(self.path / "meta" / "stats.json")
+            found = self._measure(new, before)
+            is_whole = list(segments) == self.whole()
+            stats = found | before if is_whole else before | found  # those of images are not measured
             (temporary / "meta" / "stats.json").write_text(json.dumps(stats, indent=4), encoding="utf-8")
 
-    def _measure(self, tables: Sequence[Any]) -> dict[str, Any]:
-        """Smallest and largest values, means and standard deviations of all columns of numbers."""
+    def _measure(self, tables: Sequence[Any], before: Mapping[str, Any]) -> dict[str, Any]:
+        """Statistics of all columns of numbers, with the quantiles (q01) that the original has of them."""
         pyarrow = import_pyarrow()
         whole = pyarrow.concat_tables(tables)
         found = {}
         for name in whole.column_names:
             known = self.columns.get(name)
-            if name not in COUNTERS and (known is None or not known.reason):
+            if (name in before or name not in COUNTERS) and (known is None or not known.reason):
                 values = to_array(whole[name], name, str(self.path)).reshape(len(whole), -1).astype(np.float64)
                 found[name] = {key: getattr(values, key)(0).tolist() for key in ("min", "max", "mean", "std")}
                 found[name]["count"] = [len(values)]
+                for key in filter(re.compile(r"q\d\d").fullmatch, before.get(name, ())):
+                    found[name][key] = np.quantile(values, int(key[1:]) / 100, axis=0).tolist()
         return found
 
-    def _copy_videos(self, temporary: Path, segments: Sequence[Segment], videos: Sequence[str]) -> None:
+    def _copy_videos(self, temporary: Path, segments: Sequence[Segment]) -> None:
         if self.is_v3 and (self.path / "videos").is_dir():
             shutil.copytree(self.path / "videos", temporary / "videos", copy_function=shutil.copyfile)
-        if self.is_v3 or not videos:
+        if self.is_v3:
             return
         for number, (place, _, _) in enumerate(segments):
-            for name in videos:
+            for name in self.videos:
                 where = "videos/chunk-{:03d}/{}/episode_{:06d}.mp4"
                 source = self.path / where.format(place // self._chunk, name, place)
                 target = temporary / where.format(number // self._chunk, name, number)
@@ -265,6 +309,18 @@ def open_lerobot(folder: Path) -> LeRobotFolder:
         tuple(names.get(task_numbers.get(number, 0), "") for number in order) if names else (),
         notes=notes, info=info, places=[places[number] for number in order],
     )  # fmt: skip
+
+
+def _of_type(value: Sequence[float] | None, kind: Any) -> Any:
+    """Numbers as a value of an Arrow type: a list of them, or a single number."""
+    if value is None:
+        return None
+    types = import_pyarrow().types
+    is_list = types.is_list(kind) or types.is_large_list(kind) or types.is_fixed_size_list(kind)
+    inner = kind.value_type if is_list else kind
+    cast = bool if types.is_boolean(inner) else int if types.is_integer(inner) else float
+    numbers = [cast(one) for one in value]
+    return numbers if is_list else numbers[0]
 
 
 def _column(feature: Mapping[str, Any]) -> Column:

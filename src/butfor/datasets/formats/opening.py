@@ -71,7 +71,9 @@ def _open_minari(folder: Path) -> Dataset:
     """Open a Minari dataset; those that are not stored as HDF5 are read only by `read_minari`."""
     file = folder / "data" / "main_data.hdf5"
     if not file.is_file():
-        raise ValueError(f"{folder} is a Minari dataset that is not stored as HDF5; score it with --out FILE.npz.")
+        raise ValueError(
+            f"{folder} is a Minari dataset that is not stored as HDF5; score it with --out FILE.npz, without --observe."
+        )
     found = open_hdf5(file)
     if found is None:
         raise ValueError(f"{file} has no episodes; download the dataset again.")
@@ -104,5 +106,5 @@ def default_copy(dataset: Dataset, word: str) -> Path:
     if dataset.kind == "Minari":
         stem, _, version = dataset.path.name.rpartition("-v")
         return dataset.path.with_name(f"{stem}-{word}-v{version}")
-    suffix = dataset.path.suffix if dataset.path.is_file() else ""
+    suffix = "" if dataset.is_folder else dataset.path.suffix if dataset.path.is_file() else ".parquet"
     return dataset.path.with_name(f"{dataset.path.name.removesuffix(suffix)}-{word}{suffix}")

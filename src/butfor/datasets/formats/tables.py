@@ -4,7 +4,7 @@ import re
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any
+from typing import Any, ClassVar
 
 import numpy as np
 
@@ -100,8 +100,25 @@ def column_of(kind: Any, value: Any = None) -> Column:
         kind = kind.value_type
     if pyarrow.types.is_struct(kind):  # how Hugging Face stores an image: bytes and a path
         return Column((), "image")
-    names = {"float": "float32", "double": "float64", "halffloat": "float16", "string": "text"}
-    return Column(tuple(shape), names.get(str(kind), str(kind)))
+    if pyarrow.types.is_dictionary(kind):  # a categorical column of pandas
+        kind = kind.value_type
+    is_text = any(test(kind) for test in (pyarrow.types.is_string, pyarrow.types.is_large_string, _is_string_view))
+    names = {"float": "float32", "double": "float64", "halffloat": "float16"}
+    return Column(tuple(shape), "text" if is_text else names.get(str(kind), str(kind)))
+
+
+def _is_string_view(kind: Any) -> bool:
+    return str(kind) == "string_view"
+
+
+def _times(column: Any) -> Table | None:
+    """The times of the rows: floats in seconds, also of dates, or integers in a unit that is not known; else None."""
+    types = import_pyarrow().types
+    kinds = (types.is_floating, types.is_integer, types.is_timestamp, types.is_duration)
+    if column.null_count or not len(column) or not any(test(column.type) for test in kinds):
+        return None
+    times: Table = column.to_numpy()
+    return (times - times[0]) / np.timedelta64(1, "s") if times.dtype.kind in "mM" else times
 
 
 @dataclass
@@ -113,6 +130,11 @@ class TableFile(Dataset):
     """the rows [N], episode by episode and in the order of their steps"""
     stacks: dict[str, tuple[str, ...]] = field(default_factory=dict)
     """columns of single numbers that are read as one array"""
+    action_names: ClassVar[str] = f"{' or '.join(ACTION)}, or begin with it: action_0, action.x"
+
+    @property
+    def is_folder(self) -> bool:
+        return False  # several tables are written as one
 
     def read(self, names: Sequence[str]) -> Iterator[Arrays]:
         singles = {one: to_array(self.table[one], one, str(self.path)) for name in names for one in self._singles(name)}
@@ -144,7 +166,8 @@ class TableFile(Dataset):
         if len(set(pieces)) < len(pieces):  # parts of one episode are episodes of their own
             episode = next(name for name in EPISODE if name in new.column_names)
             numbers = np.repeat(np.arange(len(chosen)), [b - a for _, a, b in chosen])
-            column = pyarrow.array(numbers).cast(new.schema.field(episode).type)
+            kind = new.schema.field(episode).type
+            column = pyarrow.array(numbers).cast(kind.value_type if pyarrow.types.is_dictionary(kind) else kind)
             new = new.set_column(new.column_names.index(episode), episode, column)
         return new
 
@@ -205,8 +228,10 @@ def table_dataset(table: Any, path: Path, kind: str) -> TableFile:
         notes=describe_left_out(columns, observe), table=table, order=order, stacks=stacks,
     )  # fmt: skip
     time = next((name for name in TIME if name in names), None)
-    if time is not None and columns[time].dtype.startswith("float"):
-        dataset.notes += rate_notes([arrays[time] for arrays in dataset.read([time])])
+    times = None if time is None else _times(table[time])
+    if times is not None:
+        unit = "second" if times.dtype.kind == "f" else f"unit of {time}"
+        dataset.notes += rate_notes(np.split(times[order], np.cumsum(rows)[:-1]), unit=unit)
     return dataset
 
 
