@@ -35,7 +35,7 @@ from torch import Tensor
 
 from butfor.influence.contact import ContactPrediction, Touch
 from butfor.influence.gaussian import KLForm, kl_to_mixture
-from butfor.influence.graph.pairs import GraphDynamics
+from butfor.influence.graph.pairs import GraphDynamics, _fill
 from butfor.influence.scoring import Gaussians
 
 ACTION = "action"
@@ -146,6 +146,39 @@ def effect_sizes(model: GraphDynamics, obs: Tensor, action: Tensor, target: Tens
             return predicted
         return torch.minimum(predicted, ((goal[:, :counted] - alone) / scale).abs().amax(-1))
 
+    found = _compare_absences(model, obs, action, target, effect)
+    if target is None:
+        return found
+    return (found * expected_effects(model, obs, target, counted)).sqrt()
+
+
+@torch.no_grad()
+def expected_effects(model: GraphDynamics, obs: Tensor, target: Tensor, counted: int) -> Tensor:
+    """Expected."""
+    parts = []
+    scale = torch.stack([model.change_scale[dims[:counted]] for dims in model.dims])
+    size = max(1, CHUNK // (model.replicas * len(model.names) ** 2))
+    for start in range(0, obs.shape[1], size):
+        part = slice(start, start + size)
+        steps = steps_of(model, target[part])
+        found = model.look_back(obs[:, part], steps.expand(model.replicas, -1, -1, -1)).mean(0)
+        sizes = (found.exp() - math.exp(model.least_log)).clamp_min(0)[..., :counted]
+        parts.append((sizes / scale).amax(-1))
+    return torch.cat(parts)
+
+
+def steps_of(model, target):
+    return _fill([target[None, :, dims] for dims in model.dims], model.longest)
+
+
+def column_effects(model: GraphDynamics, obs: Tensor, action: Tensor, target: Tensor) -> Tensor:
+    """Effects by column, scaled [N, E, E, longest]."""
+
+    def effect(whole: Touch, without: Touch, dims: Sequence[int], goal: Tensor | None) -> Tensor:
+        mean, alone = (touch.moments()[0][0] for touch in (whole, without))
+        size = torch.minimum((mean - alone).abs(), (goal - alone).abs())
+        return torch.nn.functional.pad(size, (0, model.longest - len(dims)))
+
     return _compare_absences(model, obs, action, target, effect)
 
 
@@ -187,7 +220,7 @@ def _compare_absences(
         )
         goals = [None if target is None else target[part][:, dims] for dims in model.dims]
         rows = [list(map(compare, whole, others, model.dims, goals)) for others in without]
-        parts.append(torch.stack([torch.stack(row, -1) for row in rows], 1))
+        parts.append(torch.stack([torch.stack(row, 1) for row in rows], 1))
     return torch.cat(parts)
 
 

@@ -38,6 +38,7 @@ def fit_graph(
         report = Reporter(progress, len(model.names) * 2 * config.motion_updates + config.updates)
         _fit_motions(model, obs, action, target, generators, report)
         _fit_touches(model, obs, action, target, generators, report)
+        _fit_hindsight(model, obs, action, target, generators, report)
     return model.eval()
 
 
@@ -132,6 +133,31 @@ def _fit_touches(
     trained = [parameter for network in networks for parameter in network.parameters()]
     settings = (config.updates, config.learning_rate, config.weight_decay, config.batch_size)
     train_on_batches(loss, trained, *settings, len(obs), generators, report)
+
+
+def _fit_hindsight(
+    model: GraphDynamics, obs: Tensor, action: Tensor, target: Tensor, generators: Generators, report: Reporter
+) -> None:
+    """Fit."""
+    import math
+    from butfor.influence.graph.edges import column_effects, steps_of
+    config = model.config
+    found = column_effects(model, obs.expand(model.replicas, -1, -1), action, target)  # [N, E, E, longest]
+    goal = (found + math.exp(model.least_log)).log()
+    steps = steps_of(model, target)[0]
+    others = ~torch.eye(len(model.names), dtype=torch.bool, device=obs.device)
+    near = (model.lines(obs[None], steps[None].unsqueeze(3), steps[None].unsqueeze(2))[-1][..., 0] <= model.reach[:1])[0]
+    rows = torch.nonzero(near[:, others].any(-1))[:, 0]
+    rows = rows if len(rows) >= FEWEST else torch.arange(len(obs), device=obs.device)
+
+    def loss(index: Tensor) -> Tensor:
+        part = int(NEAR_SHARE * index.shape[1])
+        chosen = torch.cat([rows[index[:, :part] % len(rows)], index[:, part:]], 1)
+        error = (model.look_back(obs[chosen], steps[chosen]) - goal[chosen])[:, :, others].square()
+        return error.mean((1, 2, 3)) + error[..., : model.position].mean((1, 2, 3))
+
+    settings = (config.updates, config.learning_rate, config.weight_decay, config.batch_size)
+    train_on_batches(loss, list(model.hindsight.parameters()), *settings, len(obs), generators, report)
 
 
 def _gaps(model: GraphDynamics, entity: int, obs: Tensor, target: Tensor) -> Tensor:
