@@ -174,12 +174,13 @@ def steps_of(model, target):
 def column_effects(model: GraphDynamics, obs: Tensor, action: Tensor, target: Tensor) -> Tensor:
     """Effects by column, scaled [N, E, E, longest]."""
 
-    def effect(whole: Touch, without: Touch, dims: Sequence[int], goal: Tensor | None) -> Tensor:
-        mean, alone = (touch.moments()[0][0] for touch in (whole, without))
-        size = torch.minimum((mean - alone).abs(), (goal - alone).abs())
+    def observed(whole: Touch, without: Touch, dims: Sequence[int], goal: Tensor | None) -> Tensor:
+        size = (goal - without.moments()[0][0]).abs()
         return torch.nn.functional.pad(size, (0, model.longest - len(dims)))
 
-    return _compare_absences(model, obs, action, target, effect)
+    found = _compare_absences(model, obs, action, target, observed)
+    touched = touch_probabilities(model, obs, action[:, None], target)[:, 1:].nan_to_num()
+    return found * touched.unsqueeze(-1)
 
 
 def touch_evidence(model: GraphDynamics, obs: Tensor, action: Tensor, target: Tensor) -> Tensor:
