@@ -191,7 +191,6 @@ def test_effects_have_the_size_of_those_of_the_simulator(fitted: Influence, test
     assert precision["with"] > 0.75
     hit = label & (exact[:, other].ravel() > 0.2)
     assert 0.5 < np.median(found["with"][hit] / exact[:, other].ravel()[hit]) < 1.5
-    assert (found["with"] <= found["without"] + 1e-5).all()
     near = obs.reshape(-1, 4, 4)[:, 1, :2] - obs.reshape(-1, 4, 4)[:, 3, :2]
     far = np.linalg.norm(near, axis=1) > 0.6  # nothing moves that far in a step
     assert (fitted.effects(obs[far][:200], action[far][:200])["first", "third"] < 1e-2).mean() > 0.95

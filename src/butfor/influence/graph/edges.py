@@ -18,9 +18,14 @@ The influence of the action is CAI, as in `scoring.py`.
 The size of an effect, in the units of the data, is the difference of the expected outcomes with and without i. Where
 the outcome s' of the step is known, an effect must also be seen:
 
-    effect(i -> j, s, a, s') = min( | E[s'_j | s, a] - E[s'_j | s without i, a] |, | s'_j - E[s'_j | s without i, a] | )
+    seen(i -> j, s, a, s') = min( | E[s'_j | s, a] - E[s'_j | s without i, a] |, | s'_j - E[s'_j | s without i, a] | )
 
-with the largest difference of any counted column.
+with the largest difference of any counted column. Free motion is predicted with errors, which look like effects. So a
+network learns from all transitions what to expect of an observed effect, given how both entities moved in the step:
+
+    hindsight(i -> j, s, s') = expectation of P( i touches j | s, a, s' ) | s'_j - E[s'_j | s without i, a] |
+
+in which these errors average out. The effect is the geometric mean of both.
 """
 
 import math
@@ -35,7 +40,7 @@ from torch import Tensor
 
 from butfor.influence.contact import ContactPrediction, Touch
 from butfor.influence.gaussian import KLForm, kl_to_mixture
-from butfor.influence.graph.pairs import GraphDynamics, _fill
+from butfor.influence.graph.pairs import GraphDynamics
 from butfor.influence.scoring import Gaussians
 
 ACTION = "action"
@@ -134,7 +139,7 @@ def effect_sizes(model: GraphDynamics, obs: Tensor, action: Tensor, target: Tens
         model: the model of pairs.
         obs: states [R, N, D] in standard units.
         action: the encoded actions taken [N, A].
-        target: the scaled changes that followed [N, d], if they are known.
+        target: the scaled changes that followed [N, d], if they are known; hindsight then counts, too.
         counted: how many of the first columns of each entity count.
     """
 
@@ -149,38 +154,41 @@ def effect_sizes(model: GraphDynamics, obs: Tensor, action: Tensor, target: Tens
     found = _compare_absences(model, obs, action, target, effect)
     if target is None:
         return found
-    return (found * expected_effects(model, obs, target, counted)).sqrt()
+    learned = hindsight_sizes(model, obs, target)
+    sizes = [
+        (learned[:, :, place, : len(dims[:counted])] / model.change_scale[dims[:counted]]).amax(-1)
+        for place, dims in enumerate(model.dims)
+    ]
+    return (found * torch.stack(sizes, -1)).sqrt()
 
 
-@torch.no_grad()
-def expected_effects(model: GraphDynamics, obs: Tensor, target: Tensor, counted: int) -> Tensor:
-    """Expected."""
-    parts = []
-    scale = torch.stack([model.change_scale[dims[:counted]] for dims in model.dims])
-    size = max(1, CHUNK // (model.replicas * len(model.names) ** 2))
-    for start in range(0, obs.shape[1], size):
-        part = slice(start, start + size)
-        steps = steps_of(model, target[part])
-        found = model.look_back(obs[:, part], steps.expand(model.replicas, -1, -1, -1)).mean(0)
-        sizes = (found.exp() - math.exp(model.least_log)).clamp_min(0)[..., :counted]
-        parts.append((sizes / scale).amax(-1))
-    return torch.cat(parts)
+def observed_effects(model: GraphDynamics, obs: Tensor, action: Tensor, target: Tensor) -> Tensor:
+    """The probability of a touch, given the outcome, times | s'_j - E[s'_j | s without i, a] |, scaled, by column.
 
+    obs [R, N, D], action [N, A], target [N, d] -> [N, E, E, longest]. What `GraphDynamics.look_back` learns.
+    """
 
-def steps_of(model, target):
-    return _fill([target[None, :, dims] for dims in model.dims], model.longest)
-
-
-def column_effects(model: GraphDynamics, obs: Tensor, action: Tensor, target: Tensor) -> Tensor:
-    """Effects by column, scaled [N, E, E, longest]."""
-
-    def observed(whole: Touch, without: Touch, dims: Sequence[int], goal: Tensor | None) -> Tensor:
+    def deviation(whole: Touch, without: Touch, dims: Sequence[int], goal: Tensor | None) -> Tensor:
+        assert goal is not None
         size = (goal - without.moments()[0][0]).abs()
         return torch.nn.functional.pad(size, (0, model.longest - len(dims)))
 
-    found = _compare_absences(model, obs, action, target, observed)
-    touched = touch_probabilities(model, obs, action[:, None], target)[:, 1:].nan_to_num()
-    return found * touched.unsqueeze(-1)
+    deviations = _compare_absences(model, obs, action, target, deviation)
+    touched = touch_probabilities(model, obs, action.unsqueeze(1), target)[:, 1:].nan_to_num()
+    return deviations * touched.unsqueeze(-1)
+
+
+@torch.no_grad()
+def hindsight_sizes(model: GraphDynamics, obs: Tensor, target: Tensor) -> Tensor:
+    """What `look_back` expects `observed_effects` to be, the geometric mean of the members: [N, E, E, longest]."""
+    size = max(1, CHUNK // (model.replicas * len(model.names) ** 2))
+    parts = []
+    for start in range(0, obs.shape[1], size):
+        part = slice(start, start + size)
+        steps = model.steps_of(target[part]).expand(model.replicas, -1, -1, -1)
+        found = model.look_back(obs[:, part], steps).mean(0).exp()
+        parts.append((found - model.least_effect).clamp_min(0))
+    return torch.cat(parts)
 
 
 def touch_evidence(model: GraphDynamics, obs: Tensor, action: Tensor, target: Tensor) -> Tensor:
@@ -203,7 +211,7 @@ def _compare_absences(
     sources: Sequence[int] | None = None,
     tried: int = 1,
 ) -> Tensor:
-    """Compare the prediction of every entity with that without each source, or each of some: [N, S, E].
+    """Compare the prediction of every entity with that without each source, or each of some: [N, S, E, ...].
 
     Each state is there `tried` times in a row.
     """
@@ -221,7 +229,7 @@ def _compare_absences(
         )
         goals = [None if target is None else target[part][:, dims] for dims in model.dims]
         rows = [list(map(compare, whole, others, model.dims, goals)) for others in without]
-        parts.append(torch.stack([torch.stack(row, 1) for row in rows], 1))
+        parts.append(torch.stack([torch.stack(row, 1) for row in rows], 1))  # [n, S, E, ...]
     return torch.cat(parts)
 
 

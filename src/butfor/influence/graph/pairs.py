@@ -8,11 +8,13 @@ are and how each would move without the touch:
 
 `free_j` sees the columns of j alone, those of no entity, and the action if it drives j. `t_ij` and the push see the
 relative position of i and j (now, after i has moved, and after both have), the steps that they would take, and their
-other columns, such as velocities and fingers. The push is a free vector and a share of the way that j lacks to follow
-the step of i: what is held or pushed moves along. Beyond a distance that the fit measures, t_ij is 0. The steps are
-first their own, then those with the touches of third entities, so that a push passes through a row of entities. The
-pushes of several sources add up. The part of each source is known: without i its factors (1 - t_ij) are 1, and its
-pushes are missing in the steps of others. The action acts on an entity through the entities that it drives.
+other columns, such as velocities and fingers. A touch is mutual, t_ij = t_ji, unless the action drives one of the two.
+The push is a free vector and a share of the way that j lacks to follow the step of i: what is held or pushed moves
+along. Beyond a distance that the fit measures, t_ij is 0. The steps are first their own, then those with the touches of
+third entities, so that a push passes through a row of entities. The pushes of several sources add up. The part of each
+source is known: without i its factors (1 - t_ij) are 1, and its pushes are missing in the steps of others. The action
+acts on an entity through the entities that it drives. `look_back` is a network beside the formula, for effects in steps
+that were taken, see `edges.py`.
 """
 
 import math
@@ -33,10 +35,9 @@ RARELY = 5.0  # the same of surprises that no pair explains
 NEVER = -30.0  # log odds of a touch that cannot be
 STEP_SHARE = 0.3  # weight of the steps among the inputs: distances should matter more
 OWN_SHARE = 0.3  # the same of velocities and other columns
-FARTHEST = 5.0
+FARTHEST = 5.0  # standard deviations of near pairs, to which distances are cut
 SMALL = 0.58  # gain of the initial weights
 SMALL_OUTPUT = 0.1
-
 
 Lines = tuple[Tensor, Tensor, Tensor, Tensor]
 
@@ -157,7 +158,7 @@ class GraphDynamics(nn.Module):
         # one for all pairs: touches are much alike. It returns pushes, variances, log odds, and how far targets follow.
         self.touch = network(pair, 2 * self.longest + 1 + self.position, config.width, config.layers)
         self.hindsight = network(pair, self.longest, config.width, config.layers)
-        self.least_log = math.log(config.wide) / 2
+        self.least_effect = math.sqrt(config.wide)  # effects below it are not told from none
         for name, columns in zip(names, self.columns, strict=True):
             count = len(columns)
             seen = count + len(self.rest)
@@ -167,6 +168,7 @@ class GraphDynamics(nn.Module):
         self.register_buffer("center", torch.zeros(self.replicas, 1, self.features))
         self.register_buffer("spread", torch.ones(self.replicas, 1, self.features))
         self.register_buffer("reach", torch.full((self.replicas, 1, len(names), len(names)), 1e12))
+        # What the action drives may be too heavy for a touch to show in its motion, as a robot's hand is.
         moved = torch.tensor([name not in self.driven for name in names])
         self.register_buffer("mutual", moved & moved[:, None], persistent=False)
         # buffers without replicas, which a weight file has in its header
@@ -250,9 +252,9 @@ class GraphDynamics(nn.Module):
         push, raw, odds, follow = whole.unflatten(1, pairs).split(sizes, -1)
         following = follow * self.catch_up(source_steps, target_steps)
         push = push + nn.functional.pad(following, (0, self.longest - self.position))
-        each = odds[..., 0]
-        each = torch.where(self.mutual, (each + each.transpose(2, 3)) / 2, each)
-        return torch.where(possible, each - SELDOM, NEVER), push, raw
+        single = odds[..., 0]
+        shared = torch.where(self.mutual, (single + single.transpose(2, 3)) / 2, single)
+        return torch.where(possible, shared - SELDOM, NEVER), push, raw
 
     def show_pairs(
         self, obs: Tensor, lines: Lines, source_steps: Tensor, target_steps: Tensor, place: tuple[Tensor, ...]
@@ -274,17 +276,22 @@ class GraphDynamics(nn.Module):
         ]
         return torch.cat(parts, -1)
 
-    def look_back(self, obs: Tensor, steps: Tensor) -> Tensor:
-        """The expected size of effects of pairs in known steps: [R, B, D], [R, B, E, longest] -> [R, B, E, E, longest].
+    def steps_of(self, target: Tensor) -> Tensor:
+        """The scaled changes [N, d] that followed, by entity: [1, N, E, longest]."""
+        return _fill([target[None, :, dims] for dims in self.dims], self.longest)
 
-        In the scaled units of changes.
+    def look_back(self, obs: Tensor, steps: Tensor) -> Tensor:
+        """The logarithm of the effects to be expected, plus `least_effect`, given the steps that all entities took.
+
+        obs [R, B, D], scaled steps [R, B, E, longest] -> [R, B, E, E, longest], scaled, by column of the target.
         """
         count = len(self.names)
-        lines = self.lines(obs, steps.unsqueeze(3), steps.unsqueeze(2))
-        place = torch.ones(obs.shape[1], count, count, device=obs.device).nonzero(as_tuple=True)
-        seen = self.show_pairs(obs, lines, steps.unsqueeze(3), steps.unsqueeze(2), place)
-        found: Tensor = self.hindsight(seen)
-        return found.unflatten(1, (-1, count, count)) + self.least_log
+        source_steps, target_steps = steps.unsqueeze(3), steps.unsqueeze(2)
+        lines = self.lines(obs, source_steps, target_steps)
+        place = torch.ones(lines[-1].shape[1:-1], device=obs.device).nonzero(as_tuple=True)
+        found = self.hindsight(self.show_pairs(obs, lines, source_steps, target_steps, place))
+        effects: Tensor = found.unflatten(1, (-1, count, count)) + math.log(self.least_effect)
+        return effects
 
     def pair_touches(
         self,
