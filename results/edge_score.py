@@ -1,4 +1,4 @@
-"""How well the score of a bonus for an edge finds who moves the second cube: python results/edge_score.py [--out FILE]
+"""How well the score of a bonus for an edge tells who moves the second cube: python results/edge_score.py [--out FILE]
 
 The model of touches that learns along with an agent (`--cai.source object0 --entities object1=25:28`) is trained on
 transitions of stack-two, half of them with random actions, half with a noisy script, and scores other steps, which are
@@ -17,11 +17,10 @@ from sklearn.metrics import average_precision_score, roc_auc_score
 
 from butfor.benchmarks.edges import LABEL, play_task
 from butfor.envs.several import make_world, removal_effects
-from butfor.influence.partners import Partners
 from butfor.models.networks import make_generators, single_thread
 from butfor.runs.files import write_json
 from butfor.runs.folder import versions
-from butfor.training.goal_env import add_partners, find_others, find_source, open_goal_env
+from butfor.training.goal_env import GoalEnv, add_partners, find_source, open_goal_env
 from butfor.training.replay import ReplayBuffer
 from butfor.training.signals.cai import CaiConfig, CaiSignal
 from butfor.training.signals.transitions import TransitionTable
@@ -51,12 +50,12 @@ def fill(data: dict[str, Any], sizes: tuple[int, int, int]) -> ReplayBuffer:
     return replay
 
 
-def scores(train: dict[str, Any], tested: dict[str, Any], env: Any, partners: Partners, batches: int, seed: int) -> Any:
+def scores(train: dict[str, Any], tested: dict[str, Any], env: GoalEnv, batches: int, seed: int) -> Any:
     """Train the signal of a source on some steps, and score others: [N]."""
     config = CaiConfig(model="touch", source=SOURCE, newest_from=10**9)
 
     def make(data: dict[str, Any]) -> CaiSignal:
-        table = TransitionTable(fill(data, env.sizes), env.law, env.entities, env.scale, partners)
+        table = TransitionTable(fill(data, env.sizes), env.law, env.entities, env.scale, env.partners)
         return CaiSignal(config, table, make_generators([seed]))
 
     learned = make(train)
@@ -75,25 +74,27 @@ def main(batches: int, seeds: int, out: Path | None) -> None:
     by_cube, by_gripper = effect[:, 1, 2], effect[:, 0, 2]
     either = by_cube != by_gripper
     env = open_goal_env(TASK, ENTITY, CaiConfig().network.target_scale)
-    source = find_source(env, SOURCE)
-    env = add_partners(env, source, required=True, measure=False, others=find_others(env, source, ()))
-    known = env.partners
-    assert known is not None
-    alone = {name: list(pairs)[:1] for name, pairs in known.items()}
+    env = add_partners(env, find_source(env, SOURCE), required=True, measure=False)
     print(f"{by_cube.sum()} steps by the first cube, {by_gripper.sum()} by the gripper, {either.sum()} by one of them")
-    print("| touchers | seed | AP | AUC | AP, one of them | AUC, one of them |\n|---|---|---|---|---|---|")
+    groups = {
+        "both": by_cube & by_gripper,
+        "cube": by_cube & ~by_gripper,
+        "gripper": by_gripper & ~by_cube,
+        "none": ~by_cube & ~by_gripper,
+    }
+    heads = ["seed", "AP", "AUC", "AP, one of them", "AUC, one of them", *(f"mean score, {name}" for name in groups)]
+    print("| " + " | ".join(heads) + " |\n" + "|---" * len(heads) + "|")
     rows = []
     for seed in range(seeds):
-        train = play_task(TASK, 15_000, seed)
-        for name, partners in (("the first cube alone", alone), ("all", known)):
-            found = scores(train, tested, env, partners, batches, seed)
-            values = [
-                float(measure(by_cube[rows_of], found[rows_of]))
-                for rows_of in (np.ones_like(either), either)
-                for measure in (average_precision_score, roc_auc_score)
-            ]
-            rows.append({"touchers": name, "seed": seed, "values": values})
-            print(f"| {name} | {seed} | " + " | ".join(f"{value:.3f}" for value in values) + " |", flush=True)
+        found = scores(play_task(TASK, 15_000, seed), tested, env, batches, seed)
+        values = [
+            float(measure(by_cube[chosen], found[chosen]))
+            for chosen in (np.ones_like(either), either)
+            for measure in (average_precision_score, roc_auc_score)
+        ]
+        values += [float(found[chosen].mean()) for chosen in groups.values()]
+        rows.append(dict(zip(heads, [seed, *values], strict=True)))
+        print(f"| {seed} | " + " | ".join(f"{value:.3f}" for value in values) + " |", flush=True)
     if out is not None:
         facts = {"batches": batches, "commit": versions("cpu")["commit"], "chance": float(by_cube[either].mean())}
         write_json(out, facts | {"rows": rows})

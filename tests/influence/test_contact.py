@@ -315,9 +315,8 @@ def test_the_action_acts_only_through_the_step_of_the_partner() -> None:
     model, obs = untrained([0, 1])
     entity = model.entities[0]
     assert isinstance(entity, EntityContact)
-    networks: tuple[Any, ...] = (entity.touch, entity.partner_step)
-    for network in networks:
-        last = network.layers[-1]
+    for network in (entity.touch, entity.partner_step):
+        last: Any = network.layers[-1]
         last.weight.data *= 300  # so that what they see matters
     actions = 2 * torch.rand(1, 1, 16, 2, generator=torch.Generator().manual_seed(0)) - 1
     touch = model.predictor()(obs, actions).touches[0, 1]

@@ -59,9 +59,6 @@ class ContactConfig:
     batch_size: int = 500
     running: bool = False
     """units of the inputs follow the batches of a model that learns along, instead of being measured once"""
-    apart: bool = False
-    """each partner has a touch of its own, and predictions are about the first partner's: of an entity as a source of
-    influence, beside others that touch as well"""
 
     def __post_init__(self) -> None:
         check_least(self, 1, "width", "layers", "motion_width", "updates", "motion_updates", "batch_size")
@@ -105,13 +102,7 @@ class EntityContact(nn.Module):
         self.free = network(obs_size, count, config.motion_width, 2)
         self.free_variance = network(obs_size, count, config.width, 2)
         self.partner_step = network(obs_size + action_size, steps, config.motion_width, 2)
-        self.touch: nn.Module
-        if config.apart:
-            sizes_seen = [3 * (2 * len(pair.entity) + 1) + len(pair.partner) for pair in self.pairs]
-            outputs = 2 * count + 1
-            self.touch = nn.ModuleList([network(seen, outputs, config.width, config.layers) for seen in sizes_seen])
-        else:
-            self.touch = network(geometry + steps, 2 * count + 1, config.width, config.layers)
+        self.touch = network(geometry + steps, 2 * count + 1, config.width, config.layers)
         replicas = len(generators)
         self.register_buffer("center", torch.zeros(replicas, 1, geometry))
         self.register_buffer("spread", torch.ones(replicas, 1, geometry))
@@ -172,41 +163,17 @@ class EntityContact(nn.Module):
         geometry = (torch.cat(features, -1) - self.center) / self.spread
         return torch.cat([geometry, STEP_SHARE * scaled_step], -1)
 
-    def predict(
-        self, obs: Tensor, action: Tensor, free: Tensor, units: Tensor, change_scale: Tensor, only_first: bool = False
-    ) -> "Touch":
-        """The prediction for one action per row, given the free change, which has no gradient here.
-
-        With `only_first`, partners that are `apart` from the first one are left out.
-        """
+    def predict(self, obs: Tensor, action: Tensor, free: Tensor, units: Tensor, change_scale: Tensor) -> "Touch":
+        """The prediction for one action per row, given the free change, which has no gradient here."""
         with torch.no_grad():
             seen = self.inputs(obs, action, free, units, change_scale)
         count = len(self.columns)
+        push, raw, odds = self.touch(seen).split([count, count, 1], -1)
+        variance = nn.functional.softplus(raw + math.log(math.e - 1)) + self.config.wide  # 1 + wide before training
         narrow = self.config.narrowest + self.config.narrow_range * torch.sigmoid(
             self.free_variance(self.seen(obs)) - 3
         )
-        pushes, variances, log_odds = [], [], []
-        for found in self.judge(seen, only_first):
-            push, raw, odds = found.split([count, count, 1], -1)
-            pushes.append(push)
-            # 1 + wide before training
-            variances.append(nn.functional.softplus(raw + math.log(math.e - 1)) + self.config.wide)
-            log_odds.append(odds[..., 0] - SELDOM)
-        if len(pushes) == 1:
-            return Touch(log_odds[0], free + pushes[0], variances[0], free, narrow)
-        parts = (torch.stack(log_odds, -1), torch.stack(pushes, -2), torch.stack(variances, -2))
-        return combine_touches(*parts, free, narrow)
-
-    def judge(self, seen: Tensor, only_first: bool) -> list[Tensor]:
-        """What the networks of touches return, [R, B, 2 d + 1]: of all partners together, or of each that is apart."""
-        if not isinstance(self.touch, nn.ModuleList):
-            return [self.touch(seen)]
-        geometry = [3 * (2 * len(pair.entity) + 1) for pair in self.pairs]
-        steps = [len(pair.partner) for pair in self.pairs]
-        *places, rest = seen.split([*geometry, sum(steps)], -1)
-        networks = self.touch[:1] if only_first else self.touch
-        inputs = [torch.cat(part, -1) for part in zip(places, rest.split(steps, -1), strict=True)]
-        return [network(part) for network, part in zip(networks, inputs, strict=False)]
+        return Touch(odds[..., 0] - SELDOM, free + push, variance, free, narrow)
 
     def loss(
         self, obs: Tensor, action: Tensor, target: Tensor, steps: Tensor, units: Tensor, change_scale: Tensor
@@ -289,21 +256,6 @@ class Touch:
         touched = touched[..., None]
         deviation = torch.where(touched, variance, free_variance).sqrt()
         return torch.where(touched, mean, free_mean) + deviation * noise
-
-
-def combine_touches(
-    log_odds: Tensor, push: Tensor, variance: Tensor, free_mean: Tensor, free_variance: Tensor
-) -> Touch:
-    """The mixture of an entity that S others may touch: [..., S], [..., S, d] twice and [..., d] twice.
-
-    1 - t = product over sources of (1 - t_i); the pushes of several sources add up.
-    """
-    log_free = nn.functional.logsigmoid(-log_odds).sum(-1).clamp(max=-1e-7)
-    any_odds = torch.log(-torch.expm1(log_free)) - log_free
-    share = (log_odds.sigmoid() / -torch.expm1(log_free).unsqueeze(-1))[..., None].clamp(max=1)  # t_i / t
-    mean = free_mean + (share * push).sum(-2)
-    spread = (share * (variance + (1 - share) * push.square())).sum(-2)
-    return Touch(any_odds, mean, spread, free_mean, free_variance)
 
 
 @dataclass(frozen=True)
@@ -419,8 +371,7 @@ class ContactDynamics(Fittable):
             for dims, entity in zip(self.dims, self.entities, strict=True):
                 assert isinstance(entity, EntityContact)
                 free = entity.free(entity.seen(obs)).unsqueeze(2).expand(-1, -1, count, -1).flatten(1, 2)
-                scale = choose_columns(self.change_scale, dims)
-                found = entity.predict(rows, actions, free, self.units, scale, only_first=True)
+                found = entity.predict(rows, actions, free, self.units, choose_columns(self.change_scale, dims))
                 touches[tuple(dims)] = Touch(*(part.unflatten(1, (states, count)) for part in found.parts()))
             return ContactPrediction(touches, self.target_size)
 

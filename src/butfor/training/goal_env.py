@@ -214,9 +214,7 @@ def open_goal_env(
         probe.close()
 
 
-def add_partners(
-    env: GoalEnv, agent: Sequence[int], required: bool, measure: bool, others: Sequence[Sequence[int]] = ()
-) -> GoalEnv:
+def add_partners(env: GoalEnv, agent: Sequence[int], required: bool, measure: bool) -> GoalEnv:
     """Add what touches each entity, for a model of touches: as given, as known, or as random episodes show it.
 
     Args:
@@ -224,8 +222,6 @@ def add_partners(
         agent: columns of the agent's position; none: those of a built-in environment, else they are looked for
         required: whether an entity without partners is an error; if not, the environment is returned as it is
         measure: whether to measure the factors on the changes, too, by the size of the entities' moves
-        others: columns of the position of each other thing that touches entities, with `agent`; those of an entity
-            itself are left out
 
     Raises:
         ValueError: the columns do not fit the entities, or `required` and nothing was found
@@ -233,12 +229,7 @@ def add_partners(
     if not agent and env.facts and set(env.entities.values()) == {env.facts.object_position}:
         agent = env.facts.agent_position
     partners: Partners | None = {
-        name: [
-            pair_with(touching, columns, name, env.sizes[0])
-            for touching in (agent, *(other for other in others if not set(other) & set(columns)))
-        ]
-        for name, columns in env.entities.items()
-        if agent
+        name: [pair_with(agent, columns, name, env.sizes[0])] for name, columns in env.entities.items() if agent
     }
     scale = env.scale
     if not partners or measure:
@@ -272,14 +263,6 @@ def find_source(env: GoalEnv, source: str) -> tuple[int, ...]:
     if len(found) != 1:
         raise ValueError(f"cai.source is {source!r}; expected one entity, such as cube=10:13.")
     return tuple(next(iter(found.values())))
-
-
-def find_others(env: GoalEnv, source: Sequence[int], agent: Sequence[int]) -> list[tuple[int, ...]]:
-    """The columns of the positions of all that touches entities beside a source: known of built-in environments, and
-    those of the agent where they are given."""
-    known = [] if env.facts is None else [tuple(one[: len(source)]) for one in env.facts.entities.values()]
-    given = [tuple(agent)] if agent else []
-    return [one for one in dict.fromkeys([*given, *known]) if not set(one) & set(source)]
 
 
 def _check_spaces(name: str, env: VectorEnv[Any, Any, Any]) -> tuple[int, int, int]:

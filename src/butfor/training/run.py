@@ -34,15 +34,7 @@ from butfor.runs.locks import locked, working_on
 from butfor.runs.reading import iterate_metrics, read_run
 from butfor.runs.stopping import check_time_limit, stopping
 from butfor.training.agents import load_policy, save_agent
-from butfor.training.goal_env import (
-    GoalEnv,
-    MakeEnv,
-    add_partners,
-    find_others,
-    find_source,
-    open_goal_env,
-    reward_remarks,
-)
+from butfor.training.goal_env import GoalEnv, MakeEnv, add_partners, find_source, open_goal_env, reward_remarks
 from butfor.training.loop import Trainer, learn
 from butfor.training.offline import drawn_episodes, fill_buffer, learn_from_data, read_episodes
 from butfor.training.settings import Config, check_training_memory
@@ -265,12 +257,8 @@ def _open_env(config: Config, make_env: MakeEnv | None, state: dict[str, Any] | 
     if touches and state is not None:
         goal_env = goal_env.with_touching(state["touching"])
     elif touches:
-        agent = config.cai.agent
-        others: list[tuple[int, ...]] = []
-        if config.cai.source:
-            agent = find_source(goal_env, config.cai.source)
-            others = find_others(goal_env, agent, config.cai.agent)
-        goal_env = add_partners(goal_env, agent, config.cai.model == "touch", scale is None, others)
+        agent = find_source(goal_env, config.cai.source) if config.cai.source else config.cai.agent
+        goal_env = add_partners(goal_env, agent, config.cai.model == "touch", measure=scale is None)
     if config.use and scale is None and (still := goal_env.unmoved()):
         warnings.warn(
             f"A few random episodes of {goal_env.name} did not move {' and '.join(still)}, so the size of its moves is "

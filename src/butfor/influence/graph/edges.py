@@ -46,6 +46,7 @@ from butfor.influence.scoring import Gaussians
 ACTION = "action"
 Alternative = Literal["absent", "reference"]
 CHUNK = 2**18  # rows that are predicted at once
+FAINTEST = 0.1  # least size in hindsight, in least effects: what is seen counts also where none is expected
 
 
 @dataclass(frozen=True)
@@ -187,7 +188,7 @@ def hindsight_sizes(model: GraphDynamics, obs: Tensor, target: Tensor) -> Tensor
         part = slice(start, start + size)
         steps = model.steps_of(target[part]).expand(model.replicas, -1, -1, -1)
         found = model.look_back(obs[:, part], steps).mean(0).exp()
-        parts.append((found - model.least_effect).clamp_min(0))
+        parts.append((found - model.least_effect).clamp_min(FAINTEST * model.least_effect))
     return torch.cat(parts)
 
 

@@ -24,7 +24,7 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor, nn
 
-from butfor.influence.contact import ContactPrediction, Touch, combine_touches
+from butfor.influence.contact import ContactPrediction, Touch
 from butfor.influence.gaussian import kl_between
 from butfor.models.networks import MLP, Generators
 from butfor.models.tables import Units
@@ -92,7 +92,13 @@ class PairTouches:
 
     def combine(self) -> Touch:
         """The mixture of the formula."""
-        return combine_touches(self.log_odds, self.push, self.variance, self.free_mean, self.free_variance)
+        log_free = nn.functional.logsigmoid(-self.log_odds).sum(-1).clamp(max=-1e-7)
+        log_odds = torch.log(-torch.expm1(log_free)) - log_free
+        weight = self.log_odds.sigmoid()
+        share = (weight / -torch.expm1(log_free).unsqueeze(-1))[..., None].clamp(max=1)  # t_ij / t_j
+        push = (share * self.push).sum(-2)
+        variance = (share * (self.variance + (1 - share) * self.push.square())).sum(-2)
+        return Touch(log_odds, self.free_mean + push, variance, self.free_mean, self.free_variance)
 
 
 class DrivenTouch(Touch):

@@ -1,7 +1,7 @@
 """Causal action influence as a signal: a transition model that learns while the agent does, and scores its states."""
 
 from collections.abc import Callable
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Literal
 
@@ -53,8 +53,7 @@ class CaiConfig:
     of each entity; none: known of built-in environments, else found in random episodes"""
     source: str = ""
     """an entity whose influence counts instead of the action's, with model touch: the name of one of a built-in
-    environment, or the columns of its position, cube=10:13; the score is that of the step taken, at most log 2. What
-    else touches the entities is known of built-in environments; elsewhere agent names it"""
+    environment, or the columns of its position, cube=10:13; the score is that of the step taken, at most log 2"""
     horizon: int = 1
     """steps within which the action, or the source, matters, given what the agent does in the later ones"""
 
@@ -69,10 +68,10 @@ class CaiConfig:
         check_betas(self)
         if self.agent and self.model == "gaussian":
             raise ValueError(f"cai.agent is {self.agent}, but cai.model is 'gaussian'; give 'touch' or no agent.")
-        if self.source and self.model != "touch":
+        if self.source and (self.model != "touch" or self.agent):
             raise ValueError(
-                f"cai.source is {self.source!r}: it touches the entities, so cai.model must be 'touch'; got "
-                f"{self.model!r}."
+                f"cai.source is {self.source!r}: it touches the entities, so cai.model must be 'touch', without "
+                f"cai.agent; got {self.model!r} and {self.agent}."
             )
 
 
@@ -95,8 +94,7 @@ class CaiSignal(LearnedSignal):
             fitting = FitConfig(learning_rate=config.learning_rate, betas=config.betas)
             optimizer = make_optimizer(model, fitting)
         else:
-            settings = replace(ALONG, apart=bool(config.source))
-            model = ContactDynamics(table.units, table.partners, settings, generators).to(table.device)
+            model = ContactDynamics(table.units, table.partners, ALONG, generators).to(table.device)
             optimizer = make_contact_optimizer(model, config.learning_rate, config.betas)
         super().__init__(model, optimizer, table, even=not config.only_sampled)
         self.config = config
