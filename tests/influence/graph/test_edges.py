@@ -128,7 +128,8 @@ def test_a_touch_is_mutual_unless_the_action_drives_one() -> None:
     generator = torch.Generator().manual_seed(0)
     obs = torch.randn(2, 30, 12, generator=generator)
     steps = torch.randn(2, 30, 3, 4, generator=generator)
-    odds = model.judge(obs, steps.unsqueeze(3), steps.unsqueeze(2), None)[0]  # [R, B, source, target]
+    with torch.no_grad():
+        odds = model.judge(obs, steps.unsqueeze(3), steps.unsqueeze(2), None)[0]  # [R, B, source, target]
     torch.testing.assert_close(odds[:, :, 1, 2], odds[:, :, 2, 1])
     assert float(odds[:, :, 1, 2].std()) > 1e-3
     assert float((odds[:, :, 0, 1] - odds[:, :, 1, 0]).abs().min()) > 0
