@@ -18,9 +18,14 @@ The influence of the action is CAI, as in `scoring.py`.
 The size of an effect, in the units of the data, is the difference of the expected outcomes with and without i. Where
 the outcome s' of the step is known, an effect must also be seen:
 
-    effect(i -> j, s, a, s') = min( | E[s'_j | s, a] - E[s'_j | s without i, a] |, | s'_j - E[s'_j | s without i, a] | )
+    seen(i -> j, s, a, s') = min( | E[s'_j | s, a] - E[s'_j | s without i, a] |, | s'_j - E[s'_j | s without i, a] | )
 
-with the largest difference of any counted column.
+with the largest difference of any counted column. Free motion is predicted with errors, which look like effects. So a
+network learns from all transitions what to expect of an observed effect, given how both entities moved in the step:
+
+    hindsight(i -> j, s, s') = expectation of P( i touches j | s, a, s' ) | s'_j - E[s'_j | s without i, a] |
+
+in which these errors average out. The effect is the geometric mean of both.
 """
 
 import math
@@ -41,6 +46,7 @@ from butfor.influence.scoring import Gaussians
 ACTION = "action"
 Alternative = Literal["absent", "reference"]
 CHUNK = 2**18  # rows that are predicted at once
+FAINTEST = 0.1  # least size in hindsight, in least effects: what is seen counts also where none is expected
 
 
 @dataclass(frozen=True)
@@ -134,7 +140,7 @@ def effect_sizes(model: GraphDynamics, obs: Tensor, action: Tensor, target: Tens
         model: the model of pairs.
         obs: states [R, N, D] in standard units.
         action: the encoded actions taken [N, A].
-        target: the scaled changes that followed [N, d], if they are known.
+        target: the scaled changes that followed [N, d], if they are known; hindsight then counts, too.
         counted: how many of the first columns of each entity count.
     """
 
@@ -146,7 +152,44 @@ def effect_sizes(model: GraphDynamics, obs: Tensor, action: Tensor, target: Tens
             return predicted
         return torch.minimum(predicted, ((goal[:, :counted] - alone) / scale).abs().amax(-1))
 
-    return _compare_absences(model, obs, action, target, effect)
+    found = _compare_absences(model, obs, action, target, effect)
+    if target is None:
+        return found
+    learned = hindsight_sizes(model, obs, target)
+    sizes = [
+        (learned[:, :, place, : len(dims[:counted])] / model.change_scale[dims[:counted]]).amax(-1)
+        for place, dims in enumerate(model.dims)
+    ]
+    return (found * torch.stack(sizes, -1)).sqrt()
+
+
+def observed_effects(model: GraphDynamics, obs: Tensor, action: Tensor, target: Tensor) -> Tensor:
+    """The probability of a touch, given the outcome, times | s'_j - E[s'_j | s without i, a] |, scaled, by column.
+
+    obs [R, N, D], action [N, A], target [N, d] -> [N, E, E, longest]. What `GraphDynamics.look_back` learns.
+    """
+
+    def deviation(whole: Touch, without: Touch, dims: Sequence[int], goal: Tensor | None) -> Tensor:
+        assert goal is not None
+        size = (goal - without.moments()[0][0]).abs()
+        return torch.nn.functional.pad(size, (0, model.longest - len(dims)))
+
+    deviations = _compare_absences(model, obs, action, target, deviation)
+    touched = touch_probabilities(model, obs, action.unsqueeze(1), target)[:, 1:].nan_to_num()
+    return deviations * touched.unsqueeze(-1)
+
+
+@torch.no_grad()
+def hindsight_sizes(model: GraphDynamics, obs: Tensor, target: Tensor) -> Tensor:
+    """What `look_back` expects `observed_effects` to be, the geometric mean of the members: [N, E, E, longest]."""
+    size = max(1, CHUNK // (model.replicas * len(model.names) ** 2))
+    parts = []
+    for start in range(0, obs.shape[1], size):
+        part = slice(start, start + size)
+        steps = model.steps_of(target[part]).expand(model.replicas, -1, -1, -1)
+        found = model.look_back(obs[:, part], steps).mean(0).exp()
+        parts.append((found - model.least_effect).clamp_min(FAINTEST * model.least_effect))
+    return torch.cat(parts)
 
 
 def touch_evidence(model: GraphDynamics, obs: Tensor, action: Tensor, target: Tensor) -> Tensor:
@@ -169,7 +212,7 @@ def _compare_absences(
     sources: Sequence[int] | None = None,
     tried: int = 1,
 ) -> Tensor:
-    """Compare the prediction of every entity with that without each source, or each of some: [N, S, E].
+    """Compare the prediction of every entity with that without each source, or each of some: [N, S, E, ...].
 
     Each state is there `tried` times in a row.
     """
@@ -187,7 +230,7 @@ def _compare_absences(
         )
         goals = [None if target is None else target[part][:, dims] for dims in model.dims]
         rows = [list(map(compare, whole, others, model.dims, goals)) for others in without]
-        parts.append(torch.stack([torch.stack(row, -1) for row in rows], 1))
+        parts.append(torch.stack([torch.stack(row, 1) for row in rows], 1))  # [n, S, E, ...]
     return torch.cat(parts)
 
 

@@ -7,6 +7,7 @@ import torch
 from torch import Tensor, nn
 
 from butfor.influence.contact_fitting import Reporter, train_on_batches
+from butfor.influence.graph.edges import hindsight_sizes, observed_effects
 from butfor.influence.graph.pairs import GraphConfig, GraphDynamics, _fill, check_graph_entities, describe_lines
 from butfor.models.networks import MLP, Generators, make_generators, single_thread
 from butfor.models.tables import Table, Units
@@ -17,6 +18,7 @@ SURPRISE = 0.2  # standard deviations of the entity's change, beyond its free mo
 MARGIN = 1.2  # on the distance that best separates surprises from free motion
 FEWEST = 30  # surprises
 NEAR_SHARE = 0.75  # of a batch
+UNTOUCHED = 0.05  # standard deviations of the entity's change: so little may others displace it in hindsight
 FEWEST_ALONE = 500  # rows to fit free motion to
 
 
@@ -27,7 +29,11 @@ def fit_graph(
     seeds: Sequence[int],
     progress: Callable[[Any], None] | None = None,
 ) -> GraphDynamics:
-    """Fit one replica per seed: first which entities the action drives, then free motion, then touches."""
+    """Fit one replica per seed: first which entities the action drives, then free motion, touches and hindsight.
+
+    Few steps of a moving entity are far from all others. Hindsight shows more in which nothing touches it, also near
+    others. Free motion is fitted again with these, and then touches and hindsight.
+    """
     check_graph_entities(units.entities, config)
     inputs, target = table
     generators = make_generators(seeds)
@@ -35,39 +41,49 @@ def fit_graph(
     with single_thread():
         driven = find_driven(obs, action, target, units)
         model = GraphDynamics(units, driven, config, generators).to(inputs.device)
-        report = Reporter(progress, len(model.names) * 2 * config.motion_updates + config.updates)
-        _fit_motions(model, obs, action, target, generators, report)
-        _fit_touches(model, obs, action, target, generators, report)
+        first = config.updates // 2
+        report = Reporter(progress, 3 * len(model.names) * config.motion_updates + 2 * (first + config.updates))
+        rows = (obs, action, target)
+        gaps = [_gaps(model, entity, obs, target) for entity in range(len(model.names))]
+        alone = _fit_motions(model, gaps, *rows, generators, report)
+        _fit_touches(model, *rows, first, generators, report)
+        _fit_hindsight(model, *rows, first, generators, report)
+        for entity, free in enumerate(_find_untouched(model, obs, target)):
+            _fit_motion(model, entity, torch.nonzero(alone[entity] | free)[:, 0], *rows, generators, report)
+        _fit_touches(model, *rows, config.updates, generators, report)
+        _fit_hindsight(model, *rows, config.updates, generators, report)
     return model.eval()
 
 
 def _fit_motions(
-    model: GraphDynamics, obs: Tensor, action: Tensor, target: Tensor, generators: Generators, report: Reporter
-) -> None:
+    model: GraphDynamics, gaps: Sequence[Tensor], obs: Tensor, action: Tensor, target: Tensor, generators: Generators,
+    report: Reporter,
+) -> list[Tensor]:  # fmt: skip
     """Fit the free motion of each entity, where it is alone, and measure how near others are if it is not.
 
     A pushed entity moves on as long as it is pushed, and would look free. So the first fit, to all rows, only shows
     where the motion comes as a surprise, and so how near others are then; the second fit is to rows in which nobody is
-    that near.
+    that near, which are returned for each entity, [N].
     """
     count = len(model.names)
     everything = torch.arange(len(obs), device=obs.device)
     reach = model.reach[0, 0].clone()  # [source, target]
     sharpness = torch.full_like(reach, -1)
     starts = [{name: value.clone() for name, value in network.state_dict().items()} for network in model.free]
-    gaps = [_gaps(model, entity, obs, target) for entity in range(count)]
     for entity in range(count):
         surprised = _fit_motion(model, entity, everything, obs, action, target, generators, report)
         if int(surprised.sum()) >= FEWEST:
             reach[:, entity], sharpness[:, entity] = _find_reach(gaps[entity], surprised)
     reach = _make_mutual(reach, sharpness)
     model.reach.copy_(MARGIN * reach)
+    free = []
     for entity in range(count):
         # what the first fit learned of touches would stay where data are few
         model.free[entity].load_state_dict(starts[entity])
-        alone = torch.nonzero((gaps[entity] > reach[:, entity]).all(1))[:, 0]
-        rows = alone if len(alone) >= FEWEST_ALONE else everything
-        _fit_motion(model, entity, rows, obs, action, target, generators, report)
+        alone = (gaps[entity] > reach[:, entity]).all(1)
+        free.append(alone if int(alone.sum()) >= FEWEST_ALONE else torch.ones_like(alone))
+        _fit_motion(model, entity, torch.nonzero(free[-1])[:, 0], obs, action, target, generators, report)
+    return free
 
 
 def _fit_motion(
@@ -97,8 +113,9 @@ def _fit_motion(
 
 
 def _fit_touches(
-    model: GraphDynamics, obs: Tensor, action: Tensor, target: Tensor, generators: Generators, report: Reporter
-) -> None:
+    model: GraphDynamics, obs: Tensor, action: Tensor, target: Tensor, updates: int, generators: Generators,
+    report: Reporter,
+) -> None:  # fmt: skip
     """Fit the networks of touches; most of each batch is drawn from states in which a pair is near."""
     config = model.config
     with torch.no_grad():
@@ -130,8 +147,41 @@ def _fit_touches(
 
     networks = (model.touch, model.surprise, model.free_variance)
     trained = [parameter for network in networks for parameter in network.parameters()]
-    settings = (config.updates, config.learning_rate, config.weight_decay, config.batch_size)
+    settings = (updates, config.learning_rate, config.weight_decay, config.batch_size)
     train_on_batches(loss, trained, *settings, len(obs), generators, report)
+
+
+def _fit_hindsight(
+    model: GraphDynamics, obs: Tensor, action: Tensor, target: Tensor, updates: int, generators: Generators,
+    report: Reporter,
+) -> None:  # fmt: skip
+    """Fit the logarithm of observed effects, from how both entities of a pair moved; batches as for touches."""
+    config = model.config
+    found = observed_effects(model, obs.expand(model.replicas, -1, -1), action, target)
+    goal = (found + model.least_effect).log()  # [N, E, E, longest]
+    steps = model.steps_of(target)  # [1, N, E, longest]
+    others = ~torch.eye(len(model.names), dtype=torch.bool, device=obs.device)
+    closest = model.lines(obs[None], steps.unsqueeze(3), steps.unsqueeze(2))[-1]
+    near = closest[0, ..., 0] <= model.reach[0]
+    rows = torch.nonzero(near[:, others].any(-1))[:, 0]
+    rows = rows if len(rows) >= FEWEST else torch.arange(len(obs), device=obs.device)
+
+    def loss(index: Tensor) -> Tensor:
+        part = int(NEAR_SHARE * index.shape[1])
+        chosen = torch.cat([rows[index[:, :part] % len(rows)], index[:, part:]], 1)
+        error = (model.look_back(obs[chosen], steps[0, chosen]) - goal[chosen])[:, :, others].square()
+        return error.mean((1, 2, 3)) + error[..., : model.position].mean((1, 2, 3))
+
+    settings = (updates, config.learning_rate, config.weight_decay, config.batch_size)
+    train_on_batches(loss, list(model.hindsight.parameters()), *settings, len(obs), generators, report)
+
+
+@torch.no_grad()
+def _find_untouched(model: GraphDynamics, obs: Tensor, target: Tensor) -> Tensor:
+    """In which steps nobody displaces an entity, in hindsight: [E, N]."""
+    others = ~torch.eye(len(model.names), dtype=torch.bool, device=obs.device)
+    found = hindsight_sizes(model, obs.expand(model.replicas, -1, -1), target)[..., : model.position].amax(-1)
+    return ((found * others).amax(1) < UNTOUCHED).T
 
 
 def _gaps(model: GraphDynamics, entity: int, obs: Tensor, target: Tensor) -> Tensor:

@@ -8,11 +8,13 @@ are and how each would move without the touch:
 
 `free_j` sees the columns of j alone, those of no entity, and the action if it drives j. `t_ij` and the push see the
 relative position of i and j (now, after i has moved, and after both have), the steps that they would take, and their
-other columns, such as velocities and fingers. The push is a free vector and a share of the way that j lacks to follow
-the step of i: what is held or pushed moves along. Beyond a distance that the fit measures, t_ij is 0. The steps are
-first their own, then those with the touches of third entities, so that a push passes through a row of entities. The
-pushes of several sources add up. The part of each source is known: without i its factors (1 - t_ij) are 1, and its
-pushes are missing in the steps of others. The action acts on an entity through the entities that it drives.
+other columns, such as velocities and fingers. A touch is mutual, t_ij = t_ji, unless the action drives one of the two.
+The push is a free vector and a share of the way that j lacks to follow the step of i: what is held or pushed moves
+along. Beyond a distance that the fit measures, t_ij is 0. The steps are first their own, then those with the touches of
+third entities, so that a push passes through a row of entities. The pushes of several sources add up. The part of each
+source is known: without i its factors (1 - t_ij) are 1, and its pushes are missing in the steps of others. The action
+acts on an entity through the entities that it drives. `look_back` is a network beside the formula, for effects in steps
+that were taken, see `edges.py`.
 """
 
 import math
@@ -33,8 +35,11 @@ RARELY = 5.0  # the same of surprises that no pair explains
 NEVER = -30.0  # log odds of a touch that cannot be
 STEP_SHARE = 0.3  # weight of the steps among the inputs: distances should matter more
 OWN_SHARE = 0.3  # the same of velocities and other columns
+FARTHEST = 5.0  # standard deviations of near pairs, to which distances are cut
 SMALL = 0.58  # gain of the initial weights
 SMALL_OUTPUT = 0.1
+
+Lines = tuple[Tensor, Tensor, Tensor, Tensor]
 
 
 @dataclass(frozen=True)
@@ -124,6 +129,7 @@ class GraphDynamics(nn.Module):
     center: Tensor
     spread: Tensor
     reach: Tensor
+    mutual: Tensor
 
     def __init__(self, units: Units, driven: Sequence[str], config: GraphConfig, generators: Generators) -> None:
         super().__init__()
@@ -151,6 +157,8 @@ class GraphDynamics(nn.Module):
         pair = self.features + 2 * self.longest + 2 * (self.longest - self.position) + 2 * len(names)
         # one for all pairs: touches are much alike. It returns pushes, variances, log odds, and how far targets follow.
         self.touch = network(pair, 2 * self.longest + 1 + self.position, config.width, config.layers)
+        self.hindsight = network(pair, self.longest, config.width, config.layers)
+        self.least_effect = math.sqrt(config.wide)  # effects below it are not told from none
         for name, columns in zip(names, self.columns, strict=True):
             count = len(columns)
             seen = count + len(self.rest)
@@ -160,6 +168,9 @@ class GraphDynamics(nn.Module):
         self.register_buffer("center", torch.zeros(self.replicas, 1, self.features))
         self.register_buffer("spread", torch.ones(self.replicas, 1, self.features))
         self.register_buffer("reach", torch.full((self.replicas, 1, len(names), len(names)), 1e12))
+        # What the action drives may be too heavy for a touch to show in its motion, as a robot's hand is.
+        moved = torch.tensor([name not in self.driven for name in names])
+        self.register_buffer("mutual", moved & moved[:, None], persistent=False)
         # buffers without replicas, which a weight file has in its header
         self.register_buffer("units", torch.tensor([units.obs_center, units.obs_spread]), persistent=False)
         self.register_buffer("change_scale", torch.tensor(units.scale, dtype=torch.float32), persistent=False)
@@ -196,7 +207,7 @@ class GraphDynamics(nn.Module):
             steps.append(_repeat(self.move_freely(obs[:, ::once], action[:, ::once], entity), once))
         return steps
 
-    def lines(self, obs: Tensor, source_steps: Tensor, target_steps: Tensor) -> tuple[Tensor, Tensor, Tensor, Tensor]:
+    def lines(self, obs: Tensor, source_steps: Tensor, target_steps: Tensor) -> Lines:
         """Where targets are relative to sources: now, after the source's step, after both, [R, B, E, E, p], and the
         closest distance on the straight lines of both steps, [R, B, E, E, 1].
 
@@ -225,19 +236,37 @@ class GraphDynamics(nn.Module):
 
         The network is evaluated for pairs that are near each other.
         """
-        entities = len(self.names)
         lines = self.lines(obs, source_steps, target_steps)
         pairs = lines[-1].shape[1:-1]
+        entities = len(self.names)
         possible = (lines[-1][..., 0] <= self.reach) & ~torch.eye(entities, dtype=torch.bool, device=obs.device)
         if absent is not None:
             possible[:, :, absent] = False
-        row, source, target = torch.nonzero(possible.any(0), as_tuple=True)
+            possible[..., absent] = False
+        place = torch.nonzero(possible.any(0), as_tuple=True)
+        row, source, target = place
+        found = self.touch(self.show_pairs(obs, lines, source_steps, target_steps, place))
+        number = (row * entities + source) * entities + target
+        whole = found.new_zeros(len(found), math.prod(pairs), found.shape[-1]).index_copy(1, number, found)
+        sizes = [self.longest, self.longest, 1, self.position]
+        push, raw, odds, follow = whole.unflatten(1, pairs).split(sizes, -1)
+        following = follow * self.catch_up(source_steps, target_steps)
+        push = push + nn.functional.pad(following, (0, self.longest - self.position))
+        single = odds[..., 0]
+        shared = torch.where(self.mutual, (single + single.transpose(2, 3)) / 2, single)
+        return torch.where(possible, shared - SELDOM, NEVER), push, raw
+
+    def show_pairs(
+        self, obs: Tensor, lines: Lines, source_steps: Tensor, target_steps: Tensor, place: tuple[Tensor, ...]
+    ) -> Tensor:
+        """What networks see of the pairs at `place`, n rows, sources and targets: [R, n, inputs]."""
+        row, source, target = place
         seen = describe_lines(*(part[:, row, source, target] for part in lines))
-        shape = (len(seen), *pairs, self.longest)
+        shape = (len(seen), *lines[-1].shape[1:-1], self.longest)
         others = _fill([obs[..., columns[self.position :]] for columns in self.columns], self.longest - self.position)
-        which = torch.eye(entities, device=obs.device).expand(len(seen), -1, -1)
+        which = torch.eye(len(self.names), device=obs.device).expand(len(seen), -1, -1)
         parts = [
-            (seen - self.center) / self.spread,
+            ((seen - self.center) / self.spread).clamp(-FARTHEST, FARTHEST),
             STEP_SHARE * source_steps.expand(shape)[:, row, source, target].clamp(-5, 5),
             STEP_SHARE * target_steps.expand(shape)[:, row, source, target].clamp(-5, 5),
             OWN_SHARE * others[:, row, source].clamp(-5, 5),
@@ -245,14 +274,24 @@ class GraphDynamics(nn.Module):
             which[:, source],
             which[:, target],
         ]
-        found = self.touch(torch.cat(parts, -1))
-        place = (row * entities + source) * entities + target
-        whole = found.new_zeros(len(found), math.prod(pairs), found.shape[-1]).index_copy(1, place, found)
-        sizes = [self.longest, self.longest, 1, self.position]
-        push, raw, odds, follow = whole.unflatten(1, pairs).split(sizes, -1)
-        following = follow * self.catch_up(source_steps, target_steps)
-        push = push + nn.functional.pad(following, (0, self.longest - self.position))
-        return torch.where(possible, odds[..., 0] - SELDOM, NEVER), push, raw
+        return torch.cat(parts, -1)
+
+    def steps_of(self, target: Tensor) -> Tensor:
+        """The scaled changes [N, d] that followed, by entity: [1, N, E, longest]."""
+        return _fill([target[None, :, dims] for dims in self.dims], self.longest)
+
+    def look_back(self, obs: Tensor, steps: Tensor) -> Tensor:
+        """The logarithm of the effects to be expected, plus `least_effect`, given the steps that all entities took.
+
+        obs [R, B, D], scaled steps [R, B, E, longest] -> [R, B, E, E, longest], scaled, by column of the target.
+        """
+        count = len(self.names)
+        source_steps, target_steps = steps.unsqueeze(3), steps.unsqueeze(2)
+        lines = self.lines(obs, source_steps, target_steps)
+        place = torch.ones(lines[-1].shape[1:-1], device=obs.device).nonzero(as_tuple=True)
+        found = self.hindsight(self.show_pairs(obs, lines, source_steps, target_steps, place))
+        effects: Tensor = found.unflatten(1, (-1, count, count)) + math.log(self.least_effect)
+        return effects
 
     def pair_touches(
         self,
