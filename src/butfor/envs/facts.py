@@ -227,7 +227,7 @@ def _fetch_two(name: str, id: str, expert: Expert, goal_cube: int, x: float) -> 
         object_velocity=(first + 3, first + 4, first + 5),
         full_state=tuple(range(40)),
         expert=expert,
-        labels=("contact",),
+        labels=("exact", "contact"),
         drawing="robot",
         table=_SQUARE_TABLE,
         mirrors=_two_cube_mirrors(x),

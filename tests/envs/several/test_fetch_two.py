@@ -9,6 +9,7 @@ from butfor.envs import facts_of, make_vector_env
 from butfor.envs.experts import scripted_action
 from butfor.envs.several.edges import action_effects, moved_effects, removal_effects
 from butfor.envs.several.fetch_two import ENTITIES, FetchTwoWorld
+from butfor.envs.truth import Forker, exact_label
 
 TASKS = pytest.mark.parametrize("task", ["push-two", "stack-two"])
 
@@ -104,6 +105,37 @@ def test_a_source_that_is_elsewhere_does_not_push() -> None:
     assert np.nanmean(share) > 0.8
 
 
-def test_the_label_of_one_object_is_refused() -> None:
-    with pytest.raises(ValueError, match=r"push-two.*'exact'"):
-        make_vector_env("push-two", 1, labels=["exact"])
+@TASKS
+def test_the_exact_label_is_of_the_cube_that_the_goal_is_about(task: str) -> None:
+    """Against the forks of `edges`, without its tolerance and without skipping states; on push-two also by a chain."""
+    played = play(task, 6, 50)
+    states, actions = played["states"][4::5], played["actions"][4::5]
+    goal_cube = ENTITIES.index("object1" if task == "push-two" else "object0")
+    rows = states.reshape(-1, states.shape[2])
+    world = FetchTwoWorld(task, threads=1)
+    size = action_effects(world, rows)[0][:, 0]  # [n, E]
+    env: Any = make_vector_env(task, 6, ["exact"], threads=1)
+    env.reset(seed=0)
+    label = []
+    for state, action in zip(states, actions, strict=True):
+        env.restore_state(None, state)
+        label.append(env.step(action)[4]["label_exact"])
+    env.close()
+    np.testing.assert_array_equal(np.concatenate(label), size[:, goal_cube] > 1e-6)
+    assert 0.1 < np.mean(label) < 0.9
+    if task == "push-two":
+        touched = removal_effects(world, rows, actions.reshape(-1, 4))[:, 0, goal_cube] > 1e-6
+        assert (np.concatenate(label) & (size[:, 1] > 1e-3) & touched).any()  # the first cube pushes it
+
+
+def test_a_state_out_of_reach_of_one_cube_alone_is_not_skipped() -> None:
+    """The gripper may reach the first cube, which touches the second."""
+    played = play("push-two", 8, 50, noise=0.0)
+    rows = played["states"].reshape(-1, played["states"].shape[2])
+    forker = Forker("push-two", threads=1)
+    label, effect = exact_label(forker, rows[::7], shortcut=False)
+    quick, _ = exact_label(forker, rows[::7])
+    np.testing.assert_array_equal(quick, label)
+    distance = np.linalg.norm(played["obs"][..., 25:28] - played["obs"][..., :3], axis=-1).ravel()[::7]
+    assert (label & (distance > 0.07)).any()  # farther than a hand that touches it
+    assert effect[~forker.within_reach(rows[::7])].max(initial=0.0) < 1e-12

@@ -65,7 +65,8 @@ class FetchTwoPhysics(FetchPhysics):
         """Allocate environments; `absent` is an entity that touches nothing, `options` are those of `FetchPhysics`."""
         super().__init__(TASKS[name][absent], **options)
         self.stacks = name == "stack-two"
-        first = CUBE_COLUMNS[0 if self.stacks else 1][0]
+        self.goal_object = 0 if self.stacks else 1
+        first = CUBE_COLUMNS[self.goal_object][0]
         self.achieved_goal = slice(first, first + 3)
         mj = self.model.mj
         self.sites = [int(mj.site(f"object{number}").id) for number in range(2)]
