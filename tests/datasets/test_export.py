@@ -4,6 +4,7 @@ import os
 import subprocess
 import sys
 from pathlib import Path
+from typing import Any
 
 import gymnasium
 import minari
@@ -55,8 +56,8 @@ def test_the_environment_is_recovered_without_butfor_being_imported(
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, env=dict(os.environ))
     assert done.stdout.split() == ["butfor/Slide-v0", "True"], done.stderr
     # an environment that a function makes cannot be stored
-    make = gymnasium.spec("butfor/Slide-v0").make
-    monkeypatch.setitem(gymnasium.registry, "Own-v0", gymnasium.envs.registration.EnvSpec("Own-v0", lambda: make()))
+    make: Any = gymnasium.spec("butfor/Slide-v0").make
+    monkeypatch.setitem(gymnasium.registry, "Own-v0", gymnasium.envs.registration.EnvSpec("Own-v0", make))
     monkeypatch.setattr("butfor.datasets.export.make_vector_env", lambda name, count: make_vector_env("slide", count))
     export_minari(episodes, "mine/own-v0", "Own-v0")
     assert minari.load_dataset("mine/own-v0").env_spec is None

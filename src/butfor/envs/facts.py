@@ -275,7 +275,10 @@ BUILT_IN = {
             False,
             (replace(_fetch_mirrors(0)[0], reflect=False), _fetch_mirrors(0)[1]),  # goals lie ahead: not seen behind
         ),
-        _fetch("rot-table", "butfor/FetchRotTable-v0", _ROUND_TABLE, pick_and_place),
+        replace(
+            _fetch("rot-table", "butfor/FetchRotTable-v0", _ROUND_TABLE, pick_and_place),
+            single={},  # the table moves the object, too
+        ),
         EnvFacts(
             name="pucks",
             id="butfor/Pucks-v0",

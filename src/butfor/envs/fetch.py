@@ -65,7 +65,8 @@ class FetchVectorEnv(GoalVectorEnv):
 
         The label "contact" is whether a finger touched the object during the step. "exact", reported as `label_exact`,
         is whether the object's next position depends on the action (of two cubes, that which the goal is about); it
-        forks the simulator before each step, which is slow. The arguments that are not explained are those of `GoalVectorEnv`.
+        forks the simulator before each step, which is slow. The arguments that are not explained are those of
+        `GoalVectorEnv`.
         """
         super().__init__(num_envs, max_episode_steps, render_mode, autoreset_mode, labels)
         self.make_physics = partial(make_physics, task, **options)
