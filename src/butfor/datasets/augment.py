@@ -12,7 +12,7 @@ import numpy as np
 from butfor.datasets.files import check_new_files
 from butfor.datasets.formats import Dataset, default_copy, open_dataset
 from butfor.datasets.recording import Recording, Table
-from butfor.datasets.swap_columns import SwapColumns, find_columns, goal_entity, observation_starts
+from butfor.datasets.swap_columns import SwapColumns, describe_columns, find_columns, goal_entity, observation_starts
 from butfor.envs import EnvFacts, facts_of
 from butfor.rollouts.episodes import Episodes
 from butfor.rollouts.swaps import AugmentOptions, Swaps, augment_recording
@@ -90,7 +90,7 @@ def augment_file(
     summary: dict[str, Any] = {
         "source": recording.source,
         "entities": {name: list(own) for name, own in given.items()},
-        "computed": list(columns.following),
+        "computed": describe_columns(columns.following, recording.sizes) if columns.following else "",
         "candidates": len(every),
         "kept": len(kept),
         "steps": options.steps,

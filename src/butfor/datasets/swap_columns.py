@@ -102,9 +102,9 @@ def find_columns(recording: Recording, entities: Mapping[str, Sequence[int]], fa
     if wrong:
         words = describe_columns(wrong, recording.sizes)
         raise ValueError(
-            f"No entity has {words}, and they are not a linear function of the entities: in a new state they would be "
-            "those of the old one. Name them with the entity that they describe, those of the robot or of time with "
-            "the agent, which keeps its own. Leave a part of the observation out with --ignore."
+            f"No entity has {words}, and no linear function of the entities gives what is there: a new state would "
+            "keep what the old one had. Name such columns with the entity that they describe, those of the robot "
+            "or of time with the agent, which keeps its own. Leave a whole part of the observation out with --ignore."
         )
     achieved = [column for column in _part(recording.sizes, ACHIEVED) if column in others]
     place = goal_entity(table, entities, table[:, achieved]) if achieved else None
