@@ -3,6 +3,7 @@
 import re
 from pathlib import Path
 
+import minari
 import pytest
 from support.command_line import Butfor
 from support.small_training import TRACK, Track
@@ -55,3 +56,16 @@ def test_labels_of_an_environment_that_is_not_drawn(butfor_command: Butfor, monk
     code, out, _ = butfor_command("labels", "s.npz", "--pictures", "0")
     assert code == 0
     assert "No pictures" not in out
+
+
+def test_a_minari_data_set_has_exact_labels_without_asking(
+    butfor_command: Butfor, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    monkeypatch.setenv("MINARI_DATASETS_PATH", str(tmp_path / "minari"))
+    code, out, err = butfor_command("collect", "pucks", "--episodes", "2", "--minari", "mine/pucks-v0")
+    assert code == 0, err
+    assert "Minari data set: " in out
+    assert set(minari.load_dataset("mine/pucks-v0")[0].infos) == {"label_exact", "contact"}
+    code, _, err = butfor_command("collect", TRACK, "--episodes", "2", "--minari", "mine/track-v0")  # it has no labels
+    assert code == 0, err
+    assert not minari.load_dataset("mine/track-v0")[0].infos

@@ -102,9 +102,17 @@ def test_an_augmentation_is_shown_with_its_audit(butfor_command: Butfor, monkeyp
     faults = {"overlap": 0.125, "swapped entity": 0.0}
     audit = {"kept": {"replayed": 500, "impossible": 0.0104, "faults": faults}}
     made = {"kept": 1350, "candidates": 1971, "steps": 5, "promised": 0.05, "audit": audit, "out": "new.npz"}
+    made["computed"] = "columns 6:9"
     monkeypatch.setattr("butfor.datasets.augment.augment_file", lambda *_, **__: made)
     code, out, err = butfor_command("augment", "data.npz", "--steps", "5", "--audit", "500")
     assert code == 0, err
-    for words in ("1,350 of 1,971 new stretches of 5 steps", "5.0%", "1.04%", "12.50%", "Transitions: new.npz"):
+    for words in (
+        "1,350 of 1,971 new stretches of 5 steps",
+        "5.0%",
+        "1.04%",
+        "12.50%",
+        "columns 6:9",
+        "Transitions: new.npz",
+    ):
         assert words in out
     assert_error(butfor_command("augment", "data.npz", "--false-discovery-rate", "2"), "2.0")

@@ -17,10 +17,12 @@ from butfor.datasets.audit import (
     swapped_states,
     world_of,
 )
-from butfor.datasets.augment import augment_file, known_entities
+from butfor.datasets.augment import augment_file
 from butfor.datasets.formats import open_dataset
 from butfor.datasets.recording import Recording, read_arrays
+from butfor.datasets.swap_columns import find_columns
 from butfor.detection.collect import CollectConfig, collect_file
+from butfor.envs import facts_of
 from butfor.envs.several.pucks import PucksWorld
 from butfor.models.interactions import learn_interactions
 from butfor.rollouts.swaps import (
@@ -187,7 +189,8 @@ def test_cubes_are_swapped_in_the_saved_states_of_the_simulator(tmp_path: Path) 
     saved = recorded_states(dataset.path, recording)
     assert saved.shape[0] == len(recording.observation)
     np.testing.assert_array_equal(saved[:, world.layout.observation].astype(np.float32), recording.observation)
-    swaps = propose_swaps(recording, known_entities(dataset), AugmentOptions(40, agent="gripper"))
+    facts: Any = facts_of("push-two")
+    swaps = propose_swaps(recording, facts.bodies, AugmentOptions(40, agent="gripper"))
     states = swapped_states(world, saved, recording, swaps)
     first = np.flatnonzero(~recording.last)
     for place, entity in enumerate(swaps.entity):
@@ -196,7 +199,8 @@ def test_cubes_are_swapped_in_the_saved_states_of_the_simulator(tmp_path: Path) 
             source = swaps.donor if body == entity else swaps.base
             rows = first[source[place]] + np.arange(2)
             np.testing.assert_array_equal(placed[:, body], world.outcome(saved[rows])[:, body])
-    same = replace(swaps, donor=swaps.base)  # nothing swapped: all is possible
+    before = recording.observation[first[swaps.base][:, None] + np.arange(2)]
+    same = replace(swaps, donor=swaps.base, observation=before)  # nothing swapped: all is possible
     assert not np.any(list(find_faults(world, swapped_states(world, saved, recording, same), same).values()))
     inside = states.copy()
     for place, entity in enumerate(swaps.entity):
@@ -253,10 +257,67 @@ def test_a_file_is_written_that_can_be_read_again(tmp_path: Path) -> None:
         augment_file(tmp_path / "data.npz", tmp_path / "b.npz", entities, replace(options, agent="hand"))
 
 
+def data_columns(entity: str) -> list[int]:
+    """Columns of an entity of push that are its own alone."""
+    facts: Any = facts_of("push")
+    return [column for column in facts.bodies[entity] if column not in facts.object_velocity]
+
+
+def test_differences_of_positions_are_those_of_the_new_states(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Columns 6:9 of push are object - gripper, and 14:17 the object's velocity less the gripper's; so are new ones."""
+    pytest.importorskip("mujoco")
+    monkeypatch.setattr(audit_library, "UPDATES", 20)
+    path = tmp_path / "push.npz"
+    data = collect_file(CollectConfig("push", "noisy-expert", 120), path)
+    summary = augment_file(path, options=AugmentOptions(1500, 0.5, updates=300), audit=200)
+    with np.load(tmp_path / "push-augmented.npz") as file:
+        new = dict(file)
+    for name in ("observations", "next_observations"):
+        np.testing.assert_allclose(new[name][:, 6:9], new[name][:, 3:6] - new[name][:, :3], atol=1e-6)
+    recorded = data.observation[:, :-1].reshape(-1, 25)  # by step
+    for columns, source in ((data_columns("agent"), "base"), (data_columns("object"), "donor")):
+        np.testing.assert_array_equal(new["observations"][:, columns], recorded[new[source]][:, columns])
+    velocity = recorded[new["donor"], 14:17] + recorded[new["donor"], 20:23] - recorded[new["base"], 20:23]
+    np.testing.assert_allclose(new["observations"][:, 14:17], velocity, atol=1e-6)
+    # goals are those of the episode that the object is from
+    np.testing.assert_allclose(new["achieved_goals"], new["observations"][:, 3:6], atol=1e-6)
+    np.testing.assert_allclose(new["next_achieved_goals"], new["next_observations"][:, 3:6], atol=1e-6)
+    np.testing.assert_array_equal(new["desired_goals"], data.desired_goal[:, :-1].reshape(-1, 3)[new["donor"]])
+    assert summary["audit"]["kept"]["faults"]["columns"] < 0.05
+    with pytest.raises(ValueError, match="9:25"):  # positions alone
+        augment_file(path, tmp_path / "a.npz", ["agent=0:3", "object=3:6"])
+    own = {name: ",".join(map(str, data_columns(name))) for name in ("object", "agent")}
+    given = [f"object={own['object']},14:17", f"agent={own['agent']}"]  # another order than the simulator's
+    with pytest.raises(ValueError, match="audited"):
+        augment_file(path, tmp_path / "a.npz", given, audit=5)
+
+
+def test_the_audit_finds_columns_of_the_old_state(tmp_path: Path) -> None:
+    """Swaps of positions alone leave the difference, the velocity and the rotation of the old object."""
+    pytest.importorskip("mujoco")
+    collect_file(CollectConfig("push", "noisy-expert", 8), tmp_path / "push.npz")
+    recording = open_dataset(tmp_path / "push.npz").recording()
+    facts: Any = facts_of("push")
+    world: Any = world_of("push")
+    saved = recorded_states(tmp_path / "push.npz", recording)
+    np.testing.assert_array_equal(saved[:, world.layout.observation].astype(np.float32), recording.observation)
+    old = propose_swaps(recording, {"agent": (0, 1, 2), "object": (3, 4, 5)}, AugmentOptions(150))
+    wrong = find_faults(world, swapped_states(world, saved, recording, old), old)
+    possible = ~np.any([wrong[name] for name in FAULTS[:-1]], 0)
+    assert possible.sum() > 50
+    assert wrong["columns"][possible].all()
+    columns = find_columns(recording, facts.bodies, facts)
+    new = columns.finish_swaps(propose_swaps(columns.hide(recording), facts.bodies, AugmentOptions(150)), recording)
+    found = find_faults(world, swapped_states(world, saved, recording, new), new)
+    assert found["columns"].mean() < 0.05  # what moves by less than the tolerance may still turn
+    np.testing.assert_array_equal(found["overlap"], wrong["overlap"])  # the same states of the simulator
+
+
 def test_wrong_options_are_told() -> None:
     wrong: list[dict[str, Any]] = [{"count": 0}, {"steps": 0}, {"false_discovery_rate": 1.5}, {"seed": -1}]
     for given in wrong:
         with pytest.raises(ValueError, match=str(next(iter(given.values())))):
             AugmentOptions(**given)
-    assert world_of("push") is None
+    assert world_of("slide") is None
+    assert world_of("rot-table") is None
     assert isinstance(world_of("pucks"), PucksWorld)

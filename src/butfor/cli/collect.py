@@ -35,7 +35,7 @@ def collect(
         policy: random (uniform actions), expert (scripted), noisy-expert (scripted, with noise and a fifth of random
             actions), or a training run (folder, the beginning of its name in runs/, or latest)
         episodes: number of episodes
-        labels: any of exact, heuristic, contact, separated by commas
+        labels: any of exact, heuristic, contact, separated by commas; with --minari, exact if the environment has it
         seed: seed of the initial states and of the policy
         agent_seed: which seed of a training run acts
         out: episode file (default: data/ENV-POLICY.npz)
@@ -43,7 +43,7 @@ def collect(
             the labels in infos
     """
     from butfor.detection.collect import POLICIES, CollectConfig, collect_file
-    from butfor.envs import short_name
+    from butfor.envs import facts_of, short_name
 
     if policy not in POLICIES:
         with suppress(FileNotFoundError):  # CollectConfig reports an unknown policy
@@ -52,7 +52,9 @@ def collect(
         from butfor.datasets.export import check_minari_id, export_minari
 
         check_minari_id(minari)
-    wanted = tuple(filter(None, re.split("[ ,]+", labels)))
+    facts = facts_of(env)
+    implied = minari is not None and not labels and facts is not None and "exact" in facts.labels
+    wanted = ("exact",) if implied else tuple(filter(None, re.split("[ ,]+", labels)))
     config = CollectConfig(env, policy, episodes, wanted, seed, agent_seed)
     path = out or Path("data") / f"{short_name(env).replace('/', '-')}-{Path(policy).name}.npz"
     typed = policy in POLICIES  # else the environment is the one that a run names

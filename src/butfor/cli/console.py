@@ -298,6 +298,8 @@ def print_augmentation(summary: dict[str, Any]) -> None:
     steps = "transitions" if summary["steps"] == 1 else f"stretches of {summary['steps']} steps"
     kept = f"{summary['kept']:,} of {summary['candidates']:,} new {steps} kept"
     print(f"{kept}; at most {summary['promised']:.1%} of them are expected to be impossible.")
+    if summary["computed"]:
+        say(f"Computed again from the entities: {summary['computed']}.", "  ")
     rows = []
     for name, found in (summary["audit"] or {}).items():
         shares = [found["impossible"], *found["faults"].values()]

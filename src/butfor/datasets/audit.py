@@ -1,6 +1,7 @@
 """Swapped transitions replayed in the simulator: which of them are impossible, and what is wrong with them."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -22,16 +23,20 @@ ATTENTION = AttentionConfig(embedding=32, feedforward=32, heads=2, layers=2, nor
 UPDATES = 1500  # of each Transformer
 BATCH = 256
 TOGETHER = 50  # episodes played again at once
-FAULTS = ("overlap", "swapped entity", "another entity")
-"""bodies may overlap in the new state, and move otherwise; else the swapped entity moves otherwise, or another one"""
+OBSERVED = 10.0  # times the world's tolerance, from which on a column of an observation is wrong
+FAULTS = ("overlap", "swapped entity", "another entity", "columns")
+"""bodies may overlap in the new state, and move otherwise; else the swapped entity moves otherwise, or another one;
+else what is written in any column is not what the simulator observes, such as a difference of two positions"""
+Finish = Callable[[Table], Table]
+"""Swapped observations [C, T + 1, D] as they are written."""
 
 
 def world_of(env: str) -> World | None:
-    """The simulator of a built-in environment with several objects; None for another environment."""
+    """The simulator of a built-in environment whose entities are known and whose states are saved; None for another."""
     from butfor.envs import facts_of
 
     facts = facts_of(env) if env else None
-    return make_world(facts.name) if facts is not None and facts.several else None
+    return make_world(facts.name) if facts is not None and facts.bodies and (facts.several or facts.forks) else None
 
 
 def recorded_states(path: Path, recording: Recording) -> Table:
@@ -95,20 +100,23 @@ def find_faults(world: World, states: Table, swaps: Swaps) -> dict[str, Bool]:
     Args:
         world: the simulator.
         states: of `swapped_states`, [C, T + 1, P].
-        swaps: the actions and the swapped entities.
+        swaps: the actions, the swapped entities, and the observations as they are written.
     """
     count, steps = swaps.action.shape[:2]
     before = states[:, :-1].reshape(count * steps, -1)
     given = states[:, 1:].reshape(count * steps, -1)
     entity = np.repeat(swaps.entity, steps)
-    reached = world.outcome(world.step(before, swaps.action.reshape(count * steps, -1).astype(np.float32)))
-    wrong = ~(np.abs(reached - world.outcome(given)).max(-1) <= world.tolerance)  # [C T, E]; true where it blew up
+    after = world.step(before, swaps.action.reshape(count * steps, -1).astype(np.float32))
+    wrong = ~(np.abs(world.outcome(after) - world.outcome(given)).max(-1) <= world.tolerance)  # [C T, E]; or blown up
+    written = swaps.observation[:, 1:].reshape(count * steps, -1)
+    unlike = ~(np.abs(world.observation(after) - written).max(1) <= OBSERVED * world.tolerance)  # [C T]
     overlap = np.zeros(len(before), bool)
     for place in np.unique(entity):
         here = entity == place
         overlap[here] = ~world.replaced(before[here], int(place), before[here])[1] & wrong[here].any(1)
     own = wrong[np.arange(len(wrong)), entity]
     faults = {"overlap": overlap, "swapped entity": own & ~overlap, "another entity": wrong.any(1) & ~own & ~overlap}
+    faults["columns"] = unlike & ~wrong.any(1)
     return {name: fault.reshape(count, steps).any(1) for name, fault in faults.items()}
 
 
@@ -165,6 +173,7 @@ def audit_swaps(
     entities: Mapping[str, Sequence[int]],
     count: int,
     seed: int = 0,
+    finish: Finish = lambda observation: observation,
 ) -> dict[str, Any]:
     """Shares of impossible stretches, by fault, among those kept and among other ways to choose.
 
@@ -177,6 +186,7 @@ def audit_swaps(
         entities: columns of each entity.
         count: the most stretches to replay of each choice.
         seed: of the choice of these.
+        finish: makes what is written of swapped observations; the simulator's are compared with that.
 
     Returns:
         For each choice its number of stretches, how many were replayed, and the shares. `unfiltered` are all
@@ -198,6 +208,7 @@ def audit_swaps(
     for name, swaps in choices.items():
         drawn = generator.permutation(len(swaps))[:count]
         chosen = swaps.take(np.isin(np.arange(len(swaps)), drawn))
+        chosen = replace(chosen, observation=finish(chosen.observation))
         states = swapped_states(world, saved, recording, chosen)
         faults = find_faults(world, states, chosen) if len(chosen) else {fault: np.zeros(0, bool) for fault in FAULTS}
         any_fault = np.any(list(faults.values()), 0)

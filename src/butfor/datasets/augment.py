@@ -2,6 +2,7 @@
 
 import json
 import time
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -10,9 +11,15 @@ import numpy as np
 
 from butfor.datasets.files import check_new_files
 from butfor.datasets.formats import Dataset, default_copy, open_dataset
-from butfor.rollouts.swaps import AugmentOptions, augment_recording
-from butfor.runs.files import atomic_write, check_writable
+from butfor.datasets.recording import Recording, Table
+from butfor.datasets.swap_columns import SwapColumns, describe_columns, find_columns, goal_entity, observation_starts
+from butfor.envs import EnvFacts, facts_of
+from butfor.rollouts.episodes import Episodes
+from butfor.rollouts.swaps import AugmentOptions, Swaps, augment_recording
+from butfor.runs.files import atomic_write, check_writable, read_json
 from butfor.spaces.entities import Entities
+
+OWN = "episodes of butfor"  # kind of an episode file
 
 
 def augment_file(
@@ -21,6 +28,8 @@ def augment_file(
     entities: Entities = (),
     options: AugmentOptions = AugmentOptions(),
     *,
+    observe: Sequence[str] = (),
+    ignore: Sequence[str] = (),
     audit: int = 0,
     overwrite: bool = False,
 ) -> dict[str, Any]:
@@ -30,22 +39,34 @@ def augment_file(
         data: a file or folder that `butfor.datasets.open` reads.
         out: the .npz file; default: beside the data, with `-augmented` in the name.
         entities: all entities, such as ["agent=0:4", "puck=4:8"]; the first columns of each are its position. Empty:
-            those of the built-in environment in which the data were collected.
+            those of the built-in environment in which the data were collected. Columns that are a linear function of
+            those of the entities, such as a difference of two positions or an achieved goal, are computed again.
         options: how many, and the promised share of impossible ones.
+        observe: columns that make up the observation; default: those of the format.
+        ignore: parts of the observation to leave out.
         audit: kept and rejected stretches to replay in the simulator, if the environment can be forked; 0: none.
         overwrite: replace an existing file.
 
     Returns:
         The summary: candidates, kept stretches, promised and realised shares, and the path.
+
+    Raises:
+        ValueError: nothing can be called possible; or columns belong to no entity or to two, so that new observations
+            would be impossible.
     """
     from butfor.datasets.audit import audit_swaps, recorded_states, world_of
 
     began = time.monotonic()
     dataset = open_dataset(data)
-    recording = dataset.recording()
-    columns = recording.entities(entities) if entities else known_entities(dataset)
+    recording = dataset.recording(observe, ignore)
+    facts = known_facts(dataset, recording)
+    if facts is None and not entities:
+        raise ValueError(f"{dataset.path} is not of a built-in environment with known entities; give --entities.")
+    known = {} if facts is None else known_entities(facts, recording)
+    given = recording.entities(entities) if entities else known
     if not entities and options.agent == AugmentOptions.agent:
-        options = replace(options, agent=next(iter(columns)))  # the agent is the first entity of built-in environments
+        options = replace(options, agent=next(iter(given)))  # the agent is the first entity of built-in environments
+    columns = find_columns(recording, given, facts)
     beside = default_copy(dataset, "augmented")
     target = Path(out) if out is not None else beside.with_name(f"{beside.stem}.npz")
     if target.suffix != ".npz":
@@ -53,10 +74,14 @@ def augment_file(
     check_new_files([target], {dataset.path.resolve()}, overwrite)
     check_writable(target)
     world = world_of(dataset.tasks[0] if dataset.tasks else "") if audit else None
-    if audit and world is None:
-        raise ValueError(f"{data} is not of an environment that can be forked, so there is nothing to audit with.")
+    if audit and (world is None or list(given.values()) != list(known.values())):
+        raise ValueError(
+            f"{data} cannot be audited with the entities {', '.join(given)}: the simulator has those of an episode "
+            "file of a built-in environment that can be forked; leave --entities out."
+        )
     saved = None if world is None else recorded_states(dataset.path, recording)
-    kept, every, counts = augment_recording(recording, columns, options)
+    hidden = columns.hide(recording)
+    kept, every, counts = augment_recording(hidden, given, options)
     if not len(kept):
         raise ValueError(
             f"None of {len(every)} candidates can be called possible at a rate of {options.false_discovery_rate:g}. "
@@ -64,7 +89,8 @@ def augment_file(
         )
     summary: dict[str, Any] = {
         "source": recording.source,
-        "entities": {name: list(own) for name, own in columns.items()},
+        "entities": {name: list(own) for name, own in given.items()},
+        "computed": describe_columns(columns.following, recording.sizes) if columns.following else "",
         "candidates": len(every),
         "kept": len(kept),
         "steps": options.steps,
@@ -72,30 +98,69 @@ def augment_file(
         "interactions": counts,
         "audit": None
         if world is None or saved is None
-        else audit_swaps(world, saved, kept, every, recording, columns, audit, options.seed),
+        else audit_swaps(world, saved, kept, every, hidden, given, audit, options.seed, columns.finish),
         "out": str(target),
         "seconds": round(time.monotonic() - began, 1),
     }
-    rows = options.steps
-    arrays = {
-        "observations": kept.observation[:, :-1].reshape(-1, kept.observation.shape[2]),
-        "actions": kept.action.reshape(len(kept) * rows, -1),
-        "next_observations": kept.observation[:, 1:].reshape(-1, kept.observation.shape[2]),
-        "timeouts": np.tile(np.arange(rows) == rows - 1, len(kept)),
-        "swapped": np.array(list(columns))[np.repeat(kept.entity, rows)],
-        "base": np.repeat(kept.base, rows) + np.tile(np.arange(rows), len(kept)),
-        "donor": np.repeat(kept.donor, rows) + np.tile(np.arange(rows), len(kept)),
-    }
+    arrays = _written_arrays(columns.finish_swaps(kept, recording), recording, given)
+    if dataset.kind == OWN:
+        arrays |= _goal_arrays(Episodes.load(dataset.path), kept, columns, hidden)
     with atomic_write(target) as temporary, temporary.open("wb") as file:
         np.savez_compressed(file, allow_pickle=False, **arrays, metadata=np.array(json.dumps(summary)))
     return summary
 
 
-def known_entities(dataset: Dataset) -> dict[str, list[int]]:
-    """The entities of the built-in environment in which a dataset was collected."""
-    from butfor.envs import facts_of
+def known_facts(dataset: Dataset, recording: Recording) -> EnvFacts | None:
+    """The facts of the built-in environment in which a dataset was collected, if its observation was read whole."""
+    name = dataset.tasks[0] if dataset.tasks else ""
+    if dataset.kind == "Minari":
+        spec = read_json(dataset.path / "data" / "metadata.json").get("env_spec")
+        name = str((json.loads(spec) if isinstance(spec, str) else spec or {}).get("id", ""))
+    facts = facts_of(name) if name else None
+    size = recording.observation.shape[1] - observation_starts(recording.sizes)
+    complete = facts is not None and size == max((max(own) for own in facts.bodies.values()), default=-2) + 1
+    return facts if complete else None
 
-    facts = facts_of(dataset.tasks[0]) if dataset.tasks else None
-    if facts is None:
-        raise ValueError(f"{dataset.path} does not name a built-in environment; give its entities with --entities.")
-    return {name: list(columns) for name, columns in facts.entities.items()}
+
+def known_entities(facts: EnvFacts, recording: Recording) -> dict[str, list[int]]:
+    """All columns of the entities of a built-in environment, in a recording of it."""
+    first = observation_starts(recording.sizes)
+    return {name: [first + column for column in columns] for name, columns in facts.bodies.items()}
+
+
+def _written_arrays(swaps: Swaps, recording: Recording, entities: Mapping[str, Sequence[int]]) -> dict[str, Table]:
+    """Transitions with their origin; observations by part, where there are several."""
+    count, steps = swaps.action.shape[:2]
+    rows = np.arange(steps)
+    edges = np.cumsum(list(recording.sizes.values()))[:-1]
+    arrays: dict[str, Table] = {}
+    for name, states in (("observations", swaps.observation[:, :-1]), ("next_observations", swaps.observation[:, 1:])):
+        parts = np.split(states.reshape(count * steps, -1), edges, 1)
+        names = [f"{name}/{part}" for part in recording.sizes] if len(recording.sizes) > 1 else [name]
+        arrays |= dict(zip(names, parts, strict=True))
+    arrays["actions"] = swaps.action.reshape(count * steps, -1)
+    arrays["timeouts"] = np.tile(rows == steps - 1, count)
+    arrays["swapped"] = np.array(list(entities))[np.repeat(swaps.entity, steps)]
+    arrays["base"] = np.repeat(swaps.base, steps) + np.tile(rows, count)
+    arrays["donor"] = np.repeat(swaps.donor, steps) + np.tile(rows, count)
+    return arrays
+
+
+def _goal_arrays(episodes: Episodes, swaps: Swaps, columns: SwapColumns, recording: Recording) -> dict[str, Table]:
+    """Goals of the transitions [N, G]: those of the episode that the goal's object is from, as agents are trained with.
+
+    Empty if the achieved goal is not a function of one entity.
+    """
+    real = np.arange(episodes.observation.shape[1]) <= episodes.length[:, None]
+    achieved, desired = episodes.achieved_goal[real], episodes.desired_goal[real]  # [S, G]
+    place = goal_entity(recording.observation, columns.entities, achieved)
+    if place is None:
+        return {}
+    steps = np.where(swaps.entity == place, swaps.donor, swaps.base)
+    rows = np.flatnonzero(~recording.last)[steps][:, None] + np.arange(swaps.action.shape[1])  # [C, T]
+    goals = {
+        "achieved_goals": achieved[rows],
+        "desired_goals": desired[rows],
+        "next_achieved_goals": achieved[rows + 1],
+    }
+    return {name: goal.reshape(-1, goal.shape[-1]) for name, goal in goals.items()}

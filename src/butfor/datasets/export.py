@@ -4,10 +4,12 @@ import warnings
 from pathlib import Path
 from typing import Any
 
+import gymnasium
 import numpy as np
+from gymnasium.envs.registration import EnvSpec
 
 from butfor.datasets.files import DATASET_ID, minari_root
-from butfor.envs import make_vector_env
+from butfor.envs import env_id, make_vector_env
 from butfor.rollouts.episodes import STATES, Episodes
 
 
@@ -33,7 +35,8 @@ def export_minari(episodes: Episodes, dataset_id: str, env_name: str, policy: st
     Returns:
         The folder of the dataset. Observations are dictionaries with `observation`, `achieved_goal` and `desired_goal`.
         Each label is `infos["label_NAME"]`, and contact is `infos["contact"]`, of shape (T + 1,): the last state, in
-        which no action was taken, is False. Rewards are those of the goal-conditioned environment.
+        which no action was taken, is False. Rewards are those of the goal-conditioned environment, which
+        `MinariDataset.recover_environment()` makes again.
 
     Raises:
         FileExistsError: the dataset exists.
@@ -74,6 +77,7 @@ def export_minari(episodes: Episodes, dataset_id: str, env_name: str, policy: st
         minari.create_dataset_from_buffers(
             dataset_id,
             buffers,
+            env=_stored_spec(env_name),
             observation_space=env.single_observation_space,
             action_space=env.single_action_space,
             algorithm_name=policy or None,
@@ -81,3 +85,9 @@ def export_minari(episodes: Episodes, dataset_id: str, env_name: str, policy: st
         )
     env.close()
     return folder
+
+
+def _stored_spec(env_name: str) -> EnvSpec | None:
+    """The environment as Minari stores it; None if it is made by a function, which has no text."""
+    spec = gymnasium.spec(env_id(env_name))
+    return spec if isinstance(spec.entry_point, str) else None

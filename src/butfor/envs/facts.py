@@ -227,7 +227,7 @@ def _fetch_two(name: str, id: str, expert: Expert, goal_cube: int, x: float) -> 
         object_velocity=(first + 3, first + 4, first + 5),
         full_state=tuple(range(40)),
         expert=expert,
-        labels=("contact",),
+        labels=("exact", "contact"),
         drawing="robot",
         table=_SQUARE_TABLE,
         mirrors=_two_cube_mirrors(x),
@@ -275,7 +275,10 @@ BUILT_IN = {
             False,
             (replace(_fetch_mirrors(0)[0], reflect=False), _fetch_mirrors(0)[1]),  # goals lie ahead: not seen behind
         ),
-        _fetch("rot-table", "butfor/FetchRotTable-v0", _ROUND_TABLE, pick_and_place),
+        replace(
+            _fetch("rot-table", "butfor/FetchRotTable-v0", _ROUND_TABLE, pick_and_place),
+            single={},  # the table moves the object, too
+        ),
         EnvFacts(
             name="pucks",
             id="butfor/Pucks-v0",

@@ -212,6 +212,7 @@ class FetchPhysics:
     observation_size = 25
     achieved_goal = slice(3, 6)  # columns of the observation
     objects = 1
+    goal_object = 0  # the number of the one that the goal is about
 
     def __init__(self, task: Task, count: int, contacts: bool = False, threads: int = 0) -> None:
         """Allocate `count` environments; `threads` 0 is BUTFOR_THREADS, or all processors."""

@@ -45,22 +45,28 @@ class Forker:
             inner: Any = env.unwrapped
             self.physics = getattr(inner, "vector", inner).make_physics(count=slots, threads=threads)
         self.layout = self.physics.layout
-        first = self.layout.object_pose.start
-        self.object_position = np.arange(first, first + 3)  # columns of a state
         model = self.physics.model
+        count = self.physics.objects
+        pose, velocity = self.layout.object_pose.start, self.layout.object_velocity.start
+        self._poses = [slice(pose + 7 * number, pose + 7 * number + 7) for number in range(count)]
+        self._velocities = [slice(velocity + 6 * number, velocity + 6 * number + 6) for number in range(count)]
+        first = self._poses[self.physics.goal_object].start
+        self.object_position = np.arange(first, first + 3)  # columns of a state, of the object that the goal is about
         mj = model.mj
         # The 16 corners of {-1, +1}^4; where no finger is driven the fourth number does nothing, and 8 suffice.
         fingers = (-1, 1) if len(model.actuated_qpos) else (0,)
         self.corners: Actions = np.array(list(product((-1, 1), (-1, 1), (-1, 1), fingers)), dtype=np.float32)
 
-        thing = int(mj.geom("object0").id)
+        things = [int(mj.geom(f"object{number}").id) for number in range(count)]
+        thing = things[0]  # all are alike
         meets = (mj.geom_contype & mj.geom_conaffinity[thing]) | (mj.geom_conaffinity & mj.geom_contype[thing])
         names = [mj.body(body).name for body in mj.geom_bodyid]
-        others = [geom for geom in np.flatnonzero(meets).tolist() if geom != thing]
+        others = [geom for geom in np.flatnonzero(meets).tolist() if geom not in things]
         robot = [geom for geom in others if names[geom].startswith("robot0:")]
-        self.robot_geoms = np.array(robot)  # [G] every geom of the robot that can touch the object
-        self._geoms = np.array([*robot, *(geom for geom in others if geom not in robot), thing])
-        self._object_qpos = slice(model.object_qpos, model.object_qpos + 7)
+        self.robot_geoms = np.array(robot)  # [G] every geom of the robot that can touch an object
+        self._geoms = np.array([*robot, *(geom for geom in others if geom not in robot), *things])
+        self._objects_qpos = slice(model.object_qpos, model.object_qpos + 7 * count)
+        self._objects_pose = slice(pose, pose + 7 * count)
         self._data = mujoco.MjData(mj)
         self._slack = np.full((len(robot), 3), ARM_SLACK)
         for name in HAND:
@@ -93,29 +99,36 @@ class Forker:
         return outcome.reshape(len(rows), count, len(chosen))
 
     def within_reach(self, states: npt.ArrayLike) -> Flags:
-        """Find the states [n, S] in which some geom of the robot could touch the object during one step -> [n].
+        """Find the states [n, S] in which some geom of the robot could touch an object during one step -> [n].
 
         Compares boxes around each link as it stands and where its velocity carries it, grown by the slack above, with
-        the object's box, grown by its own motion. A state unlike those measured (a tilted gripper, or one apart from
-        its qpos) counts as within reach.
+        the box of each object, grown by its own motion; of several objects, by that of the fastest, which may push the
+        others. A state unlike those measured (a tilted gripper, or one apart from its qpos) counts as within reach.
         """
         rows = check_states(states, self.layout.size)
         low, high, lag = self._boxes(rows)
-        gap = np.maximum(low[:, :-1] - high[:, -1:], low[:, -1:] - high[:, :-1])  # [n, others, 3]; overlap: negative
-        links, surroundings = gap[:, : len(self.robot_geoms)], gap[:, len(self.robot_geoms) :]
-        velocity = rows[:, self.layout.object_velocity]
-        radius = self.physics.model.mj.geom_rbound[self._geoms[-1]]
-        speed = np.linalg.norm(velocity[:, :3], axis=1) + radius * np.linalg.norm(velocity[:, 3:], axis=1)
-        sunk = np.maximum(-surroundings.max(axis=2), 0).max(axis=1)
-        growth = OBJECT_SPEED_FACTOR * speed * TIME_STEP + OBJECT_SLACK + sunk
-        near = (links <= self._slack + growth[:, None, None]).all(axis=2).any(axis=1)
+        count = len(self._poses)
+        radius = self.physics.model.mj.geom_rbound[self._geoms[-count]]
+        speeds = [
+            np.linalg.norm(rows[:, columns][:, :3], axis=1) + radius * np.linalg.norm(rows[:, columns][:, 3:], axis=1)
+            for columns in self._velocities
+        ]
+        moved = OBJECT_SPEED_FACTOR * np.max(speeds, axis=0) * TIME_STEP + OBJECT_SLACK
+        near = np.zeros(len(rows), dtype=np.bool_)
+        for place in range(-count, 0):  # of the object's box
+            others = np.delete(np.arange(low.shape[1]), place)
+            box = slice(place, place + 1 or None)
+            gap = np.maximum(low[:, others] - high[:, box], low[:, box] - high[:, others])  # overlap: negative
+            links, surroundings = gap[:, : len(self.robot_geoms)], gap[:, len(self.robot_geoms) :]
+            sunk = np.maximum(-surroundings.max(axis=2), 0).max(axis=1)
+            near |= (links <= self._slack + (moved + sunk)[:, None, None]).all(axis=2).any(axis=1)
         cosine = np.abs(rows[:, self.layout.gripper][:, 3:] @ [1.0, 0.0, 1.0, 0.0]) / np.sqrt(2)
         return np.asarray(near | (cosine < np.cos(UPRIGHT / 2)) | (lag > GRIPPER_LAG))
 
     def _boxes(self, rows: Floats) -> tuple[Floats, Floats, Floats]:
-        """Return low and high corners [n, geoms, 3] of axis-aligned boxes, the object last, and the lag [n].
+        """Return low and high corners [n, geoms, 3] of axis-aligned boxes, the objects last, and the lag [n].
 
-        A box contains its geom as it stands and, except for the object, where its velocity would carry it in the step;
+        A box contains its geom as it stands and, except for the objects, where its velocity would carry it in the step;
         the lag is the distance between the gripper's kept position and the one that qpos gives.
         """
         mj = self.physics.model.mj
@@ -132,7 +145,7 @@ class Forker:
             matrix[number, 0] = data.geom_xmat[geoms]
             gripper[number] = data.xpos[self.physics.model.gripper_body]
             mujoco.mj_integratePos(mj, data.qpos, row[layout.qvel], TIME_STEP)
-            data.qpos[self._object_qpos] = row[layout.object_pose]
+            data.qpos[self._objects_qpos] = row[self._objects_pose]
             mujoco.mj_kinematics(mj, data)
             centre[number, 1] = data.geom_xpos[geoms]
             matrix[number, 1] = data.geom_xmat[geoms]
@@ -149,7 +162,8 @@ def exact_label(
     """Find out in which states [n, S] the object's next position depends on the action.
 
     Tries the corners of the action space and the actions `taken` [n, 4]. With the shortcut, states in which no part of
-    the robot is within reach of the object are not forked; their effect is 0.
+    the robot is within reach of an object are not forked; their effect is 0. Of two cubes it is about the one that the
+    goal is about; the other one may be what pushes it.
 
     Returns the label effect > 1e-6 m [n], and the effect [n]: the largest range over the actions, max - min, of any
     coordinate of the object's next position in qpos, which is one substep newer than an observation. Actions whose

@@ -17,6 +17,10 @@ def augment(
         Path | None, tyro.conf.arg(metavar="FILE", help_behavior_hint="(default: beside the data, with -augmented)")
     ] = None,
     agent: str = "agent",
+    observe: Annotated[
+        tuple[str, ...], tyro.conf.arg(metavar="COLUMN", help_behavior_hint="(default: by format)")
+    ] = (),
+    ignore: Annotated[tuple[str, ...], tyro.conf.arg(metavar="PART", help_behavior_hint="(default: none)")] = (),
     count: Annotated[int, tyro.conf.arg(metavar="N")] = 10_000,
     steps: Annotated[int, tyro.conf.arg(metavar="N")] = 1,
     false_discovery_rate: Annotated[float, tyro.conf.arg(metavar="SHARE")] = 0.05,
@@ -29,13 +33,17 @@ def augment(
     Args:
         data: data set of any format that `butfor data` lists
         entities: all entities, and their columns of the observation, positions first: agent=0:4 cube=4:8 (default:
-            those of the built-in environment in which the data were collected)
+            those of the built-in environment in which the data were collected). Differences and goals that follow from
+            them are computed again; any other column must belong to an entity
         out: .npz file for the new transitions
         agent: the entity that the action moves; it is never swapped. For data of built-in environments it is known
+        observe: columns that make up the observation, such as simulator states; `butfor data DATA` lists them
+        ignore: parts of the observation to leave out
         count: candidates to make; those that may be impossible are left out
         steps: steps of each new stretch
         false_discovery_rate: largest expected share of impossible ones among those that are kept
-        audit: number of new ones to replay in the simulator, for data of pucks, push-two and stack-two
+        audit: number of new ones to replay in the simulator, for episode files of pucks, push, pick-and-place,
+            fetch-slide, push-two and stack-two
         seed: seed of the candidates and of what is learned
         overwrite: replace an existing file
     """
@@ -43,6 +51,8 @@ def augment(
     from butfor.rollouts.swaps import AugmentOptions
 
     options = AugmentOptions(count, false_discovery_rate, steps, agent, seed)
-    summary = augment_file(data, out, entities, options, audit=audit, overwrite=overwrite)
+    summary = augment_file(
+        data, out, entities, options, observe=observe, ignore=ignore, audit=audit, overwrite=overwrite
+    )
     print_augmentation(summary)
     print_next(f"butfor data {summary['out']}")

@@ -2,6 +2,7 @@
 
 `pucks.py` is the fast one: an agent and three pucks in a plane. `fetch_two.py` has two tasks of the Fetch robot with
 two cubes. `edges.py` forks saved states of any of them: without an entity, with it elsewhere, after other actions.
+`fetch_world.py` steps such states of the robot, also in the tasks with one object.
 """
 
 from butfor.envs.several.edges import World, action_effects, moved_effects, removal_effects
@@ -10,17 +11,18 @@ __all__ = ["World", "action_effects", "make_world", "moved_effects", "removal_ef
 
 
 def make_world(env: str) -> World:
-    """Make the simulator of a built-in environment with several objects: pucks, push-two or stack-two.
+    """Make the simulator of a built-in environment with its entities.
+
+    Args:
+        env: pucks, push-two or stack-two; or push, pick-and-place or fetch-slide, with gripper and object.
 
     Raises:
-        ValueError: the environment has only one object.
+        ValueError: it is another environment.
     """
     if env == "pucks":
         from butfor.envs.several.pucks import PucksWorld
 
         return PucksWorld()
-    if env in ("push-two", "stack-two"):
-        from butfor.envs.several.fetch_two import FetchTwoWorld
+    from butfor.envs.several.fetch_world import FetchWorld
 
-        return FetchTwoWorld(env)
-    raise ValueError(f"{env} does not have several objects; expected pucks, push-two or stack-two.")
+    return FetchWorld(env)

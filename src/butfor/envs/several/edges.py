@@ -36,6 +36,9 @@ class World(Protocol):
     def outcome(self, states: npt.NDArray[Any]) -> Floats:
         """What counts as an effect on each entity: [n, S] -> [n, E, m]."""
 
+    def observation(self, states: npt.NDArray[Any]) -> npt.NDArray[Any]:
+        """The environment's observation [n, D] of states [n, S] that were stepped to."""
+
     def contacts(self, states: npt.NDArray[Any]) -> npt.NDArray[np.bool_]:
         """Which entities touch each other in states [n, S]: [n, E, E]."""
 

@@ -114,6 +114,10 @@ class PucksWorld:
         """Position and velocity of each body: [n, 4, 4]."""
         return states.reshape(len(states), len(BODIES), 4).astype(np.float64)
 
+    def observation(self, states: npt.NDArray[Any]) -> npt.NDArray[Any]:
+        """The states themselves."""
+        return states
+
     def contacts(self, states: npt.NDArray[Any]) -> Flags:
         """Which bodies touch each other, to a hundredth of their radius: [n, 4, 4]."""
         places = states.reshape(len(states), len(BODIES), 4)[..., :2].astype(np.float64)
