@@ -475,7 +475,7 @@ def test_what_surprises_beyond_the_reach_is_not_taken_for_influence() -> None:
     assert isinstance(influence.model, ContactDynamics)
     (pair,) = influence.model.pairs["object"]
     assert pair.reach is not None
-    beyond = DISTANCE > (FULLY + 1) * pair.reach
+    beyond = (FULLY + 1) * pair.reach < DISTANCE
     assert 20 < beyond.sum() < len(TEST) - 20
     score = influence.score(TEST)["object"]
     assert score[beyond].max() < 1e-6

@@ -7,8 +7,8 @@ An entity either moves by itself or is touched, with a probability t that depend
 `free` does not see the action. `t` and `push` see only where the entity is relative to its partners (`partners.py`):
 now, after the predicted step of the partner, and after both have moved. The action acts through that step alone, so
 far from its partners an entity is hardly influenced, whatever else varies. Beyond the reach of the recorded touches it
-is not influenced at all: the step there is that of no action. What surprises there still has a probability, the same for
-every action.
+is not influenced at all: the step there is that of no action. What surprises there still has a probability, which is
+the same for every action.
 
 CAI is computed with the touch as part of the outcome. It is then a sum that needs no sampling: how much the action
 changes the probability of a touch, and how much it changes the push. Both are zero where the action changes nothing.
