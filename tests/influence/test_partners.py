@@ -248,6 +248,16 @@ def test_the_hand_reaches_as_far_as_it_carries() -> None:
     assert RADIUS < pair.reach <= RADIUS + 2**0.5 * STEP  # at the object after the longest step
 
 
+def test_what_the_hand_gets_to_in_a_step_is_within_its_reach() -> None:
+    """Surprises are only where the hand is at the object already, nearer than a step."""
+    obs, action, next_obs = with_change(jumps(np.linalg.norm(GIVEN[0][:, OBJECT] - GIVEN[0][:, HAND], axis=1) < 0.08))
+    rows, units = measure_transitions((obs, action, next_obs), {"object": OBJECT}, None)
+    (pair,) = measure_reach(rows, units.table(rows, "cpu"), units, {"object": [Pair(OBJECT, HAND)]})["object"]
+    steps = np.linalg.norm(STEP * action, axis=1)
+    assert pair.reach == pytest.approx(np.quantile(steps, 0.99))
+    assert pair.reach > 0.08
+
+
 def test_discrete_actions_have_no_reach() -> None:
     obs, action, next_obs = GIVEN
     number = (action[:, 0] > 0).astype(int)

@@ -33,6 +33,7 @@ NEAREST = 0.05  # share of the rows that counts as near, where most surprises ha
 LEAST_RATIO = 8  # how many times as frequent surprises must be in the nearest rows as in the others
 EXCHANGES = 20  # of the partner's positions among rows
 NEARER_OWN = 0.05  # by how much more often the own partner is nearer than that of another row, at surprises than else
+LONG_STEP = 0.99  # quantile of a partner's steps, below which its reach never is
 MOST = 2  # partners of an entity
 AGENT_UNUSED = "agent= is for the model of touches, but another model is asked for; leave out one of them."
 NOTHING_TOUCHES = (
@@ -147,7 +148,13 @@ def measure_reach(transitions: Transitions, table: Table, units: Units, partners
     found = {}
     for name, dims in zip(units.entities, units.dims, strict=True):
         states, surprised = _some_surprises(obs, table[0][:, : obs.shape[1]], table[1][:, dims])
-        found[name] = [replace(pair, reach=find_reach(states, surprised, pair)) for pair in partners[name]]
+        found[name] = []
+        for pair in partners[name]:
+            reach = find_reach(states, surprised, pair)
+            step = (transitions[2][:, pair.partner].double() - obs[:, pair.partner].double()).norm(dim=1)
+            # what it can get to in a step is not out of reach, though most touches may be of what it holds already
+            least = float(np.quantile(step.cpu().numpy(), LONG_STEP))
+            found[name].append(pair if reach is None else replace(pair, reach=max(reach, least)))
     return found
 
 
