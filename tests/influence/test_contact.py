@@ -27,6 +27,7 @@ from torch import Tensor
 from torch.distributions import Categorical, Independent, MixtureSameFamily, Normal, kl_divergence
 
 from butfor.influence.contact import (
+    FULLY,
     ContactConfig,
     ContactDynamics,
     ContactPrediction,
@@ -37,6 +38,7 @@ from butfor.influence.contact_fitting import FitProgress
 from butfor.influence.diagnosis import Diagnosis
 from butfor.influence.influence import STRONG_ACTIONS, Influence
 from butfor.influence.partners import Pair
+from butfor.influence.saved_models import saved_pair
 from butfor.models.dynamics import GaussianDynamics, ModelConfig
 from butfor.models.fitting import FitConfig
 from butfor.models.networks import make_generators
@@ -354,7 +356,8 @@ def ensemble() -> Influence:
 
 def test_the_default_is_a_model_of_touches_with_strong_actions(fitted: Influence) -> None:
     assert isinstance(fitted.model, ContactDynamics)
-    assert fitted.model.pairs == {"object": [Pair(OBJECT, HAND)]}
+    (pair,) = fitted.model.pairs["object"]
+    assert (pair.entity, pair.partner) == (OBJECT, HAND)
     assert fitted.scoring == STRONG_ACTIONS
 
 
@@ -457,8 +460,55 @@ def test_a_given_hand_is_the_one_that_is_found() -> None:
     told, found = brief_fit(agent=HAND), brief_fit(agent=None)
     for influence in (told, found):
         assert isinstance(influence.model, ContactDynamics)
-        assert influence.model.pairs == {"object": [Pair(OBJECT, HAND)]}
+        (pair,) = influence.model.pairs["object"]
+        assert (pair.entity, pair.partner) == (OBJECT, HAND)
     np.testing.assert_array_equal(told.score(TEST)["object"], found.score(TEST)["object"])
+
+
+def test_what_surprises_beyond_the_reach_is_not_taken_for_influence() -> None:
+    """Far from the hand the object jumps along the action half of the time, by chance: no touch was recorded there."""
+    random = np.random.default_rng(0)
+    obs, action, next_obs = transitions(3000, 0)
+    far = (np.linalg.norm(obs[:, HAND] - obs[:, OBJECT], axis=1) > 0.9) & (random.random(3000) < 0.5)
+    next_obs[far] += np.eye(7)[OBJECT[0]] * STEP * np.sign(action[far, :1])
+    influence = Influence.fit(obs, action, next_obs, ENTITIES, action_space=UNIT, agent=HAND, model=QUICK)
+    assert isinstance(influence.model, ContactDynamics)
+    (pair,) = influence.model.pairs["object"]
+    assert pair.reach is not None
+    beyond = (FULLY + 1) * pair.reach < DISTANCE
+    assert 20 < beyond.sum() < len(TEST) - 20
+    score = influence.score(TEST)["object"]
+    assert score[beyond].max() < 1e-6
+    assert score[TRUTH].mean() > 100 * score[beyond].mean()
+    unlimited = ContactDynamics(
+        influence.units, {"object": [Pair(OBJECT, HAND)]}, influence.model.config, make_generators([0])
+    )
+    unlimited.load_state_dict(influence.model.state_dict())
+    influence.model = unlimited
+    assert influence.score(TEST)["object"][beyond].mean() > 1e-4  # without the reach
+
+
+@pytest.mark.parametrize("reach", [None, 0.25])
+def test_the_reach_is_saved(reach: float | None, tmp_path: Path) -> None:
+    influence = brief_fit()
+    assert isinstance(influence.model, ContactDynamics)
+    units = influence.units
+    pairs = {"object": [Pair(OBJECT, HAND, reach)]}
+    influence.model = ContactDynamics(units, pairs, influence.model.config, make_generators([0]))
+    influence.save(tmp_path / "influence.safetensors")
+    loaded = Influence.load(tmp_path / "influence.safetensors")
+    assert isinstance(loaded.model, ContactDynamics)
+    assert loaded.model.pairs == pairs
+
+
+@pytest.mark.parametrize("reach", [0.0, -1.0, math.inf, math.nan, "far"])
+def test_an_impossible_reach_of_a_file_is_refused(reach: Any) -> None:
+    with pytest.raises(ValueError, match="reach"):
+        saved_pair({"entity": OBJECT, "partner": HAND, "reach": reach}, 7)
+
+
+def test_a_pair_of_an_older_file_has_no_reach() -> None:
+    assert saved_pair({"entity": OBJECT, "partner": HAND}, 7) == Pair(OBJECT, HAND)
 
 
 def test_too_many_columns_of_the_agent_are_refused() -> None:

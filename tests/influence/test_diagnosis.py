@@ -8,7 +8,13 @@ import numpy as np
 import pytest
 from scipy.stats import norm
 
-from butfor.influence.diagnosis import Diagnosis, _check_variance, diagnose_entity, find_broken_promises
+from butfor.influence.diagnosis import (
+    Diagnosis,
+    _check_variance,
+    chance_of_gain,
+    diagnose_entity,
+    find_broken_promises,
+)
 
 ROWS, OTHERS = 4000, 20
 
@@ -112,6 +118,7 @@ def test_the_numbers_follow_their_formulas() -> None:
     assert diagnosis.rank == pytest.approx(np.mean(diagnosis.gain_by_score["rank"]))
     rank = rank_of(likelihood[:, None], data["log_redrawn"])
     assert diagnosis.weighted_rank == pytest.approx(np.average(rank, weights=data["score"]))
+    assert diagnosis.bounded_gain == pytest.approx(np.log(0.5 + 0.5 * np.exp(gain)).mean())
     assert diagnosis.promised_rank == pytest.approx(np.average(data["promised_rank"], weights=data["score"]))
     assert diagnosis.promised_rank == pytest.approx(diagnosis.weighted_rank, abs=4 * diagnosis.weighted_rank_error)
     covariance = np.cov(data["score"], rank, ddof=0)[0, 1]
@@ -368,6 +375,55 @@ def test_a_few_episodes_show_that_the_action_helps() -> None:
     assert np.mean([helps(weighty_episodes(seed, influence=True)) for seed in range(20)]) > 0.9
     allowed = 0.01 + 3 * math.sqrt(0.01 * 0.99 / 100)
     assert np.mean([helps(weighty_episodes(seed, influence=False)) for seed in range(100)]) <= allowed
+
+
+def rarely_decided(seed: int, influence: bool) -> Diagnosis:
+    """40 episodes of 25 steps of a hand that adds up its actions, and something that it pushes within 0.7 of 0.
+
+    There a model expects a push with the logistic chance of 8 a - 8, as is true with `influence`; elsewhere it is
+    nearly sure that the action a does nothing. Without influence a push has the chance 0.2 anywhere.
+    """
+    random = np.random.default_rng(seed)
+    others = random.uniform(-1, 1, (40, 25, OTHERS))
+    action = random.uniform(-1, 1, (40, 25, 1))
+    hand = np.cumsum(action, 1) - action
+    near = np.abs(hand) < 0.7
+
+    def chance(action: Any) -> Any:
+        return 1 / (1 + np.exp(8 - 8 * action)) * near + 1e-4 * (2 + action)
+
+    pushed = random.random((40, 25, 1)) < (chance(action) if influence else 0.2)
+    taken, redrawn = (np.log(np.where(pushed, chance(a), 1 - chance(a))).reshape(1000, -1) for a in (action, others))
+    data = linear_data(rows=1000, seed=seed, log_likelihood=taken[:, 0], log_redrawn=redrawn)
+    data |= {"score": (0.05 + 0.1 * near).reshape(-1), "promised_rank": np.full(1000, 0.5)}
+    return diagnose_entity(**data, episodes=np.arange(1000) // 25)
+
+
+def test_bounded_gains_show_that_the_action_helps_where_ranks_are_mostly_noise() -> None:
+    """Without influence at most 1 % of 300 simulations say so, with three standard errors: later states depend on
+    earlier actions, and pushes where none is expected have large ratios."""
+    found = [rarely_decided(seed, influence=True) for seed in range(40)]
+    assert np.mean([helps(one) for one in found]) > 0.9
+    ranks_alone = [
+        max((one.rank - 0.5) / one.rank_error, (one.weighted_rank - 0.5) / one.weighted_rank_error) > norm.isf(0.005)
+        for one in found
+    ]
+    assert np.mean(ranks_alone) < 0.6
+    allowed = 0.01 + 3 * math.sqrt(0.01 * 0.99 / 300)
+    assert np.mean([helps(rarely_decided(seed, influence=False)) for seed in range(300)]) <= allowed
+
+
+def test_the_chance_of_a_gain_is_that_of_the_places_of_the_taken_actions() -> None:
+    """One state: the taken action is among the best m of K + 1 with chance m / (K + 1); several alike: products."""
+    others = np.log(np.arange(1.0, OTHERS + 1))[None]
+    for place in (1, 5, OTHERS):
+        chance = chance_of_gain(np.log([place + 0.5]), others)
+        assert chance == pytest.approx(
+            (OTHERS + 1 - place) / (OTHERS + 1), abs=0.04
+        )  # over 3 deviations of 1,999 draws
+    first = np.zeros((2, 1))
+    assert chance_of_gain(np.log([2.0, 2.0]), first) == pytest.approx(1 / 4, abs=0.03)
+    assert chance_of_gain(np.zeros(50), np.zeros((50, OTHERS))) == 1
 
 
 def test_the_error_of_the_weighted_rank_is_at_least_that_of_random_ranks() -> None:

@@ -6,10 +6,31 @@ import numpy as np
 import pytest
 import torch
 from sklearn.metrics import roc_auc_score
-from support.hand_and_object import ANGLE, DRIFTER, HAND, NOISE, OBJECT, STEP, Array, Labels, carried, transitions
+from support.hand_and_object import (
+    ANGLE,
+    DRIFTER,
+    HAND,
+    NOISE,
+    OBJECT,
+    RADIUS,
+    STEP,
+    Array,
+    Labels,
+    carried,
+    transitions,
+)
 
 from butfor.influence import partners
-from butfor.influence.partners import FEWEST, Pair, choose_partners, find_partners, find_surprises, nearer_own
+from butfor.influence.partners import (
+    FEWEST,
+    Pair,
+    choose_partners,
+    find_partners,
+    find_reach,
+    find_surprises,
+    measure_reach,
+    nearer_own,
+)
 from butfor.models.tables import measure_transitions
 
 Given = tuple[Array, Array, Array]
@@ -194,3 +215,52 @@ def test_the_data_stay_as_they_were() -> None:
     found_partners(GIVEN)
     for part, kept in zip(GIVEN, before, strict=True):
         torch.testing.assert_close(torch.from_numpy(part), kept, rtol=0, atol=0)
+
+
+# --- how far a partner reaches ----------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("elsewhere", [0.0, 0.05, 0.2])
+def test_the_reach_is_where_surprises_become_as_frequent_as_far_away(elsewhere: float) -> None:
+    random = np.random.default_rng(0)
+    states = np.column_stack([random.uniform(0, 1, 6000), np.zeros(6000)])  # an entity, and a partner at 0
+    surprised = random.random(6000) < np.where(states[:, 0] < 0.3, 0.6, elsewhere)
+    assert find_reach(states, surprised, Pair([0], [1])) == pytest.approx(0.3, abs=0.02)
+
+
+def test_few_surprises_have_no_reach() -> None:
+    states = np.column_stack([np.linspace(0, 1, 1000), np.zeros(1000)])
+    for count, known in ((FEWEST - 1, False), (FEWEST, True)):
+        assert (find_reach(states, np.arange(1000) < count, Pair([0], [1])) is not None) == known
+    # all surprises are far away: nothing is out of reach
+    assert find_reach(states, np.arange(1000) >= 500, Pair([0], [1])) == 1
+
+
+def test_entities_that_are_always_at_their_partner_have_no_reach() -> None:
+    assert find_reach(np.zeros((100, 2)), np.arange(100) < 40, Pair([0], [1])) is None
+
+
+def test_the_hand_reaches_as_far_as_it_carries() -> None:
+    rows, units = measure_transitions(GIVEN, {"object": OBJECT}, None)
+    (pair,) = measure_reach(rows, units.table(rows, "cpu"), units, {"object": [Pair(OBJECT, HAND)]})["object"]
+    assert (pair.entity, pair.partner) == (OBJECT, HAND)
+    assert pair.reach is not None
+    assert RADIUS < pair.reach <= RADIUS + 2**0.5 * STEP  # at the object after the longest step
+
+
+def test_what_the_hand_gets_to_in_a_step_is_within_its_reach() -> None:
+    """Surprises are only where the hand is at the object already, nearer than a step."""
+    obs, action, next_obs = with_change(jumps(np.linalg.norm(GIVEN[0][:, OBJECT] - GIVEN[0][:, HAND], axis=1) < 0.08))
+    rows, units = measure_transitions((obs, action, next_obs), {"object": OBJECT}, None)
+    (pair,) = measure_reach(rows, units.table(rows, "cpu"), units, {"object": [Pair(OBJECT, HAND)]})["object"]
+    steps = np.linalg.norm(STEP * action, axis=1)
+    assert pair.reach == pytest.approx(np.quantile(steps, 0.99))
+    assert pair.reach > 0.08
+
+
+def test_discrete_actions_have_no_reach() -> None:
+    obs, action, next_obs = GIVEN
+    number = (action[:, 0] > 0).astype(int)
+    rows, units = measure_transitions((obs, number, next_obs), {"object": OBJECT}, None)
+    given = {"object": [Pair(OBJECT, HAND)]}
+    assert measure_reach(rows, units.table(rows, "cpu"), units, given) == given

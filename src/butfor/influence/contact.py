@@ -6,7 +6,9 @@ An entity either moves by itself or is touched, with a probability t that depend
 
 `free` does not see the action. `t` and `push` see only where the entity is relative to its partners (`partners.py`):
 now, after the predicted step of the partner, and after both have moved. The action acts through that step alone, so
-far from its partners an entity is hardly influenced, whatever else varies.
+far from its partners an entity is hardly influenced, whatever else varies. Beyond the reach of the recorded touches it
+is not influenced at all: the step there is that of no action. What surprises there still has a probability, which is
+the same for every action.
 
 CAI is computed with the touch as part of the outcome. It is then a sum that needs no sampling: how much the action
 changes the probability of a touch, and how much it changes the push. Both are zero where the action changes nothing.
@@ -29,6 +31,7 @@ from butfor.runs.config import check_least, check_positive
 STEP_SHARE = 0.3  # weight of the partner's predicted step among the inputs: the distance should matter more
 SMALL = 0.58  # gain of the initial weights: networks that start smooth stay smoother
 SMALL_OUTPUT = 0.1
+FULLY = 2.0  # times the reach within which the action counts in full: a step can come nearer
 SELDOM = 2.0  # log odds against a touch before training
 FOLLOWED = 200  # batches that the units of a model that learns along are about
 
@@ -128,6 +131,17 @@ class EntityContact(nn.Module):
             found.append(own - other + offset)
         return found
 
+    def reached(self, places: Sequence[Tensor]) -> Tensor:
+        """How much of the action's part in each partner's step counts: [R, B, k] each -> [R, B, steps], 0 to 1.
+
+        All of it within FULLY times the pair's reach, none beyond FULLY + 1 times.
+        """
+        shares = []
+        for pair, place in zip(self.pairs, places, strict=True):
+            reaches = place.norm(dim=-1, keepdim=True) / (pair.reach or math.inf)
+            shares.append((FULLY + 1 - reaches).clamp(0, 1).expand_as(place))
+        return torch.cat(shares, -1)
+
     @torch.no_grad()
     def follow(self, obs: Tensor, steps: Tensor, units: Tensor) -> None:
         """Let the units of the inputs follow a batch: [R, B, D] and the partners' changes [R, B, steps].
@@ -152,11 +166,15 @@ class EntityContact(nn.Module):
 
     def inputs(self, obs: Tensor, action: Tensor, free: Tensor, units: Tensor, change_scale: Tensor) -> Tensor:
         """What the network of touches sees: [R, B, D], [R, B, A] and the free change [R, B, d] -> [R, B, G + steps]."""
+        places = self.positions(obs, units)
         scaled_step = self.partner_step(torch.cat([self.seen(obs), action], -1))
+        if any(pair.reach is not None for pair in self.pairs):
+            usual = self.partner_step(torch.cat([self.seen(obs), torch.zeros_like(action)], -1))
+            scaled_step = torch.lerp(usual, scaled_step, self.reached(places))
         steps = (scaled_step * self.step_scale).split([len(pair.partner) for pair in self.pairs], -1)
         free_change = free / change_scale
         features = []
-        for pair, now, step in zip(self.pairs, self.positions(obs, units), steps, strict=True):
+        for pair, now, step in zip(self.pairs, places, steps, strict=True):
             own = choose_columns(free_change, [self.columns.index(column) for column in pair.entity])
             for place in (now, now - step, now - step + own):
                 features.append(_describe(place))

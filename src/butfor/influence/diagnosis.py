@@ -24,6 +24,7 @@ LEVELS = tuple(round(0.05 * step, 2) for step in range(1, 20))  # of the reliabi
 GROUPS = 10  # of states by their score
 BINS = 10  # of each action dimension
 FALSE_ALARMS = 0.01  # largest chance that a right model is called overconfident, over all groups and the whole
+REDRAWS = 1_999  # of the taken actions of all states, to see what gain chance would give
 KEPT = 0.5  # share of the promised gain that must be found
 SLACK = 0.05  # nats: a smaller shortfall does not matter
 LITTLE = 0.5  # share of the variance of the change that the predicted mean explains
@@ -68,6 +69,8 @@ class Diagnosis:
     promised_rank: float  # the weighted rank that the model itself expects
     rise: float  # weighted rank minus rank: above 0 if the action helps more where scores are higher
     rise_error: float
+    bounded_gain: float  # mean of log((1 + p(s'|s,a) / p(s'|s)) / 2), in nats: at least -log 2 in each state
+    bounded_gain_chance: float  # of one as large if the action were one of the redrawn ones
     gain: float  # mean of log p(s'|s,a) - log p(s'|s), in nats: how much knowing the action helps
     gain_error: float  # its standard error
     promise: float  # mean of the gain that the model itself expects
@@ -204,6 +207,8 @@ def diagnose_entity(
         promised_rank=0.5 + float((weights * (expected - 0.5)).mean()),
         rise=weighted_rank - float(ranks.mean()),
         rise_error=_weighted_error(weights - 1, ranks - ranks.mean(), clusters, others.shape[1]),
+        bounded_gain=float(np.logaddexp(0, gains).mean() - math.log(2)),
+        bounded_gain_chance=chance_of_gain(taken, others),
         gain=float(gains.mean()),
         gain_error=_standard_error(gains, clusters),
         promise=float(promise[chosen].mean()),
@@ -333,19 +338,23 @@ def _check_variance(within: Sequence[list[float]]) -> Finding:
 
 
 def _check_rank(found: Diagnosis, steeper: str) -> Finding:
-    """The rank does not depend on how certain the model is, so a few large errors do not hide an effect.
+    """Ranks and bounded gains change little with how certain the model is: a few large errors do not hide an effect.
 
-    Without influence its mean is 1/2 for any weights that do not depend on the action. Weights that rise with the
-    expected effect show a small one best, also that of a few states.
+    Without influence the mean of ranks is 1/2 for any weights that do not depend on the action. Weights that rise with
+    the expected effect show that of a few states. A bounded gain also counts how much less likely other actions make
+    what happened; a rank does not, and where actions hardly differ it is all noise.
     """
     numbers = (
         f"the taken action makes what happened more likely than {found.rank:.1%} ± {found.rank_error:.1%} of other "
         f"actions do, and with states weighted by their score than {found.weighted_rank:.1%} ± "
-        f"{found.weighted_rank_error:.1%}; without influence 50%"
+        f"{found.weighted_rank_error:.1%}; without influence 50%; its bounded gain is {found.bounded_gain:.3f} nats, "
+        f"with other actions instead it is as large with a chance of {found.bounded_gain_chance:.2g}"
     )
-    deviations = norm.isf(FALSE_ALARMS / 2)  # two tests
+    allowed = FALSE_ALARMS / 3  # three tests
+    deviations = norm.isf(allowed)
     tests = ((found.rank, found.rank_error), (found.weighted_rank, found.weighted_rank_error))
-    if any(rank > 0.5 + deviations * error for rank, error in tests):
+    shown = [rank > 0.5 + deviations * error for rank, error in tests]
+    if any(shown) or found.bounded_gain_chance <= allowed:
         return Finding(True, f"Knowing the action helps to predict ({numbers}).")
     advice = "Either it never matters in these data, or too few states are included in which it does (collect more)"
     advice += f"; or {steeper}" if steeper else ""
@@ -402,6 +411,22 @@ def _check_promise(found: Diagnosis, broken: Sequence[int], steeper: str) -> Fin
     numbers = whole + (f"; {listed}" if listed else "")
     words = f"held-out transitions contradict the size of the scores in {' and in '.join(parts)} ({numbers}). {advice}."
     return Finding(False, words, size_only=True)
+
+
+def chance_of_gain(taken: Float, others: Float) -> float:
+    """The chance of as much bounded gain without influence: log-likelihoods of the taken action [N], of others [N, K].
+
+    Without influence the taken action is one of the K + 1 with equal chance, whatever happened before. So the bounded
+    gains of all of them are what the taken one could have had: a randomisation test, with REDRAWS draws.
+    """
+    tried = np.column_stack([taken, others])
+    ratio = tried - logsumexp(tried, axis=1, keepdims=True) + math.log(tried.shape[1])
+    bounded = np.logaddexp(0, ratio)  # [N, K + 1]
+    rows = np.arange(len(bounded))
+    random = np.random.default_rng(0)
+    drawn = [bounded[rows, random.integers(tried.shape[1], size=len(rows))].sum() for _ in range(REDRAWS)]
+    # equal gains differ by rounding
+    return (1 + int((np.array(drawn) >= bounded[:, 0].sum() - 1e-9).sum())) / (1 + REDRAWS)
 
 
 def find_broken_promises(

@@ -24,7 +24,7 @@ from butfor.influence.graph.methods import GraphMethods
 from butfor.influence.graph.pair_fitting import fit_graph
 from butfor.influence.graph.pairs import GraphConfig
 from butfor.influence.network_choice import fit_network
-from butfor.influence.partners import AGENT_UNUSED, NOTHING_TOUCHES, choose_partners
+from butfor.influence.partners import AGENT_UNUSED, NOTHING_TOUCHES, choose_partners, measure_reach
 from butfor.influence.saved_models import load_influence, save_influence
 from butfor.influence.scoring import (
     Dynamics,
@@ -198,6 +198,7 @@ class Influence(DecisionMethods, GraphMethods):
             pairs = choose_partners(transitions, train, units, agent)
             if pairs is not None:
                 config = model or ContactConfig()
+                pairs = measure_reach(transitions, train, units, pairs)
                 with fit_progress(progress) as report:
                     contact = fit_contact(transitions, train, units, pairs, config, seeds, report)
                 return cls(contact, units, scoring or STRONG_ACTIONS, seed)

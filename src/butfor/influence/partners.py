@@ -7,10 +7,13 @@ Without one, a position counts near which surprises are many times as frequent a
 It must be near this very time. Something may also seem near because each of the two has its usual place when there are
 surprises, such as joint angles whose numbers are like those of a position. Then it is as near to where the entity is at
 another surprise.
+
+Within its reach, surprises are more frequent than far away. What surprises beyond it is not a touch: an object that
+lands on the floor, or stops where the ground is rough.
 """
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import numpy as np
 import torch
@@ -30,6 +33,7 @@ NEAREST = 0.05  # share of the rows that counts as near, where most surprises ha
 LEAST_RATIO = 8  # how many times as frequent surprises must be in the nearest rows as in the others
 EXCHANGES = 20  # of the partner's positions among rows
 NEARER_OWN = 0.05  # by how much more often the own partner is nearer than that of another row, at surprises than else
+LONG_STEP = 0.99  # quantile of a partner's steps, below which its reach never is
 MOST = 2  # partners of an entity
 AGENT_UNUSED = "agent= is for the model of touches, but another model is asked for; leave out one of them."
 NOTHING_TOUCHES = (
@@ -44,6 +48,8 @@ class Pair:
 
     entity: list[int]
     partner: list[int]
+    reach: float | None = None
+    """distance in the data's units within which touches were recorded; None: not known"""
 
 
 Partners = Mapping[str, Sequence[Pair]]
@@ -102,11 +108,9 @@ def find_partners(obs: Tensor, standardized: Tensor, target: Tensor, columns: Se
         target: the entity's scaled change [N, d].
         columns: the entity's columns.
     """
-    rows = torch.randperm(len(obs), generator=torch.Generator().manual_seed(0))[:ROWS]
-    surprised = find_surprises(standardized, target)[rows.numpy()]
-    if not FEWEST <= surprised.sum() <= len(rows) - FEWEST:
+    states, surprised = _some_surprises(obs, standardized, target)
+    if not FEWEST <= surprised.sum() <= len(states) - FEWEST:
         return []
-    states = obs[rows].double().cpu().numpy()
     size = min(3, len(columns))
     pairs = [
         Pair(place, other)
@@ -134,6 +138,44 @@ def find_partners(obs: Tensor, standardized: Tensor, target: Tensor, columns: Se
         if not any(set(pair.partner) & set(other.partner) for other in chosen):
             chosen.append(pair)
     return chosen[:MOST]
+
+
+def measure_reach(transitions: Transitions, table: Table, units: Units, partners: Partners) -> dict[str, list[Pair]]:
+    """The same partners with the reach that the data show. Discrete actions have none: nearness is not what decides."""
+    if units.law.count:
+        return {name: list(pairs) for name, pairs in partners.items()}
+    obs = transitions[0]
+    found = {}
+    for name, dims in zip(units.entities, units.dims, strict=True):
+        states, surprised = _some_surprises(obs, table[0][:, : obs.shape[1]], table[1][:, dims])
+        found[name] = []
+        for pair in partners[name]:
+            reach = find_reach(states, surprised, pair)
+            step = (transitions[2][:, pair.partner].double() - obs[:, pair.partner].double()).norm(dim=1)
+            # what it can get to in a step is not out of reach, though most touches may be of what it holds already
+            least = float(np.quantile(step.cpu().numpy(), LONG_STEP))
+            found[name].append(pair if reach is None else replace(pair, reach=max(reach, least)))
+    return found
+
+
+def find_reach(states: NDArray[np.float64], surprised: NDArray[np.bool_], pair: Pair) -> float | None:
+    """The distance that best separates surprises [N] from other states [N, D]; None if few surprises are within it.
+
+    The share of the surprises within it exceeds that of all states the most (as in the Kolmogorov-Smirnov test).
+    """
+    distance = np.linalg.norm(states[:, pair.entity] - states[:, pair.partner], axis=1)
+    order = np.argsort(distance, kind="stable")
+    by_distance = surprised[order]
+    last = int(np.cumsum(by_distance - by_distance.mean()).argmax())
+    reach = float(distance[order[last]])
+    return reach if reach > 0 and by_distance[: last + 1].sum() >= FEWEST else None
+
+
+def _some_surprises(obs: Tensor, standardized: Tensor, target: Tensor) -> tuple[NDArray[np.float64], NDArray[np.bool_]]:
+    """Some of the states in the data's units, in random order, and where the change was a surprise: [N, D], [N]."""
+    rows = torch.randperm(len(obs), generator=torch.Generator().manual_seed(0))[:ROWS]
+    surprised = find_surprises(standardized, target)[rows.numpy()]
+    return obs[rows].double().cpu().numpy(), surprised
 
 
 def find_surprises(standardized: Tensor, target: Tensor) -> NDArray[np.bool_]:

@@ -4,6 +4,7 @@ The tensors of the file are compared with that model before it is built, see `bu
 """
 
 import dataclasses
+import math
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
@@ -34,6 +35,7 @@ from butfor.spaces.entities import entity_columns
 
 FORMAT_VERSION = 3
 WITH_PRIOR = 4  # the format of a model with a prior, which earlier versions would load without it
+WITH_REACH = 5  # that of a model of touches with a reach, likewise
 
 
 @dataclass(frozen=True)
@@ -68,7 +70,15 @@ def save_influence(
         for part, values in dataclasses.asdict(known).items():
             if values is not None:
                 tensors[f"calibration.{part}.{name}"] = torch.from_numpy(values)
-    save_weights(path, "influence", FORMAT_VERSION if prior is None else WITH_PRIOR, tensors, header)
+    save_weights(path, "influence", _format_version(model, prior is not None), tensors, header)
+
+
+def _format_version(model: Dynamics, has_prior: bool) -> int:
+    """The oldest format that says everything about a model."""
+    if isinstance(model, ContactDynamics):
+        reaches = [pair.reach for pairs in model.pairs.values() for pair in pairs]
+        return FORMAT_VERSION if set(reaches) == {None} else WITH_REACH
+    return WITH_PRIOR if has_prior else FORMAT_VERSION
 
 
 def load_influence(path: Path | str, replica: int | None = None, prior: PriorFunction | None = None) -> SavedInfluence:
@@ -78,7 +88,7 @@ def load_influence(path: Path | str, replica: int | None = None, prior: PriorFun
         FileNotFoundError: the file does not exist.
         ValueError: the file is not a complete `Influence`, or the prior is missing or another one.
     """
-    with reading_weights(path, "influence", WITH_PRIOR) as (tensors, header):
+    with reading_weights(path, "influence", WITH_REACH) as (tensors, header):
         parts = {name: tensors.pop(name).numpy() for name in list(tensors) if name.startswith("calibration.")}
         units = units_of_header(header)
         seed = whole_number(header, "seed", least=-(2**63))
@@ -117,6 +127,15 @@ def count_replicas(tensors: Mapping[str, Tensor]) -> int:
     return counts.pop()
 
 
+def saved_pair(saved: Mapping[str, Any], size: int) -> Pair:
+    """A pair of a header, of observations with `size` columns; older files have no reach."""
+    reach = saved.get("reach")
+    if reach is not None and not (isinstance(reach, float) and 0 < reach < math.inf):
+        raise ValueError(f"a partner has the reach {reach!r}; expected a distance above 0, or none.")
+    columns = entity_columns({part: saved[part] for part in ("entity", "partner")}, size)
+    return Pair(**columns, reach=reach)
+
+
 def untrained_model(header: Mapping[str, Any], units: Units, generators: Generators) -> Dynamics:
     """The model that the header of a weight file describes."""
     if header.get("driven") is not None:
@@ -131,7 +150,7 @@ def untrained_model(header: Mapping[str, Any], units: Units, generators: Generat
     size = len(units.obs_center)
     pairs = {}
     for name, columns in units.entities.items():
-        pairs[name] = [Pair(**entity_columns(pair, size)) for pair in header["partners"][name]]
+        pairs[name] = [saved_pair(pair, size) for pair in header["partners"][name]]
         if wrong := [pair for pair in pairs[name] if not set(pair.entity) <= set(columns)]:
             raise ValueError(f"the partners of {name!r} have {wrong[0]}; the entity has the columns {columns}.")
     return ContactDynamics(units, pairs, config_from(ContactConfig, header["model"]), generators)
