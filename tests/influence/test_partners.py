@@ -255,7 +255,7 @@ def test_what_the_hand_gets_to_in_a_step_is_within_its_reach() -> None:
     (pair,) = measure_reach(rows, units.table(rows, "cpu"), units, {"object": [Pair(OBJECT, HAND)]})["object"]
     steps = np.linalg.norm(STEP * action, axis=1)
     assert pair.reach == pytest.approx(np.quantile(steps, 0.99))
-    assert pair.reach > 0.08
+    assert np.quantile(steps, 0.99) > 0.08
 
 
 def test_discrete_actions_have_no_reach() -> None:

@@ -145,7 +145,7 @@ def measure_reach(transitions: Transitions, table: Table, units: Units, partners
     if units.law.count:
         return {name: list(pairs) for name, pairs in partners.items()}
     obs = transitions[0]
-    found = {}
+    found: dict[str, list[Pair]] = {}
     for name, dims in zip(units.entities, units.dims, strict=True):
         states, surprised = _some_surprises(obs, table[0][:, : obs.shape[1]], table[1][:, dims])
         found[name] = []
