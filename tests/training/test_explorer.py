@@ -298,5 +298,7 @@ def test_the_relay_does_not_act_in_practice() -> None:
     turn = lambda influence, lot: torch.ones_like(influence, dtype=torch.bool)  # noqa: E731
     score = lambda candidates: candidates[..., 0]  # noqa: E731
     config = ExploreConfig(candidates=4)
-    action, _ = explore(policy, noise, law.bounds(torch.device("cpu")), config, score, (other, turn), practises=practises)
+    action, _ = explore(
+        policy, noise, law.bounds(torch.device("cpu")), config, score, (other, turn), practises=practises
+    )
     assert action.flatten().tolist() == [-0.5, 0.5]
