@@ -109,7 +109,7 @@ def test_interactions_are_found_without_labels() -> None:
 
 
 def test_what_is_carried_in_most_steps_is_not_free() -> None:
-    """A hand goes to a ball and carries it to the end of the episode: in the farther half of the steps it is held, too."""
+    """A hand goes to a ball and carries it to the end: in the farther half of the steps it is held, too."""
 
     def carry(obs: Any, action: Any) -> Any:
         held = np.linalg.norm(obs[..., 2:] - obs[..., :2], axis=-1, keepdims=True) < 0.1
