@@ -4,8 +4,8 @@ Each entity has a free motion: how it moves by itself, given its own columns and
 is the median of the next state in the half of the steps in which all other entities are the farthest away: few of these
 have a touch. (Over all steps, an object that moves may nearly always be pushed; the median is then that of a push.) If
 the nearest of these are close, the entity is held in most steps, and only those that are clearly farther count. A step
-in which the entity moves otherwise shows an interaction. Where the free motion is hard to predict, as that of a tumbling
-cube, an interaction would not be seen: such steps are unclear, and nothing is concluded from them. A
+in which the entity moves otherwise shows an interaction. Where the free motion is hard to predict, as that of a
+tumbling cube, an interaction would not be seen: such steps are unclear, and nothing is concluded from them. A
 classifier then learns from the whole state and the action in which of the other steps an interaction is to be expected.
 """
 
