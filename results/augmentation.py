@@ -17,6 +17,7 @@ import numpy as np
 import torch
 
 from butfor.analysis.statistics import mean_interval
+from butfor.datasets.audit import FAULTS
 from butfor.datasets.augment import augment_file
 from butfor.detection.collect import CollectConfig, collect_file
 from butfor.rollouts.swaps import AugmentOptions
@@ -39,8 +40,9 @@ def main(out: Path, seeds: int) -> None:
                 rows.append(audit(env, steps, seed))
                 rows[-1]["commit"] = versions("cpu")["commit"]
                 write_json(out, {"schema": 2, "versions": versions("cpu"), "rows": rows})
-    print("| environment | steps | seeds | choice | kept | impossible | 95 % | worst | overlap | swapped | another |")
-    print("|---|---|---|---|---|---|---|---|---|---|---|")
+    heading = ["environment", "steps", "seeds", "choice", "kept", "impossible", "95 %", "worst", *FAULTS]
+    print(f"| {' | '.join(heading)} |")
+    print("|---" * len(heading) + "|")
     for env, steps in UNITS:
         here = [row for row in rows if (row["env"], row["steps"]) == (env, steps) and "audit" in row]
         for choice in ("kept", "contact", "attention", "unfiltered") if here else ():
@@ -48,7 +50,8 @@ def main(out: Path, seeds: int) -> None:
             impossible = np.array([one["impossible"] for one in found])
             low, high = mean_interval(impossible)
             share = np.mean([one["stretches"] / row["candidates"] for one, row in zip(found, here, strict=True)])
-            faults = [f"{np.mean([one['faults'][fault] for one in found]):.1%}" for fault in found[0]["faults"]]
+            # the columns of pucks are its bodies' places and velocities, so that they had no count of their own before
+            faults = [f"{np.mean([one['faults'].get(fault, 0.0) for one in found]):.1%}" for fault in FAULTS]
             cells = [f"{share:.0%}", f"{impossible.mean():.1%}", f"{low:.1%} to {high:.1%}", f"{impossible.max():.1%}"]
             print(f"| {env} | {steps} | {len(here)} | {choice} | {' | '.join(cells + faults)} |")
 

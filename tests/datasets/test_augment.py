@@ -108,6 +108,40 @@ def test_interactions_are_found_without_labels() -> None:
         learn_interactions([parts], {"ball": [2, 3]})
 
 
+def test_what_is_carried_in_most_steps_is_not_free() -> None:
+    """A hand goes to a ball and carries it to the end: in the farther half of the steps it is held, too."""
+
+    def carry(obs: Any, action: Any) -> Any:
+        held = np.linalg.norm(obs[..., 2:] - obs[..., :2], axis=-1, keepdims=True) < 0.1
+        return obs + 0.1 * np.concatenate([action, action * held], -1)
+
+    random = np.random.default_rng(0)
+    states = [random.uniform(-1, 1, (300, 4))]
+    actions = []
+    for _ in range(60):
+        way = states[-1][:, 2:] - states[-1][:, :2]
+        far = np.linalg.norm(way, axis=1, keepdims=True) > 0.05
+        noise = random.uniform(-1, 1, way.shape)
+        actions.append(np.where(far, np.clip(10 * way, -1, 1), 0) * 0.7 + 0.3 * noise)
+        states.append(carry(states[-1], actions[-1]))
+    recording = read_arrays(list(np.stack(states, 1)), list(np.stack(actions, 1)))
+    entities = {"hand": [0, 1], "ball": [2, 3]}
+    obs, action, next_obs = recording.transitions()
+    held = np.linalg.norm(obs[:, 2:] - obs[:, :2], axis=1) < 0.1
+    assert held.mean() > 0.7
+    (found,) = learn_interactions([(obs, action, next_obs)], entities, updates=600)
+    shown = found.surprised(obs, action, next_obs)["ball"]
+    assert shown[held].mean() > 0.9
+    assert shown[~held].mean() < 0.05
+    kept, every, _ = augment_recording(recording, entities, AugmentOptions(4000, agent="hand", updates=600))
+    wrong = [
+        np.abs(carry(one.observation[:, :-1], one.action) - one.observation[:, 1:]).max((1, 2)) > 1e-9
+        for one in (kept, every)
+    ]
+    assert wrong[1].mean() > 0.5
+    assert wrong[0].mean() <= 0.05 if len(kept) else True
+
+
 def test_recordings_are_learned_from_together_as_one_at_a_time() -> None:
     recordings = [episodes(40, seed=3), episodes(60, 10, seed=4)]  # of different sizes
     options = AugmentOptions(500, 0.3, updates=40)

@@ -2,8 +2,9 @@
 
 Each entity has a free motion: how it moves by itself, given its own columns and the action, if it is driven by it. It
 is the median of the next state in the half of the steps in which all other entities are the farthest away: few of these
-have a touch. (Over all steps, an object that moves may nearly always be pushed; the median is then that of a push.) A
-step in which the entity moves otherwise shows an interaction. Where the free motion is hard to predict, as that of a
+have a touch. (Over all steps, an object that moves may nearly always be pushed; the median is then that of a push.) If
+the nearest of these are close, the entity is held in most steps, and only those that are clearly farther count. A step
+in which the entity moves otherwise shows an interaction. Where the free motion is hard to predict, as that of a
 tumbling cube, an interaction would not be seen: such steps are unclear, and nothing is concluded from them. A
 classifier then learns from the whole state and the action in which of the other steps an interaction is to be expected.
 """
@@ -35,6 +36,9 @@ CHECK = 150  # updates between two looks at them
 FEWEST = 20  # interactions of an entity, to learn from
 UNSEEN = 0.1  # share of the interactions in well predicted steps that may go unseen in others that count as clear
 FAR = 0.5  # share of the steps, those with the largest distance to others, from which free motion is learned
+FARTHEST = 0.95  # quantile of these distances that counts as far away
+HELD = 0.25  # share of that distance: if the nearest of these steps are closer, the entity is mostly held, and
+APART = 0.5  # free motion is learned only from steps that are at least this share of it away
 
 
 @dataclass
@@ -137,7 +141,8 @@ def learn_interactions(
             for one, (obs, action, next_obs) in zip(found, data, strict=True):
                 change = (next_obs - obs)[:, own]
                 gap = _gap(obs, columns, name, positions)
-                far = gap >= np.quantile(gap, 1 - FAR)
+                usual, farthest = np.quantile(gap, [1 - FAR, FARTHEST])
+                far = gap >= (usual if usual >= HELD * farthest else APART * farthest)
                 seen = np.concatenate([obs[:, own], action], 1)
                 spread = np.maximum(seen.std(0), 1e-6)
                 scale = {"change": np.maximum(change.std(0), 1e-9), "center": seen.mean(0), "spread": spread}
