@@ -359,6 +359,22 @@ def test_columns_of_a_minari_data_set_can_be_chosen(tmp_path: Path, monkeypatch:
     assert "cai" in minari.load_dataset("mine/other-v0")[0].infos
 
 
+def test_a_minari_data_set_is_scored_without_its_package(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("MINARI_DATASETS_PATH", str(tmp_path))
+    make_minari("mine/cube-v0", 40)
+    options = Options(epochs=1, actions=4, network=SMALL)
+    entities = ["cube=robot/hand:0"]
+    alone = score_file("mine/cube-v0", tmp_path / "with.npz", entities, options)
+    with monkeypatch.context() as without:
+        without.setitem(sys.modules, "minari", None)
+        again = score_file("mine/cube-v0", tmp_path / "without.npz", entities, options)
+        score_file("mine/cube-v0", None, entities, options)
+    assert alone["parts"] == again["parts"]
+    with np.load(tmp_path / "with.npz") as one, np.load(tmp_path / "without.npz") as other:
+        np.testing.assert_array_equal(one["cai"], other["cai"])
+    assert "cai" in minari.load_dataset("mine/cube-cai-v0")[0].infos
+
+
 def test_what_cannot_be_done_is_said_before_the_work(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, scored: tuple[Path, dict[str, Any]]
 ) -> None:

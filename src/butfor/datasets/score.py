@@ -4,6 +4,7 @@ import time
 import warnings
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict, dataclass, replace
+from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
 
@@ -206,12 +207,13 @@ def score_file(
 def _open_unless_plain(data: Path | str, options: Options, with_data: bool) -> Dataset | None:
     """The dataset; None for an .npz file whose scores are written alone, and for Minari, which reads itself.
 
-    With chosen columns, both are opened.
+    With chosen columns, both are opened; so is a Minari dataset where the package is not installed.
     """
     path = Path(data)
     is_minari = not path.exists() or (path / "data" / "metadata.json").is_file()
+    reads_itself = is_minari and find_spec("minari") is not None
     is_plain = is_npz_file(data) and not with_data
-    return open_dataset(data) if options.observe or not (is_minari or is_plain) else None
+    return open_dataset(data) if options.observe or not (reads_itself or is_plain) else None
 
 
 def _default_out(data: Path | str, dataset: Dataset | None, recording: Recording, alone: bool) -> Path | str:
