@@ -98,6 +98,8 @@ def test_the_use_of_the_relay_follows_from_the_scores() -> None:
     settings = RelayConfig(share=0.5, until=0.3)
     relay = Relay(settings, AgentConfig(layers=1, width=2), 1, 1, make_generators([0, 1]), torch.device("cpu"))
     found = [list(row.values()) for row in relay.use(score, length, torch.tensor([0.4, 0.2]))]
+    practised = [row["relay_acts"] for row in relay.use(score, length, torch.tensor([0.4, 0.2]), practice=0.25)]
+    assert practised == pytest.approx([0.75 * acts for acts, _ in found])
     np.testing.assert_allclose(found, [[0.6 * 0.5 * 6 / 7, 0.5], [0.0, 1.0]], rtol=1e-6)
 
 

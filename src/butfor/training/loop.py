@@ -392,8 +392,10 @@ class Trainer:
         score = (self.replay.score[:, newest].sum((1, 2)) / steps).tolist()
         phases = self.phases.report()
         if self.relay is not None:
-            epsilon = self.config.explore.epsilon * torch.cat([part.amount for part in self.explorers]).flatten()
-            use = self.relay.use(self.replay.score[:, newest], self.replay.length[:, newest], epsilon)
+            explore = self.config.explore
+            epsilon = explore.epsilon * torch.cat([part.amount for part in self.explorers]).flatten()
+            stored = (self.replay.score[:, newest], self.replay.length[:, newest])
+            use = self.relay.use(*stored, epsilon, explore.practice)
             phases = [one | other for one, other in zip(phases, use, strict=True)]
         self.statistics.zero_()
         self.count = 0

@@ -79,16 +79,16 @@ class Relay:
         """Whether the relay acts, by the influence of the present states and uniform numbers, both [..., 1]."""
         return (noise < self.config.share) & (influence < self.config.until)
 
-    def use(self, score: Tensor, length: Tensor, epsilon: Tensor) -> list[dict[str, float]]:
+    def use(self, score: Tensor, length: Tensor, epsilon: Tensor, practice: float = 0.0) -> list[dict[str, float]]:
         """What it does in stored episodes with scores [R, E, T] and lengths [R, E], one row per replica.
 
         The share of steps in which it acts is what the scores let expect: its share of those with little influence that
-        are not exploratory, which a share `epsilon` [R] is. The other number is the share of episodes in which
-        influence reaches the level that it seeks.
+        are not exploratory, which a share `epsilon` [R] is; in episodes of practice, a share `practice`, it does not
+        act. The other number is the share of episodes in which influence reaches the level that it seeks.
         """
         real = valid_steps(length, score.shape[-1])
         low = ((score < self.config.until) & real).sum((1, 2)) / real.sum((1, 2)).clamp(min=1)
-        acts = (1 - epsilon) * self.config.share * low
+        acts = (1 - practice) * (1 - epsilon) * self.config.share * low
         reached = ((score >= self.config.until) & real).any(-1).float().mean(1)
         rows = zip(acts.tolist(), reached.tolist(), strict=True)
         return [{"relay_acts": one, "relay_reaches": other} for one, other in rows]
