@@ -26,6 +26,7 @@ FOLDERS = {
     ("push", ALONE): "push-cai-p",
     ("pick-and-place", HER): "pick-and-place-her",
     ("push", HER): "push-her",
+    # of the seeds 100 to 109, as the other arms
     ("fetch-slide", HER): "fetch-slide-her",
 }
 

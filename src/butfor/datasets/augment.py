@@ -11,6 +11,7 @@ import numpy as np
 
 from butfor.datasets.files import check_new_files
 from butfor.datasets.formats import Dataset, default_copy, open_dataset
+from butfor.datasets.formats.flat import OWN
 from butfor.datasets.recording import Recording, Table
 from butfor.datasets.swap_columns import SwapColumns, describe_columns, find_columns, goal_entity, observation_starts
 from butfor.envs import EnvFacts, facts_of
@@ -18,8 +19,6 @@ from butfor.rollouts.episodes import Episodes
 from butfor.rollouts.swaps import AugmentOptions, Swaps, augment_recording
 from butfor.runs.files import atomic_write, check_writable, read_json
 from butfor.spaces.entities import Entities
-
-OWN = "episodes of butfor"  # kind of an episode file
 
 
 def augment_file(

@@ -42,7 +42,6 @@ class ExploreConfig:
     success_factor: float = 1.0
     """factor on epsilon and noise where all recent episodes of training succeed; between that and 1 in proportion to
     their success; 1: exploration stays as it is (not in the paper)"""
-
     practice: float = 0.0
     """share of the episodes in which the policy acts nearly alone: a tenth of epsilon and noise, no relay (not in the
     paper)"""
@@ -94,8 +93,8 @@ def explore(
     candidates by `score` ([R, W, K, A] -> [R, W, K]), else uniform. Otherwise it is the policy's with Gaussian
     noise, or the relay's with such noise, given its actions and when it has its turn. `amount` multiplies epsilon and
     noise. Actions of a policy that draws them (`drawn`) stay without noise. In environments [R, W, 1] where the agent
-    `practises` there is a tenth of all this, and no relay. The result is actions [R, W, A], and which
-    of them were drawn uniformly [R, W].
+    `practises` there is a tenth of all this, and no relay. The result is actions [R, W, A], and which of them were
+    drawn uniformly [R, W].
     """
     if practises is not None:
         amount = torch.where(practises, PRACTISED * amount, amount)
@@ -257,9 +256,10 @@ class Explorer:
         normal = noise[..., 1 : 1 + self.law.size]
         action = from_unit(self.policy.draw(inputs, normal), self.bounds)
         drawn = self.policy.random
-        practises = self.practises if self.config.practice else None
-        settings = (self.bounds, self.config, score, relay, self.amount, drawn, practises)
-        chosen, sampled = explore(action, noise, *settings)
+        chosen, sampled = explore(
+            action, noise, self.bounds, self.config, score, relay, self.amount, drawn,
+            self.practises if self.config.practice else None,
+        )  # fmt: skip
         return torch.cat([chosen, sampled[..., None]], -1)
 
     def prepare(self, features: int) -> None:

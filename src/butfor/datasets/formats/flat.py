@@ -15,6 +15,8 @@ from butfor.datasets.recording import Lengths, Recording, Table, read_arrays
 from butfor.runs.arrays import open_arrays
 from butfor.runs.memory import Allowance
 
+OWN = "episodes of butfor"  # kind of an episode file
+
 
 @dataclass
 class FlatFile(Dataset):
@@ -216,7 +218,7 @@ def open_npz(path: Path) -> FlatFile | EpisodeFile:
         has_last = columns[observe[0]].shape[0] > steps
         last: LastState = "own" if has_last else "next" if "next_observation" in found else "row"
         return EpisodeFile(
-            path, "episodes of butfor" if is_own else "padded .npz", columns, recording.length + (last == "row"),
+            path, OWN if is_own else "padded .npz", columns, recording.length + (last == "row"),
             observe, action, last, _prefix_of(observe), tasks=_episode_task(path, len(recording)),
             action_space=recording.action_space, steps=steps,
         )  # fmt: skip
