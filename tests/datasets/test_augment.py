@@ -6,6 +6,8 @@ from typing import Any
 
 import numpy as np
 import pytest
+from sklearn.ensemble import HistGradientBoostingRegressor
+from threadpoolctl import threadpool_info, threadpool_limits
 
 from butfor.datasets import audit as audit_library
 from butfor.datasets.audit import (
@@ -151,6 +153,21 @@ def test_recordings_are_learned_from_together_as_one_at_a_time() -> None:
         assert counts == alone[2]
         np.testing.assert_array_equal(every.base, alone[1].base)
         np.testing.assert_array_equal(kept.base, alone[0].base)
+
+
+def test_trees_are_fitted_on_one_thread(monkeypatch: pytest.MonkeyPatch) -> None:
+    """On a busy machine with many processors, threads of such small trees take minutes in place of seconds."""
+    seen = []
+    fit = HistGradientBoostingRegressor.fit
+
+    def watched(self: Any, *given: Any) -> Any:
+        seen.append(max(pool["num_threads"] for pool in threadpool_info() if pool["user_api"] == "openmp"))
+        return fit(self, *given)
+
+    monkeypatch.setattr(HistGradientBoostingRegressor, "fit", watched)
+    with threadpool_limits(2, "openmp"):
+        augment_recording(episodes(40), ENTITIES, AugmentOptions(100, updates=40))
+    assert seen == [1, 1, 1]  # one for each entity
 
 
 def test_swaps_into_overlap_are_refused_and_far_ones_kept() -> None:

@@ -17,6 +17,7 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 from sklearn.ensemble import HistGradientBoostingClassifier, HistGradientBoostingRegressor
+from threadpoolctl import threadpool_limits
 from torch.nn.utils.rnn import pad_sequence
 
 from butfor.models.gpu import matrix_precision
@@ -135,7 +136,8 @@ def learn_interactions(
     smallest = min(map(len, columns.values()))
     positions = smallest if smallest <= 3 else min(smallest // 2, 3)
     found = [Interactions(columns, {}, {}, {}, positions, {}) for _ in data]
-    with single_thread(), matrix_precision("highest"):
+    # the trees are small, too: on busy processors their threads would mostly wait for each other
+    with single_thread(), threadpool_limits(1), matrix_precision("highest"):
         for place, (name, own) in enumerate(columns.items()):
             inputs, targets = [], []
             for one, (obs, action, next_obs) in zip(found, data, strict=True):
@@ -152,15 +154,15 @@ def learn_interactions(
             networks = _fit_free(inputs, targets, [1000 * seed + place for seed in seeds], device, updates)
             for replica, one in enumerate(found):
                 one.networks[name] = copy_replicas(networks, slice(replica, replica + 1))
-    for one, (obs, action, next_obs), seed in zip(found, data, seeds, strict=True):
-        one.find_limits(obs, action, next_obs)
-        shown = one.surprised(obs, action, next_obs)
-        clear = one.clear(obs, action)
-        for name in columns:
-            label = shown[name][clear[name]]
-            if name != agent and FEWEST <= label.sum() < len(label):
-                classifier = HistGradientBoostingClassifier(max_iter=150, random_state=seed, early_stopping=False)
-                one.classifiers[name] = classifier.fit(one._features(obs, action, name)[clear[name]], label)
+        for one, (obs, action, next_obs), seed in zip(found, data, seeds, strict=True):
+            one.find_limits(obs, action, next_obs)
+            shown = one.surprised(obs, action, next_obs)
+            clear = one.clear(obs, action)
+            for name in columns:
+                label = shown[name][clear[name]]
+                if name != agent and FEWEST <= label.sum() < len(label):
+                    classifier = HistGradientBoostingClassifier(max_iter=150, random_state=seed, early_stopping=False)
+                    one.classifiers[name] = classifier.fit(one._features(obs, action, name)[clear[name]], label)
     return found
 
 
