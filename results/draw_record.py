@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from intervals import Curve, interval, read_runs
-from name_studies import ALONE, record_folder
+from name_studies import record_folder
 
 from butfor.studies.record import BARE, ENVS, PAPER, WHOLE
 
@@ -20,7 +20,6 @@ LINE = 17  # between two lines of text
 LINES = {  # arm: colour (safe for colour-blind readers) and text
     WHOLE: ("#d55e00", "butfor, --preset record"),
     PAPER: ("#0072b2", "the paper's agent, three uses of influence"),
-    ALONE: ("#56b4e9", "the paper's agent, replay by influence alone"),
     BARE: ("#999999", "the same agent as the record, without influence"),
 }
 TITLES = {"pick-and-place": "FetchPickAndPlace", "push": "FetchPush", "fetch-slide": "FetchSlide"}

@@ -19,11 +19,9 @@ DISAGREEMENT = {"object, 50": f"{PICK}-disagreement", "object, 10": f"{PICK}-obj
                 "full state, 0.1": f"{PICK}-full0.1", "full state, 1": f"{PICK}-full1"}  # fmt: skip
 
 
-ALONE = "paper, priority alone"  # no arm of these studies, but in their picture
 FOLDERS = {
     # made for other questions, on the seeds 0 to 9; the settings are the paper's
     ("pick-and-place", PAPER): "pick-and-place-all-three",
-    ("push", ALONE): "push-cai-p",
     ("pick-and-place", HER): "pick-and-place-her",
     ("push", HER): "push-her",
     # of the seeds 100 to 109, as the other arms
