@@ -66,8 +66,8 @@ class WarpBatch:
             self._data = mujoco_warp.make_data(model, nworld=count, **room)
             self._loaded = warp.zeros((count, mujoco.mj_stateSize(model, INTEGRATION)), dtype=float)
             self._load = self._record(lambda *both: mujoco_warp.set_state(*both, self._loaded, INTEGRATION))
-            self._step = self._record(mujoco_warp.step)
-            self._forward = self._record(mujoco_warp.forward)
+            self._step = self._record(_step)
+            self._forward = self._record(_forward)
             self._kinematics = self._record(mujoco_warp.kinematics)
             self._save = self._record(lambda *both: mujoco_warp.get_state(*both, self._loaded, INTEGRATION))
         self._copies: list[tuple[Any, Any]] = []  # (on the host, on the device), refreshed by every call
@@ -152,6 +152,27 @@ class WarpBatch:
                 f"{crowded} of {self.count} environments need more than the {CONTACTS} contacts or {CONSTRAINTS} "
                 "constraints that there is room for, so their step is wrong; step these states without warp_device."
             )
+
+
+def _step(model: Any, data: Any) -> None:
+    _refresh_velocities(model, data)
+    mujoco_warp.step(model, data)
+
+
+def _forward(model: Any, data: Any) -> None:
+    _refresh_velocities(model, data)
+    mujoco_warp.forward(model, data)
+
+
+def _refresh_velocities(model: Any, data: Any) -> None:
+    """Compute the velocities of the bodies from qpos and qvel.
+
+    MuJoCo Warp builds the weld of the gripper from those of the step before: it would differ from MuJoCo, and a restored
+    state would not step like the saved one.
+    """
+    mujoco_warp.kinematics(model, data)
+    mujoco_warp.com_pos(model, data)
+    mujoco_warp.com_vel(model, data)
 
 
 def _columns(model: Any) -> dict[str, slice]:
