@@ -61,19 +61,15 @@ class WarpBatch:
         self.count = count
         with warp.ScopedDevice(self.device):
             self._model = mujoco_warp.put_model(model)
-            self._model.opt.warn_overflow = 0  # `_check` raises instead
+            self._model.opt.warn_overflow = 0  # `_run` raises instead
             room = {"naconmax": count * CONTACTS, "njmax": CONSTRAINTS}
             self._data = mujoco_warp.make_data(model, nworld=count, **room)
-            self._loaded = warp.zeros((count, mujoco.mj_stateSize(model, INTEGRATION)), dtype=float)
-            self._load = self._record(lambda *both: mujoco_warp.set_state(*both, self._loaded, INTEGRATION))
-            self._step = self._record(_step)
-            self._forward = self._record(_forward)
-            self._kinematics = self._record(mujoco_warp.kinematics)
-            self._save = self._record(lambda *both: mujoco_warp.get_state(*both, self._loaded, INTEGRATION))
+            self._states = warp.zeros((count, mujoco.mj_stateSize(model, INTEGRATION)), dtype=float)
         self._copies: list[tuple[Any, Any]] = []  # (on the host, on the device), refreshed by every call
-        self.state: Singles = self._copied(self._loaded)
+        self.state: Singles = self._copied(self._states)
         self._overflow: npt.NDArray[np.int32] = self._copied(self._data.overflow)
         self.warning = np.zeros((count, 1, 2), dtype=np.int32)  # Warp counts none; what blows up has wild values
+        self._recordings: dict[tuple[str, int], Callable[[], None]] = {}
         self._columns = _columns(model)
         start = np.empty(self.state.shape[1])
         mujoco.mj_getState(model, mujoco.MjData(model), start, INTEGRATION)
@@ -88,11 +84,11 @@ class WarpBatch:
 
     def step(self, ids: Indices | None = None, nstep: int = 1) -> None:
         """Step some states (None: all)."""
-        self._run(ids, self._step, nstep)
+        self._run(ids, _step, nstep)
 
     def forward(self, ids: Indices | None = None) -> None:
         """Compute the bound fields of some states (None: all) without a step."""
-        self._run(ids, self._forward, 1)
+        self._run(ids, _forward, 1)
 
     def geom_poses(self, qpos: npt.NDArray[Any]) -> tuple[Singles, Singles, Singles]:
         """Positions [n, geoms, 3] and matrices [n, geoms, 9] of all geoms, and positions of all bodies [n, bodies, 3].
@@ -100,29 +96,17 @@ class WarpBatch:
         The states are left alone.
         """
         data = self._data
-        fields = (data.geom_xpos, data.geom_xmat, data.xpos)
-        found: list[Any] = [np.empty((len(qpos), *field.numpy().shape[1:]), dtype=np.float32) for field in fields]
+        kinematics = self._recorded(mujoco_warp.kinematics)
         rows = data.qpos.numpy()
+        parts = []
         for first in range(0, len(qpos), self.count):
             chunk = qpos[first : first + self.count]
             rows[: len(chunk)] = chunk
             data.qpos.assign(rows)
-            with warp.ScopedDevice(self.device):
-                self._kinematics()
-            for values, field in zip(found, fields, strict=True):
-                values[first : first + len(chunk)] = field.numpy()[: len(chunk)]
-        place, matrix, body = found
+            kinematics()
+            parts.append([field.numpy()[: len(chunk)].copy() for field in (data.geom_xpos, data.geom_xmat, data.xpos)])
+        place, matrix, body = (np.concatenate(part) for part in zip(*parts, strict=True))
         return place, matrix.reshape(*place.shape[:2], 9), body
-
-    def _record(self, function: Callable[[Any, Any], None]) -> Callable[[], None]:
-        """Call a function of the model and the data once; return it, or on a GPU what replays its kernels."""
-        call = partial(function, self._model, self._data)
-        call()  # kernels cannot be compiled during a recording
-        if not self.device.is_cuda:
-            return call
-        with warp.ScopedCapture() as capture:
-            call()
-        return partial(warp.capture_launch, capture.graph)
 
     def _copied(self, field: Any) -> Any:
         """Return an array of the field's size that every call refreshes; pinned for a GPU, so that copies are fast."""
@@ -130,26 +114,52 @@ class WarpBatch:
         self._copies.append((host, field))
         return host.numpy()
 
-    def _run(self, ids: Indices | None, function: Callable[[], None], times: int) -> None:
-        """Copy the states to the device, call a recorded function, and copy all fields of some environments back."""
-        others = np.arange(0) if ids is None else np.setdiff1d(np.arange(self.count), ids)
+    def _load(self, model: Any, data: Any) -> None:
+        mujoco_warp.set_state(model, data, self._states, INTEGRATION)
+
+    def _save(self, model: Any, data: Any) -> None:
+        mujoco_warp.get_state(model, data, self._states, INTEGRATION)
+
+    def _recorded(self, function: Callable[[Any, Any], None], times: int = 1) -> Callable[[], None]:
+        """Return what calls a function of the model and the data so many times; on a GPU it replays a recorded graph.
+
+        Recording changes the data.
+        """
+
+        def call() -> None:
+            with warp.ScopedDevice(self.device):
+                for _ in range(times):
+                    function(self._model, self._data)
+
+        if not self.device.is_cuda:
+            return call
+        key = (function.__name__, times)
+        if key not in self._recordings:
+            call()  # kernels cannot be compiled while they are recorded
+            with warp.ScopedCapture(self.device) as capture:
+                call()
+            self._recordings[key] = partial(warp.capture_launch, capture.graph)
+        return self._recordings[key]
+
+    def _run(self, ids: Indices | None, function: Callable[[Any, Any], None], times: int) -> None:
+        """Copy the states to the device, call a function, and copy the fields of some environments back."""
+        chosen = np.arange(self.count) if ids is None else ids
+        others = np.setdiff1d(np.arange(self.count), chosen)
         kept = [(host.numpy(), host.numpy()[others]) for host, _ in self._copies]
-        with warp.ScopedDevice(self.device):
-            warp.copy(self._loaded, self._copies[0][0])
-            self._data.overflow.zero_()
-            self._load()
-            for _ in range(times):
-                function()
-            self._save()
-            for host, field in self._copies:
-                warp.copy(host, field)
-            warp.synchronize_device(self.device)
+        calls = [self._recorded(self._load), self._recorded(function, times), self._recorded(self._save)]
+        warp.copy(self._states, self._copies[0][0])
+        self._data.overflow.zero_()
+        for call in calls:
+            call()
+        for host, field in self._copies:
+            warp.copy(host, field)
+        warp.synchronize_device(self.device)
         for values, before in kept:
             values[others] = before
-        crowded = np.count_nonzero(self._overflow & LOST_CONTACTS)
+        crowded = np.count_nonzero(self._overflow[chosen] & LOST_CONTACTS)
         if crowded:
             raise RuntimeError(
-                f"{crowded} of {self.count} environments need more than the {CONTACTS} contacts or {CONSTRAINTS} "
+                f"{crowded} of {len(chosen)} environments need more than the {CONTACTS} contacts or {CONSTRAINTS} "
                 "constraints that there is room for, so their step is wrong; step these states without warp_device."
             )
 
@@ -167,8 +177,8 @@ def _forward(model: Any, data: Any) -> None:
 def _refresh_velocities(model: Any, data: Any) -> None:
     """Compute the velocities of the bodies from qpos and qvel.
 
-    MuJoCo Warp builds the weld of the gripper from those of the step before: it would differ from MuJoCo, and a restored
-    state would not step like the saved one.
+    MuJoCo Warp builds the weld of the gripper from those of the step before. It would differ from MuJoCo by a hundred
+    times more, and a restored state would not step as the saved one did.
     """
     mujoco_warp.kinematics(model, data)
     mujoco_warp.com_pos(model, data)
