@@ -154,6 +154,7 @@ def test_exact_labels_agree_with_mujoco(task: str, device: str) -> None:
         assert found[~right].max(initial=0) < WARP_TOLERANCE / 3
         assert found[right].min(initial=1) > 3 * WARP_TOLERANCE
         assert effect[right].min(initial=1) > 3 * WARP_TOLERANCE
+    assert exact_label(ours, given.state[:0])[0].shape == (0,)
 
 
 @needs_warp

@@ -81,9 +81,9 @@ class Forker:
         self.robot_geoms = np.array(robot)  # [G] every geom of the robot that can touch an object
         self._geoms = np.array([*robot, *(geom for geom in others if geom not in robot), *things])
         self._data = mujoco.MjData(mj)
-        robot_joints = np.flatnonzero(mj.jnt_type != int(mujoco.mjtJoint.mjJNT_FREE))  # and a table's
-        self._driven_qpos = mj.jnt_qposadr[robot_joints]
-        self._driven_dofs = mj.jnt_dofadr[robot_joints]
+        joints = np.flatnonzero(mj.jnt_type != int(mujoco.mjtJoint.mjJNT_FREE))  # all but those of the objects
+        self._joint_qpos = mj.jnt_qposadr[joints]
+        self._joint_dofs = mj.jnt_dofadr[joints]
         self._slack = np.full((len(robot), 3), ARM_SLACK)
         for name in HAND:
             opening = FINGER_SLACK if name in FINGERS and not model.task.blocked else 0.0
@@ -150,7 +150,7 @@ class Forker:
         layout = self.layout
         now = rows[:, layout.qpos]
         later = now.copy()
-        later[:, self._driven_qpos] += TIME_STEP * rows[:, layout.qvel][:, self._driven_dofs]
+        later[:, self._joint_qpos] += TIME_STEP * rows[:, layout.qvel][:, self._joint_dofs]
         centres, matrices, gripper = zip(self._geom_poses(now), self._geom_poses(later), strict=True)
         centre = np.stack(centres, axis=1)  # [n, 2, geoms, 3]
         matrix = np.stack(matrices, axis=1)

@@ -99,7 +99,7 @@ class WarpBatch:
         kinematics = self._recorded(mujoco_warp.kinematics)
         rows = data.qpos.numpy()
         parts = []
-        for first in range(0, len(qpos), self.count):
+        for first in range(0, max(len(qpos), 1), self.count):
             chunk = qpos[first : first + self.count]
             rows[: len(chunk)] = chunk
             data.qpos.assign(rows)
