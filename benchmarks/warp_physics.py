@@ -201,7 +201,7 @@ def measure_success(bench: Bench) -> None:
 
 def measure_labels(bench: Bench) -> None:
     """States per second and agreement of exact labels."""
-    print(f"exact labels, 17 actions a state, {bench.sizes.slots} slots; tolerance {WARP_TOLERANCE:.0e}, in C 1e-6 m")
+    print(f"exact labels, 17 actions a state (9 on push), {bench.sizes.slots} slots; tolerance {WARP_TOLERANCE:.0e} m")
     head = f"{'task':<16}{'states':<14}{'n':>6}{'reach':>7}{'positive':>10}{'states/s':>10}{'MuJoCo':>9}"
     print(head + f"{'agree':>9}{'reach agrees':>14}{'reach states/s':>16}{'noise in negatives':>34}")
     ours: list[Any] = []
