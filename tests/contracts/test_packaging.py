@@ -26,13 +26,14 @@ EXTRAS_OF_PACKAGE = {  # only these packages may import what an extra installs
     "benchmarks": ("benchmark",),
     "datasets": ("data", "minari"),
     "detection": ("fetch",),
-    "envs": ("fetch",),
+    "envs": ("fetch", "warp"),
     "integrations": ("sb3", "torchrl"),
     "reporting": ("fetch", "figures", "video"),
     "runs": ("tensorboard",),
     "studies": ("ray",),
 }
-DISTRIBUTIONS = {"PIL": "pillow", "sklearn": "scikit-learn"}  # where the import has another name than the distribution
+# where the import has another name than the distribution
+DISTRIBUTIONS = {"PIL": "pillow", "sklearn": "scikit-learn", "warp": "warp-lang"}
 
 # The library comes from the environment; the entropy of a unit Gaussian is log(2 pi e) / 2 per dimension.
 FIRST_LINES = """

@@ -59,7 +59,7 @@ class FetchVectorEnv(GoalVectorEnv):
         threads: int = 0,  # 0 for BUTFOR_THREADS, or all processors
         width: int = 480,  # of a picture, in pixels
         height: int = 480,
-        **options: Any,  # of the task; "rot-table" has `timing`
+        **options: Any,  # `warp_device` of `FetchPhysics`, and those of the task; "rot-table" has `timing`
     ) -> None:
         """Make environments.
 

@@ -214,17 +214,32 @@ class FetchPhysics:
     objects = 1
     goal_object = 0  # the number of the one that the goal is about
 
-    def __init__(self, task: Task, count: int, contacts: bool = False, threads: int = 0) -> None:
-        """Allocate `count` environments; `threads` 0 is BUTFOR_THREADS, or all processors."""
+    def __init__(
+        self, task: Task, count: int, contacts: bool = False, threads: int = 0, warp_device: str | None = None
+    ) -> None:
+        """Allocate `count` environments; `threads` 0 is BUTFOR_THREADS, or all processors.
+
+        With a `warp_device`, such as "cuda", MuJoCo Warp steps them there, in float32.
+        """
+        if contacts and warp_device is not None:
+            raise ValueError(f"Contacts are not reported with warp_device={warp_device!r}; leave one of them out.")
         self.model = build(task, contacts)
         self.count = count
         self.contacts = contacts
         self.layout = FetchState(self.model, self.observation_size)
-        self.batch = Batch(self.model.mj, count, min(threads or default_threads(), count))
+        self.warp_device = warp_device
+        self.batch = self._make_batch(min(threads or default_threads(), count))
         self.field: dict[str, Floats] = {name: self.batch.bind(name) for name in STATE_FIELDS + DERIVED_FIELDS}
         self.gripper = np.zeros((count, 7))  # position and quaternion of the gripper's body
         self.observation = np.zeros((count, self.observation_size))
         self.forces = np.zeros((count, SUBSTEPS, self.model.mj.nsensordata))  # at the contacts, of the last step
+
+    def _make_batch(self, threads: int) -> Any:
+        if self.warp_device is None:
+            return Batch(self.model.mj, self.count, threads)
+        from butfor.envs.warp_batch import WarpBatch
+
+        return WarpBatch(self.model.mj, self.count, self.warp_device)
 
     def draw_start(self, generator: np.random.Generator) -> tuple[Floats, Floats]:
         """Draw the places [2 x objects] and the goal [3] of a new episode."""

@@ -18,6 +18,7 @@ from butfor.envs.vector import Flags
 Actions = npt.NDArray[np.float32]
 
 TOLERANCE = 1e-6  # metres; labels are the same for 1e-12 to 1e-5
+WARP_TOLERANCE = 1e-5  # metres, in float32, where forks of an object that nothing touches differ by up to 6e-7
 HAND = ("robot0:gripper_link", *FINGERS)  # geoms
 # How far, along each axis, a link leaves the box swept by its own velocity within one step, whatever the action.
 # Measured over 170,000 steps of the three environments (random, held and flipped corner actions, experts), at every
@@ -36,14 +37,28 @@ OBJECT_SLACK = 0.02
 class Forker:
     """A batch of simulated environments that saved states are forked into, a fixed number at a time."""
 
-    def __init__(self, env: str | FetchVectorEnv | FetchEnv, slots: int = 256, threads: int = 0) -> None:
-        """Allocate `slots` environments of a task (by name, or as in an environment); `threads` 0 is the default."""
+    def __init__(
+        self,
+        env: str | FetchVectorEnv | FetchEnv,
+        slots: int = 256,
+        threads: int = 0,
+        warp_device: str | None = None,
+    ) -> None:
+        """Allocate `slots` environments of a task (by name, or as in an environment); `threads` 0 is the default.
+
+        With a `warp_device`, such as "cuda", MuJoCo Warp steps them there, in float32; a GPU needs thousands of slots
+        to be fast.
+        """
         self.slots = slots
+        options: dict[str, Any] = {"count": slots, "threads": threads}
+        if warp_device is not None:
+            options["warp_device"] = warp_device
         if isinstance(env, str):
-            self.physics = make_physics(env, slots, threads=threads)
+            self.physics = make_physics(env, **options)
         else:
             inner: Any = env.unwrapped
-            self.physics = getattr(inner, "vector", inner).make_physics(count=slots, threads=threads)
+            self.physics = getattr(inner, "vector", inner).make_physics(**options)
+        self.tolerance = TOLERANCE if self.physics.warp_device is None else WARP_TOLERANCE
         self.layout = self.physics.layout
         model = self.physics.model
         count = self.physics.objects
@@ -65,9 +80,10 @@ class Forker:
         robot = [geom for geom in others if names[geom].startswith("robot0:")]
         self.robot_geoms = np.array(robot)  # [G] every geom of the robot that can touch an object
         self._geoms = np.array([*robot, *(geom for geom in others if geom not in robot), *things])
-        self._objects_qpos = slice(model.object_qpos, model.object_qpos + 7 * count)
-        self._objects_pose = slice(pose, pose + 7 * count)
         self._data = mujoco.MjData(mj)
+        joints = np.flatnonzero(mj.jnt_type != int(mujoco.mjtJoint.mjJNT_FREE))  # all but those of the objects
+        self._joint_qpos = mj.jnt_qposadr[joints]
+        self._joint_dofs = mj.jnt_dofadr[joints]
         self._slack = np.full((len(robot), 3), ARM_SLACK)
         for name in HAND:
             opening = FINGER_SLACK if name in FINGERS and not model.task.blocked else 0.0
@@ -131,29 +147,38 @@ class Forker:
         A box contains its geom as it stands and, except for the objects, where its velocity would carry it in the step;
         the lag is the distance between the gripper's kept position and the one that qpos gives.
         """
-        mj = self.physics.model.mj
-        data = self._data
-        geoms = self._geoms
         layout = self.layout
-        centre = np.empty((len(rows), 2, len(geoms), 3))
-        matrix = np.empty((len(rows), 2, len(geoms), 9))
-        gripper = np.empty((len(rows), 3))
-        for number, row in enumerate(rows):
-            data.qpos[:] = row[layout.qpos]
-            mujoco.mj_kinematics(mj, data)
-            centre[number, 0] = data.geom_xpos[geoms]
-            matrix[number, 0] = data.geom_xmat[geoms]
-            gripper[number] = data.xpos[self.physics.model.gripper_body]
-            mujoco.mj_integratePos(mj, data.qpos, row[layout.qvel], TIME_STEP)
-            data.qpos[self._objects_qpos] = row[self._objects_pose]
-            mujoco.mj_kinematics(mj, data)
-            centre[number, 1] = data.geom_xpos[geoms]
-            matrix[number, 1] = data.geom_xmat[geoms]
+        now = rows[:, layout.qpos]
+        later = now.copy()
+        later[:, self._joint_qpos] += TIME_STEP * rows[:, layout.qvel][:, self._joint_dofs]
+        centres, matrices, gripper = zip(self._geom_poses(now), self._geom_poses(later), strict=True)
+        centre = np.stack(centres, axis=1)  # [n, 2, geoms, 3]
+        matrix = np.stack(matrices, axis=1)
+        mj = self.physics.model.mj
+        geoms = self._geoms
         axes = matrix.reshape(*matrix.shape[:3], 3, 3)
         centre += np.einsum("ntgij,gj->ntgi", axes, mj.geom_aabb[geoms, :3])
         half = np.einsum("ntgij,gj->ntgi", np.abs(axes), mj.geom_aabb[geoms, 3:])
-        lag = np.linalg.norm(gripper - rows[:, layout.gripper][:, :3], axis=1)
+        lag = np.linalg.norm(gripper[0] - rows[:, layout.gripper][:, :3], axis=1)
         return (centre - half).min(axis=1), (centre + half).max(axis=1), lag
+
+    def _geom_poses(self, qpos: Floats) -> tuple[Floats, Floats, Floats]:
+        """Positions [n, geoms, 3] and matrices [n, geoms, 9] of the geoms, and the gripper's position [n, 3]."""
+        model = self.physics.model
+        if self.physics.warp_device is not None:
+            place, matrix, body = self.physics.batch.geom_poses(qpos)
+            return place[:, self._geoms], matrix[:, self._geoms], body[:, model.gripper_body]
+        data = self._data
+        places = np.empty((len(qpos), len(self._geoms), 3))
+        matrices = np.empty((len(qpos), len(self._geoms), 9))
+        gripper = np.empty((len(qpos), 3))
+        for number, row in enumerate(qpos):
+            data.qpos[:] = row
+            mujoco.mj_kinematics(model.mj, data)
+            places[number] = data.geom_xpos[self._geoms]
+            matrices[number] = data.geom_xmat[self._geoms]
+            gripper[number] = data.xpos[model.gripper_body]
+        return places, matrices, gripper
 
 
 def exact_label(
@@ -165,9 +190,9 @@ def exact_label(
     the robot is within reach of an object are not forked; their effect is 0. Of two cubes it is about the one that the
     goal is about; the other one may be what pushes it.
 
-    Returns the label effect > 1e-6 m [n], and the effect [n]: the largest range over the actions, max - min, of any
-    coordinate of the object's next position in qpos, which is one substep newer than an observation. Actions whose
-    physics blew up are left out; the effect is NaN, and the label False, where all did.
+    Returns the label effect > 1e-6 m [n] (1e-5 m with a `warp_device`), and the effect [n]: the largest range over the
+    actions, max - min, of any coordinate of the object's next position in qpos, which is one substep newer than an
+    observation. Actions whose physics blew up are left out; the effect is NaN, and the label False, where all did.
     """
     rows = np.asarray(states, dtype=np.float64)
     candidates = [np.broadcast_to(forker.corners, (len(rows), *forker.corners.shape))]
@@ -179,7 +204,7 @@ def exact_label(
     outcome = forker.fork(rows[chosen], action[chosen], forker.object_position)
     spread = np.fmax.reduce(outcome, axis=1) - np.fmin.reduce(outcome, axis=1)  # they pass over NaN
     effect[chosen] = spread.max(axis=1)
-    return effect > TOLERANCE, effect
+    return effect > forker.tolerance, effect
 
 
 def _actions(values: npt.ArrayLike, count: int) -> Actions:

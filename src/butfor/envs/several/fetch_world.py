@@ -41,8 +41,10 @@ class FetchWorld:
     tolerance = MOVED
     goal_radius = 0.05
 
-    def __init__(self, task: str, slots: int = 256, threads: int = 0) -> None:
+    def __init__(self, task: str, slots: int = 256, threads: int = 0, warp_device: str | None = None) -> None:
         """Prepare `slots` environments of a task, and more for each entity that is left out once it is.
+
+        With a `warp_device`, such as "cuda", MuJoCo Warp steps them there, in float32.
 
         Raises:
             ValueError: the task is of another environment.
@@ -52,6 +54,7 @@ class FetchWorld:
         self.task = task
         self.slots = slots
         self.threads = threads
+        self.warp_device = warp_device
         self._physics: dict[str | None, FetchPhysics] = {}
         self.layout = self._variant(None).layout
         model = self._variant(None).model
@@ -62,7 +65,8 @@ class FetchWorld:
 
     def _variant(self, absent: str | None) -> FetchPhysics:
         if absent not in self._physics:
-            self._physics[absent] = VARIANTS[self.task](absent, count=self.slots, threads=self.threads)
+            options = {"count": self.slots, "threads": self.threads, "warp_device": self.warp_device}
+            self._physics[absent] = VARIANTS[self.task](absent, **options)
         return self._physics[absent]
 
     def step(
