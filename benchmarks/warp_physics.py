@@ -9,7 +9,7 @@ import time
 import traceback
 from collections.abc import Callable
 from dataclasses import dataclass
-from functools import cached_property
+from functools import cached_property, partial
 from typing import Any
 
 import numpy as np
@@ -234,6 +234,19 @@ def measure_labels(bench: Bench) -> None:
     print(", ".join(f"{true_effect[i]:.1e} {effect[i]:.1e}" for i in wrong) or "nowhere", flush=True)
 
 
+def measure_labels_alone(bench: Bench) -> None:
+    """States per second of labels without the sizes of the effects, all states of a task together."""
+    print(f"{'task':<16}{'n':>6}{'states/s':>10}{'MuJoCo':>9}{'agree':>9}")
+    for task in TASKS:
+        parts = [sample for sample in bench.samples if sample.task == task]
+        state, action = (np.concatenate([getattr(part, name) for part in parts]) for name in ("state", "action"))
+        forkers = [bench.forker(task, on_device) for on_device in (True, False)]
+        calls = [partial(exact_label, forker, state, action, sizes=False) for forker in forkers]
+        (spent, (label, _)), (other_spent, (right, _)) = map(timed, calls)
+        rates = f"{len(state) / spent:>10,.0f}{len(state) / other_spent:>9,.0f}"
+        print(f"{task:<16}{len(state):>6}{rates}{(label == right).mean():>9.2%}", flush=True)
+
+
 def timed(call: Callable[[], Any]) -> tuple[float, Any]:
     """Seconds and result of the second call; the first one compiles and allocates."""
     call()
@@ -293,6 +306,7 @@ def measure_seeds(bench: Bench) -> None:
 SECTIONS: dict[str, tuple[Callable[[Bench], None], float]] = {
     "Compilation": (measure_compilation, 0),
     "Exact labels": (measure_labels, 30),
+    "Labels without sizes": (measure_labels_alone, 15),
     "One step": (measure_one_step, 10),
     "Stepping": (measure_stepping, 60),
     "Expert": (measure_success, 20),

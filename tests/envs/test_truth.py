@@ -242,6 +242,27 @@ def test_corners_find_what_random_actions_find() -> None:
         assert np.array_equal(one.label[chosen], corners)
 
 
+def test_labels_without_sizes_are_the_same_with_fewer_forks(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Effects are lower bounds then, and exact where there is none."""
+    forked = []
+    fork = Forker.fork
+
+    def counted(self: Forker, states: Any, actions: Any, columns: Any = None) -> Any:
+        forked.append(actions.shape[0] * actions.shape[1])
+        return fork(self, states, actions, columns)
+
+    monkeypatch.setattr(Forker, "fork", counted)
+    for one in samples():
+        label, effect = exact_label(one.forker, one.state, one.action, shortcut=False, sizes=False)
+        assert np.array_equal(label, one.label)
+        assert (effect <= one.effect).all()
+        assert np.array_equal(effect[~label], one.effect[~label])
+    one = sample("pick-and-place", "noisy-expert", 16, 10)
+    forked.clear()
+    exact_label(one.forker, one.state, one.action, shortcut=False, sizes=False)
+    assert sum(forked) < 0.7 * 17 * len(one.state)
+
+
 def test_the_shortcut_changes_nothing() -> None:
     """On random, expert and noisy-expert episodes; it skips most states of a random policy."""
     for one in samples():

@@ -86,7 +86,7 @@ class FetchVectorEnv(GoalVectorEnv):
         if "exact" in labels:
             from butfor.envs.truth import Forker, exact_label
 
-            self._exact_label = partial(exact_label, Forker(self, threads=threads))
+            self._exact_label = partial(exact_label, Forker(self, threads=threads), sizes=False)
 
     def _start(self, envs: Indices, generators: Sequence[np.random.Generator]) -> None:
         places = np.empty((len(envs), 2 * self.physics.objects))
