@@ -294,7 +294,7 @@ TRUTH = can_be_carried(TEST)
 DISTANCE = np.linalg.norm(TEST[:, OBJECT] - TEST[:, HAND], axis=1)
 UNIT = Box(-1, 1, (2,))
 ENTITIES = {"object": OBJECT}
-QUICK = ContactConfig(updates=1500, motion_updates=600, learning_rate=3e-3)
+QUICK = ContactConfig(updates=1500, motion_updates=600, learning_rate=3e-3, weight_decay=0.5)
 BRIEF = ContactConfig(width=8, motion_width=8, updates=100, motion_updates=100, batch_size=100)
 
 
