@@ -564,7 +564,7 @@ def test_settings_below_their_least_value_are_refused(name: str, value: Any) -> 
 
 
 def test_two_entities_have_models_of_their_own() -> None:
-    config = ContactConfig(updates=800, motion_updates=400, learning_rate=3e-3)
+    config = ContactConfig(updates=800, motion_updates=400, learning_rate=3e-3, weight_decay=0.5)
     both = fit(entities={"object": OBJECT, "drifter": DRIFTER}, agent=HAND, model=config)
     scores = both.score(TEST)
     assert list(scores) == ["object", "drifter"]
