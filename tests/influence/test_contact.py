@@ -38,7 +38,7 @@ from butfor.influence.contact_fitting import FitProgress
 from butfor.influence.diagnosis import Diagnosis
 from butfor.influence.influence import STRONG_ACTIONS, Influence
 from butfor.influence.partners import Pair
-from butfor.influence.saved_models import saved_pair
+from butfor.influence.saved_models import saved_pair, saved_uneven
 from butfor.models.dynamics import GaussianDynamics, ModelConfig
 from butfor.models.fitting import FitConfig
 from butfor.models.networks import make_generators
@@ -294,7 +294,7 @@ TRUTH = can_be_carried(TEST)
 DISTANCE = np.linalg.norm(TEST[:, OBJECT] - TEST[:, HAND], axis=1)
 UNIT = Box(-1, 1, (2,))
 ENTITIES = {"object": OBJECT}
-QUICK = ContactConfig(updates=1500, motion_updates=600, learning_rate=3e-3)
+QUICK = ContactConfig(updates=1500, motion_updates=600, learning_rate=3e-3, weight_decay=0.5)
 BRIEF = ContactConfig(width=8, motion_width=8, updates=100, motion_updates=100, batch_size=100)
 
 
@@ -501,6 +501,30 @@ def test_the_reach_is_saved(reach: float | None, tmp_path: Path) -> None:
     assert loaded.model.pairs == pairs
 
 
+def test_a_model_with_uneven_columns_is_saved(tmp_path: Path) -> None:
+    obs, action, next_obs = transitions(500, 0)
+    for part in (obs, next_obs):
+        part[:, DRIFTER] **= 9  # most values are close to 0
+    influence = Influence.fit(obs, action, next_obs, ENTITIES, action_space=UNIT, agent=HAND, model=BRIEF)
+    assert isinstance(influence.model, ContactDynamics)
+    assert influence.model.uneven == DRIFTER
+    influence.save(tmp_path / "influence.safetensors")
+    loaded = Influence.load(tmp_path / "influence.safetensors")
+    assert isinstance(loaded.model, ContactDynamics)
+    assert loaded.model.uneven == DRIFTER
+    np.testing.assert_array_equal(loaded.score(TEST)["object"], influence.score(TEST)["object"])
+
+
+@pytest.mark.parametrize("uneven", [[7], [-1], [0, 0], [0.5], "0", {"a": 1}])
+def test_impossible_uneven_columns_of_a_file_are_refused(uneven: Any) -> None:
+    with pytest.raises((ValueError, TypeError), match="uneven"):
+        saved_uneven(uneven, 7)
+
+
+def test_a_file_of_before_has_no_uneven_columns() -> None:
+    assert saved_uneven([], 7) == []
+
+
 @pytest.mark.parametrize("reach", [0.0, -1.0, math.inf, math.nan, "far"])
 def test_an_impossible_reach_of_a_file_is_refused(reach: Any) -> None:
     with pytest.raises(ValueError, match="reach"):
@@ -540,7 +564,7 @@ def test_settings_below_their_least_value_are_refused(name: str, value: Any) -> 
 
 
 def test_two_entities_have_models_of_their_own() -> None:
-    config = ContactConfig(updates=800, motion_updates=400, learning_rate=3e-3)
+    config = ContactConfig(updates=800, motion_updates=400, learning_rate=3e-3, weight_decay=0.5)
     both = fit(entities={"object": OBJECT, "drifter": DRIFTER}, agent=HAND, model=config)
     scores = both.score(TEST)
     assert list(scores) == ["object", "drifter"]

@@ -29,8 +29,10 @@ from butfor.influence.partners import (
     find_reach,
     find_surprises,
     measure_reach,
+    moved_by_action,
     nearer_own,
 )
+from butfor.models import tables
 from butfor.models.tables import measure_transitions
 
 Given = tuple[Array, Array, Array]
@@ -91,14 +93,65 @@ def test_the_hand_is_found_in_other_columns() -> None:
     assert found_partners((obs[:, order], action, next_obs[:, order]), [0, 1]) == [Pair([0, 1], [5, 6])]
 
 
-def test_two_hands_are_both_found() -> None:
-    obs, action, next_obs = GIVEN
-    swapped = obs[:, [*DRIFTER, ANGLE, *OBJECT, *HAND]]  # the drifter is the second hand
+def carried_by_drifter() -> Array:
+    """Changes of the object [N, 2] where the drifter carries it in directions that nothing tells."""
+    obs, action, _ = GIVEN
+    swapped = obs[:, [*DRIFTER, ANGLE, *OBJECT, *HAND]]
     second = np.random.default_rng(5).uniform(-1, 1, action.shape)
-    change = next_obs[:, OBJECT] - obs[:, OBJECT] + STEP * second * carried(swapped, second)[:, None]
-    found = found_partners(with_change(change))
+    return np.asarray(STEP * second * carried(swapped, second)[:, None])
+
+
+def carried_by_both() -> Given:
+    obs, _, next_obs = GIVEN
+    return with_change(next_obs[:, OBJECT] - obs[:, OBJECT] + carried_by_drifter())
+
+
+def test_two_hands_are_both_found() -> None:
+    found = found_partners(carried_by_both())
     assert sorted(pair.partner for pair in found) == [HAND, DRIFTER]
     assert all(pair.entity == OBJECT for pair in found)
+
+
+def test_the_action_moves_the_hand_and_hardly_anything_else() -> None:
+    rows, _ = measure_transitions(GIVEN, {"object": OBJECT}, None)
+    share = moved_by_action(rows)
+    np.testing.assert_allclose(share[HAND], 1)  # its step is the action
+    carries = carried(*GIVEN[:2]).mean()
+    assert (share[OBJECT] < 2 * carries).all()  # the object's is, in the few rows in which it is carried
+    assert share[DRIFTER].max() < 0.01
+
+
+def test_a_column_that_never_changes_is_not_moved() -> None:
+    obs, action, _ = GIVEN
+    rows = tuple(torch.from_numpy(part) for part in (obs, action, obs))
+    assert not moved_by_action(rows).any()  # type: ignore[arg-type]
+
+
+def test_what_the_action_does_not_move_is_a_partner_only_if_nothing_else_is() -> None:
+    assert chosen(carried_by_both(), {"object": OBJECT}) == {"object": [Pair(OBJECT, HAND)]}
+    alone = with_change(carried_by_drifter())
+    assert chosen(alone, {"object": OBJECT}) == {"object": [Pair(OBJECT, DRIFTER)]}
+
+
+def test_an_object_that_drops_on_the_table_is_no_surprise_though_others_fall_far(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """Most objects stand at 0. Some start 0.04 above and drop; some have fallen off the table, to -3."""
+    random = np.random.default_rng(8)
+    height = 1e-4 * random.normal(size=6000)
+    starts = random.random(6000) < 0.02
+    falls = ~starts & (random.random(6000) < 0.02)
+    height[starts] += 0.04
+    height[falls] = random.uniform(-3, 0, falls.sum())
+    obs = np.column_stack([height, random.normal(size=(6000, 6))])
+    next_obs = obs.copy()
+    next_obs[starts, 0] -= 0.04
+    next_obs[falls, 0] -= 0.04
+    rows, units = measure_transitions((obs, random.uniform(-1, 1, (6000, 2)), next_obs), {"object": [0]}, None)
+    inputs, target = units.table(rows, "cpu")
+    assert find_surprises(inputs[:, :7], target)[starts].mean() < 0.1
+    monkeypatch.setattr(tables, "UNEVEN", 0)
+    assert find_surprises(inputs[:, :7], target)[starts].mean() > 0.9
 
 
 @pytest.mark.parametrize("share", [0.07, 0.5, 1.0])

@@ -7,7 +7,15 @@ import numpy as np
 import pytest
 import torch
 
-from butfor.models.tables import Units, move_scale, split_table, target_columns, target_scale
+from butfor.models.tables import (
+    Units,
+    add_finer,
+    move_scale,
+    split_table,
+    target_columns,
+    target_scale,
+    uneven_columns,
+)
 from butfor.spaces.actions import ActionLaw
 
 UNIT = ActionLaw((-1.0,), (1.0,))
@@ -112,3 +120,24 @@ def test_the_scale_of_moves_does_not_depend_on_how_many_there_are(share: float) 
     torch.testing.assert_close(
         move_scale((obs, obs, next_obs), {"a": [0, 1]}), torch.tensor([50.0, 1.0], dtype=torch.float64)
     )
+
+
+def test_uneven_columns_have_most_values_close_together() -> None:
+    random = np.random.default_rng(0)
+    resting = np.where(random.random(4000) < 0.05, random.normal(size=4000), 0.001 * random.normal(size=4000))
+    even = [random.normal(size=4000), random.uniform(size=4000), np.full(4000, 3.0)]
+    table = torch.tensor(np.column_stack([even[0], resting + 2, *even[1:]]))
+    standardized = (table - table.mean(0)) / table.std(0).clamp_min(1e-12)
+    columns, median = uneven_columns(standardized)
+    assert columns == [1]
+    assert median.item() == standardized[:, 1].median()
+
+
+def test_finer_columns_are_added_around_their_median() -> None:
+    obs = torch.tensor([[0.0, 1.0], [5.0, 1.2], [2.0, -3.0]])
+    found = add_finer(obs, [1], torch.tensor([1.0]))
+    expected = torch.column_stack([obs, torch.tensor([0.0, math.asinh(2), math.asinh(-40)])])
+    torch.testing.assert_close(found, expected)
+    assert add_finer(obs, [], torch.zeros(0)) is obs
+    many = add_finer(obs.expand(4, 3, 2), [1, 0], torch.zeros(4, 1, 2))
+    assert many.shape == (4, 3, 4)

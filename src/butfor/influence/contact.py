@@ -4,11 +4,11 @@ An entity either moves by itself or is touched, with a probability t that depend
 
     p(s'_j | s, a) = (1 - t(s, a)) N(free(s), narrow) + t(s, a) N(free(s) + push(s, a), wide)
 
-`free` does not see the action. `t` and `push` see only where the entity is relative to its partners (`partners.py`):
-now, after the predicted step of the partner, and after both have moved. The action acts through that step alone, so
-far from its partners an entity is hardly influenced, whatever else varies. Beyond the reach of the recorded touches it
-is not influenced at all: the step there is that of no action. What surprises there still has a probability, which is
-the same for every action.
+`free` does not see the action. It sees columns with most values close together also on a finer scale. `t` and `push`
+see only where the entity is relative to its partners (`partners.py`): now, after the predicted step of the partner, and
+after both have moved. The action acts through that step alone, so far from its partners an entity is hardly influenced,
+whatever else varies. Beyond the reach of the recorded touches it is not influenced at all: the step there is that of no
+action. What surprises there still has a probability, which is the same for every action.
 
 CAI is computed with the touch as part of the outcome. It is then a sum that needs no sampling: how much the action
 changes the probability of a touch, and how much it changes the push. Both are zero where the action changes nothing.
@@ -25,7 +25,7 @@ from butfor.influence.gaussian import kl_between, log_normal
 from butfor.influence.partners import Pair, Partners, partner_columns
 from butfor.models.fitting import Fittable
 from butfor.models.networks import MLP, Generators
-from butfor.models.tables import SMALLEST_DEVIATION, Units
+from butfor.models.tables import SMALLEST_DEVIATION, Units, add_finer
 from butfor.runs.config import check_least, check_positive
 
 STEP_SHARE = 0.3  # weight of the partner's predicted step among the inputs: the distance should matter more
@@ -55,7 +55,7 @@ class ContactConfig:
     updates: int = 2500
     """updates of the network of touches"""
     learning_rate: float = 2e-3
-    weight_decay: float = 0.5
+    weight_decay: float = 0.1
     motion_updates: int = 6000
     """updates of the networks of free motion and of the partners' steps"""
     motion_learning_rate: float = 3e-3
@@ -68,7 +68,7 @@ class ContactConfig:
         check_positive(self, "narrowest", "narrow_range", "wide", "learning_rate", "motion_learning_rate")
 
 
-ALONG = ContactConfig(running=True)
+ALONG = ContactConfig(running=True, weight_decay=0.5)
 """The model of touches that learns along with an agent."""
 
 
@@ -81,13 +81,15 @@ class EntityContact(nn.Module):
     spread: Tensor
     step_scale: Tensor
     batches: Tensor
+    medians: Tensor
 
     def __init__(
         self, sizes: tuple[int, int], columns: Sequence[int], pairs: Sequence[Pair], config: ContactConfig,
-        generators: Generators,
+        generators: Generators, uneven: Sequence[int] = (),
     ) -> None:  # fmt: skip
         super().__init__()
         obs_size, action_size = sizes
+        self.uneven = list(uneven)  # columns of the observation that free motion also sees on a finer scale
         self.columns = list(columns)  # of the observation
         self.pairs = list(pairs)
         self.partner_columns = [column for pair in self.pairs for column in pair.partner]
@@ -102,7 +104,7 @@ class EntityContact(nn.Module):
             made.layers[-1].weight.data *= SMALL_OUTPUT  # type: ignore
             return made
 
-        self.free = network(obs_size, count, config.motion_width, 2)
+        self.free = network(obs_size + len(self.uneven), count, config.motion_width, 2)
         self.free_variance = network(obs_size, count, config.width, 2)
         self.partner_step = network(obs_size + action_size, steps, config.motion_width, 2)
         self.touch = network(geometry + steps, 2 * count + 1, config.width, config.layers)
@@ -110,6 +112,7 @@ class EntityContact(nn.Module):
         self.register_buffer("center", torch.zeros(replicas, 1, geometry))
         self.register_buffer("spread", torch.ones(replicas, 1, geometry))
         self.register_buffer("step_scale", torch.ones(replicas, 1, steps))
+        self.register_buffer("medians", torch.zeros(replicas, 1, len(self.uneven)), persistent=bool(self.uneven))
         if config.running:
             self.register_buffer("obs_center", torch.zeros(replicas, 1, obs_size))
             self.register_buffer("obs_spread", torch.ones(replicas, 1, obs_size))
@@ -164,6 +167,11 @@ class EntityContact(nn.Module):
         """The observation as the networks see it: [R, B, D]."""
         return (obs - self.obs_center) / self.obs_spread if self.config.running else obs
 
+    def move_freely(self, obs: Tensor) -> Tensor:
+        """The change of an entity that nothing touches: [R, B, D] -> [R, B, d]."""
+        found: Tensor = self.free(add_finer(self.seen(obs), self.uneven, self.medians))
+        return found
+
     def inputs(self, obs: Tensor, action: Tensor, free: Tensor, units: Tensor, change_scale: Tensor) -> Tensor:
         """What the network of touches sees: [R, B, D], [R, B, A] and the free change [R, B, d] -> [R, B, G + steps]."""
         places = self.positions(obs, units)
@@ -198,7 +206,7 @@ class EntityContact(nn.Module):
     ) -> Tensor:
         """The loss of a batch, with the partners' changes in the data's units; see `ContactDynamics.loss`: [R]."""
         seen = self.seen(obs)
-        free = self.free(seen)
+        free = self.move_freely(obs)
         step = self.partner_step(torch.cat([seen, action], -1))
         found = self.predict(obs, action, free.detach(), units, change_scale)
         loss: Tensor = (free - target).abs().mean((1, 2))  # most rows are not touched, and the median is theirs
@@ -328,7 +336,9 @@ class ContactDynamics(Fittable):
     units: Tensor
     change_scale: Tensor
 
-    def __init__(self, units: Units, pairs: Partners, config: ContactConfig, generators: Generators) -> None:
+    def __init__(
+        self, units: Units, pairs: Partners, config: ContactConfig, generators: Generators, uneven: Sequence[int] = ()
+    ) -> None:
         super().__init__()
         self.obs_size = len(units.obs_center)
         self.target_size = len(units.scale)
@@ -336,9 +346,11 @@ class ContactDynamics(Fittable):
         self.config = config
         self.dims = units.dims
         self.pairs = {name: list(found) for name, found in pairs.items()}
+        self.uneven = list(uneven)
         sizes = (self.obs_size, units.law.size)
         parts = [
-            EntityContact(sizes, columns, pairs[name], config, generators) for name, columns in units.entities.items()
+            EntityContact(sizes, columns, pairs[name], config, generators, uneven)
+            for name, columns in units.entities.items()
         ]
         self.entities = nn.ModuleList(parts)
         self.partner_columns = partner_columns(pairs, units.entities)
@@ -388,7 +400,7 @@ class ContactDynamics(Fittable):
             touches = {}
             for dims, entity in zip(self.dims, self.entities, strict=True):
                 assert isinstance(entity, EntityContact)
-                free = entity.free(entity.seen(obs)).unsqueeze(2).expand(-1, -1, count, -1).flatten(1, 2)
+                free = entity.move_freely(obs).unsqueeze(2).expand(-1, -1, count, -1).flatten(1, 2)
                 found = entity.predict(rows, actions, free, self.units, choose_columns(self.change_scale, dims))
                 touches[tuple(dims)] = Touch(*(part.unflatten(1, (states, count)) for part in found.parts()))
             return ContactPrediction(touches, self.target_size)

@@ -11,7 +11,7 @@ from torch import Tensor, nn
 from butfor.influence.contact import ContactConfig, ContactDynamics, EntityContact, choose_columns
 from butfor.influence.partners import Partners
 from butfor.models.networks import Generators, make_generators, single_thread
-from butfor.models.tables import Table, Transitions, Units
+from butfor.models.tables import Table, Transitions, Units, uneven_columns
 
 
 @dataclass
@@ -36,13 +36,15 @@ def fit_contact(
     """Fit one replica per seed: first free motion and the partners' steps, then touches."""
     generators = make_generators(seeds)
     inputs, target = table
-    model = ContactDynamics(units, pairs, config, generators).to(inputs.device)
-    obs, action = inputs.tensor_split([model.obs_size], 1)
+    obs, action = inputs.tensor_split([len(units.obs_center)], 1)
+    uneven, medians = uneven_columns(obs)
+    model = ContactDynamics(units, pairs, config, generators, uneven).to(inputs.device)
     changes = (transitions[2].double() - transitions[0].double()).to(inputs.device)
     report = Reporter(progress, len(model.entities) * (2 * config.motion_updates + config.updates))
     with single_thread():
         for dims, entity in zip(model.dims, model.entities, strict=True):
             assert isinstance(entity, EntityContact)
+            entity.medians.copy_(medians)
             _fit_one(entity, (obs, action, target[:, dims]), changes, model, dims, generators, report)
     return model.eval()
 
@@ -63,7 +65,7 @@ def _fit_one(
     entity.spread.copy_(geometry.std(0).clamp_min(1e-12))
 
     def free_loss(index: Tensor) -> Tensor:
-        error: Tensor = entity.free(obs[index]) - target[index]
+        error = entity.move_freely(obs[index]) - target[index]
         return error.abs().mean((1, 2))  # most rows are not touched, and the median is theirs
 
     def step_loss(index: Tensor) -> Tensor:
@@ -73,7 +75,7 @@ def _fit_one(
 
     def touch_loss(index: Tensor) -> Tensor:
         with torch.no_grad():
-            free = entity.free(obs[index])
+            free = entity.move_freely(obs[index])
         found = entity.predict(obs[index], action[index], free, model.units, choose_columns(model.change_scale, dims))
         return -found.log_density(target[index]).mean(1)
 

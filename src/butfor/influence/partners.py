@@ -8,6 +8,9 @@ It must be near this very time. Something may also seem near because each of the
 surprises, such as joint angles whose numbers are like those of a position. Then it is as near to where the entity is at
 another surprise.
 
+What the action hardly moves, such as an object that the hand pushes into another one, is a partner only if nothing else
+is: when it will move is as hard to predict as the entity itself.
+
 Within its reach, surprises are more frequent than far away. What surprises beyond it is not a touch: an object that
 lands on the floor, or stops where the ground is rough.
 """
@@ -22,7 +25,7 @@ from sklearn.metrics import roc_auc_score
 from torch import Tensor, nn
 
 from butfor.models.networks import MLP, make_generators, single_thread
-from butfor.models.tables import Table, Transitions, Units
+from butfor.models.tables import Table, Transitions, Units, add_finer, uneven_columns
 
 SURPRISE = 0.3  # standard deviations of the entity's change, beyond its free motion
 FEWEST = 30  # surprises, and as many rows without
@@ -33,6 +36,7 @@ NEAREST = 0.05  # share of the rows that counts as near, where most surprises ha
 LEAST_RATIO = 8  # how many times as frequent surprises must be in the nearest rows as in the others
 EXCHANGES = 20  # of the partner's positions among rows
 NEARER_OWN = 0.05  # by how much more often the own partner is nearer than that of another row, at surprises than else
+MOVED = 0.05  # share of the variance of a partner's step that the action explains, as a linear function
 LONG_STEP = 0.99  # quantile of a partner's steps, below which its reach never is
 MOST = 2  # partners of an entity
 AGENT_UNUSED = "agent= is for the model of touches, but another model is asked for; leave out one of them."
@@ -77,11 +81,25 @@ def choose_partners(
     if units.law.count:
         return None
     found = {}
+    moved = moved_by_action(transitions)
     for (name, columns), dims in zip(units.entities.items(), units.dims, strict=True):
-        found[name] = find_partners(transitions[0], table[0][:, : transitions[0].shape[1]], table[1][:, dims], columns)
+        standardized = table[0][:, : transitions[0].shape[1]]
+        found[name] = find_partners(transitions[0], standardized, table[1][:, dims], columns, moved)
         if not found[name]:
             return None
     return found
+
+
+def moved_by_action(transitions: Transitions) -> NDArray[np.float64]:
+    """The share of the variance of each column's change that a linear function of the action explains: [D]."""
+    obs, action, next_obs = (part.double().cpu().numpy() for part in transitions)
+    change = next_obs - obs
+    change = change - change.mean(0)
+    centred = action - action.mean(0)
+    explained = centred @ np.linalg.lstsq(centred, change, rcond=None)[0]
+    variance = np.square(change).mean(0)
+    share: NDArray[np.float64] = np.square(explained).mean(0) / np.where(variance > 0, variance, 1)
+    return share
 
 
 def pair_with(agent: Sequence[int], columns: Sequence[int], name: str, obs_size: int) -> Pair:
@@ -99,7 +117,9 @@ def pair_with(agent: Sequence[int], columns: Sequence[int], name: str, obs_size:
     return Pair(list(columns[: len(agent)]), list(agent))
 
 
-def find_partners(obs: Tensor, standardized: Tensor, target: Tensor, columns: Sequence[int]) -> list[Pair]:
+def find_partners(
+    obs: Tensor, standardized: Tensor, target: Tensor, columns: Sequence[int], moved: NDArray[np.float64] | None = None
+) -> list[Pair]:
     """Find the positions that announce surprises of an entity, best first; empty if there are none.
 
     Args:
@@ -107,6 +127,7 @@ def find_partners(obs: Tensor, standardized: Tensor, target: Tensor, columns: Se
         standardized: the same in standard units.
         target: the entity's scaled change [N, d].
         columns: the entity's columns.
+        moved: how much of each column's change the action explains [D]; None: not known.
     """
     states, surprised = _some_surprises(obs, standardized, target)
     if not FEWEST <= surprised.sum() <= len(states) - FEWEST:
@@ -133,6 +154,8 @@ def find_partners(obs: Tensor, standardized: Tensor, target: Tensor, columns: Se
 
     # an entity may also surprise far from everything, such as a puck that falls off a table
     candidates = announcing(_auc, LEAST_AUC) or announcing(_ratio, LEAST_RATIO)
+    if moved is not None:
+        candidates = [(value, pair) for value, pair in candidates if moved[pair.partner].mean() >= MOVED] or candidates
     chosen: list[Pair] = []
     for _, pair in sorted(candidates, key=lambda candidate: -candidate[0]):
         if not any(set(pair.partner) & set(other.partner) for other in chosen):
@@ -181,6 +204,7 @@ def _some_surprises(obs: Tensor, standardized: Tensor, target: Tensor) -> tuple[
 def find_surprises(standardized: Tensor, target: Tensor) -> NDArray[np.bool_]:
     """Where the change [N, d] differs from what is usual in a state [N, D], whatever the action: [N]."""
     generators = make_generators([0])
+    standardized = add_finer(standardized, *uneven_columns(standardized))
     network = MLP([standardized.shape[1], 64, 64, target.shape[1]], generators, activation=nn.functional.silu)
     network.to(target.device)
     optimizer = torch.optim.Adam(network.parameters(), lr=3e-3, fused=True)

@@ -36,6 +36,7 @@ from butfor.spaces.entities import entity_columns
 FORMAT_VERSION = 3
 WITH_PRIOR = 4  # the format of a model with a prior, which earlier versions would load without it
 WITH_REACH = 5  # that of a model of touches with a reach, likewise
+WITH_UNEVEN = 6  # that of one with columns that free motion also sees on a finer scale
 
 
 @dataclass(frozen=True)
@@ -76,6 +77,8 @@ def save_influence(
 def _format_version(model: Dynamics, has_prior: bool) -> int:
     """The oldest format that says everything about a model."""
     if isinstance(model, ContactDynamics):
+        if model.uneven:
+            return WITH_UNEVEN
         reaches = [pair.reach for pairs in model.pairs.values() for pair in pairs]
         return FORMAT_VERSION if set(reaches) == {None} else WITH_REACH
     return WITH_PRIOR if has_prior else FORMAT_VERSION
@@ -88,7 +91,7 @@ def load_influence(path: Path | str, replica: int | None = None, prior: PriorFun
         FileNotFoundError: the file does not exist.
         ValueError: the file is not a complete `Influence`, or the prior is missing or another one.
     """
-    with reading_weights(path, "influence", WITH_REACH) as (tensors, header):
+    with reading_weights(path, "influence", WITH_UNEVEN) as (tensors, header):
         parts = {name: tensors.pop(name).numpy() for name in list(tensors) if name.startswith("calibration.")}
         units = units_of_header(header)
         seed = whole_number(header, "seed", least=-(2**63))
@@ -114,6 +117,8 @@ def describe_model(model: Dynamics, units: Units) -> dict[str, Any]:
     if isinstance(model, ContactDynamics):
         partners = {name: [dataclasses.asdict(pair) for pair in pairs] for name, pairs in model.pairs.items()}
     shape = {"obs_size": model.obs_size, "model": dataclasses.asdict(model.config), "partners": partners}
+    if isinstance(model, ContactDynamics):
+        shape["uneven"] = model.uneven
     if isinstance(model, GraphDynamics):
         shape["driven"] = model.driven
     return dataclasses.asdict(units) | shape
@@ -136,6 +141,11 @@ def saved_pair(saved: Mapping[str, Any], size: int) -> Pair:
     return Pair(**columns, reach=reach)
 
 
+def saved_uneven(saved: Any, size: int) -> list[int]:
+    """The columns of a header that free motion also sees on a finer scale; older files have none."""
+    return entity_columns({"uneven": saved}, size)["uneven"] if saved else []
+
+
 def untrained_model(header: Mapping[str, Any], units: Units, generators: Generators) -> Dynamics:
     """The model that the header of a weight file describes."""
     if header.get("driven") is not None:
@@ -153,4 +163,5 @@ def untrained_model(header: Mapping[str, Any], units: Units, generators: Generat
         pairs[name] = [saved_pair(pair, size) for pair in header["partners"][name]]
         if wrong := [pair for pair in pairs[name] if not set(pair.entity) <= set(columns)]:
             raise ValueError(f"the partners of {name!r} have {wrong[0]}; the entity has the columns {columns}.")
-    return ContactDynamics(units, pairs, config_from(ContactConfig, header["model"]), generators)
+    uneven = saved_uneven(header.get("uneven", []), size)
+    return ContactDynamics(units, pairs, config_from(ContactConfig, header["model"]), generators, uneven)
