@@ -68,7 +68,9 @@ def compiled(function: Function, device: torch.device | str, split_reductions: b
         return function
     limits = torch._dynamo.config
     limits.recompile_limit = max(limits.recompile_limit, RECOMPILED)  # several agents in a process share a function
-    return torch.compile(function, dynamic=False, options={"split_reductions": split_reductions})  # type: ignore[return-value]
+    # loops of foreach operations cannot be reordered: torch 2.11 fails when it tries
+    options = {"split_reductions": split_reductions, "loop_ordering_after_fusion": False}
+    return torch.compile(function, dynamic=False, options=options)  # type: ignore[return-value]
 
 
 def can_compile(device: torch.device | str) -> bool:
