@@ -19,6 +19,7 @@ from support.hand_and_object import (
     carried,
     transitions,
 )
+from torch import Tensor
 
 from butfor.influence import partners
 from butfor.influence.partners import (
@@ -214,6 +215,16 @@ def test_as_near_to_others_without_a_relation() -> None:
 
 def test_motion_that_the_state_explains_is_not_a_surprise() -> None:
     assert found_partners(with_change(-0.1 * GIVEN[0][:, OBJECT])) == []
+
+
+def test_the_hand_is_also_found_where_finer_columns_surprise_everywhere(monkeypatch: pytest.MonkeyPatch) -> None:
+    plain = partners.find_surprises
+
+    def find(standardized: Tensor, target: Tensor, finer: bool = True) -> Labels:
+        return np.ones(len(target), bool) if finer else plain(standardized, target, finer)
+
+    monkeypatch.setattr(partners, "find_surprises", find)
+    assert found_partners(GIVEN) == [Pair(OBJECT, HAND)]
 
 
 def test_too_few_surprises_show_nothing() -> None:

@@ -129,9 +129,23 @@ def find_partners(
         columns: the entity's columns.
         moved: how much of each column's change the action explains [D]; None: not known.
     """
-    states, surprised = _some_surprises(obs, standardized, target)
-    if not FEWEST <= surprised.sum() <= len(states) - FEWEST:
-        return []
+    # where touches are few, the network of finer columns may surprise too often to show them
+    for finer in (True, False):
+        states, surprised = _some_surprises(obs, standardized, target, finer)
+        if FEWEST <= surprised.sum() <= len(states) - FEWEST:
+            found = _announce(states, surprised, columns, moved)
+            if found:
+                return found
+    return []
+
+
+def _announce(
+    states: NDArray[np.float64],
+    surprised: NDArray[np.bool_],
+    columns: Sequence[int],
+    moved: NDArray[np.float64] | None,
+) -> list[Pair]:
+    """The positions that announce surprises [N] in states [N, D]; see `find_partners`."""
     size = min(3, len(columns))
     pairs = [
         Pair(place, other)
@@ -194,17 +208,23 @@ def find_reach(states: NDArray[np.float64], surprised: NDArray[np.bool_], pair: 
     return reach if reach > 0 and by_distance[: last + 1].sum() >= FEWEST else None
 
 
-def _some_surprises(obs: Tensor, standardized: Tensor, target: Tensor) -> tuple[NDArray[np.float64], NDArray[np.bool_]]:
+def _some_surprises(
+    obs: Tensor, standardized: Tensor, target: Tensor, finer: bool = True
+) -> tuple[NDArray[np.float64], NDArray[np.bool_]]:
     """Some of the states in the data's units, in random order, and where the change was a surprise: [N, D], [N]."""
     rows = torch.randperm(len(obs), generator=torch.Generator().manual_seed(0))[:ROWS]
-    surprised = find_surprises(standardized, target)[rows.numpy()]
+    surprised = find_surprises(standardized, target, finer)[rows.numpy()]
     return obs[rows].double().cpu().numpy(), surprised
 
 
-def find_surprises(standardized: Tensor, target: Tensor) -> NDArray[np.bool_]:
-    """Where the change [N, d] differs from what is usual in a state [N, D], whatever the action: [N]."""
+def find_surprises(standardized: Tensor, target: Tensor, finer: bool = True) -> NDArray[np.bool_]:
+    """Where the change [N, d] differs from what is usual in a state [N, D], whatever the action: [N].
+
+    `finer`: what is usual is learned with uneven columns on a finer scale, too.
+    """
     generators = make_generators([0])
-    standardized = add_finer(standardized, *uneven_columns(standardized))
+    if finer:
+        standardized = add_finer(standardized, *uneven_columns(standardized))
     network = MLP([standardized.shape[1], 64, 64, target.shape[1]], generators, activation=nn.functional.silu)
     network.to(target.device)
     optimizer = torch.optim.Adam(network.parameters(), lr=3e-3, fused=True)
