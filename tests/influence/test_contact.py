@@ -26,7 +26,6 @@ from support.hand_and_object import (
 from torch import Tensor
 from torch.distributions import Categorical, Independent, MixtureSameFamily, Normal, kl_divergence
 
-from butfor.influence import contact_fitting
 from butfor.influence.contact import (
     FULLY,
     ContactConfig,
@@ -35,7 +34,7 @@ from butfor.influence.contact import (
     EntityContact,
     Touch,
 )
-from butfor.influence.contact_fitting import FitProgress, decay_for
+from butfor.influence.contact_fitting import FitProgress
 from butfor.influence.diagnosis import Diagnosis
 from butfor.influence.influence import STRONG_ACTIONS, Influence
 from butfor.influence.partners import Pair
@@ -296,30 +295,6 @@ DISTANCE = np.linalg.norm(TEST[:, OBJECT] - TEST[:, HAND], axis=1)
 UNIT = Box(-1, 1, (2,))
 ENTITIES = {"object": OBJECT}
 QUICK = ContactConfig(updates=1500, motion_updates=600, learning_rate=3e-3, weight_decay=0.5)
-
-
-@pytest.mark.parametrize(("count", "decay"), [(100, 0.5), (2000, 0.5), (3250, 0.3), (4500, 0.1), (100_000, 0.1)])
-def test_weights_decay_more_with_few_transitions(count: int, decay: float) -> None:
-    assert decay_for(count) == pytest.approx(decay)
-
-
-@pytest.mark.parametrize("given", [None, 0.0])
-def test_the_decay_is_that_of_the_settings_or_of_the_number_of_transitions(
-    given: float | None, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    used = []
-    train = contact_fitting.train_on_batches
-
-    def watched(loss_of: Any, parameters: Any, updates: int, rate: float, weight_decay: float, *rest: Any) -> None:
-        used.append(weight_decay)
-        train(loss_of, parameters, updates, rate, weight_decay, *rest)
-
-    monkeypatch.setattr(contact_fitting, "train_on_batches", watched)
-    config = ContactConfig(updates=2, motion_updates=2, weight_decay=given)
-    Influence.fit(*transitions(3000, 0), entities={"object": OBJECT}, agent=HAND, model=config)
-    assert used == [0.0, 0.0, decay_for(3000) if given is None else 0.0]
-
-
 BRIEF = ContactConfig(width=8, motion_width=8, updates=100, motion_updates=100, batch_size=100)
 
 

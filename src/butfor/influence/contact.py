@@ -55,8 +55,7 @@ class ContactConfig:
     updates: int = 2500
     """updates of the network of touches"""
     learning_rate: float = 2e-3
-    weight_decay: float | None = None
-    """of the network of touches; none: 0.5 up to 2,000 transitions, 0.1 from 4,500 on, in proportion between them"""
+    weight_decay: float = 0.1
     motion_updates: int = 6000
     """updates of the networks of free motion and of the partners' steps"""
     motion_learning_rate: float = 3e-3

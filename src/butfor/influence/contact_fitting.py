@@ -5,7 +5,6 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
-import numpy as np
 import torch
 from torch import Tensor, nn
 
@@ -85,14 +84,8 @@ def _fit_one(
     train_on_batches(free_loss, list(entity.free.parameters()), *motion, count, generators, report)
     train_on_batches(step_loss, list(entity.partner_step.parameters()), *motion, count, generators, report)
     trained = [*entity.touch.parameters(), *entity.free_variance.parameters()]
-    decay = decay_for(count) if config.weight_decay is None else config.weight_decay
-    touching = (config.updates, config.learning_rate, decay, config.batch_size)
+    touching = (config.updates, config.learning_rate, config.weight_decay, config.batch_size)
     train_on_batches(touch_loss, trained, *touching, count, generators, report)
-
-
-def decay_for(transitions: int) -> float:
-    """How much the weights of touches decay: few transitions are overfitted without it, many smoothed by it."""
-    return float(np.interp(transitions, (2_000, 4_500), (0.5, 0.1)))
 
 
 def train_on_batches(
@@ -142,9 +135,9 @@ def make_contact_optimizer(
     """AdamW for a model that learns along: the weights of touches decay, those of motions do not."""
     touching = [p for name, p in model.named_parameters() if name.split(".")[2] in ("touch", "free_variance")]
     moving = [p for name, p in model.named_parameters() if name.split(".")[2] in ("free", "partner_step")]
-    decay = model.config.weight_decay
-    if decay is None:
-        decay = decay_for(0)  # how many transitions there will be is not known
-    groups = [{"params": moving, "weight_decay": 0.0}, {"params": touching, "weight_decay": decay}]
+    groups = [
+        {"params": moving, "weight_decay": 0.0},
+        {"params": touching, "weight_decay": model.config.weight_decay},
+    ]
     on_gpu = moving[0].device.type == "cuda"
     return torch.optim.AdamW(groups, lr=learning_rate, betas=betas, fused=True, capturable=on_gpu)

@@ -208,7 +208,6 @@ def test_some_replicas_are_copied_with_their_units() -> None:
 
 def test_weights_of_touches_decay_and_those_of_motions_do_not() -> None:
     model = untrained([0])
-    assert ALONG.weight_decay is not None
     optimizer = make_contact_optimizer(model, 0.1, (0.9, 0.9))
     before = {name: value.detach().clone() for name, value in model.named_parameters()}
     for value in model.parameters():
