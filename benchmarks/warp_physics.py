@@ -5,6 +5,7 @@ python -m benchmarks.warp_physics [--device cuda] [--seconds 280] [--small]
 
 import argparse
 import importlib
+import importlib.util
 import time
 import traceback
 from collections.abc import Callable
@@ -13,7 +14,6 @@ from functools import cached_property, partial
 from typing import Any
 
 import numpy as np
-import warp
 
 from benchmarks._timing import PROCESSORS, describe
 from butfor.envs.experts import scripted_action
@@ -317,9 +317,16 @@ SECTIONS: dict[str, tuple[Callable[[Bench], None], float]] = {
 
 
 def main(device: str, seconds: float, sizes: Sizes) -> None:
+    if importlib.util.find_spec("mujoco_warp") is None:
+        print("MuJoCo Warp is measured where the extra 'warp' is installed; it is not")
+        return
     began = time.perf_counter()
-    warp.config.log_level = warp.LOG_WARNING  # it prints a line for every kernel that it loads
     packages = [importlib.import_module(name) for name in ("mujoco", "mujoco_warp", "warp")]
+    warp: Any = packages[-1]
+    warp.config.log_level = warp.LOG_WARNING  # it prints a line for every kernel that it loads
+    if device == "cuda" and not warp.get_cuda_devices():
+        print("MuJoCo Warp is measured on a GPU; there is none")
+        return
     versions = [f"{package.__name__} {package.__version__}" for package in packages]
     print(f"{describe(device)}; {', '.join(versions)}; {PROCESSORS} processors", flush=True)
     bench = Bench(device, sizes)

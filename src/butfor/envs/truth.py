@@ -221,7 +221,7 @@ def exact_label(
         outcome = forker.fork(rows[chosen], action[chosen, tried], forker.object_position)
         low[chosen] = np.fmin(low[chosen], np.fmin.reduce(outcome, axis=1))  # they pass over NaN
         high[chosen] = np.fmax(high[chosen], np.fmax.reduce(outcome, axis=1))
-        effect[chosen] = (high - low)[chosen].max(axis=1)
+        effect[chosen] = (high[chosen] - low[chosen]).max(axis=1)
         chosen = chosen[~(effect[chosen] > forker.tolerance)]
     return effect > forker.tolerance, effect
 
