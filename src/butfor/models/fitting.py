@@ -10,7 +10,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from butfor.models.gpu import CompiledAdam, can_compile, captured, compiled
+from butfor.models.gpu import captured, compiled
 from butfor.models.networks import Generators
 from butfor.models.tables import Table
 from butfor.runs.config import check_betas, check_least, check_positive
@@ -57,17 +57,13 @@ FOR_ANY_DATA = FitConfig(batch_size=500, learning_rate=3e-3, max_epochs=300, val
 """The default of `Influence.fit`: networks with spectral norm learn rare contacts sooner at a higher rate."""
 
 
-def make_optimizer(model: nn.Module, config: FitConfig, compiles: bool = False) -> torch.optim.Adam:
-    """Adam over all replicas at once; being elementwise it never mixes them.
-
-    `compiles`: use a step that is compiled where that is possible; it is faster, but compiling takes seconds.
-    """
+def make_optimizer(model: nn.Module, config: FitConfig) -> torch.optim.Adam:
+    """Adam over all replicas at once; being elementwise it never mixes them."""
     device = next(model.parameters()).device
     on_gpu = device.type == "cuda"
     # a rate that changes is a tensor, because a recorded step reads it at each replay
     rate = torch.tensor(config.learning_rate, device=device) if config.decay and on_gpu else config.learning_rate
-    kind = CompiledAdam if compiles and can_compile(device) else torch.optim.Adam
-    return kind(model.parameters(), lr=rate, betas=config.betas, fused=True, capturable=on_gpu)
+    return torch.optim.Adam(model.parameters(), lr=rate, betas=config.betas, fused=True, capturable=on_gpu)
 
 
 def set_rate(optimizer: torch.optim.Adam, rate: float) -> None:

@@ -92,7 +92,7 @@ class CaiSignal(LearnedSignal):
         if table.partners is None:
             model = GaussianDynamics(*table.sizes, config.network, generators).to(table.device)
             fitting = FitConfig(learning_rate=config.learning_rate, betas=config.betas)
-            optimizer = make_optimizer(model, fitting, compiles=True)
+            optimizer = make_optimizer(model, fitting)
         else:
             model = ContactDynamics(table.units, table.partners, ALONG, generators).to(table.device)
             optimizer = make_contact_optimizer(model, config.learning_rate, config.betas)
