@@ -1,6 +1,6 @@
 """Fetch environments stepped by MuJoCo Warp beside MuJoCo's own code: speed, agreement, exact labels, horizons.
 
-python -m benchmarks.warp_physics [--device cuda] [--seconds 280] [--small]
+python -m benchmarks.warp_physics [--device cuda] [--seconds 280] [--small] [--sections "Labels without sizes" Horizons]
 """
 
 import argparse
@@ -316,7 +316,7 @@ SECTIONS: dict[str, tuple[Callable[[Bench], None], float]] = {
 }
 
 
-def main(device: str, seconds: float, sizes: Sizes) -> None:
+def main(device: str, seconds: float, sizes: Sizes, sections: list[str]) -> None:
     if importlib.util.find_spec("mujoco_warp") is None:
         print("MuJoCo Warp is measured where the extra 'warp' is installed; it is not")
         return
@@ -330,7 +330,8 @@ def main(device: str, seconds: float, sizes: Sizes) -> None:
     versions = [f"{package.__name__} {package.__version__}" for package in packages]
     print(f"{describe(device)}; {', '.join(versions)}; {PROCESSORS} processors", flush=True)
     bench = Bench(device, sizes)
-    for name, (section, needed) in SECTIONS.items():
+    for name in sections:
+        section, needed = SECTIONS[name]
         left = seconds - (time.perf_counter() - began)
         if left < needed:
             print(f"\n## {name}: left out, {left:.0f} s are left", flush=True)
@@ -348,5 +349,6 @@ if __name__ == "__main__":
     parser.add_argument("--device", default="cuda", help="of Warp")
     parser.add_argument("--seconds", type=float, default=280.0, help="after which no section is started")
     parser.add_argument("--small", action="store_true", help="few environments and states, to try it on a CPU")
+    parser.add_argument("--sections", nargs="+", choices=SECTIONS, default=list(SECTIONS), help="what is measured")
     given = parser.parse_args()
-    main(given.device, given.seconds, SMALL if given.small else Sizes())
+    main(given.device, given.seconds, SMALL if given.small else Sizes(), given.sections)
