@@ -27,7 +27,6 @@ VARIANTS = {
     "power": PriorityConfig(power=2.0),
     "within": PriorityConfig(within_episode=True),
     "all": PriorityConfig(distribution="proportional", power=0.5, within_episode=True),
-    "partly uniform": PriorityConfig(within_episode=True, uniform=0.25),
 }
 Weigh = Callable[[Tensor, Tensor, Tensor], Tensor]
 
@@ -121,11 +120,6 @@ def test_influence_agrees_with_a_loop_over_the_formula(config: PriorityConfig, m
                 if config.within_episode:
                     share = (value + 1e-6) / (sum(values) + 1e-6 * len(values))
                 expected[replica, episode, t] = p * share
-        if config.uniform:
-            steps = sum(map(len, states))
-            expected[replica] *= (1 - config.uniform) / max(float(expected[replica].sum()), 1e-6)
-            for episode, values in zip(stored, states, strict=True):
-                expected[replica, episode, : len(values)] += config.uniform / steps
     torch.testing.assert_close(by_score(score, length, config).double(), expected, rtol=1e-5, atol=1e-12)
 
 
@@ -148,14 +142,6 @@ def test_three_episodes_by_hand() -> None:
     length = torch.tensor([[2, 3, 1, 0]])  # totals 0.3, 0, 0.5, and an empty slot: ranks 2, 3, 1
     weight = by_score(score, length, PriorityConfig())
     expected = [[1 / 4, 1 / 4, 0], [1 / 9, 1 / 9, 1 / 9], [1, 0, 0], [0, 0, 0]]
-    torch.testing.assert_close(weight, torch.tensor([expected]))
-
-
-def test_a_share_of_the_draws_takes_all_steps_alike_by_hand() -> None:
-    """Ranks 1 and 2 have 2/3 and 1/3 of the other draws; four steps are stored."""
-    score, length = torch.tensor([[[1.0, 1.0, 0.0], [0.5, 9.0, 9.0]]]), torch.tensor([[3, 1]])
-    weight = by_score(score, length, PriorityConfig(uniform=0.4))
-    expected = [[0.6 * 2 / 9 + 0.1] * 3, [0.6 / 3 + 0.1, 0, 0]]
     torch.testing.assert_close(weight, torch.tensor([expected]))
 
 
@@ -322,7 +308,6 @@ def test_captured_agrees_with_the_cpu() -> None:
         ({"alpha": -0.1}, r"alpha.* -0\.1"),
         ({"alpha": math.nan}, "alpha.* nan"),
         ({"importance": 1.5}, r"importance.* 1\.5"),
-        ({"uniform": 1.1}, r"uniform.* 1\.1"),
         ({"beta": -0.4}, r"beta.* -0\.4"),
         ({"beta_episodes": 0}, "beta_episodes must be at least 1; got 0"),
     ],

@@ -35,8 +35,6 @@ class PriorityConfig:
     """by signal: exponent of the importance weights; 0 for none (negative variant: other than 0)"""
     within_episode: bool = False
     """by signal: draw states within an episode in proportion to their score, not uniformly (negative variant)"""
-    uniform: float = 0.0
-    """by signal: share of the draws that take all stored steps alike (not in the paper)"""
     alpha: float = 0.6
     """PER: exponent of the error; 0 is uniform"""
     beta: float = 0.4
@@ -48,7 +46,7 @@ class PriorityConfig:
         check_choices(self, "kind", "distribution")
         check_positive(self, "power")
         check_least(self, 0, "alpha")
-        check_between(self, 0, 1, "importance", "uniform", "beta")
+        check_between(self, 0, 1, "importance", "beta")
         check_least(self, 1, "beta_episodes")
 
 
@@ -59,15 +57,6 @@ def by_score(score: Tensor, length: Tensor, config: PriorityConfig) -> Tensor:
     scores rank in the order of their slots. Scores [R, E, T] and lengths [R, E] -> weights [R, E, T].
     """
     valid = valid_steps(length, score.shape[-1])
-    weight = _weight_by_score(score, length, valid, config)
-    if not config.uniform:
-        return weight
-    by_signal, alike = (part / part.sum((1, 2), keepdim=True).clamp_min(FLOOR) for part in (weight, valid.float()))
-    return (1 - config.uniform) * by_signal + config.uniform * alike
-
-
-def _weight_by_score(score: Tensor, length: Tensor, valid: Tensor, config: PriorityConfig) -> Tensor:
-    """The part of `by_score` that follows the signal."""
     score = score.where(valid, 0.0)
     # The sign is kept, for estimates of CAI can be negative.
     powered = score if config.power == 1 else score.sign() * score.abs() ** config.power
