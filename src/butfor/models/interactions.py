@@ -29,6 +29,7 @@ Bool = NDArray[np.bool_]
 
 SURPRISE = 10.0  # times the usual error of free motion there, from which on a step shows an interaction
 LEAST_ERROR = 0.01  # standard deviations of the entity's change
+MOST_ERROR = 1e6  # the same: far from all data a network says any number
 UPDATES = 3000  # of each network
 BATCH = 256
 WIDTH = 64
@@ -89,7 +90,8 @@ class Interactions:
             scale = self.scales[name]
             network = self.networks[name]
             output = network(_inputs(obs, action, columns, scale)[None])[0].numpy().astype(np.float64)
-            found[name] = output[:, :-1] * scale["change"], np.maximum(np.exp(output[:, -1]), LEAST_ERROR)
+            error = np.exp(np.minimum(output[:, -1], np.log(MOST_ERROR)))
+            found[name] = output[:, :-1] * scale["change"], np.maximum(error, LEAST_ERROR)
         return found
 
     def _features(self, obs: Table, action: Table, entity: str) -> Table:
