@@ -11,7 +11,7 @@ from scipy.stats import norm
 from butfor.influence.diagnosis import (
     Diagnosis,
     _check_variance,
-    chance_of_gain,
+    chance_of_evidence,
     diagnose_entity,
     find_broken_promises,
 )
@@ -413,17 +413,35 @@ def test_bounded_gains_show_that_the_action_helps_where_ranks_are_mostly_noise()
     assert np.mean([helps(rarely_decided(seed, influence=False)) for seed in range(300)]) <= allowed
 
 
-def test_the_chance_of_a_gain_is_that_of_the_places_of_the_taken_actions() -> None:
+def test_the_chance_of_evidence_is_that_of_the_places_of_the_taken_actions() -> None:
     """One state: the taken action is among the best m of K + 1 with chance m / (K + 1); several alike: products."""
     others = np.log(np.arange(1.0, OTHERS + 1))[None]
     for place in (1, 5, OTHERS):
-        chance = chance_of_gain(np.log([place + 0.5]), others)
+        chance = chance_of_evidence(np.log([place + 0.5]), others, np.ones(1))
         assert chance == pytest.approx(
             (OTHERS + 1 - place) / (OTHERS + 1), abs=0.04
         )  # over 3 deviations of 1,999 draws
     first = np.zeros((2, 1))
-    assert chance_of_gain(np.log([2.0, 2.0]), first) == pytest.approx(1 / 4, abs=0.03)
-    assert chance_of_gain(np.zeros(50), np.zeros((50, OTHERS))) == 1
+    assert chance_of_evidence(np.log([2.0, 2.0]), first, np.ones(2)) == pytest.approx(1 / 4, abs=0.03)
+    assert chance_of_evidence(np.zeros(50), np.zeros((50, OTHERS)), np.ones(50)) == 1
+
+
+def too_sure(seed: int, influence: bool) -> float:
+    """The chance of the evidence for a model that is right about the mean of 200 changes, but four times too sure."""
+    random = np.random.default_rng(seed)
+    action, others = random.uniform(-1, 1, (200, 1)), random.uniform(-1, 1, (200, OTHERS))
+    change = 0.3 * action * influence + random.standard_t(2, (200, 1))
+    taken, redrawn = (norm.logpdf(change, 0.3 * a, 0.25) for a in (action, others))
+    return chance_of_evidence(taken[:, 0], redrawn, np.ones(200))
+
+
+def test_a_model_that_is_too_sure_is_tried_less_sure() -> None:
+    """Chances are uniform without influence: three standard errors at 1 and at 10 %."""
+    without = np.array([too_sure(seed, influence=False) for seed in range(300)])
+    for level in (0.01, 0.1):
+        assert (without <= level).mean() <= level + 3 * math.sqrt(level * (1 - level) / 300)
+    assert 0.4 < np.median(without) < 0.6
+    assert np.median([too_sure(seed, influence=True) for seed in range(40)]) < 0.1
 
 
 def test_the_error_of_the_weighted_rank_is_at_least_that_of_random_ranks() -> None:

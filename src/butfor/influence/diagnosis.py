@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 from scipy.special import logsumexp
-from scipy.stats import norm
+from scipy.stats import norm, rankdata
 from scipy.stats import t as student
 
 from butfor.influence.display import diagnosis_html, diagnosis_text, verdict
@@ -24,7 +24,10 @@ LEVELS = tuple(round(0.05 * step, 2) for step in range(1, 20))  # of the reliabi
 GROUPS = 10  # of states by their score
 BINS = 10  # of each action dimension
 FALSE_ALARMS = 0.01  # largest chance that a right model is called overconfident, over all groups and the whole
-REDRAWS = 1_999  # of the taken actions of all states, to see what gain chance would give
+REDRAWS = 1_999  # of the taken actions of all states, to see what chance would give
+SHARPNESS = (1.0, 0.5, 0.25)  # factors of the log-likelihoods: a model that is too sure is also tried less sure
+CHUNK = 256  # states that are redrawn at a time
+TINY = 1e-12  # a variance: what never varies shows nothing
 KEPT = 0.5  # share of the promised gain that must be found
 SLACK = 0.05  # nats: a smaller shortfall does not matter
 LITTLE = 0.5  # share of the variance of the change that the predicted mean explains
@@ -70,7 +73,7 @@ class Diagnosis:
     rise: float  # weighted rank minus rank: above 0 if the action helps more where scores are higher
     rise_error: float
     bounded_gain: float  # mean of log((1 + p(s'|s,a) / p(s'|s)) / 2), in nats: at least -log 2 in each state
-    bounded_gain_chance: float  # of one as large if the action were one of the redrawn ones
+    chance: float  # of as much evidence that the action helps, if it were one of the redrawn ones
     gain: float  # mean of log p(s'|s,a) - log p(s'|s), in nats: how much knowing the action helps
     gain_error: float  # its standard error
     promise: float  # mean of the gain that the model itself expects
@@ -208,7 +211,7 @@ def diagnose_entity(
         rise=weighted_rank - float(ranks.mean()),
         rise_error=_weighted_error(weights - 1, ranks - ranks.mean(), clusters, others.shape[1]),
         bounded_gain=float(np.logaddexp(0, gains).mean() - math.log(2)),
-        bounded_gain_chance=chance_of_gain(taken, others),
+        chance=chance_of_evidence(taken, others, weights),
         gain=float(gains.mean()),
         gain_error=_standard_error(gains, clusters),
         promise=float(promise[chosen].mean()),
@@ -338,23 +341,14 @@ def _check_variance(within: Sequence[list[float]]) -> Finding:
 
 
 def _check_rank(found: Diagnosis, steeper: str) -> Finding:
-    """Ranks and bounded gains change little with how certain the model is: a few large errors do not hide an effect.
-
-    Without influence the mean of ranks is 1/2 for any weights that do not depend on the action. Weights that rise with
-    the expected effect show that of a few states. A bounded gain also counts how much less likely other actions make
-    what happened; a rank does not, and where actions hardly differ it is all noise.
-    """
+    """Ranks and bounded gains change little with how certain the model is: a few large errors do not hide an effect."""
     numbers = (
         f"the taken action makes what happened more likely than {found.rank:.1%} ± {found.rank_error:.1%} of other "
         f"actions do, and with states weighted by their score than {found.weighted_rank:.1%} ± "
-        f"{found.weighted_rank_error:.1%}; without influence 50%; its bounded gain is {found.bounded_gain:.3f} nats, "
-        f"with other actions instead it is as large with a chance of {found.bounded_gain_chance:.2g}"
+        f"{found.weighted_rank_error:.1%}; without influence 50%; its bounded gain is {found.bounded_gain:.3f} nats; "
+        f"with other actions instead all this is as large with a chance of {found.chance:.2g}"
     )
-    allowed = FALSE_ALARMS / 3  # three tests
-    deviations = norm.isf(allowed)
-    tests = ((found.rank, found.rank_error), (found.weighted_rank, found.weighted_rank_error))
-    shown = [rank > 0.5 + deviations * error for rank, error in tests]
-    if any(shown) or found.bounded_gain_chance <= allowed:
+    if found.chance <= FALSE_ALARMS:
         return Finding(True, f"Knowing the action helps to predict ({numbers}).")
     advice = "Either it never matters in these data, or too few states are included in which it does (collect more)"
     advice += f"; or {steeper}" if steeper else ""
@@ -413,20 +407,39 @@ def _check_promise(found: Diagnosis, broken: Sequence[int], steeper: str) -> Fin
     return Finding(False, words, size_only=True)
 
 
-def chance_of_gain(taken: Float, others: Float) -> float:
-    """The chance of as much bounded gain without influence: log-likelihoods of the taken action [N], of others [N, K].
+def chance_of_evidence(taken: Float, others: Float, weights: Float) -> float:
+    """The chance that without influence the action would seem to help as much.
 
-    Without influence the taken action is one of the K + 1 with equal chance, whatever happened before. So the bounded
-    gains of all of them are what the taken one could have had: a randomisation test, with REDRAWS draws.
+    From the log-likelihoods of the taken action [N] and of others [N, K], and the weights [N] of the states by score.
+    Without influence the taken action is one of the K + 1 with equal chance, whatever happened before: a randomisation
+    test, with REDRAWS draws for all states. Its statistic is the largest of several, each in its standard deviations:
+    the rank, the weighted rank, which shows an effect in a few states, and bounded gains. A bounded gain also counts
+    how much less likely other actions make what happened; a rank does not, and where actions hardly differ it is all
+    noise. As the statistics are redrawn together, their number costs little.
     """
     tried = np.column_stack([taken, others])
-    ratio = tried - logsumexp(tried, axis=1, keepdims=True) + math.log(tried.shape[1])
-    bounded = np.logaddexp(0, ratio)  # [N, K + 1]
-    rows = np.arange(len(bounded))
+    rows, count = tried.shape
     random = np.random.default_rng(0)
-    drawn = [bounded[rows, random.integers(tried.shape[1], size=len(rows))].sum() for _ in range(REDRAWS)]
-    # equal gains differ by rounding
-    return (1 + int((np.array(drawn) >= bounded[:, 0].sum() - 1e-9).sum())) / (1 + REDRAWS)
+    sums = np.zeros((1 + REDRAWS, 2 + len(SHARPNESS)))  # first of the taken action
+    variance = np.zeros(sums.shape[1])
+    for first in range(0, rows, CHUNK):
+        part = slice(first, first + CHUNK)
+        seen = _evidence(tried[part], weights[part])  # [n, K + 1, statistics]
+        seen -= seen.mean(1, keepdims=True)
+        variance += seen.var(1).sum(0)
+        drawn = random.integers(count, size=(REDRAWS, len(seen))) + count * np.arange(len(seen))
+        sums[0] += seen[:, 0].sum(0)
+        sums[1:] += np.stack([one.take(drawn).sum(1) for one in np.moveaxis(seen, 2, 0)], 1)
+    found, *chance = (sums / np.sqrt(np.maximum(variance, TINY))).max(1)
+    return (1 + int((np.array(chance) >= found - 1e-9).sum())) / (1 + REDRAWS)  # equal sums differ by rounding
+
+
+def _evidence(tried: Float, weights: Float) -> Float:
+    """What speaks for each action [N, M, statistics], given the log-likelihoods [N, M] of what happened."""
+    rank = rankdata(tried, axis=1) / tried.shape[1]
+    tempered = [sharpness * tried for sharpness in SHARPNESS]
+    ratios = [one - logsumexp(one, axis=1, keepdims=True) + math.log(one.shape[1]) for one in tempered]
+    return np.stack([rank, weights[:, None] * rank, *(np.logaddexp(0, ratio) for ratio in ratios)], -1)
 
 
 def find_broken_promises(
