@@ -17,7 +17,14 @@ from butfor.envs.experts import scripted_action
 from butfor.envs.several.edges import action_effects, removal_effects
 from butfor.envs.several.pucks import PucksWorld
 from butfor.influence import GraphConfig, Influence
-from butfor.influence.graph.edges import FAINTEST, Graph, decide_by_probability, score_absences
+from butfor.influence.graph.edges import (
+    FAINTEST,
+    Graph,
+    action_probabilities,
+    decide_by_probability,
+    score_absences,
+)
+from butfor.influence.graph.methods import CONTINUATIONS
 from butfor.influence.graph.pair_fitting import _find_reach, _make_mutual
 from butfor.influence.graph.pairs import GraphDynamics, PairTouches
 from butfor.influence.scoring import ScoreConfig
@@ -98,6 +105,7 @@ def test_a_source_gives_the_same_scores_as_its_row() -> None:
     scores = influence.score(states, source="first")
     assert list(scores) == ["second"]
     assert (scores["second"] >= 0).all()
+    np.testing.assert_array_equal(scores["second"], influence.graph(states)["first", "second"])
     np.testing.assert_array_equal(influence.score(states, source="action")["second"], influence.score(states)["second"])
     with pytest.raises(ValueError, match="'third'"):
         influence.score(states, source="third")
@@ -287,6 +295,120 @@ def test_decisions_are_mostly_right(fitted: Influence, tested: tuple[Any, Any]) 
     assert chosen.sum() > 10
     assert label[:, other][chosen].mean() > 0.5
     assert not decided.values[:, 1:][:, ~other].any()
+
+
+def test_the_action_matters_only_for_what_is_touched_by_what_it_moves(fitted: Influence) -> None:
+    """m_second = 1 - (1 - t_12 m_1)(1 - t_32 m_3); the action moves the agent alone, and nothing moves the third."""
+    touched = torch.zeros(1, 1, 4, 4)
+    touched[0, 0, 0, 1] = 0.5  # agent and first
+    touched[0, 0, 1, 2] = 0.8  # first and second
+    touched[0, 0, 3, 2] = 1.0  # third and second: with any action
+    model: Any = fitted.model
+    log_odds = torch.logit(torch.cat([touched, torch.zeros(1, 1, 1, 4)], 2))  # with the rest
+    empty = torch.zeros(1, 1, 0)
+
+    class Fixed:
+        names, driven, replicas = model.names, model.driven, 1
+
+        def pair_touches(self, *_: Any, **__: Any) -> list[PairTouches]:
+            return [PairTouches(log_odds[..., target], empty, empty, empty, empty) for target in range(4)]
+
+    found = action_probabilities(Fixed(), torch.zeros(1, 1, 16), torch.zeros(1, 1, 2))  # type: ignore[arg-type]
+    torch.testing.assert_close(found, torch.tensor([[1.0, 0.5, 0.4, 0.0]]))
+
+
+def test_decisions_about_the_action_are_mostly_right(fitted: Influence, tested: tuple[Any, Any]) -> None:
+    obs = tested[0]
+    label = action_effects(PucksWorld(), obs, (1,))[0][:, 0, 1:] > PucksWorld.tolerance
+    decided = fitted.decide_graph(obs, false_discovery_rate=0.1).values[:, 0, 1:]
+    assert decided.sum() > 10
+    assert (decided & ~label).sum() <= 0.3 * decided.sum()
+    assert (decided & label).sum() >= 0.5 * label.sum()
+
+
+def test_more_steps_never_show_less_influence(fitted: Influence, tested: tuple[Any, Any]) -> None:
+    """A sure hit is worth log 2, within one step and within three."""
+    obs = tested[0][:200]
+    one, three = (np.nan_to_num(fitted.graph(obs, horizon=steps).values) for steps in (1, 3))
+    assert (three >= one).all()
+    assert three[:, 1:].max() == pytest.approx(math.log(2), abs=0.01)
+
+
+@pytest.mark.parametrize("horizon", [1, 3])
+def test_a_source_has_the_same_scores_alone_and_in_the_graph(
+    fitted: Influence, tested: tuple[Any, Any], horizon: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    obs = tested[0][:50]
+    monkeypatch.setattr(fitted, "horizon", horizon)
+    graph = fitted.graph(obs)
+    for source in ("action", "second"):
+        for target, score in fitted.score(obs, source=source).items():
+            if target != source:
+                np.testing.assert_allclose(score, graph[source, target], rtol=1e-5, atol=1e-7)
+
+
+def test_a_policy_goes_on_as_the_actions_that_it_would_choose(fitted: Influence, tested: tuple[Any, Any]) -> None:
+    obs = tested[0][:40]
+    fixed = np.array([0.5, -1.0], dtype=np.float32)
+    seen = []
+
+    def policy(states: Any) -> Any:
+        seen.append(states)
+        return np.tile(fixed, (len(states), 1))
+
+    following = np.tile(fixed, (40, CONTINUATIONS, 2, 1))
+    by_policy, given = (fitted.graph(obs, horizon=3, following=one).values for one in (policy, following))
+    np.testing.assert_array_equal(by_policy, given)
+    assert seen[0].shape[1] == obs.shape[1]
+    assert np.abs(seen[0][:, :2].mean(0) - obs[:, :2].mean(0)).max() < 0.2  # in the data's units
+
+
+def test_other_states_of_an_entity_do_not_overlap(fitted: Influence, tested: tuple[Any, Any]) -> None:
+    """No puck is put nearer to another than any two of the given states are."""
+    obs = torch.from_numpy(tested[0][:300])
+    states, model = fitted.model_obs(tested[0][:300]), fitted.model
+    index = torch.randint(300, (300, 60), generator=torch.Generator().manual_seed(0))
+    drawn: Any = fitted._other_states(states, states[0], index, 1, 5)
+    where = drawn[..., :2] * model.units[1][4:6] + model.units[0][4:6]  # of the first puck
+    for other in (8, 12):
+        nearest = (obs[:, 4:6] - obs[:, other : other + 2]).norm(dim=-1).min()
+        gaps = (where - obs[:, None, other : other + 2]).norm(dim=-1)
+        assert gaps.min() >= nearest - 1e-5
+    assert (index.shape, drawn.shape) == ((300, 60), (300, 5, 4))
+
+
+@pytest.mark.parametrize(
+    ("options", "value"),
+    [
+        ({"horizon": 0}, "0"),
+        ({"horizon": 2.5}, "2.5"),
+        ({"alternative": "gone", "horizon": 3}, "gone"),
+        ({"alternative": "reference", "horizon": 3}, "horizon=3"),
+        ({"draws": 0, "horizon": 3}, "draws"),
+        ({"following": np.zeros((5, 1, 2), np.float32), "horizon": 1}, "following"),
+        ({"following": np.full((5, 1, 2), np.nan, np.float32), "horizon": 2}, "NaN"),
+        ({"following": lambda states: np.zeros((3, 2), np.float32), "horizon": 2}, r"\[3, 2\]"),
+    ],
+)
+def test_questions_that_mean_nothing_are_refused(
+    fitted: Influence, tested: tuple[Any, Any], options: dict[str, Any], value: str
+) -> None:
+    with pytest.raises(ValueError, match=value):
+        fitted.graph(tested[0][:5], **options)
+
+
+def test_other_mistakes_are_named_and_no_states_are_an_answer(fitted: Influence, tested: tuple[Any, Any]) -> None:
+    obs, action = tested[0][:5], tested[1][:5]
+    with pytest.raises(ValueError, match="99"):
+        fitted.effects(obs, action, columns=99)
+    with pytest.raises(ValueError, match=r"0\.05"):
+        fitted.decide_graph(obs, 0.05)  # type: ignore[arg-type]
+    with pytest.raises(KeyError, match="agent"):
+        fitted.graph(obs)["agent", "agent"]
+    for horizon in (1, 3):
+        assert fitted.graph(obs[:0], horizon=horizon).values.shape == (0, 5, 4)
+    assert fitted.effects(obs[:0], action[:0]).values.shape == (0, 4, 4)
+    assert fitted.decide_graph(obs[:0]).values.shape == (0, 5, 4)
 
 
 def test_the_action_matters_later_for_what_is_farther(fitted: Influence, tested: tuple[Any, Any]) -> None:

@@ -29,7 +29,7 @@ in which these errors average out. The effect is the geometric mean of both.
 """
 
 import math
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any, Literal
 
@@ -67,7 +67,7 @@ class Graph:
 
     def __getitem__(self, edge: tuple[str, str]) -> Any:
         source, target = edge
-        if source not in self.sources or target not in self.targets:
+        if edge not in self.edges():
             raise KeyError(
                 f"There is no edge from {source!r} to {target!r}; the sources are {', '.join(self.sources)}, the "
                 f"targets {', '.join(self.targets)}."
@@ -105,7 +105,7 @@ def score_entity_source(
     size = max(1, CHUNK // (model.replicas * (others + 1) * count))
     predict = model.predictor()
     parts = []
-    for start in range(0, obs.shape[1], size):
+    for start in range(0, max(1, obs.shape[1]), size):
         part = slice(start, start + size)
         states = obs[:, part].repeat_interleave(count, 1)  # [R, n K, D]
         tried = actions[part].flatten(0, 1).expand(model.replicas, -1, -1)
@@ -175,7 +175,7 @@ def observed_effects(model: GraphDynamics, obs: Tensor, action: Tensor, target: 
         return torch.nn.functional.pad(size, (0, model.longest - len(dims)))
 
     deviations = _compare_absences(model, obs, action, target, deviation)
-    touched = touch_probabilities(model, obs, action.unsqueeze(1), target)[:, 1:].nan_to_num()
+    touched = touch_probabilities(model, obs, action.unsqueeze(1), target).nan_to_num()
     return deviations * touched.unsqueeze(-1)
 
 
@@ -184,7 +184,7 @@ def hindsight_sizes(model: GraphDynamics, obs: Tensor, target: Tensor) -> Tensor
     """What `look_back` expects `observed_effects` to be, the geometric mean of the members: [N, E, E, longest]."""
     size = max(1, CHUNK // (model.replicas * len(model.names) ** 2))
     parts = []
-    for start in range(0, obs.shape[1], size):
+    for start in range(0, max(1, obs.shape[1]), size):
         part = slice(start, start + size)
         steps = model.steps_of(target[part]).expand(model.replicas, -1, -1, -1)
         found = model.look_back(obs[:, part], steps).mean(0).exp()
@@ -219,7 +219,7 @@ def _compare_absences(
     size = max(1, CHUNK // (model.replicas * len(model.names) ** 2 * tried)) * tried
     left_out = range(len(model.names)) if sources is None else sources
     parts = []
-    for start in range(0, obs.shape[1], size):
+    for start in range(0, max(1, obs.shape[1]), size):
         part = slice(start, start + size)
         states = obs[:, part]
         taken = action[part].expand(model.replicas, -1, -1)
@@ -234,36 +234,59 @@ def _compare_absences(
     return torch.cat(parts)
 
 
+@torch.no_grad()
 def touch_probabilities(model: GraphDynamics, obs: Tensor, actions: Tensor, target: Tensor | None = None) -> Tensor:
-    """Probability that a source touches a target, averaged over actions and members.
+    """Probability that an entity touches another one, averaged over actions and members.
 
-    obs [R, N, D], actions [N, K, A] -> [N, 1 + E, E]. The first source is the action: the probability that some tried
-    action brings about a touch, and 1 for an entity that the action drives. With the scaled changes that followed
-    [N, d], the probability of each entity is that after having seen them, by Bayes' rule; also of a touch through other
-    entities.
+    obs [R, N, D], actions [N, K, A] -> [N, E, E]. With the scaled changes that followed [N, d], it is the probability
+    after having seen them, by Bayes' rule; also of a touch through other entities.
     """
-    entities = len(model.names)
-    count = actions.shape[1]
-    size = max(1, CHUNK // (model.replicas * count * entities))
     parts = []
-    with torch.no_grad():
-        for start in range(0, obs.shape[1], size):
-            part = slice(start, start + size)
-            states = obs[:, part].repeat_interleave(count, 1)
-            tried = actions[part].flatten(0, 1).expand(model.replicas, -1, -1)
-            found = obs.new_full((obs[:, part].shape[1], 1 + entities, entities), math.nan)
-            for place, touches in enumerate(model.pair_touches(states, tried, tried=count)):
-                by_source = touches.log_odds.sigmoid().mean(0).unflatten(0, (-1, count))  # [n, K, S]
-                found[:, 1:, place] = by_source[..., :-1].mean(1)
-                found[:, 1 + place, place] = math.nan
-                some = touches.combine().log_odds.sigmoid().mean(0).unflatten(0, (-1, count)).amax(1)
-                found[:, 0, place] = 1.0 if model.names[place] in model.driven else some
-            if target is not None:
-                # p(not touched by i | s') = (1 - t_ij) p(s' | without i) / p(s')
-                evidence = touch_evidence(model, obs[:, part], actions[part, 0], target[part])
-                found[:, 1:] = (1 - (1 - found[:, 1:]) * (-evidence).exp()).clamp(0, 1)
-            parts.append(found)
+    for part, by_action in _touches_by_action(model, obs, actions):
+        found = by_action.mean(1)
+        if target is not None:
+            # p(not touched by i | s') = (1 - t_ij) p(s' | without i) / p(s')
+            evidence = touch_evidence(model, obs[:, part], actions[part, 0], target[part])
+            found = (1 - (1 - found) * (-evidence).exp()).clamp(0, 1)
+        place = torch.arange(len(model.names), device=found.device)
+        found[:, place, place] = math.nan
+        parts.append(found)
     return torch.cat(parts)
+
+
+@torch.no_grad()
+def action_probabilities(model: GraphDynamics, obs: Tensor, actions: Tensor) -> Tensor:
+    """Probability that some tried action matters for an entity: obs [R, N, D], actions [N, K, A] -> [N, E].
+
+    It matters for what it drives, and for what is touched by something that it matters for:
+
+        m_j(a) = 1 - product over i of (1 - t_ij(a) m_i(a)),   m_j = 1 if the action drives j
+
+    A touch by anything else does not count, for it would have happened with any action.
+    """
+    count = len(model.names)
+    drives = torch.tensor([name in model.driven for name in model.names], device=obs.device)
+    parts = []
+    for _, touched in _touches_by_action(model, obs, actions):
+        matters = drives.to(touched).expand(*touched.shape[:2], count)
+        for _ in range(count - 1):  # a chain of touches passes each entity once
+            reached = 1 - (1 - touched * matters.unsqueeze(-1)).prod(2)
+            matters = torch.where(drives, 1.0, reached)
+        parts.append(matters.amax(1))
+    return torch.cat(parts)
+
+
+def _touches_by_action(model: GraphDynamics, obs: Tensor, actions: Tensor) -> Iterator[tuple[slice, Tensor]]:
+    """Parts of the states, and the probability of a touch under each action: [n, K, source, target]."""
+    count = actions.shape[1]
+    size = max(1, CHUNK // (model.replicas * count * len(model.names)))
+    for start in range(0, max(1, obs.shape[1]), size):
+        part = slice(start, start + size)
+        states = obs[:, part].repeat_interleave(count, 1)
+        tried = actions[part].flatten(0, 1).expand(model.replicas, -1, -1)
+        touches = model.pair_touches(states, tried, tried=count)
+        by_target = [one.log_odds[..., :-1].sigmoid().mean(0).unflatten(0, (-1, count)) for one in touches]
+        yield part, torch.stack(by_target, -1)
 
 
 def decide_by_probability(probability: NDArray[Any], false_discovery_rate: float) -> NDArray[np.bool_]:
