@@ -150,3 +150,58 @@ def test_a_fitted_model_scores_and_wrong_entities_are_named() -> None:
     torch.testing.assert_close(buffer.sampler.scores[:3], expected)
     with pytest.raises(ValueError, match="'ball'"):
         InfluenceSampler(influence, entity="ball")
+
+
+def test_steps_are_stored_and_drawn_in_turns() -> None:
+    """As in online training: after each episode, and in the middle of one, a batch by the ranks so far."""
+    model: Any = Known()
+    buffer = make(InfluenceSampler(model), capacity=6)
+    episodes = steps([[1.0, 1.0], [0.0, 4.0, 0.0], [0.5]])
+    buffer.extend(episodes[:2])
+    close(shares(buffer, 2), [1 / 2] * 2)
+    buffer.extend(episodes[2:3])  # the first step of the second episode, which has the lower rank until its next step
+    close(shares(buffer, 3), [1 / 3, 1 / 3, 1 / 3])
+    for step in episodes[3:5]:
+        buffer.add(step)
+        assert len(buffer.sample()) == 8
+    close(shares(buffer, 5), [1 / 6] * 2 + [2 / 9] * 3)
+    buffer.extend(episodes[5:])
+    total = 1 + 1 / 2 + 1 / 3
+    close(shares(buffer, 6), [*[1 / 4 / total] * 2, *[1 / 3 / total] * 3, 1 / 3 / total])
+    buffer.extend(steps([[9.0, 9.0]]))  # the storage is full: the first episode is overwritten
+    close(shares(buffer, 6), [*[1 / 2 / total] * 2, *[1 / 6 / total] * 3, 1 / 3 / total])
+    assert model.asked == 8
+
+
+@pytest.mark.parametrize(("capacity", "single"), [(7, False), (4, True)])
+def test_hindsight_goals_are_drawn_online(capacity: int, single: bool) -> None:
+    """With `extend` while the storage has room, and with `add` also when it is full, where TorchRL's `extend` fails."""
+    model: Any = Known()
+    buffer: Any = HERReplayBuffer(
+        lambda batch: (batch["achieved_goal"] == batch["desired_goal"]).float(),
+        storage=LazyTensorStorage(capacity), sampler=InfluenceSampler(model), batch_size=8, her_ratio=1.0,
+    )  # fmt: skip
+    episodes = steps([[1.0, 1.0, 1.0], [0.0, 0.0, 0.0]])
+    for step in episodes.split(1):
+        if single:
+            buffer.add(step[0])
+        else:
+            buffer.extend(step)
+        batch = buffer.sample()
+        own, goal = batch["achieved_goal"][:, 0], batch["desired_goal"][:, 0]
+        assert (goal >= own).all()  # reached in this step or later
+        assert ((goal < 3) == (own < 3)).all()  # in the same episode
+    assert model.asked == 6
+
+
+@pytest.mark.parametrize(
+    ("option", "key"), [("observation_key", "state"), ("end_key", ("next", "over")), ("end_key", "next")]
+)
+def test_a_wrong_key_is_named_with_the_keys_there_are(option: str, key: Any) -> None:
+    model: Any = Known()
+    keys: dict[str, Any] = {option: key}
+    buffer = make(InfluenceSampler(model, **keys))
+    buffer.extend(steps([[1.0]]))
+    with pytest.raises(ValueError, match=option) as found:
+        buffer.sample()
+    assert all(part in str(found.value) for part in (repr(key), "achieved_goal", "('next', 'done')"))

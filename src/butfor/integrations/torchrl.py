@@ -117,11 +117,12 @@ class InfluenceSampler(Sampler):
         stored = storage[:]
         new = self.scores[:count].isnan().nonzero()[:, 0]
         if len(new):
-            obs = stored.get(self.observation_key)[:count].reshape(count, -1)[new.to(stored.device)]
+            obs = _column(stored, "observation_key", self.observation_key)[:count].reshape(count, -1)
+            obs = obs[new.to(obs.device)]
             found = self.influence.score(obs.cpu())
             scores = torch.stack(list(found.values()), -1) if self.entity is None else found[self.entity][:, None]
             self.scores[new] = combine_scores(scores, "sum").float()
-        ended = stored.get(self.end_key)[:count].reshape(count).bool().cpu()
+        ended = _column(stored, "end_key", self.end_key)[:count].reshape(count).bool().cpu()
         order = torch.arange(count).roll(-(self._next % count))  # oldest first: in a full ring it follows the newest
         before = torch.cat([torch.zeros(1, dtype=torch.long), ended[order].long().cumsum(0)[:-1]])
         episode = torch.empty(count, dtype=torch.long).scatter_(0, order, before)  # of each step
@@ -169,3 +170,12 @@ class InfluenceSampler(Sampler):
     def __setstate__(self, state: dict[str, Any]) -> None:
         self.__dict__.update(state)
         self._generator = torch.Generator().set_state(state["_generator"])
+
+
+def _column(stored: Any, option: str, key: Key) -> Tensor:
+    """What the storage has at a key, or an error that names the keys there are."""
+    found = stored.get(key, None)
+    if isinstance(found, Tensor):
+        return found
+    keys = sorted(map(str, stored.keys(include_nested=True, leaves_only=True)))
+    raise ValueError(f"{option} is {key!r}, which is not a tensor in the storage; expected one of {', '.join(keys)}.")

@@ -14,13 +14,14 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
-from butfor.models.tables import Table, Transitions, Units, target_columns, target_scale
-from butfor.spaces.arrays import check_table
+from butfor.models.tables import Table, Transitions, Units, target_columns
+from butfor.spaces.arrays import change_rounding, check_table
 
 PriorFunction = Callable[[NDArray[Any], NDArray[Any]], Any]
 """Observations [N, D] and actions [N, A] (or integers [N]) as numpy arrays -> predicted next observations [N, D]."""
 PROBES = 3  # actions by which a prior is recognised when a model is loaded
 SAME = 1e-4  # largest difference there, in units of the residual and of the predicted change
+ROUNDING = 4 * float(np.finfo(np.float32).eps)  # and relative to the mean state, for priors in single precision
 
 
 class Prior:
@@ -57,7 +58,9 @@ class Prior:
     def check(self, fingerprint: Sequence[float]) -> None:
         """Refuse a prior that is not the one of a saved model."""
         here = self.fingerprint()
-        if not np.allclose(here, fingerprint, rtol=SAME, atol=SAME):
+        center = np.abs(self.units.obs_center)[target_columns(self.units.entities)]
+        rounding = np.tile(ROUNDING * center * np.asarray(self.units.scale), len(here) // len(center))
+        if len(here) != len(fingerprint) or not np.allclose(here, fingerprint, rtol=SAME, atol=SAME + rounding):
             raise ValueError(
                 f"prior predicts the scaled changes {_shortened(here)} in the mean state; the one that the model was "
                 f"fitted with predicted {_shortened(fingerprint)}. Give the same function as to fit."
@@ -79,10 +82,22 @@ def predicted_change(function: PriorFunction, obs: Tensor, action: Tensor) -> Te
 
 
 def fit_units(function: PriorFunction, transitions: Transitions, units: Units, fixed: float | None) -> Units:
-    """Units whose changes are scaled by the size of what the prior does not explain."""
+    """Units whose changes are scaled by the size of what the prior does not explain, which is at least rounding."""
     obs, action, next_obs = transitions
-    rest = next_obs.cpu() - predicted_change(function, obs, action).to(next_obs.dtype)
-    return replace(units, scale=target_scale((obs.cpu(), action, rest), units.entities, fixed).tolist())
+    predicted = predicted_change(function, obs, action)
+    if fixed is not None:
+        return units
+    columns = target_columns(units.entities)
+    before, after = obs.cpu()[:, columns], next_obs.cpu()[:, columns]
+    change = after.double() - before.double()
+    deviation = (change - predicted[:, columns]).std(0)
+    stored = change_rounding(before, after)
+    seen = change_rounding(change.float(), change.float())  # the network's targets are in single precision
+    # An exact prior leaves only rounding. Units much larger than that would hide what it says of the action: the
+    # network's variance is 1 at first, and the predicted change would be small beside it.
+    size = deviation.maximum(stored).maximum(seen)
+    constant = change.std(0).maximum(deviation) <= stored  # as in `target_scale`
+    return replace(units, scale=torch.where(constant, 1.0, 1 / size).tolist())
 
 
 def load_prior(function: PriorFunction | None, header: Mapping[str, Any], units: Units) -> Prior | None:
