@@ -104,7 +104,7 @@ def view_env(
 
     Raises:
         TypeError: the environment is not simulated by MuJoCo.
-        ValueError: `hold` is less than 1.
+        ValueError: `hold` is less than 1, or a wrapper of the environment cannot be saved.
     """
     check_hold(hold)
     obs, _ = env.reset(seed=seeds[0])

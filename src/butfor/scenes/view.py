@@ -146,7 +146,7 @@ def forkable(env: Any) -> gymnasium.Env[Any, Any] | None:
     inner.reset(seed=0)
     try:
         fork(inner)
-    except TypeError:
+    except (TypeError, ValueError):  # no simulation, or a wrapper that cannot be saved
         return None
     return inner  # type: ignore[no-any-return]
 
