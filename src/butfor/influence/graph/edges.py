@@ -9,7 +9,8 @@ with equal weights, averaged over the actions a. The other i is
 - absent: with the model of pairs, i touches nobody; with other models, its columns have their mean values (nulling).
   The mixture has two parts, so that the influence is between 0 and log 2.
 - or drawn from a reference: i is as in M other states. The influence is between 0 and log(M + 1), and its mean over
-  states of i from the reference is the mutual information I(s'_j; s_i | the rest of s, a), up to the M draws.
+  states of i from the reference is the mutual information I(s'_j; s_i | the rest of s, a), up to the M draws. With the
+  model of pairs, i is not put nearer to another entity than it is in any state of the reference.
 
 Both are 0 if the model ignores i. They agree where i seldom matters: then nearly every other state of i is as good as
 none. They differ where i always matters, as a table does: nulling shows it, other places of i may not.
