@@ -23,7 +23,7 @@ from butfor.scenes import Scene
 if TYPE_CHECKING:
     from butfor.influence.views import Fan
 
-STRIPS = 12  # edges that are drawn over time
+MOST_STRIPS = 12  # edges that are drawn over time
 SHOWN = 3  # episodes with the most and with the least influence
 THRESHOLDS = 80  # that the reader may choose
 QUANTILE_NAMES = {"0.05": "5 %", "0.25": "25 %", "0.5": "median", "0.75": "75 %", "0.95": "95 %"}
@@ -116,7 +116,7 @@ def draw_edges(edges: Mapping[tuple[str, str], Array], length: Array, figures: d
         return []
     first = np.cumsum(length + 1) - length - 1
     order = np.argsort(-np.add.reduceat(np.sum(list(edges.values()), 0), first) / (length + 1), kind="stable")
-    highest = sorted(edges, key=lambda edge: -float(edges[edge].max()))[:STRIPS]
+    highest = sorted(edges, key=lambda edge: -float(edges[edge].max()))[:MOST_STRIPS]
     names = [edge for edge in edges if edge in highest]
     top = max(float(edges[edge].max()) for edge in names)
     chosen = {"Most influence between entities": order[0], "A typical episode": order[len(order) // 2]}

@@ -28,7 +28,7 @@ DARK = {  # colour of a light page -> colour of a dark page
     "rgba(86,180,233,": "rgba(240,228,66,",
 }
 
-STRIPS = {"colorscale": [[0, "rgba(230,159,0,0)"], [1, "rgba(230,159,0,1)"]], "zmin": 0, "ygap": 3}
+STRIPS_LOOK = {"colorscale": [[0, "rgba(230,159,0,0)"], [1, "rgba(230,159,0,1)"]], "zmin": 0, "ygap": 3}
 
 
 def draw(*charts: Chart, heights: Sequence[float] = (1.0,), cursor: float | None = None) -> dict[str, Any]:
@@ -117,7 +117,7 @@ def _traces(chart: Chart) -> Iterator[dict[str, Any]]:
             "type": "heatmap", "x": plain(heat.x), "y": plain(heat.y), "z": plain(heat.values),
             "colorscale": "Cividis", "colorbar": {"thickness": 12, "outlinewidth": 0, "ypad": 0, "title": title},
             "hoverongaps": False, "hovertemplate": heat.hover,
-        } | ({} if heat.top is None else STRIPS | {"zmax": heat.top})  # fmt: skip
+        } | ({} if heat.top is None else STRIPS_LOOK | {"zmax": heat.top})  # fmt: skip
 
 
 def _series(series: Series) -> Iterator[dict[str, Any]]:
