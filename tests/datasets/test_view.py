@@ -9,6 +9,8 @@ import pytest
 from butfor.datasets.recording import read_arrays
 from butfor.datasets.view import LONGEST, ViewOptions, scored_scene, view_anything
 from butfor.detection.collect import CollectConfig, collect_file
+from butfor.influence import GraphConfig
+from butfor.influence.graph.pairs import GraphDynamics
 from butfor.influence.influence import Influence
 from butfor.models.dynamics import GaussianDynamics, ModelConfig
 from butfor.models.networks import make_generators
@@ -21,6 +23,15 @@ def untrained(size: int = 4) -> Influence:
     """A model of the columns 2 and 3 that has not learned anything."""
     model = GaussianDynamics(size, 2, 2, ModelConfig(layers=1, width=8), make_generators([0]))
     return Influence(model, Units.raw(ActionLaw((-1.0, -1.0), (1.0, 1.0)), {"cube": [2, 3]}, [1.0, 1.0], size))
+
+
+def untrained_pairs(horizon: int = 1) -> Influence:
+    """A model of pairs of the four entities of pucks that has not learned anything."""
+    names = ("agent", "first", "second", "third")
+    entities = {name: list(range(4 * place, 4 * place + 4)) for place, name in enumerate(names)}
+    units = Units.raw(ActionLaw((-1.0, -1.0), (1.0, 1.0)), entities, [1.0] * 16, 16)
+    config = GraphConfig(updates=1, motion_updates=1)
+    return Influence(GraphDynamics(units, ["agent"], config, make_generators([0])), units, horizon=horizon)
 
 
 def save_data(path: Path, steps: int = 40) -> Path:
@@ -62,6 +73,49 @@ def test_ghosts_of_a_model_are_its_predictions(tmp_path: Path) -> None:
     assert np.allclose(ghosts.path[:, :, 0, 0, :2], influence.predict(obs, tried)["cube"][0])
 
 
+@pytest.mark.parametrize("horizon", [1, 2])
+def test_who_moves_whom_is_the_model_s_answer_where_nothing_is_forked(tmp_path: Path, horizon: int) -> None:
+    """For the actions taken; positions are the columns that the model takes for them, and agents have no ghosts."""
+    random = np.random.default_rng(0)
+    arrays: dict[str, Any] = {
+        "observation": 0.1 * random.normal(size=(1, 21, 16)),
+        "action": random.uniform(-1, 1, (1, 20, 2)),
+    }
+    np.savez(tmp_path / "mine.npz", length=np.array([20]), **arrays)
+    influence = untrained_pairs(horizon)
+    scene = view_anything(tmp_path / "mine.npz", ViewOptions(), influence)
+    (episode,) = scene.episodes
+    assert episode.moves is None
+    assert len(episode.edges) == 12
+    graph = influence.graph(arrays["observation"][0, :-1], arrays["action"][0])
+    for edge, values in episode.edges.items():
+        np.testing.assert_array_equal(values, graph[edge])
+    assert scene.horizon == horizon
+    assert [body.role for body in scene.bodies] == ["agent", "object", "object", "object"]
+    assert scene.places == {"agent": 0, "first": 1, "second": 2, "third": 3}
+    assert scene.dimensions == 2
+    assert episode.ghosts is not None
+    assert episode.ghosts.bodies == (1, 2, 3)
+
+
+def test_who_moves_whom_is_both_answers_where_states_are_forked(tmp_path: Path) -> None:
+    collect_file(CollectConfig("pucks", "noisy-expert", 1), tmp_path / "pucks.npz")
+    scene = view_anything(tmp_path / "pucks.npz", ViewOptions(hold=1, outcomes=False), untrained_pairs())
+    (episode,) = scene.episodes
+    assert episode.moves
+    assert len(episode.edges) == 12
+    assert {scene.bodies[place].name: name for name, place in scene.places.items()} == {
+        name: name for name in ("agent", "first", "second", "third")
+    }
+    assert "By the model" in scene.notes[0]
+
+
+def test_other_models_have_no_edges(tmp_path: Path) -> None:
+    scene = view_anything(save_data(tmp_path / "mine.npz"), ViewOptions(), untrained())
+    assert scene.episodes[0].edges == {}
+    assert not any("By the model" in note for note in scene.notes)
+
+
 def test_an_unknown_episode_is_refused(tmp_path: Path) -> None:
     with pytest.raises(ValueError, match="7"):
         view_anything(save_data(tmp_path / "mine.npz"), ViewOptions((7,)), untrained())
@@ -80,6 +134,19 @@ def test_an_unknown_episode_is_refused(tmp_path: Path) -> None:
 def test_other_actions_are_few_and_far_apart(law: ActionLaw, count: int) -> None:
     tried = other_actions(law)
     assert len(np.unique(tried, axis=0)) == len(tried) == count
+
+
+def test_a_report_begins_with_the_episode_of_the_most_influence_between_entities() -> None:
+    random = np.random.default_rng(0)
+    recording = read_arrays(random.normal(size=(3, 11, 4)), random.uniform(-1, 1, (3, 10, 2)), length=np.full(3, 10))
+    edges = {("cube", "ball"): np.repeat([0.0, 0.0, 0.5], 11), ("ball", "cube"): np.repeat([0.0, 0.1, 0.0], 11)}
+    scene = scored_scene(untrained(), recording, {"cube": np.repeat([1.0, 0.5, 0.0], 11)}, edges)
+    assert [episode.title for episode in scene.episodes] == [
+        "Most influence between entities: episode 2",
+        "Most influence: episode 0",
+        "Least influence: episode 2",
+    ]
+    assert scene.episodes[0].edges["cube", "ball"].tolist() == [0.5] * 10
 
 
 def test_a_report_shows_most_and_least_influence() -> None:

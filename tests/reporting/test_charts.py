@@ -97,3 +97,19 @@ def test_what_training_reports_is_drawn_as_mean_and_range() -> None:
     assert series.y.tolist() == [2.0, 4.0]
     assert series.band.tolist() == [[1.0, 2.0], [3.0, 6.0]]
     assert series.group == "arm-1"  # the place among all runs, which the page's legend uses
+
+
+def test_a_strip_shows_the_highest_influence_of_each_interval() -> None:
+    """Rows from above, colours on one scale; `charts.edges_chart` draws at most 600 intervals."""
+    values = np.zeros(1201)
+    values[7] = 0.6
+    drawn = plotly_renderer.draw(charts.edges_chart({"a → b": values, "b → a <i>": 0 * values}, 0.69))
+    (strips,) = drawn["data"]
+    assert np.shape(strips["z"]) == (2, 401)
+    assert [(row, place) for row, line in enumerate(strips["z"]) for place, value in enumerate(line) if value] == [
+        (0, 2)
+    ]
+    assert (strips["zmin"], strips["zmax"]) == (0, 0.69)
+    axis = drawn["layout"]["yaxis"]
+    assert axis["range"][0] > axis["range"][1]
+    assert axis["ticktext"] == ["a → b", "b → a &lt;i&gt;"]

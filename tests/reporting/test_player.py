@@ -89,7 +89,12 @@ def test_the_player_works_in_a_browser(show: Callable[..., Page], dimensions: in
     timeline = view.locator(".bf-timeline")
     expect(timeline).to_have_attribute("aria-valuenow", "30")  # it opens at the step that decided
     assert "This step decided the outcome." in view.locator(".bf-say").inner_text()
-    assert view.get_by_text("hand moves cube").count() == 1  # the name of a strip
+    strips = view.locator(".bf-chart text", has_text=" moves ")
+    assert strips.all_text_contents() == [
+        "cube moves wall within 3 steps, by the model",  # which is not drawn
+        "hand moves cube within 3 steps, by the model",
+        "hand moves cube, by the simulator",
+    ]
     view.keyboard.press("ArrowRight")
     expect(timeline).to_have_attribute("aria-valuenow", "31")
     view.keyboard.press("Home")
@@ -100,6 +105,43 @@ def test_the_player_works_in_a_browser(show: Callable[..., Page], dimensions: in
     view.get_by_role("button", name="Play").click()
     expect(timeline).not_to_have_attribute("aria-valuenow", "30")
     view.get_by_role("button", name="Pause").click()
+
+
+@pytest.mark.parametrize(("simulated", "first"), [(True, 20), (False, 24)])
+def test_arrows_are_the_simulator_s_where_it_was_asked(show: Callable[..., Page], simulated: bool, first: int) -> None:
+    """Of the model, those above 0.1 nats, or above the threshold of the page around the player."""
+    view = show(small_scene(2, simulated=simulated))
+    count = (
+        """t => document.querySelector(".bf-player").butfor.episode.arrows.filter(arrow => arrow.isThere(t)).length"""
+    )
+    assert [view.evaluate(count, step) for step in (first - 1, first)] == [0, 1]
+    by = "simulator" if simulated else "model"
+    assert view.locator(".bf-legend", has_text=f"who moves whom, by the {by}").count() == 1
+    assert view.locator(".bf-notes", has_text="above 0.1 nats").count() == (not simulated)
+    view.evaluate("window.butforThreshold = 0.45; document.dispatchEvent(new Event('butfor-threshold'))")
+    assert view.evaluate(count, first) == simulated
+    assert view.locator(".bf-notes", has_text="above 0.45 nats").count() == (not simulated)
+
+
+def test_an_arrow_is_drawn_between_bodies(show: Callable[..., Page]) -> None:
+    """Pixels of its colour, which nothing else of this scene has."""
+    view = show(small_scene(2, ghosts=False, simulated=False))
+    coloured = """() => {
+      const canvas = document.querySelector(".bf-stage canvas");
+      const copy = Object.assign(document.createElement("canvas"), {width: canvas.width, height: canvas.height});
+      const pen = copy.getContext("2d", {willReadFrequently: true});
+      pen.drawImage(canvas, 0, 0);
+      const {data} = pen.getImageData(0, 0, copy.width, copy.height);
+      let count = 0;
+      for (let i = 0; i < data.length; i += 4) count += data[i] === 230 && data[i + 1] === 159 && data[i + 2] === 0;
+      return count;
+    }"""
+    found = {}
+    for step in (22, 30):
+        view.evaluate(f"document.querySelector('.bf-player').butfor.seek({step})")
+        view.wait_for_timeout(200)
+        found[step] = view.evaluate(coloured)
+    assert found[22] == 0 < found[30]
 
 
 def test_a_click_on_a_ghost_shows_its_action(show: Callable[..., Page]) -> None:

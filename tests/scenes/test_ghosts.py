@@ -10,8 +10,8 @@ from butfor.envs.facts import BUILT_IN
 from butfor.envs.several.pucks import RADIUS
 from butfor.envs.truth import Forker, exact_label
 from butfor.scenes.branches import FetchSimulator, FlatSimulator
+from butfor.scenes.edges import simulated_moves
 from butfor.scenes.ghosts import deciding_step, fork_ghosts, replay_recorded
-from butfor.scenes.view import _moves
 
 
 class Counter:
@@ -157,8 +157,9 @@ def test_who_moves_whom_is_found_by_removal() -> None:
     state[:, [4, 9, 13]] = 2 * RADIUS, 0.5, -0.5
     state[1, 4] = 0.5  # out of reach
     action = np.array([[1.0, 0.0], [1.0, 0.0]], dtype=np.float32)
-    found = _moves(BUILT_IN["pucks"], simulator.bodies, state, action)
+    found = simulated_moves(BUILT_IN["pucks"], simulator.bodies, state, action)
+    assert found is not None
     names = {(simulator.bodies[i].name, simulator.bodies[j].name): flags for (i, j), flags in found.items()}
     assert set(names) == {("agent", "first"), ("first", "agent")}
     assert names["agent", "first"].tolist() == [True, False]
-    assert _moves(BUILT_IN["slide"], (), state, action) == {}
+    assert simulated_moves(BUILT_IN["slide"], (), state, action) is None

@@ -18,8 +18,11 @@ def poses(*places: Any) -> Any:
     return found
 
 
-def small_scene(dimensions: Any = 3, ghosts: bool = True, title: str = "a cube") -> Scene:
-    """A cube that moves along x; from step 20 on, other actions would have put it up to 10 cm apart."""
+def small_scene(dimensions: Any = 3, ghosts: bool = True, title: str = "a cube", simulated: bool = True) -> Scene:
+    """A cube that moves along x; from step 20 on, other actions would have put it up to 10 cm apart.
+
+    By the simulator, if it was asked, the hand moves the cube from then on; by the model from step 24 on.
+    """
     way = np.linspace(0, 0.3, STEPS + 1)[:, None] * np.array([[1.0, 0.2, 0.0]])
     goal = np.tile([0.3, 0.06, 0.0], (STEPS + 1, 1))
     hand = way + np.array([0, 0, 0.1])
@@ -49,10 +52,17 @@ def small_scene(dimensions: Any = 3, ghosts: bool = True, title: str = "a cube")
         action=np.zeros((STEPS, 2)),
         scores={"cube": np.where(np.arange(STEPS) < 20, 0.0, 1.5)},
         labels={"contact": np.arange(STEPS) > 25, "exact": np.arange(STEPS) >= 20},
-        moves={(0, 1): np.arange(STEPS) >= 20},
+        moves={(0, 1): np.arange(STEPS) >= 20} if simulated else None,
+        edges={
+            ("arm", "cube"): np.where(np.arange(STEPS) < 24, 0.0, 0.4),
+            ("cube", "arm"): np.full(STEPS, 0.02),
+            ("cube", "wall"): np.full(STEPS, 0.5),
+        },
         reached=np.arange(STEPS + 1) > 48,
         ghosts=shown,
         decided=30 if ghosts else None,
         decided_text="Found by hand.",
     )
-    return Scene(title, dimensions, bodies, (episode,), action_names=("x", "y"))
+    return Scene(
+        title, dimensions, bodies, (episode,), action_names=("x", "y"), horizon=3, places={"arm": 0, "cube": 1}
+    )

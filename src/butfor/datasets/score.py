@@ -6,7 +6,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict, dataclass, replace
 from importlib.util import find_spec
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
 
 import gymnasium
 import numpy as np
@@ -40,6 +40,7 @@ from butfor.rollouts.play import Progress
 from butfor.runs.config import check_least
 from butfor.runs.files import atomic_write, check_writable, explain_write_error
 from butfor.runs.memory import check_memory
+from butfor.scenes.edges import entity_edges
 from butfor.spaces.entities import Entities
 
 FEWEST = 1_000  # steps needed to fit a model
@@ -51,7 +52,10 @@ UPDATES = 60_000  # most updates of the model if the number of epochs is not giv
 THRESHOLD = 0.1  # nats
 QUANTILES = (0.05, 0.25, 0.5, 0.75, 0.95)
 FAN = 64  # actions whose outcomes the report shows
+ARROW = " -> "  # between source and target in the name of an edge
 CHUNK = 20_000  # states per progress update
+
+Name = TypeVar("Name", str, tuple[str, str])
 
 
 @dataclass(frozen=True)
@@ -166,7 +170,7 @@ def score_file(
         found, more = diagnose_recording(influence, recording, judged)
     warned = [str(one.message) for one in caught if issubclass(one.category, UserWarning)]
     summary = summarize_scores(recording, scores, influence) | {
-        "edges": {name: {"mean": float(edge.mean()), "highest": float(edge.max())} for name, edge in edges.items()},
+        "edges": summarize_edges(edges),
         "diagnosis": {name: one.plain() for name, one in found.items()},
         "out": str(out),
         "report": str(page),
@@ -186,8 +190,9 @@ def score_file(
     kept = model or save_model
     advice = f"score again with --model {kept}" if kept else "free some space, or choose another place"
     with explain_write_error(f"The scores {out}", advice):
-        scene = scored_scene(influence, recording, scores)
-        text = render_scores(summary, scores, recording.length, choose_fans(influence, recording, scores), scene)
+        scene = scored_scene(influence, recording, scores, edges or None)
+        fans = choose_fans(influence, recording, scores)
+        text = render_scores(summary, scores, recording.length, fans, scene, edges)
         if page == target / "report.html":  # inside a new dataset
             write_minari(data, str(out), recording, scores, summary, overwrite, {"report.html": text})
             return summary
@@ -198,7 +203,9 @@ def score_file(
                 rows = {names[name]: copy.by_row(recording, score) for name, score in scores.items()}
                 copy.write(target, added=rows, overwrite=overwrite)
             elif target.suffix == ".npz":
-                write_columns(target, recording, scores, summary, edges)
+                write_columns(
+                    target, recording, scores, summary, {ARROW.join(edge): value for edge, value in edges.items()}
+                )
             else:
                 write_minari(data, str(out), recording, scores, summary, overwrite)
     return summary
@@ -359,13 +366,11 @@ def choose_fans(influence: Influence, recording: Recording, scores: Mapping[str,
 
 def graph_recording(
     influence: Influence, recording: Recording, progress: Progress = lambda stage, done, total, text: None
-) -> dict[str, Table]:
-    """Influence between entities in every state [S], for each edge "source -> target"."""
+) -> dict[tuple[str, str], Table]:
+    """Influence between entities in every state [S], for each edge (source, target)."""
 
-    def edges_of(states: Table, generator: torch.Generator) -> dict[str, Table]:
-        graph = influence.graph(states, generator=generator)
-        edges = [edge for edge in graph.edges() if edge[0] in influence.entities]
-        return {" -> ".join(edge): np.asarray(graph[edge]) for edge in edges}
+    def edges_of(states: Table, generator: torch.Generator) -> dict[tuple[str, str], Table]:
+        return entity_edges(influence.graph(states, generator=generator))
 
     return _by_chunks(influence, recording, "edges", edges_of, progress)
 
@@ -374,17 +379,29 @@ def _by_chunks(
     influence: Influence,
     recording: Recording,
     stage: str,
-    score: Callable[[Table, torch.Generator], Mapping[str, Any]],
+    score: Callable[[Table, torch.Generator], Mapping[Name, Any]],
     progress: Progress,
-) -> dict[str, Table]:
+) -> dict[Name, Table]:
     """Score the states of a recording part by part, with one stream of tried actions: by name, [S] each."""
     states = recording.observation
-    parts: list[Mapping[str, Any]] = []
+    parts: list[Mapping[Name, Any]] = []
     generator = make_generators([influence.seed], influence.device)[0]
     for start in range(0, len(states), CHUNK):
         parts.append(score(states[start : start + CHUNK], generator))
         progress(stage, min(start + CHUNK, len(states)), len(states), "states")
     return {name: np.concatenate([part[name] for part in parts]) for name in parts[0]}
+
+
+def summarize_edges(edges: Mapping[tuple[str, str], Table]) -> dict[str, Any]:
+    """The numbers of each edge "source -> target", ready for JSON."""
+    return {
+        ARROW.join(edge): {
+            "above": float((value > THRESHOLD).mean()),
+            "mean": float(value.mean()),
+            "highest": float(value.max()),
+        }
+        for edge, value in edges.items()
+    }
 
 
 def diagnose_recording(
@@ -423,6 +440,8 @@ def summarize_scores(recording: Recording, scores: Mapping[str, Table], influenc
         "states": len(recording.observation),
         "parts": recording.sizes,
         "threshold": THRESHOLD,
+        "horizon": influence.horizon,
+        "predicted_steps": influence.predicted_steps,
         "names": column_names(scores),
         "entities": by_entity,
     }

@@ -124,30 +124,65 @@ def _episode(recording: Recording, number: int, own: Episodes | None) -> StatesO
     return StatesOfEpisode(f"Episode {number}", observation, action, goal, labels=labels)
 
 
-def scored_scene(influence: Influence, recording: Recording, scores: Mapping[str, NDArray[Any]]) -> Scene:
+def scored_scene(
+    influence: Influence,
+    recording: Recording,
+    scores: Mapping[str, NDArray[Any]],
+    edges: Mapping[tuple[str, str], NDArray[Any]] | None = None,
+) -> Scene:
     """Make the scene of a report on scores: the episodes with the most and with the least influence.
 
     Args:
         influence: predicts the ghosts.
         recording: the data.
         scores: CAI [S] of every state, by entity; the first entity chooses the episodes.
+        edges: influence [S] of every state by source and target, if it was computed; then the episode with the most
+            influence between entities comes first.
     """
     score = next(iter(scores.values()))
-    ends = np.cumsum(recording.length + 1)
-    means = np.add.reduceat(score, ends - recording.length - 1) / (recording.length + 1)
-    chosen = {"Most influence": int(means.argmax()), "Least influence": int(means.argmin())}
+    means = _means(score, recording.length)
+    chosen = {"Most influence": (int(means.argmax()), score), "Least influence": (int(means.argmin()), score)}
     if len(recording.length) == 1:
         chosen.pop("Least influence")
-    episodes = []
-    for title, number in chosen.items():
-        whole = _episode(recording, number, None)
-        own = slice(int(ends[number] - recording.length[number] - 1), int(ends[number]))
-        steps = len(whole.action)
-        first = max(min(int(score[own][:-1].argmax()) - LONGEST // 2, steps - LONGEST), 0)
-        last = min(first + LONGEST, steps)
-        part = f", steps {first} to {last}" if last - first < steps else ""
-        shown = {name: np.asarray(value)[own][first:last] for name, value in scores.items()}
-        observation = whole.observation[first : last + 1]
-        name = f"{title}: episode {number}{part}"
-        episodes.append(StatesOfEpisode(name, observation, whole.action[first:last], scores=shown))
+    if edges:
+        total = np.sum(list(edges.values()), axis=0)
+        most = int(_means(total, recording.length).argmax())
+        chosen = {"Most influence between entities": (most, total)} | chosen
+    episodes = [_stretch(recording, title, *found, scores, edges) for title, found in chosen.items()]
     return view_states(Path(recording.source).name, episodes, influence=influence)
+
+
+def _first_states(length: NDArray[Any]) -> NDArray[Any]:
+    """The place of the first state of each episode [E] among all states."""
+    return np.asarray(np.cumsum(length + 1) - length - 1)
+
+
+def _means(values: NDArray[Any], length: NDArray[Any]) -> NDArray[Any]:
+    """The mean over the states of each episode [E]."""
+    return np.asarray(np.add.reduceat(values, _first_states(length)) / (length + 1))
+
+
+def _stretch(
+    recording: Recording,
+    title: str,
+    number: int,
+    telling: NDArray[Any],
+    scores: Mapping[str, NDArray[Any]],
+    edges: Mapping[tuple[str, str], NDArray[Any]] | None,
+) -> StatesOfEpisode:
+    """One episode; of a long one, the steps around its highest value of `telling` [S]."""
+    whole = _episode(recording, number, None)
+    begin = int(_first_states(recording.length)[number])
+    steps = len(whole.action)
+    highest = int(telling[begin : begin + steps].argmax())
+    first = max(min(highest - LONGEST // 2, steps - LONGEST), 0)
+    last = min(first + LONGEST, steps)
+    part = f", steps {first} to {last}" if last - first < steps else ""
+    own = slice(begin + first, begin + last)
+    return StatesOfEpisode(
+        title=f"{title}: episode {number}{part}",
+        observation=whole.observation[first : last + 1],
+        action=whole.action[first:last],
+        scores={name: np.asarray(value)[own] for name, value in scores.items()},
+        edges=None if edges is None else {name: value[own] for name, value in edges.items()},
+    )

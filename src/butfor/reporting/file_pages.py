@@ -23,6 +23,7 @@ from butfor.scenes import Scene
 if TYPE_CHECKING:
     from butfor.influence.views import Fan
 
+MOST_STRIPS = 12  # edges that are drawn over time
 SHOWN = 3  # episodes with the most and with the least influence
 THRESHOLDS = 80  # that the reader may choose
 QUANTILE_NAMES = {"0.05": "5 %", "0.25": "25 %", "0.5": "median", "0.75": "75 %", "0.95": "95 %"}
@@ -40,6 +41,7 @@ def render_scores(
     length: Array,
     fans: "Mapping[str, Sequence[Fan]] | None" = None,
     scene: Scene | None = None,
+    edges: Mapping[tuple[str, str], Array] | None = None,
 ) -> str:
     """The page as text.
 
@@ -49,7 +51,9 @@ def render_scores(
         length: of every episode [E].
         fans: by entity, outcomes of other actions in the state with the least and in that with the most influence.
         scene: episodes for the player; None: the page has none.
+        edges: influence [S] of every state by source and target, if it was computed.
     """
+    edges = edges or {}
     figures: dict[str, Any] = {}
     rows = []
     for place, (name, score) in enumerate(scores.items()):
@@ -69,27 +73,60 @@ def render_scores(
         figures[f"reliability-{place}"] = draw(charts.reliability_chart([("", levels, realised)]))
         figures[f"gain-{place}"] = draw(charts.gain_chart(*gain))
         diagnosis.append(found | {"name": name, "reliability": f"reliability-{place}", "gain": f"gain-{place}"})
+    strips = draw_edges(edges, length, figures)
     source = Path(summary["source"])
     about = ("source", "out", "model", "saved_model", "seconds", "butfor")
     return render_page(
         "scores.html.j2",
-        {"figures": figures, "explorer": explore_thresholds(scores, summary["threshold"])},
+        {"figures": figures, "explorer": explore_thresholds([*scores.values(), *edges.values()], summary["threshold"])},
         summary=summary,
         title=source.name if source.is_absolute() or source.suffix else str(source),
         player=None if scene is None else embed(scene),
         rows=rows,
+        edges=edge_rows(summary["edges"], len(rows)),
+        strips=strips,
+        within="in the next step" if summary["horizon"] == 1 else f"in the next {summary['horizon']} steps",
+        ahead="one step" if summary["predicted_steps"] == 1 else f"{summary['predicted_steps']} steps",
         diagnosis=diagnosis,
         about={key: summary[key] for key in about if summary.get(key) is not None},
         parts={path or "the observation": size for path, size in summary["parts"].items()},
     )
 
 
-def explore_thresholds(scores: Mapping[str, Array], threshold: float) -> dict[str, Any]:
-    """Thresholds that the reader may choose, the place of the given one, and the share of states above by entity."""
-    top = max(float(np.quantile(score, 0.999)) for score in scores.values())
+def explore_thresholds(scores: Sequence[Array], threshold: float) -> dict[str, Any]:
+    """Thresholds that the reader may choose, the place of the given one, and the share of states above of each."""
+    top = max(float(np.quantile(score, 0.999)) for score in scores)
     values = np.union1d(np.linspace(0, max(top, 2 * threshold), THRESHOLDS), [threshold])
-    shares = [[float((score > value).mean()) for value in values] for score in scores.values()]
+    shares = [[float((score > value).mean()) for value in values] for score in scores]
     return {"threshold": plain(values), "chosen": int(np.searchsorted(values, threshold)), "shares": plain(shares)}
+
+
+def edge_rows(edges: Mapping[str, Row], shares: int) -> list[Row]:
+    """The edges of a summary, the highest mean first; `place` is where the page finds the shares above thresholds."""
+    rows = [edge | {"name": name, "place": shares + place} for place, (name, edge) in enumerate(edges.items())]
+    return sorted(rows, key=lambda row: -row["mean"])
+
+
+def draw_edges(edges: Mapping[tuple[str, str], Array], length: Array, figures: dict[str, Any]) -> list[Row]:
+    """Draw strips over time for the edges: in the episode with the most influence between entities and a typical one.
+
+    Of many edges, those with the highest scores in all states are drawn.
+    """
+    if not edges:
+        return []
+    first = np.cumsum(length + 1) - length - 1
+    order = np.argsort(-np.add.reduceat(np.sum(list(edges.values()), 0), first) / (length + 1), kind="stable")
+    highest = sorted(edges, key=lambda edge: -float(edges[edge].max()))[:MOST_STRIPS]
+    names = [edge for edge in edges if edge in highest]
+    top = max(float(edges[edge].max()) for edge in names)
+    chosen = {"Most influence between entities": order[0], "A typical episode": order[len(order) // 2]}
+    found: list[Row] = []
+    for title, number in list(chosen.items())[: len(order)]:
+        own = slice(first[number], first[number] + length[number] + 1)
+        chart = charts.edges_chart({" → ".join(edge): edges[edge][own] for edge in names}, top)
+        figures[f"edges-{len(found)}"] = draw(chart)
+        found.append({"plot": f"edges-{len(found)}", "title": title, "episode": int(number), "rows": len(names)})
+    return found
 
 
 def draw_fans(fans: "Sequence[Fan]", name: str, figures: dict[str, Any]) -> list[Row]:

@@ -190,7 +190,7 @@ def _draw_heat_map(axes: Axes, heat: HeatMap) -> None:
     axes.set_facecolor("#D9D9D9")  # the colour of gaps
     values = np.ma.masked_invalid(heat.values)
     low = min(0.0, float(values.min())) if values.count() else 0.0
-    mesh = axes.pcolormesh(cell_edges(heat.x), cell_edges(heat.y), values, rasterized=True, vmin=low)
+    mesh = axes.pcolormesh(cell_edges(heat.x), cell_edges(heat.y), values, rasterized=True, vmin=low, vmax=heat.top)
     bar = axes.figure.colorbar(
         mesh,
         cax=axes.inset_axes((1.04, 0, 0.05, 1)),

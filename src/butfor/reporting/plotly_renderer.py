@@ -28,6 +28,8 @@ DARK = {  # colour of a light page -> colour of a dark page
     "rgba(86,180,233,": "rgba(240,228,66,",
 }
 
+STRIPS_LOOK = {"colorscale": [[0, "rgba(230,159,0,0)"], [1, "rgba(230,159,0,1)"]], "zmin": 0, "ygap": 3}
+
 
 def draw(*charts: Chart, heights: Sequence[float] = (1.0,), cursor: float | None = None) -> dict[str, Any]:
     """Charts above each other with one x-axis, as a plotly figure; `heights` are their shares of the height.
@@ -66,6 +68,7 @@ def draw(*charts: Chart, heights: Sequence[float] = (1.0,), cursor: float | None
             layout[f"yaxis{number}"] |= {"constrain": "domain", "scaleanchor": f"x{number}"}
         if chart.heat_map:
             layout["margin"] |= {"t": 30, "r": 4}
+            layout[f"yaxis{number}"] |= {} if chart.heat_map.top is None else {"automargin": True}
     return {"data": data, "layout": layout | {"shapes": shapes, "annotations": notes}}
 
 
@@ -114,7 +117,7 @@ def _traces(chart: Chart) -> Iterator[dict[str, Any]]:
             "type": "heatmap", "x": plain(heat.x), "y": plain(heat.y), "z": plain(heat.values),
             "colorscale": "Cividis", "colorbar": {"thickness": 12, "outlinewidth": 0, "ypad": 0, "title": title},
             "hoverongaps": False, "hovertemplate": heat.hover,
-        }  # fmt: skip
+        } | ({} if heat.top is None else STRIPS_LOOK | {"zmax": heat.top})  # fmt: skip
 
 
 def _series(series: Series) -> Iterator[dict[str, Any]]:
@@ -198,7 +201,8 @@ def _axis(axis: Axis) -> dict[str, Any]:
     if axis.log:
         drawn |= {"type": "log", "dtick": 1}
     if axis.ticks is not None:
-        drawn |= {"tickmode": "array", "tickvals": list(axis.ticks), "ticktext": list(axis.ticks.values())}
+        names = [_text(name) for name in axis.ticks.values()]
+        drawn |= {"tickmode": "array", "tickvals": list(axis.ticks), "ticktext": names}
     if axis.thousands:
         drawn["tickformat"] = ","
     return drawn

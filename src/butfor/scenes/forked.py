@@ -16,6 +16,7 @@ from butfor.envs.forks import fork, restore
 from butfor.influence.influence import Influence
 from butfor.rollouts.play import Progress
 from butfor.scenes.branches import TOLERANCE, flat_poses
+from butfor.scenes.edges import edges_notes, predicted_edges
 from butfor.scenes.ghosts import DEFAULT_HOLD, check_hold, deciding_step, explain_decision
 from butfor.scenes.positions import other_actions
 from butfor.scenes.robot import bodies_of, geom_poses, geoms_of_trees, visible_geoms
@@ -126,7 +127,15 @@ def view_env(
     fps = float(env.metadata.get("render_fps") or 25)
     spec = env.unwrapped.spec
     name = title or (spec.id if spec is not None else type(env.unwrapped).__name__)
-    return Scene(name, 3, forks.drawing.bodies, tuple(shown), step_seconds=1 / fps)
+    return Scene(
+        title=name,
+        dimensions=3,
+        bodies=forks.drawing.bodies,
+        episodes=tuple(shown),
+        step_seconds=1 / fps,
+        notes=edges_notes(influence, shown),
+        horizon=1 if influence is None else influence.horizon,
+    )
 
 
 def _play(
@@ -177,6 +186,7 @@ def _play(
         action=np.array(actions, dtype=np.float64).reshape(len(actions), -1),
         scores={name: np.asarray(value) for name, value in scores.items()},
         labels={"exact": ghosts.spread()[:, 0].max(axis=1) > TOLERANCE},
+        edges=predicted_edges(influence, np.array(seen[:-1]), np.array(actions)),
         reached=flags,
         ghosts=_widest(ghosts),
         decided=None if success is None or flags is None else deciding_step(success, flags),

@@ -9,8 +9,10 @@ import numpy as np
 from numpy.typing import NDArray
 
 from butfor.influence.contact import ContactDynamics
+from butfor.influence.graph.pairs import GraphDynamics
 from butfor.influence.influence import Influence
 from butfor.scenes.branches import flat_poses
+from butfor.scenes.edges import edges_notes, predicted_edges
 from butfor.scenes.scene import Body, Flags, Floats, Ghosts, Scene, SceneEpisode
 from butfor.spaces.actions import ActionLaw
 
@@ -27,6 +29,7 @@ class StatesOfEpisode:
     action: NDArray[Any]  # [T, A], or integers [T]
     goal: Floats | None = None  # [T + 1, G]: a position in the units of the objects
     scores: Mapping[str, Floats] | None = None  # CAI [T] by entity; by default the model scores
+    edges: Mapping[tuple[str, str], Floats] | None = None  # [T] by source and target; by default those of the model
     labels: Mapping[str, Flags] | None = None  # [T] by name
     reached: Flags | None = None  # [T + 1]
 
@@ -68,9 +71,10 @@ def view_states(
     ball = (radius, radius, radius)
     bodies = [Body("goal", "goal", "sphere", ball, opacity=0.6)] if has_goal else []
     bodies += [Body("agent", "agent", "sphere", ball)] if hand else []
+    objects = _objects(influence, places)
     first = len(bodies)
-    bodies += [Body(name, "object", "sphere", ball) for name in places]
-    objects = tuple(range(first, len(bodies)))
+    bodies += [Body(name, "object" if name in objects else "agent", "sphere", ball) for name in places]
+    ghostly = tuple(first + place for place, name in enumerate(places) if name in objects)
     shown = []
     for one in episodes:
         parts = [one.goal] if has_goal and one.goal is not None else []
@@ -78,6 +82,7 @@ def view_states(
         scores = one.scores
         if scores is None and influence is not None:
             scores = {name: np.asarray(value) for name, value in influence.score(one.observation[:-1]).items()}
+        edges = predicted_edges(influence, one.observation[:-1], one.action) if one.edges is None else one.edges
         shown.append(
             SceneEpisode(
                 title=one.title,
@@ -85,15 +90,28 @@ def view_states(
                 action=np.asarray(one.action, dtype=np.float64).reshape(len(one.action), -1),
                 scores=scores or {},
                 labels=one.labels or {},
+                edges=edges,
                 reached=one.reached,
-                ghosts=None if influence is None else predict_ghosts(influence, one.observation[:-1], places, objects),
+                ghosts=None if influence is None else predict_ghosts(influence, one.observation[:-1], objects, ghostly),
             )
         )
     drawn = ", ".join(f"{name}: {', '.join(map(str, group))}" for name, group in places.items())
     note = f"Columns of the observation that are drawn as positions: {drawn}" + (
         f"; agent: {', '.join(map(str, hand))}." if hand else "."
     )
-    return Scene(title, 3 if dimensions == 3 else 2, tuple(bodies), tuple(shown), 0.1, unit="", notes=(note,))
+    taken = all(one.edges is None for one in episodes)
+    notes = (*edges_notes(influence, shown, "for the actions taken" if taken else "the mean over random actions"), note)
+    return Scene(
+        title=title,
+        dimensions=3 if dimensions == 3 else 2,
+        bodies=tuple(bodies),
+        episodes=tuple(shown),
+        step_seconds=0.1,
+        unit="",
+        notes=notes,
+        horizon=1 if influence is None else influence.horizon,
+        places=_places_of_entities(influence, columns, bodies),
+    )
 
 
 def predict_ghosts(
@@ -137,12 +155,36 @@ def other_actions(law: ActionLaw, most: int = MOST_GHOSTS) -> NDArray[Any]:
     return ends
 
 
+def _objects(influence: Influence | None, places: Mapping[str, Sequence[int]]) -> dict[str, Sequence[int]]:
+    """What is drawn as an object: what the action does not drive, if the model tells, and everything otherwise."""
+    if influence is None or not isinstance(influence.model, GraphDynamics):
+        return dict(places)
+    own = {column for name in influence.model.driven for column in influence.entities[name]}
+    return {name: columns for name, columns in places.items() if not own & set(columns)} or dict(places)
+
+
+def _places_of_entities(
+    influence: Influence | None, columns: Sequence[Sequence[int]], bodies: Sequence[Body]
+) -> dict[str, int]:
+    """The place of the body that is drawn for each entity of a model: the last one whose columns are its own."""
+    first = len(bodies) - len(columns)
+    return {
+        name: first + place
+        for place, group in enumerate(columns)
+        for name, own in ({} if influence is None else influence.entities).items()
+        if set(group) <= set(own)
+    }
+
+
 def _positions(positions: Mapping[str, Sequence[int]] | None, influence: Influence | None) -> dict[str, Sequence[int]]:
     if positions is not None:
         return dict(positions)
     if influence is None:
         raise ValueError("Give positions={'cube': [3, 4, 5]}, the columns to draw, or an Influence with its entities.")
-    size = min(3, *(len(columns) for columns in influence.entities.values()), 3)
+    if isinstance(influence.model, GraphDynamics):  # it knows how many of the first columns are positions
+        size = min(3, influence.model.position)
+    else:
+        size = min(3, *(len(columns) for columns in influence.entities.values()), 3)
     return {name: columns[:size] for name, columns in influence.entities.items()}
 
 

@@ -73,9 +73,8 @@ class SceneEpisode:
     action: Floats  # [T, A]
     scores: Mapping[str, Floats] = field(default_factory=dict)  # CAI [T] by entity, in nats
     labels: Mapping[str, Flags] = field(default_factory=dict)  # [T] by name, such as "exact" and "contact"
-    moves: Mapping[tuple[int, int], Flags] = field(
-        default_factory=dict
-    )  # [T], by the places of two bodies: who moves whom
+    moves: Mapping[tuple[int, int], Flags] | None = None  # [T], by two bodies: who moves whom, by the simulator
+    edges: Mapping[tuple[str, str], Floats] = field(default_factory=dict)  # [T] by two entities: nats, by the model
     reached: Flags | None = None  # [T + 1]: whether the goal is reached in a state
     ghosts: Ghosts | None = None
     decided: int | None = None  # the step that decided the outcome
@@ -94,6 +93,8 @@ class Scene:
     action_names: tuple[str, ...] = ()  # of the A numbers of an action
     unit: str = "m"  # of positions
     notes: tuple[str, ...] = ()  # sentences below the player
+    horizon: int = 1  # steps within which the source matters, in scores and edges of the model
+    places: Mapping[str, int] = field(default_factory=dict)  # the body that is drawn for an entity of the edges
 
 
 def pack(scene: Scene) -> dict[str, Any]:
@@ -108,6 +109,8 @@ def pack(scene: Scene) -> dict[str, Any]:
         "action_names": list(scene.action_names),
         "unit": scene.unit,
         "notes": list(scene.notes),
+        "horizon": scene.horizon,
+        "places": dict(scene.places),
     }
 
 
@@ -153,10 +156,8 @@ def _pack_episode(episode: SceneEpisode) -> dict[str, Any]:
         "action": _pack_array(episode.action, "float32"),
         "scores": {name: _pack_array(values, "float32") for name, values in episode.scores.items()},
         "labels": {name: _pack_array(values, "uint8") for name, values in episode.labels.items()},
-        "moves": [
-            {"source": source, "target": target, "values": _pack_array(values, "uint8")}
-            for (source, target), values in episode.moves.items()
-        ],
+        "moves": None if episode.moves is None else _pack_edges(episode.moves, "uint8"),
+        "edges": _pack_edges(episode.edges, "float32"),
         "reached": None if episode.reached is None else _pack_array(episode.reached, "uint8"),
         "ghosts": None,
         "decided": episode.decided,
@@ -173,6 +174,13 @@ def _pack_episode(episode: SceneEpisode) -> dict[str, Any]:
             "success": None if ghosts.success is None else _pack_array(ghosts.success, "uint8"),
         }
     return packed
+
+
+def _pack_edges(edges: Mapping[tuple[Any, Any], NDArray[Any]], kind: str) -> list[dict[str, Any]]:
+    return [
+        {"source": source, "target": target, "values": _pack_array(values, kind)}
+        for (source, target), values in edges.items()
+    ]
 
 
 def _pack_array(values: NDArray[Any], kind: str) -> dict[str, Any]:

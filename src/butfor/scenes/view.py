@@ -6,7 +6,6 @@ state can be forked.
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
-from itertools import permutations
 from pathlib import Path
 from typing import Any
 
@@ -17,14 +16,14 @@ from numpy.typing import NDArray
 
 from butfor.envs import EnvFacts, facts_of, make_vector_env
 from butfor.envs.forks import fork
-from butfor.envs.several import make_world, removal_effects
 from butfor.influence.influence import Influence
 from butfor.rollouts.episodes import Episodes, concatenate
 from butfor.rollouts.play import Observation, Progress, Stream, episode_seed, play, play_again, reset_seeds
 from butfor.scenes.branches import Choose, make_simulator
+from butfor.scenes.edges import edges_notes, places_of_entities, predicted_edges, simulated_moves
 from butfor.scenes.ghosts import DEFAULT_HOLD, deciding_step, explain_decision, fork_ghosts, replay_recorded
 from butfor.scenes.positions import StatesOfEpisode, view_states
-from butfor.scenes.scene import Body, Flags, Floats, Scene, SceneEpisode
+from butfor.scenes.scene import Floats, Scene, SceneEpisode
 from butfor.training.agents.policy import load_policy
 from butfor.training.goal_env import GoalEnv, MakeEnv, open_goal_env
 
@@ -268,7 +267,8 @@ def _show(
                 action=episodes.action[number, :length],
                 scores=_scores(episodes, number, obs[:-1], influence),
                 labels=labels,
-                moves=_moves(facts, simulator.bodies, kept[:-1], episodes.action[number, :length]),
+                moves=simulated_moves(facts, simulator.bodies, kept[:-1], episodes.action[number, :length]),
+                edges=predicted_edges(influence, obs[:-1], episodes.action[number, :length]),
                 reached=reached,
                 ghosts=ghosts,
                 decided=decided,
@@ -285,25 +285,10 @@ def _show(
         step_seconds=1 / fps,
         action_names=simulator.action_names,
         unit="m" if robot else "",
+        notes=edges_notes(influence, shown),
+        horizon=1 if influence is None else influence.horizon,
+        places=places_of_entities(influence, facts, simulator.bodies),
     )
-
-
-def _moves(facts: EnvFacts, bodies: Sequence[Body], states: Floats, actions: Floats) -> dict[tuple[int, int], Flags]:
-    """Who moves whom in each step [T], by removal in the simulator: edges that occur, of entities that are drawn."""
-    if not facts.several:
-        return {}
-    world = make_world(facts.name)
-    found = removal_effects(world, states, actions) > world.tolerance  # NaN is not
-    drawn = {}
-    for entity in world.entities:
-        named = [place for place, body in enumerate(bodies) if entity in body.name]
-        drawn[entity] = named[0] if named else None
-    edges = {}
-    for (i, source), (j, target) in permutations(enumerate(world.entities), 2):
-        ends = drawn[source], drawn[target]
-        if ends[0] is not None and ends[1] is not None and found[:, i, j].any():
-            edges[ends[0], ends[1]] = found[:, i, j]
-    return edges
 
 
 def _scores(episodes: Episodes, number: int, obs: Floats, influence: Influence | None) -> dict[str, Floats]:

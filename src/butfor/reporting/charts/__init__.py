@@ -49,6 +49,7 @@ from butfor.reporting.charts.detectors import (
     seed_points,
 )
 from butfor.reporting.charts.influence import (
+    edges_chart,
     episode_charts,
     field_chart,
     gain_chart,
@@ -91,6 +92,7 @@ __all__ = [
     "decisions_chart",
     "detector_chart",
     "detector_look",
+    "edges_chart",
     "episode_charts",
     "explorer_chart",
     "field_chart",

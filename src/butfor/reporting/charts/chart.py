@@ -76,6 +76,7 @@ class HeatMap:
     name: str
     unit: str
     hover: str
+    top: float | None = None  # draw strips with gaps between them, from transparent at 0 to orange at this value
 
 
 @dataclass(frozen=True)

@@ -22,6 +22,7 @@ from butfor.reporting.charts.chart import (
     histogram,
     line_look,
     range_of,
+    shorten,
 )
 
 MOST_POINTS = 600  # of a line: more are not visible and make the page larger
@@ -85,6 +86,22 @@ def scores_chart(lines: Mapping[str, Array], threshold: float | None = None, top
     top = top or 1.05 * max([threshold or 0.0, 1e-9, *(float(values.max()) for values in lines.values())])
     rules = [] if threshold is None else [Rule(threshold, "y", width=1)]
     return Chart(series, Axis("step"), Axis("CAI (nats)", (-0.03 * top, top)), rules=rules)
+
+
+def edges_chart(edges: Mapping[str, Array], top: float) -> Chart:
+    """A strip over steps for each edge, the first above; of long episodes, the highest score in each interval.
+
+    The colour is full at `top`.
+    """
+    steps = len(next(iter(edges.values())))
+    starts = np.arange(0, steps, -(-steps // MOST_POINTS))
+    values = np.stack([np.maximum.reduceat(value, starts) for value in edges.values()])
+    rows = np.arange(len(edges))
+    names = [shorten(name, 30) for name in edges]
+    hover = "step %{x}<br>%{z:.3f} nats<extra></extra>"
+    heat = HeatMap(starts, rows, values, "influence", "nats", hover, max(top, 1e-9))
+    y = Axis(range=(len(edges) - 0.5, -0.5), ticks=dict(enumerate(names)), grid=False)
+    return Chart(x=Axis("step"), y=y, heat_map=heat)
 
 
 def timeline_charts(

@@ -3,6 +3,7 @@
   "use strict";
   const KINDS = { float32: Float32Array, uint8: Uint8Array, uint16: Uint16Array, uint32: Uint32Array };
   const LINES = ["influence", "other", "contact", "goal", "soft"];
+  const FAINT_EDGE = 0.1;  // nats; arrows are drawn above it, if the page around the player has no threshold
   const SMALL_SCORE = 0.3;  // nats; lower scores are not stretched to the full height and colour
   const SPEEDS = [0.125, 0.25, 0.5, 1];
 
@@ -23,7 +24,8 @@
       action: unpack(one.action),
       scores: Object.entries(one.scores).map(([name, values]) => [name, unpack(values)]),
       labels: Object.entries(one.labels).map(([name, values]) => [name, unpack(values)]),
-      moves: (one.moves || []).map((move) => ({ ...move, values: unpack(move.values) })),
+      moves: one.moves && one.moves.map((move) => ({ ...move, bodies: [move.source, move.target], values: unpack(move.values) })),
+      edges: (one.edges || []).map((edge) => ({ ...edge, bodies: [edge.source, edge.target].map((name) => packed.places[name] ?? null), values: unpack(edge.values) })),
       reached: unpack(one.reached),
       ghosts: readGhosts(one.ghosts),
     }));
@@ -86,6 +88,10 @@
     return node;
   }
 
+  function rounded(value) {
+    return String(Number(value.toPrecision(2)));
+  }
+
   function length(value, unit) {
     if (unit !== "m") return `${value.toPrecision(2)}${unit ? ` ${unit}` : ""}`;
     if (value < 1e-4) return "less than 0.1 mm";
@@ -145,6 +151,13 @@
     let drawer = null;
     let stripBase = null;
     let threshold = window.butforThreshold ?? null;  // of the page around the player, in nats
+    const isDrawn = ({ bodies }) => bodies.every((body) => body !== null);
+    for (const one of scene.episodes) {
+      one.told = one.scores.some((score) => !isDriven(score)) ? one.scores.filter((score) => !isDriven(score)) : one.scores;
+      // the simulator knows better than the model
+      const moves = one.moves && one.moves.map((move) => ({ ...move, isThere: (t) => Boolean(move.values[t]) }));
+      one.arrows = (moves || one.edges.map((edge) => ({ ...edge, isThere: (t) => edge.values[t] > edgeLimit() }))).filter(isDrawn);
+    }
 
     function openStage() {
       if (scene.dimensions === 3) {
@@ -179,9 +192,24 @@
       return ghosts.success[step * ghosts.count + m] !== episode.reached[episode.steps];
     }
 
+    // The action always matters for what it drives, which would hide everything else.
+    function isDriven([name]) {
+      const body = scene.bodies[(scene.places || {})[name]];
+      return Boolean(body) && body.role !== "object";
+    }
+
     function influenceAt(step) {
-      if (episode.scores.length) return Math.max(...episode.scores.map(([, values]) => values[step]));
+      if (episode.told.length) return Math.max(...episode.told.map(([, values]) => values[step]));
       return episode.ghosts ? episode.ghosts.fan(step, state.hold) : 0;
+    }
+
+    // An edge of the model with a higher influence counts.
+    function edgeLimit() {
+      return threshold ?? FAINT_EDGE;
+    }
+
+    function shownEdges() {
+      return episode.edges.filter(({ values }) => Math.max(...values) > Math.min(edgeLimit(), FAINT_EDGE));
     }
 
     function chooseEpisode(number) {
@@ -209,7 +237,8 @@
       drawNotes();
       // Begin where there is most to see.
       let best = 0;
-      for (let t = 0; t < episode.steps; t++) if (influenceAt(t) > influenceAt(best)) best = t;
+      const interest = (t) => 100 * episode.arrows.filter((arrow) => arrow.isThere(t)).length + influenceAt(t);
+      for (let t = 0; t < episode.steps; t++) if (interest(t) > interest(best)) best = t;
       seek(episode.decided === null ? best : episode.decided);
       drawStrip();
       drawChart();
@@ -229,6 +258,7 @@
       if (roles.has("object")) entry("object", "object");
       if (roles.has("goal")) entry("goal", "goal");
       const ghosts = episode.ghosts;
+      if (episode.arrows.length) entry("influence", `arrow: who moves whom, by the ${episode.moves ? "simulator" : "model"}`);
       if (!ghosts) return;
       entry("object", "where another action would have put it", 0.4);
       if (ghosts.success) entry("other", "… and changed the outcome", 0.5);
@@ -243,6 +273,9 @@
         make("p", notes, "", `Ghosts are predictions of the model one step ahead, for ${ghosts.count} other actions.`);
       }
       if (ghosts && ghosts.success) make("p", notes, "", `The step that decided: ${episode.decided_text}`);
+      if (episode.moves) make("p", notes, "", "By the simulator: the step is taken again without the source, and the target ends elsewhere.");
+      if (episode.edges.length && !shownEdges().length) make("p", notes, "", `By the model no entity influences another one by more than ${rounded(edgeLimit())} nats in this episode.`);
+      if (episode.edges.length && !episode.moves) make("p", notes, "", `An arrow is drawn where the influence is above ${rounded(edgeLimit())} nats.`);
       for (const note of scene.notes) make("p", notes, "", note);
       make("p", notes, "bf-keys", `Keys: space plays, ← and → step, Home and End jump, D goes to the step that decided, G hides the ghosts. ${scene.dimensions === 3 ? "Drag to turn, scroll to zoom, click" : "Click"} a ghost to see its action.`);
     }
@@ -301,11 +334,16 @@
       if (width < 50) return;
       const picture = svg("svg", chart, { height: 10, role: "img", "aria-label": "Influence, labels and outcomes over the steps" });
       const across = (t) => (t + 0.5) * width / episode.steps;
+      const narrow = width < 480;  // of a telephone
       let top = 4;
       const panel = (name, height, series, most, form, level = null) => {
+        const headTop = top;
         const heading = svg("text", picture, { x: 0, y: top + 10 }, name);
-        if (series.length > 1) for (const [label, , paint] of series) svg("tspan", heading, { dx: 8, fill: colour(paint), "font-weight": 600 }, label);
-        svg("text", picture, { x: width, y: top + 10, "text-anchor": "end" }, form(most));
+        if (series.length > 1) {
+          if (narrow) top += 14;  // the names have a line of their own
+          series.forEach(([label, , paint], place) => svg("tspan", heading, { dx: narrow && !place ? 0 : 8, ...(narrow && !place ? { x: 0, dy: 14 } : {}), fill: colour(paint), "font-weight": 600 }, label));
+        }
+        svg("text", picture, { x: width, y: headTop + 10, "text-anchor": "end" }, form(most));
         top += 16;
         const down = (value) => top + height * (1 - Math.min(Math.max(value / most, 0), 1));
         for (const y of [top, top + height]) svg("line", picture, { x1: 0, x2: width, y1: y, y2: y, stroke: colour("faint") });
@@ -319,29 +357,41 @@
         top += height + 8;
       };
       const ghosts = episode.ghosts;
+      const within = scene.horizon > 1 ? ` within ${scene.horizon} steps` : "";
       if (episode.scores.length) {
         const most = Math.max(SMALL_SCORE, ...episode.scores.flatMap(([, values]) => [...values]));
-        panel("CAI, the influence of the action", 64, episode.scores.map(([name, values], place) => [name, (t) => values[t], LINES[place % LINES.length]]), most, (value) => `${value.toFixed(2)} nats`, threshold);
+        panel(`${narrow ? "CAI" : "CAI, the influence of the action"}${within}`, 64, episode.scores.map(([name, values], place) => [name, (t) => values[t], LINES[place % LINES.length]]), most, (value) => `${value.toFixed(2)} nats`, threshold);
       }
       if (ghosts) {
         let most = 1e-6;
         for (let t = 0; t < episode.steps; t++) most = Math.max(most, ghosts.fan(t, state.hold));
         panel(`Distance between the ghosts after ${state.hold} step${state.hold > 1 ? "s" : ""}`, 40, ghosts.bodies.map((body, j) => [scene.bodies[body].name, (t) => ghosts.fanOf(t, state.hold, j), j ? LINES[j % LINES.length] : "object"]), most, (value) => length(value, scene.unit));
       }
-      const moves = episode.moves.map(({ source, target, values }) => [`${nameOf(source)} moves ${nameOf(target)}`, values]);
-      for (const [name, values] of [...episode.labels, ...moves]) {
-        svg("text", picture, { x: 0, y: top + 10 }, name === "exact" ? "The action matters (exact label)" : name === "contact" ? "Contact" : name);
+      // A row of steps that are coloured where a value is above 0: fully at the value `most`.
+      const row = (name, values, most = 1, end = "", paint = "influence") => {
+        svg("text", picture, { x: 0, y: top + 10 }, name);
+        if (end && !narrow) svg("text", picture, { x: width, y: top + 10, "text-anchor": "end" }, end);
         top += 15;
         svg("rect", picture, { x: 0, y: top, width, height: 9, fill: colour("faint") });
-        for (let t = 0; t < episode.steps; t++) {
-          if (!values[t]) continue;
-          let end = t;
-          while (end < episode.steps && values[end]) end++;
-          svg("rect", picture, { x: t * width / episode.steps, y: top, width: (end - t) * width / episode.steps, height: 9, fill: colour(name === "contact" ? "contact" : "influence") });
-          t = end;
+        const strength = (t) => Math.round(20 * Math.min(Math.max(values[t] / most, 0), 1)) / 20;
+        for (let t = 0; t < episode.steps;) {
+          const opacity = strength(t);
+          const begin = t;
+          while (t < episode.steps && strength(t) === opacity) t++;
+          if (opacity) svg("rect", picture, { x: begin * width / episode.steps, y: top, width: (t - begin) * width / episode.steps, height: 9, fill: colour(paint), opacity });
         }
         top += 17;
-      }
+      };
+      for (const [name, values] of episode.labels) row(name === "exact" ? "The action matters (exact label)" : name === "contact" ? "Contact" : name, values, 1, "", name === "contact" ? "contact" : "influence");
+      const edges = shownEdges();
+      const highest = edges.map(({ values }) => Math.max(...values));
+      const most = Math.max(SMALL_SCORE, ...highest);
+      const strips = [
+        ...(episode.moves || []).map((move) => [`${pairOf(move)}, by the simulator`, move.values]),
+        ...edges.map((edge, place) => [`${pairOf(edge)}${within}, by the model`, edge.values, most, `up to ${highest[place].toFixed(2)} nats`]),
+      ];
+      strips.sort(([one], [other]) => one.localeCompare(other));  // both answers about a pair beside each other
+      for (const strip of strips) row(...strip);
       if (ghosts && ghosts.success) {
         const share = (t) => {
           let sum = 0;
@@ -361,6 +411,11 @@
       drawCursor();
     }
 
+    function pairOf({ source, target, bodies }) {
+      const [first, second] = bodies.map((body, place) => (body === null ? [source, target][place] : nameOf(body)));
+      return `${first} moves ${second}`;
+    }
+
     // robot0:gripper_link is the gripper
     function nameOf(body) {
       return scene.bodies[body].name.replace(/^robot\d*:/, "").replace(/_link$/, "");
@@ -373,8 +428,9 @@
       const fan = ghosts.fan(step, state.hold);
       const held = ghosts.source === "model" ? "By the model's prediction, other" : "Other";
       const time = state.hold > 1 ? `, held for ${state.hold} steps,` : "";
+      const later = ghosts.source === "model" && scene.horizon > 1;  // the score counts more steps than the ghosts show
       let text = fan < scene.noFan
-        ? `${held} actions${time} all lead to the same place: the action does not matter here.`
+        ? `${held} actions${time} all lead to the same place${later ? " in the next step" : ": the action does not matter here"}.`
         : `${held} actions${time} would have put the object up to ${length(fan, scene.unit)} apart: the action matters here.`;
       if (ghosts.success && fan >= 0) {
         let changed = 0;
@@ -519,7 +575,7 @@
     // The only player of a page listens everywhere, so that no click is needed first.
     (document.querySelectorAll(".bf-player").length === 1 && root.dataset.whole !== undefined ? document : root).addEventListener("keydown", handle);
     window.matchMedia("(prefers-color-scheme: dark)").addEventListener("change", () => { drawer.recolour(); drawLegend(); drawStrip(); drawChart(); queue(); });
-    document.addEventListener("butfor-threshold", () => { threshold = window.butforThreshold; drawChart(); });
+    document.addEventListener("butfor-threshold", () => { threshold = window.butforThreshold; drawNotes(); drawChart(); queue(); });
     root.butfor = { state, seek, play, scene, get stage() { return drawer; }, get episode() { return episode; } };
     openStage();
     root.dataset.ready = "";

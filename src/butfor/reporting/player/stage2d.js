@@ -149,7 +149,7 @@ function butforStage2d(canvas, scene, colour) {
         pen.fillText(body.name, x, y - scale() * body.size[0] - 5);
       }
     }
-    for (const { source, target, values } of episode.moves) if (values[at]) arrow(poses[source], poses[target]);
+    for (const { bodies, isThere } of episode.arrows) if (isThere(at)) arrow(poses[bodies[0]], poses[bodies[1]]);
     last = { at, hold, shown: showGhosts };
   }
   let last = null;

@@ -104,8 +104,8 @@ function butforStage3d(canvas, scene, colour, changed) {
     clouds = [];
     outlines = [];
     trails = chosenTrail = arrows = null;
-    if (episode.moves.length) {
-      arrows = lines(5 * episode.moves.length, 1);
+    if (episode.arrows.length) {
+      arrows = lines(5 * episode.arrows.length, 1);
       arrows.material.depthTest = false;  // bodies that touch would hide them
       arrows.renderOrder = 3;
     }
@@ -253,10 +253,9 @@ function butforStage3d(canvas, scene, colour, changed) {
 
   function drawArrows(at) {
     const ends = arrows.geometry.attributes.position.array.fill(0);
-    episode.moves.forEach(({ source, target, values }, number) => {
-      if (!values[at]) return;
-      const from = solids[source].position;
-      const to = solids[target].position;
+    episode.arrows.forEach(({ bodies, isThere }, number) => {
+      if (!isThere(at)) return;
+      const [from, to] = bodies.map((body) => solids[body].position);
       const way = to.clone().sub(from);
       const aside = new T.Vector3(-way.y, way.x, 0);
       if (aside.length() < 1e-6) aside.set(1, 0, 0);
