@@ -125,7 +125,7 @@ def _episode(recording: Recording, number: int, own: Episodes | None) -> StatesO
 
 
 def scored_scene(influence: Influence, recording: Recording, scores: Mapping[str, NDArray[Any]]) -> Scene:
-    """Make the scene of a report on scores: the episodes with the most and with the least influence.
+    """Make the scene of a report on scores: of the episodes with steps, those with the most and the least influence.
 
     Args:
         influence: predicts the ghosts.
@@ -135,9 +135,11 @@ def scored_scene(influence: Influence, recording: Recording, scores: Mapping[str
     score = next(iter(scores.values()))
     ends = np.cumsum(recording.length + 1)
     means = np.add.reduceat(score, ends - recording.length - 1) / (recording.length + 1)
-    chosen = {"Most influence": int(means.argmax()), "Least influence": int(means.argmin())}
-    if len(recording.length) == 1:
-        chosen.pop("Least influence")
+    with_steps = np.flatnonzero(recording.length)  # an episode of one state has no step to show
+    order = with_steps[np.argsort(means[with_steps], kind="stable")]
+    chosen = {"Most influence": int(order[-1])}
+    if len(order) > 1:
+        chosen["Least influence"] = int(order[0])
     episodes = []
     for title, number in chosen.items():
         whole = _episode(recording, number, None)
