@@ -96,7 +96,7 @@ def curate_file(
     began = time.monotonic()
     dataset = open_dataset(data)
     influence = None if model is None else Influence.load(model, device)
-    recording = dataset.recording(scoring.observe, scoring.ignore)
+    recording = dataset.recording(scoring.observe, scoring.ignore, scoring.action)
     columns = recording.entities(entities) if influence is None or entities else influence.entities
     target = dataset.check_copy(
         copy_path(dataset, default_copy(dataset, "kept") if out is None else out),

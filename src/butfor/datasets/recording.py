@@ -180,6 +180,12 @@ def join_episodes(
         if len(table) != len(acts) + 1:
             counts = f"{len(table)} observations and {len(acts)} actions"
             raise ValueError(f"Episode {place} of {source} has {counts}; expected one observation more than actions.")
+        if actions and acts.shape[1:] != actions[0].shape[1:]:
+            widths = [int(np.prod(one.shape[1:])) for one in (acts, actions[0])]
+            raise ValueError(
+                f"Episode {place} of {source} has actions of {widths[0]} number(s), shape {list(acts.shape)}; those "
+                f"before it have {widths[1]}. Remove this episode, or give all the same actions."
+            )
         sizes = found
         states.append(table)
         actions.append(acts)

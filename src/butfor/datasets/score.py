@@ -78,6 +78,8 @@ class Options:
     """also score the influence between entities, with the model of pairs"""
     horizon: int = 1
     """steps within which the action matters; more than 1 uses the model of pairs"""
+    action: tuple[str, ...] = ()
+    """columns that make up the action; empty: those of the format"""
 
     def __post_init__(self) -> None:
         check_least(self, 1, "members", *(["epochs"] if self.epochs is not None else []))
@@ -131,7 +133,7 @@ def score_file(
     if dataset is None:
         recording = read_data(data, options.ignore)
     else:
-        recording = dataset.recording(options.observe, options.ignore)
+        recording = dataset.recording(options.observe, options.ignore, options.action)
     alone = not with_data and (is_npz_file(data) if out is None else Path(out).suffix == ".npz")
     out = _default_out(data, dataset, recording, alone) if out is None else out
     columns = recording.entities(entities) if influence is None or entities else influence.entities
@@ -213,7 +215,8 @@ def _open_unless_plain(data: Path | str, options: Options, with_data: bool) -> D
     is_minari = not path.exists() or (path / "data" / "metadata.json").is_file()
     reads_itself = is_minari and find_spec("minari") is not None
     is_plain = is_npz_file(data) and not with_data
-    return open_dataset(data) if options.observe or not (reads_itself or is_plain) else None
+    is_chosen = bool(options.observe or options.action)
+    return open_dataset(data) if is_chosen or not (reads_itself or is_plain) else None
 
 
 def _default_out(data: Path | str, dataset: Dataset | None, recording: Recording, alone: bool) -> Path | str:

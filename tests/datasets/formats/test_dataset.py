@@ -190,3 +190,58 @@ def test_a_data_frame_is_read_and_gets_columns() -> None:
     np.testing.assert_array_equal(found.action, np.concatenate(actions))
     scores = np.arange(len(found.observation), dtype=np.float32)
     assert dataset.frame(added={"cai": dataset.by_row(found, scores)})["cai"].to_pylist() == scores.tolist()
+
+
+def test_actions_of_other_widths_are_told_with_their_episode(tmp_path: Path) -> None:
+    observations, actions = hand_and_cube()
+    actions[1] = actions[1][:, :1]
+    with pytest.raises(ValueError, match=r"Episode 1 of .*actions of 1 number.*those before it have 2"):
+        open_dataset(write_maniskill(tmp_path, observations, actions)).recording()
+
+
+@pytest.mark.parametrize(
+    ("writer", "action", "observed"),
+    [
+        (write_robomimic, ("states",), 6),
+        (write_robomimic, ("states", "rewards"), 6),
+        (write_robomimic, ("obs/robot0_eef_pos",), 3),
+        (write_d4rl, ("infos/qpos", "rewards"), 6),
+        (write_ogbench, ("qvel",), 6),
+        (write_lerobot_2, ("frame_index",), 6),
+        (write_feather, ("timestamp",), 6),
+    ],
+)
+def test_any_column_can_be_the_action(writer: Any, action: tuple[str, ...], observed: int, tmp_path: Path) -> None:
+    """In the order in which they are given, and not as a part of the observation."""
+    dataset = open_dataset(writer(tmp_path, *hand_and_cube()))
+    found = dataset.recording(action=action)
+    usual = dataset.recording()
+    assert found.observation.shape == (len(usual.observation), observed)
+    rows = [
+        arrays[action[0]].reshape(size, -1) for arrays, size in zip(dataset.read(action), dataset.rows, strict=True)
+    ]
+    first = np.concatenate([part[:length] for part, length in zip(rows, usual.length, strict=True)])
+    np.testing.assert_array_equal(found.action.reshape(len(first), -1)[:, : first.shape[1]], first)
+
+
+@pytest.mark.parametrize(("writer", "name"), [(write_robomimic, "data/demo_"), (write_maniskill, "traj_")])
+def test_episodes_without_actions_have_rows(writer: Any, name: str, tmp_path: Path) -> None:
+    path = writer(tmp_path, *hand_and_cube())
+    rows = open_dataset(path).rows.tolist()
+    with h5py.File(path, "a") as file:
+        for number in range(3):
+            file.move(f"{name}{number}/actions", f"{name}{number}/torques")
+    dataset = open_dataset(path)
+    assert dataset.action == ()
+    assert dataset.rows.tolist() == rows
+    assert dataset.recording(action=["torques"]).action.shape == (sum(rows), 2)
+
+
+def test_flat_arrays_with_other_names_can_be_the_action(tmp_path: Path) -> None:
+    """Also where episodes have a last state of their own, which only the flags show without actions."""
+    observations, actions = hand_and_cube()
+    arrays = {"observations": np.concatenate(observations), "torques": np.concatenate(actions)}
+    np.savez(tmp_path / "torques.npz", length=[len(one) for one in actions], **arrays)
+    dataset = open_dataset(tmp_path / "torques.npz")
+    assert dataset.rows.tolist() == [5, 3, 7]
+    np.testing.assert_array_equal(dataset.recording(action=["torques"]).action, arrays["torques"])

@@ -19,6 +19,7 @@ def score(
     observe: Annotated[
         tuple[str, ...], tyro.conf.arg(metavar="COLUMN", help_behavior_hint="(default: by format)")
     ] = (),
+    action: Annotated[tuple[str, ...], tyro.conf.arg(metavar="COLUMN", help_behavior_hint="(default: by format)")] = (),
     ignore: Annotated[tuple[str, ...], tyro.conf.arg(metavar="PART", help_behavior_hint="(default: none)")] = (),
     network: Literal["choose", "paper", "steep"] = "choose",
     members: Annotated[int, tyro.conf.arg(metavar="N")] = 1,
@@ -49,7 +50,8 @@ def score(
         entities: what may be influenced, and its columns of the observation: cube=3:6 ball=6:9, or
             cube=observation:3:6 if observations are dictionaries
         observe: columns that make up the observation, such as simulator states; `butfor data DATA` lists them
-        ignore: parts of the observation to leave out, such as images
+        action: columns that make up the action, if the format or their names do not show it
+        ignore: parts of the observation, or columns of the action, to leave out, such as images
         network: choose a model of touches if the data show what touches the entities, else a Gaussian network; or
             always a Gaussian network: paper (smooth) or steep
         members: networks in the ensemble; 5 detects influence most reliably
@@ -74,7 +76,7 @@ def score(
     if model is not None and (members != 1 or epochs is not None or network != "choose"):
         raise ValueError("--network, --members and --epochs configure a fit; --model uses a fitted one. Remove them.")
     config = {"choose": None, "paper": ModelConfig(), "steep": STEEP}[network]
-    options = Options(members, epochs, actions, extreme, seed, ignore, observe, config, graph, horizon)
+    options = Options(members, epochs, actions, extreme, seed, ignore, observe, config, graph, horizon, action)
     began = time.time()
     try:
         with live_progress() as progress:
