@@ -62,7 +62,7 @@ class CurateOptions:
 
 
 def curate_file(
-    data: Path | str,
+    data: Any,
     out: Path | str | None = None,
     entities: Entities = (),
     options: CurateOptions = CurateOptions(),
@@ -77,7 +77,8 @@ def curate_file(
     """Score a dataset, keep the part that matters most, and write it in the same format, with the scores and a page.
 
     Args:
-        data: a file or folder that `butfor.datasets.open` reads, or the id of a local Minari dataset.
+        data: a file or folder that `butfor.datasets.open` reads, the id of a local Minari dataset, or a pandas
+            DataFrame.
         out: the new file, folder or Minari id; default: beside the data, with `-kept` in the name.
         entities: what may be influenced, such as ["cube=3:6"].
         options: how much is kept, and by what.

@@ -3,6 +3,7 @@
 The parts of nested observations are concatenated in the order of their names, which are paths such as `robot/arm`.
 """
 
+import shlex
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -56,7 +57,13 @@ class Recording(Steps):
 
     def entities(self, entities: Entities) -> dict[str, list[int]]:
         """Columns of entities such as ["cube=3:6"] or ["cube=observation:3:6"]."""
-        return entity_columns(entities, self.sizes)
+        try:
+            return entity_columns(entities, self.sizes)
+        except ValueError as error:
+            if entities or self.source == "arrays":
+                raise
+            path = shlex.quote(self.source.removeprefix("Minari dataset "))
+            raise ValueError(f"{error} `butfor data {path}` lists the columns, and entities to choose.") from error
 
 
 def read_arrays(

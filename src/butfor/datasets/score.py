@@ -22,7 +22,7 @@ from butfor.datasets.files import (
     write_columns,
     write_minari,
 )
-from butfor.datasets.formats import Dataset, copy_path, default_copy, open_dataset
+from butfor.datasets.formats import Dataset, copy_path, default_copy, is_frame, open_dataset
 from butfor.datasets.recording import Recording, Table
 from butfor.datasets.view import scored_scene
 from butfor.influence.contact_fitting import FitProgress
@@ -91,7 +91,7 @@ class Options:
 
 
 def score_file(
-    data: Path | str,
+    data: Any,
     out: Path | str | None = None,
     entities: Entities = (),
     options: Options = Options(),
@@ -107,9 +107,10 @@ def score_file(
     """Score every state of a dataset, and write the scores and a report.
 
     Args:
-        data: a file or folder of any format that `butfor.datasets.open` reads, or the id of a local Minari dataset.
+        data: a file or folder of any format that `butfor.datasets.open` reads, the id of a local Minari dataset, or a
+            pandas DataFrame.
         out: FILE.npz for one row per state, or a copy of the data in its format with the scores added; for Minari its
-            id. Default: beside the data, with `-cai` in the name.
+            id. Default: beside the data, with `-cai` in the name; of a DataFrame, DataFrame-cai.parquet.
         entities: what may be influenced, such as ["cube=3:6"].
         options: how to fit and score.
         model: a saved Influence to use instead of fitting one; its entities are used.
@@ -134,6 +135,8 @@ def score_file(
         recording = read_data(data, options.ignore)
     else:
         recording = dataset.recording(options.observe, options.ignore, options.action)
+    if is_frame(data):
+        data = "DataFrame"  # its name from here on, and no file
     alone = not with_data and (is_npz_file(data) if out is None else Path(out).suffix == ".npz")
     out = _default_out(data, dataset, recording, alone) if out is None else out
     columns = recording.entities(entities) if influence is None or entities else influence.entities
@@ -206,11 +209,13 @@ def score_file(
     return summary
 
 
-def _open_unless_plain(data: Path | str, options: Options, with_data: bool) -> Dataset | None:
+def _open_unless_plain(data: Any, options: Options, with_data: bool) -> Dataset | None:
     """The dataset; None for an .npz file whose scores are written alone, and for Minari, which reads itself.
 
     With chosen columns, both are opened; so is a Minari dataset where the package is not installed.
     """
+    if is_frame(data):
+        return open_dataset(data)
     path = Path(data)
     is_minari = not path.exists() or (path / "data" / "metadata.json").is_file()
     reads_itself = is_minari and find_spec("minari") is not None

@@ -163,6 +163,7 @@ def test_a_failed_copy_leaves_nothing(tmp_path: Path, monkeypatch: pytest.Monkey
 def test_a_column_knows_what_it_holds() -> None:
     assert Column((6,), "float32").reason == ""
     assert "48, 48, 3" in Column((48, 48, 3), "uint8").reason
+    assert Column((), "image").reason == "images"  # a table does not tell their size
     assert "text" in Column((), "text").reason
 
 
@@ -245,3 +246,61 @@ def test_flat_arrays_with_other_names_can_be_the_action(tmp_path: Path) -> None:
     dataset = open_dataset(tmp_path / "torques.npz")
     assert dataset.rows.tolist() == [5, 3, 7]
     np.testing.assert_array_equal(dataset.recording(action=["torques"]).action, arrays["torques"])
+
+
+class Index:
+    """The part of a pandas index that is used."""
+
+    def __init__(self, levels: dict[str | None, list[Any]]) -> None:
+        self.names = list(levels)
+        self.held = levels
+
+    def get_level_values(self, name: str) -> list[Any]:
+        return self.held[name]
+
+
+def test_the_index_of_a_data_frame_can_be_the_episode() -> None:
+    """As in a Parquet file that pandas writes of it; an index without a name is none of the columns."""
+    observations, actions = hand_and_cube()
+    padded = [np.concatenate([one, one[-1:]]) for one in actions]
+    frame = Frame({"obs": [*np.concatenate(observations)], "action": [*np.concatenate(padded)]})
+    episode = [number for number, one in enumerate(observations) for _ in one]
+    frame.index = Index({"episode": episode, None: list(range(18))})  # type: ignore[attr-defined]
+    dataset = open_dataset(frame)
+    assert list(dataset.columns) == ["episode", "obs", "action"]
+    assert dataset.rows.tolist() == [6, 4, 8]
+
+
+@pytest.mark.parametrize(
+    ("writer", "name", "own"),
+    [
+        (write_robomimic, "copy.parquet", ".hdf5"),
+        (write_d4rl, "copy.feather", ".hdf5"),
+        (write_ogbench, "copy.h5", ".npz"),
+        (write_parquet, "copy.feather", ".parquet"),
+        (write_feather, "copy.npz", ".feather"),
+        (write_lerobot_2, "copy.parquet", "folder"),
+    ],
+)
+def test_a_copy_has_no_name_of_another_format(writer: Any, name: str, own: str, tmp_path: Path) -> None:
+    dataset = open_dataset(writer(tmp_path, *hand_and_cube()))
+    with pytest.raises(ValueError, match=rf"{name} .*{own}"):
+        dataset.write(tmp_path / name)
+    assert not (tmp_path / name).exists()
+
+
+def test_what_to_do_with_scores_that_are_already_there(tmp_path: Path) -> None:
+    """One entity is always called cai, so another name of it would not help."""
+    dataset = open_dataset(write_parquet(tmp_path, *hand_and_cube()))
+    zeros = [np.zeros(rows, np.float32) for rows in dataset.rows]
+    copy = open_dataset(dataset.write(tmp_path / "copy.parquet", added={"cai": zeros, "cai_cube": zeros}))
+    with pytest.raises(ValueError, match=r"'cai'.*--out FILE\.npz"):
+        copy.check_copy(tmp_path / "again.parquet", ["cai"])
+    with pytest.raises(ValueError, match=r"'cai_cube'.*rename the entities"):
+        copy.check_copy(tmp_path / "again.parquet", ["cai_cube", "cai_hand"])
+
+
+def test_entities_that_are_not_given_name_the_command_that_lists_them(tmp_path: Path) -> None:
+    path = write_parquet(tmp_path, *hand_and_cube()).rename(tmp_path / "my data.parquet")
+    with pytest.raises(ValueError, match=rf"butfor data '{path}'"):
+        open_dataset(path).recording().entities([])

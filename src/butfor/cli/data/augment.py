@@ -1,5 +1,6 @@
 """`butfor augment`: transitions that never happened, but could have."""
 
+import shlex
 from pathlib import Path
 from typing import Annotated
 
@@ -57,4 +58,4 @@ def augment(
         data, out, entities, options, observe=observe, action=action, ignore=ignore, audit=audit, overwrite=overwrite
     )
     print_augmentation(summary)
-    print_next(f"butfor data {summary['out']}")
+    print_next(f"butfor data {shlex.quote(summary['out'])}")

@@ -1,5 +1,6 @@
 """`butfor curate`: keep the part of a data set that matters most."""
 
+import shlex
 from typing import Annotated, Literal
 
 import tyro
@@ -60,4 +61,4 @@ def curate(
             device=choose_device(device), progress=progress,
         )  # fmt: skip
     print_curation(summary)
-    print_next(f"open {summary['report']} in a browser")
+    print_next(f"open {shlex.quote(summary['report'])} in a browser")

@@ -16,6 +16,7 @@ from typing import Any, ClassVar, Literal
 import gymnasium
 import numpy as np
 
+from butfor.datasets.files import advise_taken
 from butfor.datasets.recording import Lengths, Recording, Table, join_episodes
 from butfor.spaces.observations import is_image
 
@@ -28,6 +29,8 @@ LastState = Literal["own", "next", "row"]
 nowhere (then the last row is the last state, and its action is not used)"""
 ROBOT_WORDS = re.compile(r"robot|gripper|eef|\bee_|joint|tcp|qpos|qvel|agent|base|extra$|finger|arm|motor|goal|panda")
 DIRECTIONS = re.compile(r"(?P<stem>.*?)[_. ]?(?:pos|position)?[_. ]?(?P<axis>[xyz])")
+SUFFIXES = ((".npz",), (".hdf5", ".h5", ".hdf"), (".parquet", ".pq"), (".feather", ".arrow"), (".csv",))
+"""how the names of files end, by format"""
 RATES_APART = 0.05  # relative difference from which on two rates count as different
 
 
@@ -257,7 +260,8 @@ class Dataset(ABC):
         if original in (target.resolve(), *target.resolve().parents) or target.resolve() in original.parents:
             raise ValueError(f"{out} is the input, or inside it, or contains it; choose another path for the copy.")
         if taken := sorted(set(added) & set(self.columns)):
-            raise ValueError(f"{self.path} already has the columns {taken}; use the original, or rename the entities.")
+            raise ValueError(f"{self.path} already has the columns {taken}; {advise_taken(taken, self.suffix)}.")
+        self._check_suffix(target)
         if target.exists() and (target.is_dir() != self.is_folder or not overwrite):
             advice = "" if target.is_dir() != self.is_folder else " or replace it with --overwrite"
             raise FileExistsError(f"{target} already exists; choose another name{advice}.")
@@ -265,6 +269,22 @@ class Dataset(ABC):
             raise FileExistsError(f"{target} is a folder with other content; choose another name.")
         self._check_beside(target, overwrite)
         return target
+
+    @property
+    def suffix(self) -> str:
+        """How the names of copies usually end; empty for folders."""
+        return ""
+
+    def _check_suffix(self, target: Path) -> None:
+        """Refuse the name of a file of another format: nobody would find out what a copy is."""
+        given = next((kind for kind in SUFFIXES if target.suffix.lower() in kind), None)
+        if given is None or self.suffix in given or target.suffix == self.path.suffix:
+            return
+        kind = f"a file that ends in {self.suffix}" if self.suffix else "a folder"
+        raise ValueError(
+            f"{target} has the name of another format. A copy of {self.path} is of its format, {self.kind}: choose the "
+            f"name of {kind}."
+        )
 
     def beside(self, path: Path) -> Path | None:
         """The second file that this dataset has where its first is at `path`, such as ManiSkill's JSON; None: no."""
@@ -379,5 +399,13 @@ def fresh_copy(target: Path, source: Path) -> Iterator[Path]:
             old.rename(target)
         for path in (temporary, old):
             if path.is_dir():
-                shutil.rmtree(path, ignore_errors=True)
-            path.unlink(missing_ok=True) if not path.is_dir() else None
+                _remove_folder(path)
+            else:
+                path.unlink(missing_ok=True)
+
+
+def _remove_folder(folder: Path) -> None:
+    """Remove a folder, also where folders inside are read-only, as in copies of read-only data."""
+    for place, _, _ in os.walk(folder):  # each folder before those inside
+        os.chmod(place, 0o700)
+    shutil.rmtree(folder, ignore_errors=True)

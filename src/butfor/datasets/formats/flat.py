@@ -33,6 +33,10 @@ class FlatFile(Dataset):
         """Whether it is an .npz file, not an HDF5 file."""
         return not self.kind.startswith("D4RL")
 
+    @property
+    def suffix(self) -> str:
+        return ".npz" if self.is_npz else ".hdf5"
+
     def read(self, names: Sequence[str]) -> Iterator[Arrays]:
         arrays = self._load(names)
         places = {name: self._rows_of(array, self.whole()) for name, array in arrays.items()}
@@ -158,6 +162,10 @@ class EpisodeFile(Dataset):
 
     steps: int = 0
     """T, the number of actions of an episode with its padding"""
+
+    @property
+    def suffix(self) -> str:
+        return ".npz"
 
     def recording(
         self, observe: Sequence[str] = (), ignore: Sequence[str] = (), action: Sequence[str] = ()

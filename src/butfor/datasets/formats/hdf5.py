@@ -204,6 +204,10 @@ class EpisodeGroups(Dataset):
                 except OSError as error:
                     raise ValueError(f"{group_name} of {self.path} is damaged ({error}); download it again.") from error
 
+    @property
+    def suffix(self) -> str:
+        return "" if self.is_folder else ".hdf5"
+
     def is_of_format(self, folder: Path) -> bool:
         return (folder / "data" / "metadata.json").is_file()  # of Minari, the only format here with folders
 

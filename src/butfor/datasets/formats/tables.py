@@ -148,6 +148,10 @@ class TableFile(Dataset):
     def is_folder(self) -> bool:
         return False  # several tables are written as one
 
+    @property
+    def suffix(self) -> str:
+        return ".feather" if self.kind.startswith("Feather") else ".parquet"
+
     def recording(
         self, observe: Sequence[str] = (), ignore: Sequence[str] = (), action: Sequence[str] = ()
     ) -> Recording:
