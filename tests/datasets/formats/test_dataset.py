@@ -241,7 +241,7 @@ def test_episodes_without_actions_have_rows(writer: Any, name: str, tmp_path: Pa
 def test_flat_arrays_with_other_names_can_be_the_action(tmp_path: Path) -> None:
     """Also where episodes have a last state of their own, which only the flags show without actions."""
     observations, actions = hand_and_cube()
-    arrays = {"observations": np.concatenate(observations), "torques": np.concatenate(actions)}
+    arrays: dict[str, Any] = {"observations": np.concatenate(observations), "torques": np.concatenate(actions)}
     np.savez(tmp_path / "torques.npz", length=[len(one) for one in actions], **arrays)
     dataset = open_dataset(tmp_path / "torques.npz")
     assert dataset.rows.tolist() == [5, 3, 7]

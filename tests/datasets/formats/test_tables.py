@@ -146,7 +146,7 @@ def test_an_action_that_is_not_used_may_be_empty() -> None:
 
 def test_an_empty_number_is_told_with_its_place() -> None:
     whole = np.stack(table_of().table["action"].to_numpy()).tolist()
-    whole[2] = None  # type: ignore[call-overload]
+    whole[2] = None
     with pytest.raises(ValueError, match="episode 0, step 2"):
         table_of(action=whole).recording()
     with pytest.raises(ValueError, match=r"action is empty in 18 row"):

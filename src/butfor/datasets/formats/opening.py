@@ -58,9 +58,12 @@ def _open_frame(frame: Any) -> Dataset:
     """Open a DataFrame; levels of its index that have names are columns, as `to_parquet` writes them."""
     index = getattr(frame, "index", None)
     levels = [name for name in getattr(index, "names", ()) if name is not None]
-    columns = {str(name): list(index.get_level_values(name)) for name in levels if index is not None}
-    columns |= {str(name): list(frame[name]) for name in frame.columns}
-    return table_dataset(import_pyarrow().table(columns), Path("DataFrame"), "pandas DataFrame")
+    columns = {str(name): index.get_level_values(name) for name in levels if index is not None}
+    columns |= {str(name): frame[name] for name in frame.columns}
+    pyarrow = import_pyarrow()
+    # As in a file that pandas writes, NaN and NA are empty: of text and of integers, too.
+    table = pyarrow.table({name: pyarrow.array(list(column), from_pandas=True) for name, column in columns.items()})
+    return table_dataset(table, Path("DataFrame"), "pandas DataFrame")
 
 
 def _open_file(path: Path) -> Dataset:

@@ -78,9 +78,9 @@ def to_array(column: Any, name: str, place: str, missing: bool = False) -> Any:
         if not (missing and is_number and column.null_count < len(column)):
             raise ValueError(f"{place}: {name} is empty in {column.null_count} row(s); remove these rows.")
         given = to_array(column.drop_null(), name, place)
-        rows = np.full((len(column), *given.shape[1:]), np.nan, np.result_type(given, np.float32))
-        rows[column.is_valid().to_numpy(zero_copy_only=False)] = given
-        return rows
+        filled = np.full((len(column), *given.shape[1:]), np.nan, np.result_type(given, np.float32))
+        filled[np.asarray(column.is_valid())] = given
+        return filled
     kind = column.type
     whole = column.combine_chunks() if isinstance(column, pyarrow.ChunkedArray) else column
     shape: list[int] = []
