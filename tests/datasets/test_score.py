@@ -582,3 +582,14 @@ def test_an_npz_file_is_scored_with_actions_of_other_names(tmp_path: Path, monke
     options = Options(epochs=1, actions=4, network=SMALL, action=("torques",))
     summary = score_file(tmp_path / "data.npz", None, ["cube=1"], options)
     assert summary["steps"] == 600 - 20
+
+
+def test_a_part_of_the_action_of_an_npz_file_is_left_out(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("butfor.datasets.score.FEWEST", 10)
+    random = np.random.default_rng(0)
+    arrays: dict[str, Any] = {f"actions/{name}": random.normal(size=(600, 1)) for name in ("arm", "fingers")}
+    ends = np.arange(600) % 30 == 29
+    np.savez(tmp_path / "data.npz", observations=random.normal(size=(600, 2)), terminals=ends, **arrays)
+    options = Options(epochs=1, actions=4, network=SMALL, ignore=("actions/fingers",))
+    score_file(tmp_path / "data.npz", None, ["cube=1"], options, save_model=tmp_path / "model.safetensors")
+    assert len(Influence.load(tmp_path / "model.safetensors").law.low) == 1

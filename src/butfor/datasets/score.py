@@ -14,6 +14,7 @@ import torch
 
 from butfor import __version__
 from butfor.datasets.files import (
+    NAMES,
     check_new_files,
     check_outputs,
     column_names,
@@ -50,6 +51,7 @@ STRETCHES = 20  # parts into which all steps are cut if a few episodes hold most
 UPDATES = 60_000  # most updates of the model if the number of epochs is not given
 THRESHOLD = 0.1  # nats
 QUANTILES = (0.05, 0.25, 0.5, 0.75, 0.95)
+ACTIONS = set(NAMES["action"])  # what arrays of actions are called where readers by themselves leave none out
 FAN = 64  # actions whose outcomes the report shows
 CHUNK = 20_000  # states per progress update
 
@@ -220,7 +222,7 @@ def _open_unless_plain(data: Any, options: Options, with_data: bool) -> Dataset 
     is_minari = not path.exists() or (path / "data" / "metadata.json").is_file()
     reads_itself = is_minari and find_spec("minari") is not None
     is_plain = is_npz_file(data) and not with_data
-    is_chosen = bool(options.observe or options.action)
+    is_chosen = bool(options.observe or options.action or {name.split("/")[0] for name in options.ignore} & ACTIONS)
     return open_dataset(data) if is_chosen or not (reads_itself or is_plain) else None
 
 

@@ -133,3 +133,15 @@ def test_a_copy_of_read_only_folders_can_be_replaced(writer: Any, tmp_path: Path
         place.chmod(0o555)
     dataset.write(copy, overwrite=True)
     assert not [path for path in tmp_path.iterdir() if path.name.startswith(".")]
+
+
+def test_a_link_to_a_folder_is_replaced_not_what_it_leads_to(tmp_path: Path) -> None:
+    dataset = open_dataset(write_lerobot_2(tmp_path, *hand_and_cube()))
+    elsewhere = dataset.write(tmp_path / "elsewhere")
+    (elsewhere / "meta").chmod(0o555)
+    (tmp_path / "copy").symlink_to(elsewhere)
+    dataset.write(tmp_path / "copy", overwrite=True)
+    assert not (tmp_path / "copy").is_symlink()
+    assert not (elsewhere / "meta").stat().st_mode & stat.S_IWUSR
+    assert not [path for path in tmp_path.iterdir() if path.name.startswith(".")]
+    (elsewhere / "meta").chmod(0o755)

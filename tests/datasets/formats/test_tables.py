@@ -93,9 +93,9 @@ def test_counters_flags_and_texts_are_no_actions() -> None:
     for words in ("action_id (int64)", "action_is_pad (bool)", "action_name (values of type text)", "--action"):
         assert words in dataset.notes[0]
     assert shown_actions(table_of(action_is_pad=flag)) == ("action",)
-    lone = table_of(action=None, action_id=step % 2)  # the only one: the number of a discrete action
+    lone = table_of(action=None, action_id=step % 2, action_is_pad=flag)  # the number of a discrete action
     assert shown_actions(lone) == ("action_id",)
-    assert lone.notes == []
+    assert shown_actions(table_of(action=flag)) == ("action",)
 
 
 def test_columns_of_the_action_can_be_left_out() -> None:

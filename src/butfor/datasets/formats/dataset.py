@@ -8,7 +8,7 @@ import re
 import shutil
 from abc import ABC, abstractmethod
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, ClassVar, Literal
@@ -118,9 +118,8 @@ class Dataset(ABC):
                 raise ValueError(f"{name!r} holds {reason}; actions are numbers. Choose other columns with --action.")
         if not found:
             raise ValueError(
-                f"{self.path} has no actions, which influence needs. It has "
-                f"{', '.join(self.columns)}; actions are called {self.action_names}. Name their columns with --action, "
-                "or rename or add them."
+                f"{self.path} has no actions, which influence needs. It has {', '.join(self.columns)}; actions are "
+                f"called {self.action_names}. Choose their columns with --action, or rename or add them."
             )
         return found
 
@@ -406,6 +405,9 @@ def fresh_copy(target: Path, source: Path) -> Iterator[Path]:
 
 def _remove_folder(folder: Path) -> None:
     """Remove a folder, also where folders inside are read-only, as in copies of read-only data."""
-    for place, _, _ in os.walk(folder):  # each folder before those inside
-        os.chmod(place, 0o700)
+    if folder.is_symlink():  # what it leads to is not ours
+        return folder.unlink()
+    for place, _, _ in os.walk(folder):  # each folder before those inside; links are not followed
+        with suppress(OSError):
+            os.chmod(place, 0o700)
     shutil.rmtree(folder, ignore_errors=True)

@@ -74,7 +74,7 @@ def to_array(column: Any, name: str, place: str, missing: bool = False) -> Any:
     """A column as an array [N, ...]; its lists must have equal lengths. `missing`: read empty rows as NaN."""
     pyarrow = import_pyarrow()
     if column.null_count:
-        is_number = re.fullmatch(r"bool|u?int\d+|float\d+", column_of(_inner_type(column.type)).dtype) is not None
+        is_number = not column_of(_inner_type(column.type)).reason
         if not (missing and is_number and column.null_count < len(column)):
             raise ValueError(f"{place}: {name} is empty in {column.null_count} row(s); remove these rows.")
         given = to_array(column.drop_null(), name, place)
@@ -301,8 +301,8 @@ def _choose_actions(columns: Mapping[str, Column], found: Sequence[str]) -> tupl
     A number of a step or a flag of padding, such as `action_id` and `action_is_pad`, is read only if there is no other.
     """
     numbers = [name for name in found if not columns[name].reason]
-    counts = [name for name in numbers if columns[name].dtype == "bool" or COUNTER.fullmatch(name)]
-    chosen = [name for name in numbers if name not in counts] or numbers
+    no_flags = [name for name in numbers if columns[name].dtype != "bool"]
+    chosen = [name for name in no_flags if not COUNTER.fullmatch(name)] or no_flags or numbers
     left = [f"{name} ({columns[name].reason or columns[name].dtype})" for name in found if name not in chosen]
     notes = [f"Not read as actions: {', '.join(left)}; choose other columns with --action."] if left else []
     return tuple(chosen), notes
