@@ -24,3 +24,10 @@ def test_the_package_alone_imports_nothing_heavy() -> None:
     code = "import sys, butfor; print(*sorted({'torch', 'numpy', 'gymnasium', 'plotly'} & set(sys.modules)))"
     child = subprocess.run([sys.executable, "-c", code], env=ENVIRONMENT, capture_output=True, text=True, check=True)
     assert child.stdout.strip() == ""
+
+
+def test_datasets_are_reached_as_the_documentation_writes_it() -> None:
+    """In a fresh process: in this one another test may have imported the module."""
+    code = "import butfor; print(butfor.datasets.open.__name__)"
+    child = subprocess.run([sys.executable, "-c", code], env=ENVIRONMENT, capture_output=True, text=True, check=True)
+    assert child.stdout.strip() == "open_dataset"

@@ -8,6 +8,7 @@ from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
+    from butfor import datasets as datasets
     from butfor import plot as plot
     from butfor.datasets.files import read_data
     from butfor.datasets.score import score_file
@@ -27,8 +28,8 @@ if TYPE_CHECKING:
 __version__ = "0.1.0"
 __all__ = [
     "Config", "Episodes", "FitConfig", "Influence", "InfluenceLearner", "InfluenceWrapper", "Mirror", "ModelConfig",
-    "ScoreConfig", "VectorInfluenceWrapper", "__version__", "evaluate_run", "fork", "load_policy", "plot", "preset",
-    "read_data", "restore", "resume", "score_file", "train",
+    "ScoreConfig", "VectorInfluenceWrapper", "__version__", "datasets", "evaluate_run", "fork", "load_policy", "plot",
+    "preset", "read_data", "restore", "resume", "score_file", "train",
 ]  # fmt: skip
 
 _MODULES = {
@@ -54,8 +55,8 @@ def __dir__() -> list[str]:
 
 
 def __getattr__(name: str) -> Any:
-    if name == "plot":
-        return import_module("butfor.plot")
+    if name in ("datasets", "plot"):  # used as modules: butfor.datasets.open(path)
+        return import_module(f"butfor.{name}")
     for module, names in _MODULES.items():
         if name in names:
             return getattr(import_module(f"butfor.{module}"), name)

@@ -1,13 +1,15 @@
 """`butfor data`, `butfor score` and `butfor curate` on data of other formats."""
 
+import shlex
 from pathlib import Path
 from typing import Any
 
 import h5py
 import numpy as np
+import pyarrow.parquet
 import pytest
 from support.command_line import Butfor, assert_error
-from support.dataset_formats import digest, hand_and_cube, write_lerobot_2, write_robomimic
+from support.dataset_formats import digest, hand_and_cube, write_lerobot_2, write_parquet, write_robomimic
 
 
 def test_a_listing_shows_columns_tasks_and_entities(butfor_command: Butfor, tmp_path: Path) -> None:
@@ -51,6 +53,42 @@ def test_images_and_missing_actions_are_listed(butfor_command: Butfor, tmp_path:
     assert "There are no actions" in out
     assert_error(butfor_command("score", "still.npz", "--entities", "cube=0"), "still.npz", "action or actions")
     assert_error(butfor_command("score", "images.npz", "--entities", "cube=0"), "images [16, 16, 3]", "--observe")
+
+
+def test_the_next_command_can_be_pasted(butfor_command: Butfor, tmp_path: Path) -> None:
+    path = write_robomimic(tmp_path, *hand_and_cube())
+    with h5py.File(path, "a") as file:
+        for number, group in [(number, group) for number in range(3) for group in ("obs", "next_obs")]:
+            file.move(f"data/demo_{number}/{group}/object", f"data/demo_{number}/{group}/red cube")
+    path = path.rename(tmp_path / "my data & more.hdf5")
+    code, out, err = butfor_command("data", str(path))
+    assert code == 0, err
+    words = shlex.split(out.splitlines()[-1])
+    assert words == ["Next:", "butfor", "score", str(path), "--entities", "red cube=red cube"]
+
+
+def test_the_columns_of_actions_are_listed(butfor_command: Butfor, tmp_path: Path) -> None:
+    numbers = np.zeros(12)
+    table = {"episode": np.arange(12) // 4, "obs": list(np.zeros((12, 2)))}
+    own = {"u0": numbers, "u1": numbers}
+    pyarrow.parquet.write_table(pyarrow.table(table | own), tmp_path / "own.parquet")
+    assert "--action" in butfor_command("data", "own.parquet")[1]
+    named = {"action_x": numbers, "action_y": numbers, "action_id": np.arange(12)}
+    pyarrow.parquet.write_table(pyarrow.table(table | named), tmp_path / "named.parquet")
+    out = butfor_command("data", "named.parquet")[1]
+    assert "action: 0 x, 1 y" in out
+    assert "Not read as actions: action_id (int64)" in out
+
+
+@pytest.mark.parametrize("command", ["score", "curate", "augment"])
+def test_columns_of_the_action_are_an_option_of_each_command(
+    command: str, butfor_command: Butfor, tmp_path: Path
+) -> None:
+    """`u9` is looked up, before anything is fitted."""
+    write_parquet(tmp_path, *hand_and_cube())
+    given = (command, "table.parquet", "--entities", "cube=3:6", "--action", "action_1", "u9")
+    assert_error(butfor_command(*given), "--action", "u9", "action_1")
+    assert_error(butfor_command(*given[:-1], "action_0", "--ignore", "action_0", "action_1"), "no actions")
 
 
 def test_data_of_no_known_format_is_told(butfor_command: Butfor, tmp_path: Path) -> None:

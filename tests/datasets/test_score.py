@@ -551,3 +551,45 @@ def test_the_page_opens_in_a_browser(scored: tuple[Path, dict[str, Any]]) -> Non
             view.close()
     assert wrong == []
     assert fetched == {address}
+
+
+def test_a_data_frame_is_scored(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The copy is a Parquet table in the current folder, unless another name is given."""
+    monkeypatch.setattr("butfor.datasets.score.FEWEST", 10)
+    monkeypatch.chdir(tmp_path)
+    random = np.random.default_rng(0)
+    columns = {"episode": [*np.arange(600) // 30], "action": [*random.normal(size=(600, 1))]}
+    columns["obs"] = [*random.normal(size=(600, 2))]
+    frame = SimpleNamespace(iloc=None, columns=list(columns), index=None)
+    frame_type = type("Frame", (SimpleNamespace,), {"__getitem__": lambda _, name: columns[name]})
+    frame = frame_type(**vars(frame))
+    options = Options(epochs=1, actions=4, network=SMALL)
+    summary = score_file(frame, None, ["cube=1"], options)
+    assert summary["out"] == "DataFrame-cai.parquet"
+    assert open_dataset(tmp_path / "DataFrame-cai.parquet").columns["cai"].shape == ()
+    score_file(frame, tmp_path / "alone.npz", ["cube=1"], options)
+    with np.load(tmp_path / "alone.npz") as file:
+        assert file["cai"].shape == (600,)
+
+
+def test_an_npz_file_is_scored_with_actions_of_other_names(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("butfor.datasets.score.FEWEST", 10)
+    random = np.random.default_rng(0)
+    arrays: dict[str, Any] = {"observations": random.normal(size=(600, 2)), "torques": random.normal(size=(600, 1))}
+    np.savez(tmp_path / "data.npz", terminals=np.arange(600) % 30 == 29, **arrays)
+    with pytest.raises(ValueError, match="action or actions"):
+        score_file(tmp_path / "data.npz", None, ["cube=1"], QUICK)
+    options = Options(epochs=1, actions=4, network=SMALL, action=("torques",))
+    summary = score_file(tmp_path / "data.npz", None, ["cube=1"], options)
+    assert summary["steps"] == 600 - 20
+
+
+def test_a_part_of_the_action_of_an_npz_file_is_left_out(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("butfor.datasets.score.FEWEST", 10)
+    random = np.random.default_rng(0)
+    arrays: dict[str, Any] = {f"actions/{name}": random.normal(size=(600, 1)) for name in ("arm", "fingers")}
+    ends = np.arange(600) % 30 == 29
+    np.savez(tmp_path / "data.npz", observations=random.normal(size=(600, 2)), terminals=ends, **arrays)
+    options = Options(epochs=1, actions=4, network=SMALL, ignore=("actions/fingers",))
+    score_file(tmp_path / "data.npz", None, ["cube=1"], options, save_model=tmp_path / "model.safetensors")
+    assert len(Influence.load(tmp_path / "model.safetensors").law.low) == 1

@@ -164,3 +164,17 @@ def test_a_report_shows_most_and_least_influence() -> None:
     ]
     assert len(scene.episodes[0].action) == LONGEST
     assert scene.episodes[0].scores["cube"].max() == 9
+
+
+def test_an_episode_of_one_state_is_not_shown() -> None:
+    """It has the highest and the lowest mean, but no step."""
+    random = np.random.default_rng(0)
+    observations = [random.normal(size=(steps + 1, 4)) for steps in (0, 5, 5, 0)]
+    actions = [random.uniform(-1, 1, (len(one) - 1, 2)) for one in observations]
+    recording = read_arrays(observations, actions)
+    score = np.repeat([9.0, 1.0, 2.0, 0.0], [1, 6, 6, 1])
+    titles = [episode.title for episode in scored_scene(untrained(), recording, {"cube": score}).episodes]
+    assert titles == ["Most influence: episode 2", "Least influence: episode 1"]
+    first = read_arrays(observations[:2], actions[:2])
+    titles = [episode.title for episode in scored_scene(untrained(), first, {"cube": score[:7]}).episodes]
+    assert titles == ["Most influence: episode 1"]

@@ -281,7 +281,7 @@ def print_dataset(dataset: "Dataset") -> None:
             role = "not read" if column.reason else "observation"
         table.append([name, column.dtype, "x".join(map(str, column.shape)) or "1", role])
     _print_table(title, ["column", "type", "size", "read as"], table)
-    for name in dataset.observe:
+    for name in (*dataset.observe, *dataset.action):
         if names := dataset.columns[name].names:
             print(f"{name}: {', '.join(f'{place} {one}' for place, one in enumerate(names))}")
     tasks = list(dict.fromkeys(dataset.tasks))
@@ -290,7 +290,11 @@ def print_dataset(dataset: "Dataset") -> None:
     for note in dataset.notes:
         say(f"Note: {note}", "  ")
     if not dataset.action:
-        say(f"Note: There are no actions ({dataset.action_names}), so influence cannot be scored.", "  ")
+        say(
+            f"Note: There are no actions ({dataset.action_names}), so influence cannot be scored. Columns with "
+            "other names are read with --action.",
+            "  ",
+        )
 
 
 def print_augmentation(summary: dict[str, Any]) -> None:

@@ -28,6 +28,7 @@ def augment_file(
     options: AugmentOptions = AugmentOptions(),
     *,
     observe: Sequence[str] = (),
+    action: Sequence[str] = (),
     ignore: Sequence[str] = (),
     audit: int = 0,
     overwrite: bool = False,
@@ -42,7 +43,8 @@ def augment_file(
             those of the entities, such as a difference of two positions or an achieved goal, are computed again.
         options: how many, and the promised share of impossible ones.
         observe: columns that make up the observation; default: those of the format.
-        ignore: parts of the observation to leave out.
+        action: columns that make up the action; default: those of the format.
+        ignore: parts of the observation, or columns of the action, to leave out.
         audit: kept and rejected stretches to replay in the simulator, if the environment can be forked; 0: none.
         overwrite: replace an existing file.
 
@@ -57,7 +59,7 @@ def augment_file(
 
     began = time.monotonic()
     dataset = open_dataset(data)
-    recording = dataset.recording(observe, ignore)
+    recording = dataset.recording(observe, ignore, action)
     facts = known_facts(dataset, recording)
     if facts is None and not entities:
         raise ValueError(f"{dataset.path} is not of a built-in environment with known entities; give --entities.")

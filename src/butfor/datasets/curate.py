@@ -62,7 +62,7 @@ class CurateOptions:
 
 
 def curate_file(
-    data: Path | str,
+    data: Any,
     out: Path | str | None = None,
     entities: Entities = (),
     options: CurateOptions = CurateOptions(),
@@ -77,7 +77,8 @@ def curate_file(
     """Score a dataset, keep the part that matters most, and write it in the same format, with the scores and a page.
 
     Args:
-        data: a file or folder that `butfor.datasets.open` reads, or the id of a local Minari dataset.
+        data: a file or folder that `butfor.datasets.open` reads, the id of a local Minari dataset, or a pandas
+            DataFrame.
         out: the new file, folder or Minari id; default: beside the data, with `-kept` in the name.
         entities: what may be influenced, such as ["cube=3:6"].
         options: how much is kept, and by what.
@@ -96,7 +97,7 @@ def curate_file(
     began = time.monotonic()
     dataset = open_dataset(data)
     influence = None if model is None else Influence.load(model, device)
-    recording = dataset.recording(scoring.observe, scoring.ignore)
+    recording = dataset.recording(scoring.observe, scoring.ignore, scoring.action)
     columns = recording.entities(entities) if influence is None or entities else influence.entities
     target = dataset.check_copy(
         copy_path(dataset, default_copy(dataset, "kept") if out is None else out),

@@ -190,6 +190,14 @@ def column_names(entities: Iterable[str]) -> dict[str, str]:
     return {names[0]: "cai"} if len(names) == 1 else {name: f"cai_{name}" for name in names}
 
 
+def advise_taken(names: Sequence[str], suffix: str = "") -> str:
+    """What to do if data of files with a suffix already have columns of scores."""
+    if list(names) == ["cai"]:  # one entity alone is always called so
+        alone = " without --with-data" if suffix == ".npz" else ""
+        return f"use the data without it, or write the scores alone with `butfor score --out FILE.npz`{alone}"
+    return "use the original, or rename the entities"
+
+
 def write_columns(
     path: Path | str,
     recording: Recording,
@@ -281,7 +289,7 @@ def check_new_minari(source: Path | str, new: str, entities: Iterable[str], over
         for place in range(dataset.total_episodes):
             infos |= set(_episode_group(h5py, file, place).get("infos", ()))
     if taken := sorted(infos & set(column_names(entities).values())):
-        raise ValueError(f"{dataset.id} already has infos {taken}; score the original dataset, or rename the entities.")
+        raise ValueError(f"{dataset.id} already has infos {taken}; {advise_taken(taken)}.")
     return target
 
 

@@ -3,6 +3,7 @@
 The parts of nested observations are concatenated in the order of their names, which are paths such as `robot/arm`.
 """
 
+import shlex
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -56,7 +57,13 @@ class Recording(Steps):
 
     def entities(self, entities: Entities) -> dict[str, list[int]]:
         """Columns of entities such as ["cube=3:6"] or ["cube=observation:3:6"]."""
-        return entity_columns(entities, self.sizes)
+        try:
+            return entity_columns(entities, self.sizes)
+        except ValueError as error:
+            if entities or self.source == "arrays":
+                raise
+            path = shlex.quote(self.source.removeprefix("Minari dataset "))
+            raise ValueError(f"{error} `butfor data {path}` lists the columns, and entities to choose.") from error
 
 
 def read_arrays(
@@ -180,6 +187,12 @@ def join_episodes(
         if len(table) != len(acts) + 1:
             counts = f"{len(table)} observations and {len(acts)} actions"
             raise ValueError(f"Episode {place} of {source} has {counts}; expected one observation more than actions.")
+        if actions and acts.shape[1:] != actions[0].shape[1:]:
+            widths = [int(np.prod(one.shape[1:])) for one in (acts, actions[0])]
+            raise ValueError(
+                f"Episode {place} of {source} has actions of {widths[0]} number(s), shape {list(acts.shape)}; those "
+                f"before it have {widths[1]}. Remove this episode, or give all the same actions."
+            )
         sizes = found
         states.append(table)
         actions.append(acts)

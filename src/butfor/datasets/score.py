@@ -14,6 +14,7 @@ import torch
 
 from butfor import __version__
 from butfor.datasets.files import (
+    NAMES,
     check_new_files,
     check_outputs,
     column_names,
@@ -22,7 +23,7 @@ from butfor.datasets.files import (
     write_columns,
     write_minari,
 )
-from butfor.datasets.formats import Dataset, copy_path, default_copy, open_dataset
+from butfor.datasets.formats import Dataset, copy_path, default_copy, is_frame, open_dataset
 from butfor.datasets.recording import Recording, Table
 from butfor.datasets.view import scored_scene
 from butfor.influence.contact_fitting import FitProgress
@@ -51,6 +52,7 @@ STRETCHES = 20  # parts into which all steps are cut if a few episodes hold most
 UPDATES = 60_000  # most updates of the model if the number of epochs is not given
 THRESHOLD = 0.1  # nats
 QUANTILES = (0.05, 0.25, 0.5, 0.75, 0.95)
+ACTIONS = set(NAMES["action"])  # what arrays of actions are called where readers by themselves leave none out
 FAN = 64  # actions whose outcomes the report shows
 ARROW = " -> "  # between source and target in the name of an edge
 CHUNK = 20_000  # states per progress update
@@ -82,6 +84,8 @@ class Options:
     """also score the influence between entities, with the model of pairs"""
     horizon: int = 1
     """steps within which the action matters; more than 1 uses the model of pairs"""
+    action: tuple[str, ...] = ()
+    """columns that make up the action; empty: those of the format"""
 
     def __post_init__(self) -> None:
         check_least(self, 1, "members", *(["epochs"] if self.epochs is not None else []))
@@ -93,7 +97,7 @@ class Options:
 
 
 def score_file(
-    data: Path | str,
+    data: Any,
     out: Path | str | None = None,
     entities: Entities = (),
     options: Options = Options(),
@@ -109,9 +113,10 @@ def score_file(
     """Score every state of a dataset, and write the scores and a report.
 
     Args:
-        data: a file or folder of any format that `butfor.datasets.open` reads, or the id of a local Minari dataset.
+        data: a file or folder of any format that `butfor.datasets.open` reads, the id of a local Minari dataset, or a
+            pandas DataFrame.
         out: FILE.npz for one row per state, or a copy of the data in its format with the scores added; for Minari its
-            id. Default: beside the data, with `-cai` in the name.
+            id. Default: beside the data, with `-cai` in the name; of a DataFrame, DataFrame-cai.parquet.
         entities: what may be influenced, such as ["cube=3:6"].
         options: how to fit and score.
         model: a saved Influence to use instead of fitting one; its entities are used.
@@ -135,7 +140,9 @@ def score_file(
     if dataset is None:
         recording = read_data(data, options.ignore)
     else:
-        recording = dataset.recording(options.observe, options.ignore)
+        recording = dataset.recording(options.observe, options.ignore, options.action)
+    if is_frame(data):
+        data = "DataFrame"  # its name from here on, and no file
     alone = not with_data and (is_npz_file(data) if out is None else Path(out).suffix == ".npz")
     out = _default_out(data, dataset, recording, alone) if out is None else out
     columns = recording.entities(entities) if influence is None or entities else influence.entities
@@ -211,16 +218,19 @@ def score_file(
     return summary
 
 
-def _open_unless_plain(data: Path | str, options: Options, with_data: bool) -> Dataset | None:
+def _open_unless_plain(data: Any, options: Options, with_data: bool) -> Dataset | None:
     """The dataset; None for an .npz file whose scores are written alone, and for Minari, which reads itself.
 
     With chosen columns, both are opened; so is a Minari dataset where the package is not installed.
     """
+    if is_frame(data):
+        return open_dataset(data)
     path = Path(data)
     is_minari = not path.exists() or (path / "data" / "metadata.json").is_file()
     reads_itself = is_minari and find_spec("minari") is not None
     is_plain = is_npz_file(data) and not with_data
-    return open_dataset(data) if options.observe or not (reads_itself or is_plain) else None
+    is_chosen = bool(options.observe or options.action or {name.split("/")[0] for name in options.ignore} & ACTIONS)
+    return open_dataset(data) if is_chosen or not (reads_itself or is_plain) else None
 
 
 def _default_out(data: Path | str, dataset: Dataset | None, recording: Recording, alone: bool) -> Path | str:

@@ -130,7 +130,7 @@ def scored_scene(
     scores: Mapping[str, NDArray[Any]],
     edges: Mapping[tuple[str, str], NDArray[Any]] | None = None,
 ) -> Scene:
-    """Make the scene of a report on scores: the episodes with the most and with the least influence.
+    """Make the scene of a report on scores: of the episodes with steps, those with the most and the least influence.
 
     Args:
         influence: predicts the ghosts.
@@ -140,14 +140,13 @@ def scored_scene(
             influence between entities comes first.
     """
     score = next(iter(scores.values()))
-    means = _means(score, recording.length)
-    chosen = {"Most influence": (int(means.argmax()), score), "Least influence": (int(means.argmin()), score)}
-    if len(recording.length) == 1:
-        chosen.pop("Least influence")
+    order = _by_mean(score, recording.length)
+    chosen = {"Most influence": (order[-1], score)}
+    if len(order) > 1:
+        chosen["Least influence"] = (order[0], score)
     if edges:
         total = np.sum(list(edges.values()), axis=0)
-        most = int(_means(total, recording.length).argmax())
-        chosen = {"Most influence between entities": (most, total)} | chosen
+        chosen = {"Most influence between entities": (_by_mean(total, recording.length)[-1], total)} | chosen
     episodes = [_stretch(recording, title, *found, scores, edges) for title, found in chosen.items()]
     return view_states(Path(recording.source).name, episodes, influence=influence)
 
@@ -157,9 +156,12 @@ def _first_states(length: NDArray[Any]) -> NDArray[Any]:
     return np.asarray(np.cumsum(length + 1) - length - 1)
 
 
-def _means(values: NDArray[Any], length: NDArray[Any]) -> NDArray[Any]:
-    """The mean over the states of each episode [E]."""
-    return np.asarray(np.add.reduceat(values, _first_states(length)) / (length + 1))
+def _by_mean(values: NDArray[Any], length: NDArray[Any]) -> list[int]:
+    """The episodes by rising mean over their states; one without a step has nothing to show."""
+    means = np.add.reduceat(values, _first_states(length)) / (length + 1)
+    with_steps = np.flatnonzero(length)
+    order: list[int] = with_steps[np.argsort(means[with_steps], kind="stable")].tolist()
+    return order
 
 
 def _stretch(

@@ -1,6 +1,8 @@
 """Copies of parts of episodes: flags of their ends, counts and statistics are those of what was written."""
 
 import json
+import os
+import stat
 from pathlib import Path
 from typing import Any
 
@@ -110,3 +112,36 @@ def test_a_folder_of_tables_becomes_one_with_a_suffix(tmp_path: Path) -> None:
     assert copy == tmp_path / "tables-cai.parquet"
     dataset.write(copy, overwrite=True)
     assert open_dataset(copy).rows.tolist() == dataset.rows.tolist()
+
+
+def folders(path: Path) -> list[Path]:
+    """A folder and those inside it."""
+    return [Path(place) for place, _, _ in os.walk(path)]
+
+
+@pytest.mark.parametrize("writer", [write_lerobot_2, write_lerobot_3])
+def test_a_copy_of_read_only_folders_can_be_replaced(writer: Any, tmp_path: Path) -> None:
+    original = writer(tmp_path, *hand_and_cube())
+    for place in folders(original):
+        place.chmod(0o555)
+    dataset = open_dataset(original)
+    copy = dataset.write(tmp_path / "copy")
+    for place in folders(original):
+        place.chmod(0o755)  # for the removal after the test
+    assert all(place.stat().st_mode & stat.S_IWUSR for place in folders(copy))
+    for place in folders(copy)[1:]:
+        place.chmod(0o555)
+    dataset.write(copy, overwrite=True)
+    assert not [path for path in tmp_path.iterdir() if path.name.startswith(".")]
+
+
+def test_a_link_to_a_folder_is_replaced_not_what_it_leads_to(tmp_path: Path) -> None:
+    dataset = open_dataset(write_lerobot_2(tmp_path, *hand_and_cube()))
+    elsewhere = dataset.write(tmp_path / "elsewhere")
+    (elsewhere / "meta").chmod(0o555)
+    (tmp_path / "copy").symlink_to(elsewhere)
+    dataset.write(tmp_path / "copy", overwrite=True)
+    assert not (tmp_path / "copy").is_symlink()
+    assert not (elsewhere / "meta").stat().st_mode & stat.S_IWUSR
+    assert not [path for path in tmp_path.iterdir() if path.name.startswith(".")]
+    (elsewhere / "meta").chmod(0o755)

@@ -163,6 +163,7 @@ def test_a_failed_copy_leaves_nothing(tmp_path: Path, monkeypatch: pytest.Monkey
 def test_a_column_knows_what_it_holds() -> None:
     assert Column((6,), "float32").reason == ""
     assert "48, 48, 3" in Column((48, 48, 3), "uint8").reason
+    assert Column((), "image").reason == "images"  # a table does not tell their size
     assert "text" in Column((), "text").reason
 
 
@@ -190,3 +191,116 @@ def test_a_data_frame_is_read_and_gets_columns() -> None:
     np.testing.assert_array_equal(found.action, np.concatenate(actions))
     scores = np.arange(len(found.observation), dtype=np.float32)
     assert dataset.frame(added={"cai": dataset.by_row(found, scores)})["cai"].to_pylist() == scores.tolist()
+
+
+def test_actions_of_other_widths_are_told_with_their_episode(tmp_path: Path) -> None:
+    observations, actions = hand_and_cube()
+    actions[1] = actions[1][:, :1]
+    with pytest.raises(ValueError, match=r"Episode 1 of .*actions of 1 number.*those before it have 2"):
+        open_dataset(write_maniskill(tmp_path, observations, actions)).recording()
+
+
+@pytest.mark.parametrize(
+    ("writer", "action", "observed"),
+    [
+        (write_robomimic, ("states",), 6),
+        (write_robomimic, ("states", "rewards"), 6),
+        (write_robomimic, ("obs/robot0_eef_pos",), 3),
+        (write_d4rl, ("infos/qpos", "rewards"), 6),
+        (write_ogbench, ("qvel",), 6),
+        (write_lerobot_2, ("frame_index",), 6),
+        (write_feather, ("timestamp",), 6),
+    ],
+)
+def test_any_column_can_be_the_action(writer: Any, action: tuple[str, ...], observed: int, tmp_path: Path) -> None:
+    """In the order in which they are given, and not as a part of the observation."""
+    dataset = open_dataset(writer(tmp_path, *hand_and_cube()))
+    found = dataset.recording(action=action)
+    usual = dataset.recording()
+    assert found.observation.shape == (len(usual.observation), observed)
+    rows = [
+        arrays[action[0]].reshape(size, -1) for arrays, size in zip(dataset.read(action), dataset.rows, strict=True)
+    ]
+    first = np.concatenate([part[:length] for part, length in zip(rows, usual.length, strict=True)])
+    np.testing.assert_array_equal(found.action.reshape(len(first), -1)[:, : first.shape[1]], first)
+
+
+@pytest.mark.parametrize(("writer", "name"), [(write_robomimic, "data/demo_"), (write_maniskill, "traj_")])
+def test_episodes_without_actions_have_rows(writer: Any, name: str, tmp_path: Path) -> None:
+    path = writer(tmp_path, *hand_and_cube())
+    rows = open_dataset(path).rows.tolist()
+    with h5py.File(path, "a") as file:
+        for number in range(3):
+            file.move(f"{name}{number}/actions", f"{name}{number}/torques")
+    dataset = open_dataset(path)
+    assert dataset.action == ()
+    assert dataset.rows.tolist() == rows
+    assert dataset.recording(action=["torques"]).action.shape == (sum(rows), 2)
+
+
+def test_flat_arrays_with_other_names_can_be_the_action(tmp_path: Path) -> None:
+    """Also where episodes have a last state of their own, which only the flags show without actions."""
+    observations, actions = hand_and_cube()
+    arrays: dict[str, Any] = {"observations": np.concatenate(observations), "torques": np.concatenate(actions)}
+    np.savez(tmp_path / "torques.npz", length=[len(one) for one in actions], **arrays)
+    dataset = open_dataset(tmp_path / "torques.npz")
+    assert dataset.rows.tolist() == [5, 3, 7]
+    np.testing.assert_array_equal(dataset.recording(action=["torques"]).action, arrays["torques"])
+
+
+class Index:
+    """The part of a pandas index that is used."""
+
+    def __init__(self, levels: dict[str | None, list[Any]]) -> None:
+        self.names = list(levels)
+        self.held = levels
+
+    def get_level_values(self, name: str) -> list[Any]:
+        return self.held[name]
+
+
+def test_the_index_of_a_data_frame_can_be_the_episode() -> None:
+    """As in a Parquet file that pandas writes of it; an index without a name is none of the columns."""
+    observations, actions = hand_and_cube()
+    padded = [np.concatenate([one, one[-1:]]) for one in actions]
+    frame = Frame({"obs": [*np.concatenate(observations)], "action": [*np.concatenate(padded)]})
+    episode = [number for number, one in enumerate(observations) for _ in one]
+    frame.index = Index({"episode": episode, None: list(range(18))})  # type: ignore[attr-defined]
+    dataset = open_dataset(frame)
+    assert list(dataset.columns) == ["episode", "obs", "action"]
+    assert dataset.rows.tolist() == [6, 4, 8]
+
+
+@pytest.mark.parametrize(
+    ("writer", "name", "own"),
+    [
+        (write_robomimic, "copy.parquet", ".hdf5"),
+        (write_d4rl, "copy.feather", ".hdf5"),
+        (write_ogbench, "copy.h5", ".npz"),
+        (write_parquet, "copy.feather", ".parquet"),
+        (write_feather, "copy.npz", ".feather"),
+        (write_lerobot_2, "copy.parquet", "folder"),
+    ],
+)
+def test_a_copy_has_no_name_of_another_format(writer: Any, name: str, own: str, tmp_path: Path) -> None:
+    dataset = open_dataset(writer(tmp_path, *hand_and_cube()))
+    with pytest.raises(ValueError, match=rf"{name} .*{own}"):
+        dataset.write(tmp_path / name)
+    assert not (tmp_path / name).exists()
+
+
+def test_what_to_do_with_scores_that_are_already_there(tmp_path: Path) -> None:
+    """One entity is always called cai, so another name of it would not help."""
+    dataset = open_dataset(write_parquet(tmp_path, *hand_and_cube()))
+    zeros = [np.zeros(rows, np.float32) for rows in dataset.rows]
+    copy = open_dataset(dataset.write(tmp_path / "copy.parquet", added={"cai": zeros, "cai_cube": zeros}))
+    with pytest.raises(ValueError, match=r"'cai'.*--out FILE\.npz"):
+        copy.check_copy(tmp_path / "again.parquet", ["cai"])
+    with pytest.raises(ValueError, match=r"'cai_cube'.*rename the entities"):
+        copy.check_copy(tmp_path / "again.parquet", ["cai_cube", "cai_hand"])
+
+
+def test_entities_that_are_not_given_name_the_command_that_lists_them(tmp_path: Path) -> None:
+    path = write_parquet(tmp_path, *hand_and_cube()).rename(tmp_path / "my data.parquet")
+    with pytest.raises(ValueError, match=rf"butfor data '{path}'"):
+        open_dataset(path).recording().entities([])

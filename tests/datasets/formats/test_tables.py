@@ -69,3 +69,95 @@ def test_the_names_of_actions_are_told() -> None:
     assert dataset.action == ()
     with pytest.raises(ValueError, match=r"ax0.* action or actions or act, .*action_0"):
         dataset.recording()
+
+
+def shown_actions(dataset: TableFile) -> tuple[str, ...]:
+    """The columns that the action is made of."""
+    return tuple(one for name in dataset.action for one in dataset.stacks.get(name, (name,)))
+
+
+def test_counters_flags_and_texts_are_no_actions() -> None:
+    step, _ = step_and_rate()
+    whole = np.stack(table_of().table["action"].to_numpy())
+    flag = np.zeros(len(step), bool)
+    dataset = table_of(
+        action=None,
+        action_x=whole[:, 0],
+        action_y=whole[:, 1],
+        action_id=step,
+        action_is_pad=flag,
+        action_name=["a"] * 18,
+    )
+    assert shown_actions(dataset) == ("action_x", "action_y")
+    np.testing.assert_array_equal(dataset.recording().action, np.concatenate(hand_and_cube()[1]))
+    for words in ("action_id (int64)", "action_is_pad (bool)", "action_name (values of type text)", "--action"):
+        assert words in dataset.notes[0]
+    assert shown_actions(table_of(action_is_pad=flag)) == ("action",)
+    lone = table_of(action=None, action_id=step % 2, action_is_pad=flag)  # the number of a discrete action
+    assert shown_actions(lone) == ("action_id",)
+    assert shown_actions(table_of(action=flag)) == ("action",)
+
+
+def test_columns_of_the_action_can_be_left_out() -> None:
+    whole = np.stack(table_of().table["action"].to_numpy())
+    dataset = table_of(action=None, action_x=whole[:, 0], action_y=whole[:, 1], action_z=whole[:, 0])
+    found = dataset.recording(ignore=["action_z"])
+    np.testing.assert_array_equal(found.action, np.concatenate(hand_and_cube()[1]))
+    with pytest.raises(ValueError, match="no actions"):
+        dataset.recording(ignore=["action_x", "action_y", "action_z"])
+    assert table_of(action_name=["a"] * 18).recording(ignore=["action_name"]).action.shape == (15, 2)
+
+
+def test_columns_with_other_names_can_be_the_action() -> None:
+    whole = np.stack(table_of().table["action"].to_numpy())
+    dataset = table_of(action=None, u1=whole[:, 0], u0=whole[:, 1], note=["a"] * 18)
+    np.testing.assert_array_equal(dataset.recording(action=["u1", "u0"]).action, np.concatenate(hand_and_cube()[1]))
+    with pytest.raises(ValueError, match=r"--action names 'u7'.*u0"):
+        dataset.recording(action=["u7"])
+    with pytest.raises(ValueError, match=r"'note' holds values of type text.*--action"):
+        dataset.recording(action=["note"])
+    with pytest.raises(ValueError, match="--action"):
+        dataset.recording()
+
+
+def test_an_action_is_not_observed_too() -> None:
+    """Neither a number of the observation that is chosen as the action, nor one that is left out."""
+    numbers = np.concatenate(hand_and_cube()[0])
+    dataset = table_of(obs=None, **{f"obs_{place}": numbers[:, place] for place in range(6)})
+    assert dataset.recording(action=["obs_5"]).observation.shape[1] == 5
+    np.testing.assert_array_equal(dataset.recording(ignore=["obs_1", "obs_2"]).observation, numbers[:, [0, 3, 4, 5]])
+
+
+def missing_in_last_rows(values: Any) -> Any:
+    """Rows as a list, with None in the last one of each episode."""
+    last = np.cumsum([len(one) for one in hand_and_cube()[0]]) - 1
+    return [None if row in last else value for row, value in enumerate(values)]
+
+
+def test_an_action_that_is_not_used_may_be_empty() -> None:
+    whole = np.stack(table_of().table["action"].to_numpy())
+    singles = {f"action_{place}": missing_in_last_rows(whole[:, place].tolist()) for place in range(2)}
+    for columns in (singles | {"action": None}, {"action": missing_in_last_rows(whole.tolist())}):
+        found = table_of(**columns).recording().action
+        np.testing.assert_allclose(found, np.concatenate(hand_and_cube()[1]))
+    discrete = table_of(action=missing_in_last_rows(step_and_rate()[0] % 3)).recording().action
+    assert discrete.dtype.kind == "i"
+
+
+def test_an_empty_number_is_told_with_its_place() -> None:
+    whole = np.stack(table_of().table["action"].to_numpy()).tolist()
+    whole[2] = None
+    with pytest.raises(ValueError, match="episode 0, step 2"):
+        table_of(action=whole).recording()
+    with pytest.raises(ValueError, match=r"action is empty in 18 row"):
+        table_of(action=pyarrow.array([None] * 18, pyarrow.list_(pyarrow.float32()))).recording()
+
+
+@pytest.mark.parametrize("name", ["episode", "step"])
+def test_a_missing_counter_is_told(name: str) -> None:
+    values = np.arange(18) // 6 + 0.0
+    values[5] = np.nan
+    with pytest.raises(ValueError, match=rf"{name} is NaN in 1 row\(s\), first in row 5"):
+        table_of(**{name: values})
+    with pytest.raises(ValueError, match=f"{name} is empty in 1 row"):
+        table_of(**{name: [None, *values[:5], *values[6:]]})

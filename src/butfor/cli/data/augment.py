@@ -1,5 +1,6 @@
 """`butfor augment`: transitions that never happened, but could have."""
 
+import shlex
 from pathlib import Path
 from typing import Annotated
 
@@ -20,6 +21,7 @@ def augment(
     observe: Annotated[
         tuple[str, ...], tyro.conf.arg(metavar="COLUMN", help_behavior_hint="(default: by format)")
     ] = (),
+    action: Annotated[tuple[str, ...], tyro.conf.arg(metavar="COLUMN", help_behavior_hint="(default: by format)")] = (),
     ignore: Annotated[tuple[str, ...], tyro.conf.arg(metavar="PART", help_behavior_hint="(default: none)")] = (),
     count: Annotated[int, tyro.conf.arg(metavar="N")] = 10_000,
     steps: Annotated[int, tyro.conf.arg(metavar="N")] = 1,
@@ -38,7 +40,8 @@ def augment(
         out: .npz file for the new transitions
         agent: the entity that the action moves; it is never swapped. For data of built-in environments it is known
         observe: columns that make up the observation, such as simulator states; `butfor data DATA` lists them
-        ignore: parts of the observation to leave out
+        action: columns that make up the action, if the format or their names do not show it
+        ignore: parts of the observation, or columns of the action, to leave out
         count: candidates to make; those that may be impossible are left out
         steps: steps of each new stretch
         false_discovery_rate: largest expected share of impossible ones among those that are kept
@@ -52,7 +55,7 @@ def augment(
 
     options = AugmentOptions(count, false_discovery_rate, steps, agent, seed)
     summary = augment_file(
-        data, out, entities, options, observe=observe, ignore=ignore, audit=audit, overwrite=overwrite
+        data, out, entities, options, observe=observe, action=action, ignore=ignore, audit=audit, overwrite=overwrite
     )
     print_augmentation(summary)
-    print_next(f"butfor data {summary['out']}")
+    print_next(f"butfor data {shlex.quote(summary['out'])}")

@@ -1,5 +1,6 @@
 """`butfor curate`: keep the part of a data set that matters most."""
 
+import shlex
 from typing import Annotated, Literal
 
 import tyro
@@ -20,6 +21,7 @@ def curate(
     rank: Literal["influence", "motion", "action", "random"] = "influence",
     approach: Annotated[int, tyro.conf.arg(metavar="N")] = 10,
     observe: Annotated[tuple[str, ...], tyro.conf.arg(metavar="COLUMN", help_behavior_hint="(by format)")] = (),
+    action: Annotated[tuple[str, ...], tyro.conf.arg(metavar="COLUMN", help_behavior_hint="(default: by format)")] = (),
     ignore: Annotated[tuple[str, ...], tyro.conf.arg(metavar="PART", help_behavior_hint="(default: none)")] = (),
     epochs: Annotated[int | None, tyro.conf.arg(metavar="N", help_behavior_hint="(default: by the data)")] = None,
     seed: int = 0,
@@ -39,7 +41,8 @@ def curate(
         rank: keep first what has influence, or, for comparison, motion of the entities, large actions, or at random
         approach: steps before an influenced one that the report counts as its approach
         observe: columns that make up the observation; `butfor data DATA` lists them
-        ignore: parts of the observation to leave out
+        action: columns that make up the action, if the format or their names do not show it
+        ignore: parts of the observation, or columns of the action, to leave out
         epochs: most epochs of fitting a Gaussian network; early stopping may end it before. A model of touches has its
             own number of updates
         seed: seed of the fit, of the tried actions, and of the random choice
@@ -51,11 +54,11 @@ def curate(
     from butfor.datasets.score import Options
 
     options = CurateOptions(keep, by, rank, approach)
-    scoring = Options(epochs=epochs, seed=seed, ignore=ignore, observe=observe)
+    scoring = Options(epochs=epochs, seed=seed, ignore=ignore, observe=observe, action=action)
     with live_progress() as progress:
         summary = curate_file(
             data, out, entities, options, scoring, model=model, report=report, overwrite=overwrite,
             device=choose_device(device), progress=progress,
         )  # fmt: skip
     print_curation(summary)
-    print_next(f"open {summary['report']} in a browser")
+    print_next(f"open {shlex.quote(summary['report'])} in a browser")

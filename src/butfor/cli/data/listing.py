@@ -1,5 +1,6 @@
 """`butfor data`: what a data set contains."""
 
+import shlex
 from typing import Annotated
 
 import tyro
@@ -12,13 +13,14 @@ def data(data: Annotated[str, tyro.conf.Positional, tyro.conf.arg(metavar="DATA"
 
     Args:
         data: LeRobot folder; robomimic, LIBERO, ManiSkill or D4RL HDF5 file; id or folder of a local Minari data set;
-            .npz file; Parquet table. Recognised by content; nothing is downloaded
+            OGBench or other .npz file; Parquet or Feather table, or a folder of Parquet tables. Recognised by content;
+            nothing is downloaded
     """
     from butfor.datasets.formats import open_dataset
 
     found = open_dataset(data)
     print_dataset(found)
     if found.action:
-        suggested = " ".join(found.suggest_entities()) or "NAME=COLUMNS"
+        suggested = shlex.join(found.suggest_entities()) or "NAME=COLUMNS"
         observe = "" if found.has_numbers else "--observe COLUMN "
-        print_next(f"butfor score {data} {observe}--entities {suggested}")
+        print_next(f"butfor score {shlex.quote(data)} {observe}--entities {suggested}")

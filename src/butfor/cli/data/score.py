@@ -1,5 +1,6 @@
 """`butfor score`: the influence in every state of a data set."""
 
+import shlex
 import time
 from typing import Annotated, Literal
 
@@ -19,6 +20,7 @@ def score(
     observe: Annotated[
         tuple[str, ...], tyro.conf.arg(metavar="COLUMN", help_behavior_hint="(default: by format)")
     ] = (),
+    action: Annotated[tuple[str, ...], tyro.conf.arg(metavar="COLUMN", help_behavior_hint="(default: by format)")] = (),
     ignore: Annotated[tuple[str, ...], tyro.conf.arg(metavar="PART", help_behavior_hint="(default: none)")] = (),
     network: Literal["choose", "paper", "steep"] = "choose",
     members: Annotated[int, tyro.conf.arg(metavar="N")] = 1,
@@ -43,13 +45,15 @@ def score(
 
     Args:
         data: LeRobot folder; robomimic, LIBERO, ManiSkill or D4RL HDF5 file; id or folder of a local Minari data set;
-            .npz file; Parquet table. Recognised by content; nothing is downloaded
+            OGBench or other .npz file; Parquet or Feather table, or a folder of Parquet tables. Recognised by content;
+            nothing is downloaded
         out: where to write the scores: FILE.npz, one row a state; or a new file, folder or Minari id for a copy of the
             data in the same format with the scores added
         entities: what may be influenced, and its columns of the observation: cube=3:6 ball=6:9, or
             cube=observation:3:6 if observations are dictionaries
         observe: columns that make up the observation, such as simulator states; `butfor data DATA` lists them
-        ignore: parts of the observation to leave out, such as images
+        action: columns that make up the action, if the format or their names do not show it
+        ignore: parts of the observation, or columns of the action, to leave out, such as images
         network: choose a model of touches if the data show what touches the entities, else a Gaussian network; or
             always a Gaussian network: paper (smooth) or steep
         members: networks in the ensemble; 5 detects influence most reliably
@@ -74,7 +78,7 @@ def score(
     if model is not None and (members != 1 or epochs is not None or network != "choose"):
         raise ValueError("--network, --members and --epochs configure a fit; --model uses a fitted one. Remove them.")
     config = {"choose": None, "paper": ModelConfig(), "steep": STEEP}[network]
-    options = Options(members, epochs, actions, extreme, seed, ignore, observe, config, graph, horizon)
+    options = Options(members, epochs, actions, extreme, seed, ignore, observe, config, graph, horizon, action)
     began = time.time()
     try:
         with live_progress() as progress:
@@ -85,11 +89,11 @@ def score(
     except KeyboardInterrupt:
         again = "The same command starts again from the beginning."
         if save_model is not None and save_model.exists() and save_model.stat().st_mtime >= began:
-            again = f"The fitted model is in {save_model}: use it with --model {save_model}."
+            again = f"The fitted model is in {save_model}: use it with --model {shlex.quote(str(save_model))}."
         raise KeyboardInterrupt(f"Interrupted; no scores were written. {again}") from None
     print_scores(summary)
     for name, edge in summary["edges"].items():
         print(f"{name}: mean {edge['mean']:.3f}, highest {edge['highest']:.3f} nats")
     saved = summary["saved_model"]
-    load = f'in Python, butfor.Influence.load("{saved}")' if saved else "keep the model with --save-model FILE"
-    print_next(f"open {summary['report']} in a browser", load)
+    load = f"in Python, butfor.Influence.load({saved!r})" if saved else "keep the model with --save-model FILE"
+    print_next(f"open {shlex.quote(summary['report'])} in a browser", load)

@@ -6,6 +6,6 @@ None needs the package of its format.
 """
 
 from butfor.datasets.formats.dataset import Column, Dataset, Segment
-from butfor.datasets.formats.opening import copy_path, default_copy, open_dataset
+from butfor.datasets.formats.opening import copy_path, default_copy, is_frame, open_dataset
 
-__all__ = ["Column", "Dataset", "Segment", "copy_path", "default_copy", "open_dataset"]
+__all__ = ["Column", "Dataset", "Segment", "copy_path", "default_copy", "is_frame", "open_dataset"]

@@ -8,7 +8,7 @@ import re
 import shutil
 from abc import ABC, abstractmethod
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, ClassVar, Literal
@@ -16,6 +16,7 @@ from typing import Any, ClassVar, Literal
 import gymnasium
 import numpy as np
 
+from butfor.datasets.files import advise_taken
 from butfor.datasets.recording import Lengths, Recording, Table, join_episodes
 from butfor.spaces.observations import is_image
 
@@ -28,6 +29,8 @@ LastState = Literal["own", "next", "row"]
 nowhere (then the last row is the last state, and its action is not used)"""
 ROBOT_WORDS = re.compile(r"robot|gripper|eef|\bee_|joint|tcp|qpos|qvel|agent|base|extra$|finger|arm|motor|goal|panda")
 DIRECTIONS = re.compile(r"(?P<stem>.*?)[_. ]?(?:pos|position)?[_. ]?(?P<axis>[xyz])")
+SUFFIXES = ((".npz",), (".hdf5", ".h5", ".hdf"), (".parquet", ".pq"), (".feather", ".arrow"), (".csv",))
+"""how the names of files end, by format"""
 RATES_APART = 0.05  # relative difference from which on two rates count as different
 
 
@@ -43,9 +46,9 @@ class Column:
     def reason(self) -> str:
         """Why it cannot be part of an observation; empty if it can."""
         if self.dtype in ("image", "video") or is_image(self.shape, self.dtype == "uint8"):
-            return f"images {list(self.shape)}"
+            return f"images {list(self.shape)}" if self.shape else "images"
         is_number = re.fullmatch(r"bool|u?int\d+|float\d+", self.dtype) is not None
-        return "" if is_number else f"of type {self.dtype}"
+        return "" if is_number else f"values of type {self.dtype}"
 
 
 @dataclass
@@ -82,40 +85,64 @@ class Dataset(ABC):
     def _write(self, temporary: Path, segments: Sequence[Segment], added: Mapping[str, Sequence[Table]]) -> None:
         """Write some segments, with columns added, to a path that does not exist."""
 
-    def recording(self, observe: Sequence[str] = (), ignore: Sequence[str] = ()) -> Recording:
+    def recording(
+        self, observe: Sequence[str] = (), ignore: Sequence[str] = (), action: Sequence[str] = ()
+    ) -> Recording:
         """Read all episodes.
 
         Args:
             observe: columns that make up the observation; default: those of the format, without images and texts.
-            ignore: parts of the observation to leave out.
+            ignore: parts of the observation, or columns of the action, to leave out.
+            action: columns that make up the action, in this order; default: those of the format. They are not part of
+                the default observation.
 
         Raises:
             ValueError: a column does not exist, there are no actions, or the arrays do not fit together.
         """
-        self._check_actions()
-        names = self.observed(observe, ignore)
+        acts = self.acted(action, ignore)
+        names = self.observed(observe, (*ignore, *self._acting_parts(acts, observe)))
         nexts = [f"next_{name}" for name in names if self._has_next(names)]
         episodes = (
-            self._episode(place, arrays, names)
-            for place, arrays in enumerate(self.read([*names, *nexts, *self.action]))
+            self._episode(place, arrays, names, acts)
+            for place, arrays in enumerate(self.read([*dict.fromkeys([*names, *nexts, *acts])]))
         )
-        return join_episodes(episodes, self.action_space, (), str(self.path))
+        return join_episodes(episodes, self._space_of(acts), (), str(self.path))
 
-    def _check_actions(self) -> None:
-        if not self.action:
+    def acted(self, action: Sequence[str] = (), ignore: Sequence[str] = ()) -> list[str]:
+        """The columns of the action; refuses those that do not exist or hold no numbers."""
+        chosen = self._known(action or self.action, "action")
+        leave = self._known(ignore, "ignore")
+        found = [name for name in chosen if name not in leave]
+        for name in found:
+            if reason := self.columns[name].reason:
+                raise ValueError(f"{name!r} holds {reason}; actions are numbers. Choose other columns with --action.")
+        if not found:
             raise ValueError(
                 f"{self.path} has no actions, which influence needs. It has {', '.join(self.columns)}; actions are "
-                f"called {self.action_names}. Rename or add them."
+                f"called {self.action_names}. Choose their columns with --action, or rename or add them."
             )
+        return found
+
+    def _acting_parts(self, acts: Sequence[str], observe: Sequence[str]) -> list[str]:
+        """What the default observation leaves out: the action, which another choice of it would take in twice."""
+        return [] if observe else [name for name in acts if name in self.observe]
+
+    def _space_of(self, acts: Sequence[str]) -> gymnasium.Space[Any] | None:
+        """The space of the action; not known if other columns than those of the format are chosen."""
+        return self.action_space if list(acts) == list(self.action) else None
+
+    def _known(self, names: Sequence[str], option: str) -> list[str]:
+        """The columns that an option names, as columns or as parts of the observation; refuses unknown ones."""
+        parts = {self.part(name): name for name in self.columns}
+        found = [name if name in self.columns else parts.get(name, name) for name in names]
+        if unknown := [name for name in found if name not in self.columns]:
+            raise ValueError(f"--{option} names {unknown[0]!r}; {self.path} has {', '.join(self.columns)}.")
+        return found
 
     def observed(self, observe: Sequence[str] = (), ignore: Sequence[str] = ()) -> list[str]:
         """The columns of the observation; refuses those that do not exist or hold no numbers."""
-        known = {self.part(name): name for name in self.columns}
-        chosen = [known.get(name, name) for name in observe or self.observe]
-        leave = [known.get(name, name) for name in ignore]
-        for option, given in (("observe", chosen), ("ignore", leave)):
-            if unknown := [name for name in given if name not in self.columns]:
-                raise ValueError(f"--{option} names {unknown[0]!r}; {self.path} has {', '.join(self.columns)}.")
+        chosen = self._known(observe or self.observe, "observe")
+        leave = self._known(ignore, "ignore")
         for name in chosen if observe else ():
             if reason := self.columns[name].reason:
                 raise ValueError(f"{name!r} holds {reason}; influence needs positions and velocities.")
@@ -138,17 +165,16 @@ class Dataset(ABC):
         """The name that a column has as a part of the observation."""
         return name.removeprefix(self.prefix)
 
-    def _episode(self, place: int, arrays: Arrays, names: Sequence[str]) -> tuple[Any, Any]:
+    def _episode(self, place: int, arrays: Arrays, names: Sequence[str], acts: Sequence[str]) -> tuple[Any, Any]:
         """The observations [T + 1] and actions [T] of an episode."""
-        actions = {name: arrays[name] for name in self.action}
-        steps = {name: len(array) for name, array in actions.items()}
-        count = next(iter(steps.values()))
-        expected = dict.fromkeys(names, count + (self.last == "own")) | dict.fromkeys(self.action, count)
+        actions = {name: arrays[name] for name in acts}
+        count = len(actions[acts[0]])
+        expected = dict.fromkeys(names, count + (self.last == "own")) | dict.fromkeys(acts, count)
         for name, rows in expected.items():
             if len(arrays[name]) != rows:
                 raise ValueError(
                     f"Episode {place} of {self.path} is ragged: {name} has {len(arrays[name])} rows, and "
-                    f"{self.action[0]} has {count}; expected {rows}. Remove this episode."
+                    f"{acts[0]} has {count}; expected {rows}. Remove this episode."
                 )
         observation = {self.part(name): arrays[name] for name in names}
         if self._has_next(names):
@@ -156,8 +182,21 @@ class Dataset(ABC):
             observation = {part: np.concatenate([rows, after[part]]) for part, rows in observation.items()}
         elif self.last != "own":
             actions = {name: array[:-1] for name, array in actions.items()}
-        whole = actions[self.action[0]] if len(self.action) == 1 else actions
-        return (observation[""] if list(observation) == [""] else observation), whole
+        return (observation[""] if list(observation) == [""] else observation), self._whole_action(actions)
+
+    def _whole_action(self, actions: Arrays) -> Any:
+        """An array of actions; or parts by name, of which `join_episodes` makes one, if those of the format are read.
+
+        Chosen columns keep the order in which they are given.
+        """
+        if len(actions) == 1:
+            return next(iter(actions.values()))
+        if list(actions) == list(self.action):
+            return actions
+        rows = {name: len(array) for name, array in actions.items()}
+        if len(set(rows.values())) > 1:
+            raise ValueError(f"{self.path}: the columns of the action differ in their number of rows: {rows}.")
+        return np.concatenate([array.reshape(len(array), -1) for array in actions.values()], 1)
 
     def _has_next(self, names: Sequence[str]) -> bool:
         """Whether next observations of these columns are stored; of simulator states they often are not."""
@@ -220,7 +259,8 @@ class Dataset(ABC):
         if original in (target.resolve(), *target.resolve().parents) or target.resolve() in original.parents:
             raise ValueError(f"{out} is the input, or inside it, or contains it; choose another path for the copy.")
         if taken := sorted(set(added) & set(self.columns)):
-            raise ValueError(f"{self.path} already has the columns {taken}; use the original, or rename the entities.")
+            raise ValueError(f"{self.path} already has the columns {taken}; {advise_taken(taken, self.suffix)}.")
+        self._check_suffix(target)
         if target.exists() and (target.is_dir() != self.is_folder or not overwrite):
             advice = "" if target.is_dir() != self.is_folder else " or replace it with --overwrite"
             raise FileExistsError(f"{target} already exists; choose another name{advice}.")
@@ -228,6 +268,22 @@ class Dataset(ABC):
             raise FileExistsError(f"{target} is a folder with other content; choose another name.")
         self._check_beside(target, overwrite)
         return target
+
+    @property
+    def suffix(self) -> str:
+        """How the names of copies usually end; empty for folders."""
+        return ""
+
+    def _check_suffix(self, target: Path) -> None:
+        """Refuse the name of a file of another format: nobody would find out what a copy is."""
+        given = next((kind for kind in SUFFIXES if target.suffix.lower() in kind), None)
+        if given is None or self.suffix in given or target.suffix == self.path.suffix:
+            return
+        kind = f"a file that ends in {self.suffix}" if self.suffix else "a folder"
+        raise ValueError(
+            f"{target} has the name of another format. A copy of {self.path} is of its format, {self.kind}: choose the "
+            f"name of {kind}."
+        )
 
     def beside(self, path: Path) -> Path | None:
         """The second file that this dataset has where its first is at `path`, such as ManiSkill's JSON; None: no."""
@@ -342,5 +398,16 @@ def fresh_copy(target: Path, source: Path) -> Iterator[Path]:
             old.rename(target)
         for path in (temporary, old):
             if path.is_dir():
-                shutil.rmtree(path, ignore_errors=True)
-            path.unlink(missing_ok=True) if not path.is_dir() else None
+                _remove_folder(path)
+            else:
+                path.unlink(missing_ok=True)
+
+
+def _remove_folder(folder: Path) -> None:
+    """Remove a folder, also where folders inside are read-only, as in copies of read-only data."""
+    if folder.is_symlink():  # what it leads to is not ours
+        return folder.unlink()
+    for place, _, _ in os.walk(folder):  # each folder before those inside; links are not followed
+        with suppress(OSError):
+            os.chmod(place, 0o700)
+    shutil.rmtree(folder, ignore_errors=True)

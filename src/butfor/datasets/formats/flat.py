@@ -33,26 +33,32 @@ class FlatFile(Dataset):
         """Whether it is an .npz file, not an HDF5 file."""
         return not self.kind.startswith("D4RL")
 
+    @property
+    def suffix(self) -> str:
+        return ".npz" if self.is_npz else ".hdf5"
+
     def read(self, names: Sequence[str]) -> Iterator[Arrays]:
         arrays = self._load(names)
         places = {name: self._rows_of(array, self.whole()) for name, array in arrays.items()}
         for place in range(len(self)):
             yield {name: array[places[name][place]] for name, array in arrays.items()}
 
-    def recording(self, observe: Sequence[str] = (), ignore: Sequence[str] = ()) -> Recording:
-        self._check_actions()
-        names = self.observed(observe, ignore)
+    def recording(
+        self, observe: Sequence[str] = (), ignore: Sequence[str] = (), action: Sequence[str] = ()
+    ) -> Recording:
+        acts = self.acted(action, ignore)
+        names = self.observed(observe, (*ignore, *self._acting_parts(acts, observe)))
         has_next = set(names) <= set(self.nexts)
         ends = [name for name in ("terminals", "timeouts", "length", "sampled") if name in self.found]
         after = [self.nexts[name] for name in names if has_next]
-        given = self._load(dict.fromkeys([*names, *self.action, *after, *(self.found[name] for name in ends)]))
+        given = self._load(dict.fromkeys([*names, *acts, *after, *(self.found[name] for name in ends)]))
         marks: dict[str, Any] = {name: given[self.found[name]] for name in ends}
         if len(self) and not has_next:  # these columns alone may not show the ends that were found at opening
             marks = {name: mark for name, mark in marks.items() if name == "sampled"} | {"length": self.rows}
         nexts = {self.part(name): given[self.nexts[name]] for name in names} if has_next else None
         return read_arrays(
             _unless_single({self.part(name): given[name] for name in names}),
-            _unless_single({name.partition("/")[2]: given[name] for name in self.action}),
+            self._whole_action({name: given[name] for name in acts}),
             None if nexts is None else _unless_single(nexts),
             source=str(self.path),
             **marks,
@@ -66,6 +72,8 @@ class FlatFile(Dataset):
             ends = [name for name in ("terminals", "timeouts", "length") if name in self.found]
             flags = self._load([self.found[name] for name in ends])
             given = {name: flags[self.found[name]] for name in ends}
+            if not self.action:  # the flags also show how many steps there are
+                steps = int(next((np.sum(mark) if name == "length" else np.size(mark) for name, mark in given.items())))
             recording = read_arrays(np.zeros((height, 1)), np.zeros((steps, 1)), source=str(self.path), **given)
         has_last = len(recording.action) == steps  # every action is used, so the state after it is known
         if has_last and not self.nexts:
@@ -155,9 +163,18 @@ class EpisodeFile(Dataset):
     steps: int = 0
     """T, the number of actions of an episode with its padding"""
 
-    def recording(self, observe: Sequence[str] = (), ignore: Sequence[str] = ()) -> Recording:
-        if observe:
-            raise ValueError(f"{self.path} has padded episodes, of which only observation is read; omit --observe.")
+    @property
+    def suffix(self) -> str:
+        return ".npz"
+
+    def recording(
+        self, observe: Sequence[str] = (), ignore: Sequence[str] = (), action: Sequence[str] = ()
+    ) -> Recording:
+        if observe or action:
+            raise ValueError(
+                f"{self.path} has padded episodes, of which only {self.observe[0]} and {self.action[0]} are read; omit "
+                "--observe and --action."
+            )
         return read_npz(self.path, ignore)
 
     def read(self, names: Sequence[str]) -> Iterator[Arrays]:

@@ -128,7 +128,7 @@ def _open_groups(path: Path, file: Any, layout: Layout, names: Sequence[str]) ->
             prefix = f"{place}/" if observe[0] != place else place
             break
     action = [name for name in columns if name == "actions" or name.startswith("actions/")]
-    steps = [_count_rows(root[name]) for name in names]
+    steps = [_count_rows(root[name], observe, layout) for name in names]
     has_next = bool(observe) and all(f"next_{name}" in columns for name in observe)
     last: LastState = "own" if layout.last == "own" else "next" if has_next else "row"
     is_libero = layout.name == "robomimic" and any(name in root.attrs for name in ("bddl_file_name", "problem_info"))
@@ -144,10 +144,13 @@ def _open_groups(path: Path, file: Any, layout: Layout, names: Sequence[str]) ->
     )  # fmt: skip
 
 
-def _count_rows(episode: Any) -> int:
-    """The number of actions of an episode."""
-    actions = episode.get("actions", {})
-    return len(next(iter(leaves(actions).values()), ())) if hasattr(actions, "keys") else len(actions)
+def _count_rows(episode: Any, observe: Sequence[str], layout: Layout) -> int:
+    """The number of actions of an episode; without actions, that of the rows in which one could be."""
+    if "actions" in episode:
+        actions = episode["actions"]
+        return len(next(iter(leaves(actions).values()), ())) if hasattr(actions, "keys") else len(actions)
+    rows = next((len(episode[name]) for name in observe if name in episode), 0)
+    return max(rows - (layout.last == "own"), 0)
 
 
 def minari_id(folder: Path) -> str:
@@ -200,6 +203,10 @@ class EpisodeGroups(Dataset):
                     yield {name: read_array(found[name], allowance) for name in names}
                 except OSError as error:
                     raise ValueError(f"{group_name} of {self.path} is damaged ({error}); download it again.") from error
+
+    @property
+    def suffix(self) -> str:
+        return "" if self.is_folder else ".hdf5"
 
     def is_of_format(self, folder: Path) -> bool:
         return (folder / "data" / "metadata.json").is_file()  # of Minari, the only format here with folders

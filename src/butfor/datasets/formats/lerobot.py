@@ -241,7 +241,9 @@ class LeRobotFolder(Dataset):
 
     def _copy_videos(self, temporary: Path, segments: Sequence[Segment]) -> None:
         if self.is_v3 and (self.path / "videos").is_dir():
-            shutil.copytree(self.path / "videos", temporary / "videos", copy_function=shutil.copyfile)
+            for path in sorted((self.path / "videos").rglob("*")):  # without modes: the original may be read-only
+                copy = temporary / path.relative_to(self.path)
+                copy.mkdir(parents=True, exist_ok=True) if path.is_dir() else shutil.copyfile(path, copy)
         if self.is_v3:
             return
         for number, (place, _, _) in enumerate(segments):

@@ -35,9 +35,8 @@ def open_dataset(source: Any) -> Dataset:
         ValueError: it is of no known format, or damaged.
         ImportError: h5py or pyarrow is missing.
     """
-    if hasattr(source, "iloc"):  # a pandas DataFrame
-        table = import_pyarrow().table({str(name): list(source[name]) for name in source.columns})
-        return table_dataset(table, Path("DataFrame"), "pandas DataFrame")
+    if is_frame(source):
+        return _open_frame(source)
     path = Path(source)
     if path.is_file():
         return _open_file(path)
@@ -48,6 +47,23 @@ def open_dataset(source: Any) -> Dataset:
             return open_table(path)
         raise ValueError(f"{path} is a folder without a dataset that is known; expected {FORMATS}.")
     return _open_minari(minari_folder(source))
+
+
+def is_frame(source: Any) -> bool:
+    """Whether data are a pandas DataFrame, not a path."""
+    return hasattr(source, "iloc")
+
+
+def _open_frame(frame: Any) -> Dataset:
+    """Open a DataFrame; levels of its index that have names are columns, as `to_parquet` writes them."""
+    index = getattr(frame, "index", None)
+    levels = [name for name in getattr(index, "names", ()) if name is not None]
+    columns = {str(name): index.get_level_values(name) for name in levels if index is not None}
+    columns |= {str(name): frame[name] for name in frame.columns}
+    pyarrow = import_pyarrow()
+    # As in a file that pandas writes, NaN and NA are empty: of text and of integers, too.
+    table = pyarrow.table({name: pyarrow.array(list(column), from_pandas=True) for name, column in columns.items()})
+    return table_dataset(table, Path("DataFrame"), "pandas DataFrame")
 
 
 def _open_file(path: Path) -> Dataset:

@@ -2,14 +2,14 @@
 
 import re
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any, ClassVar
 
 import numpy as np
 
 from butfor.datasets.formats.dataset import Arrays, Column, Dataset, Segment, describe_left_out, rate_notes
-from butfor.datasets.recording import Table
+from butfor.datasets.recording import Recording, Table
 from butfor.runs.memory import Allowance
 
 EPISODE = ("episode_index", "episode", "episode_id", "trajectory", "traj", "demo", "run")
@@ -17,6 +17,7 @@ TIME = ("timestamp", "time", "t")
 STEP = ("frame_index", "step", "frame", "index_in_episode")
 OBSERVATION = ("observation", "observations", "obs", "state", "states")
 ACTION = ("action", "actions", "act")
+COUNTER = re.compile(r".*[._/: ](id|index|idx|step|time|timestamp|pad|mask)")  # what beside actions is seldom one
 WIDTHS = {"INT32": 4, "INT64": 8, "INT96": 12, "FLOAT": 4, "DOUBLE": 8}  # bytes of a value of a Parquet file
 BEGINNINGS = {b"PAR1": "Parquet table", b"ARRO": "Feather table"}
 
@@ -69,11 +70,17 @@ def read_columns(held: Any, names: Sequence[str], path: Path, allowance: Allowan
     return held.read(columns=list(names))
 
 
-def to_array(column: Any, name: str, place: str) -> Any:
-    """A column as an array [N, ...]; its lists must have equal lengths."""
+def to_array(column: Any, name: str, place: str, missing: bool = False) -> Any:
+    """A column as an array [N, ...]; its lists must have equal lengths. `missing`: read empty rows as NaN."""
     pyarrow = import_pyarrow()
     if column.null_count:
-        raise ValueError(f"{place}: {name} is empty in {column.null_count} row(s); remove these rows.")
+        is_number = not column_of(_inner_type(column.type)).reason
+        if not (missing and is_number and column.null_count < len(column)):
+            raise ValueError(f"{place}: {name} is empty in {column.null_count} row(s); remove these rows.")
+        given = to_array(column.drop_null(), name, place)
+        filled = np.full((len(column), *given.shape[1:]), np.nan, np.result_type(given, np.float32))
+        filled[np.asarray(column.is_valid())] = given
+        return filled
     kind = column.type
     whole = column.combine_chunks() if isinstance(column, pyarrow.ChunkedArray) else column
     shape: list[int] = []
@@ -88,6 +95,11 @@ def to_array(column: Any, name: str, place: str) -> Any:
         whole = whole.flatten()
         kind = whole.type
     return whole.to_numpy(zero_copy_only=False).reshape(rows, *shape)
+
+
+def _inner_type(kind: Any) -> Any:
+    """The type of the numbers in lists of any depth."""
+    return _inner_type(kind.value_type) if hasattr(kind, "value_type") else kind
 
 
 def column_of(kind: Any, value: Any = None) -> Column:
@@ -136,8 +148,43 @@ class TableFile(Dataset):
     def is_folder(self) -> bool:
         return False  # several tables are written as one
 
+    @property
+    def suffix(self) -> str:
+        return ".feather" if self.kind.startswith("Feather") else ".parquet"
+
+    def recording(
+        self, observe: Sequence[str] = (), ignore: Sequence[str] = (), action: Sequence[str] = ()
+    ) -> Recording:
+        taken = [*ignore, *action] if not observe else [*ignore]
+        table = self._without(taken) if set(taken) & {one for group in self.stacks.values() for one in group} else self
+        return Dataset.recording(table, observe, ignore, action)
+
+    def _without(self, singles: Sequence[str]) -> "TableFile":
+        """This table without some columns of single numbers in the arrays that are made of them."""
+        stacks = {name: tuple(one for one in group if one not in singles) for name, group in self.stacks.items()}
+        nexts = {f"next_{one}" for one in singles}
+        if "next_observation" in stacks:
+            stacks["next_observation"] = tuple(one for one in stacks["next_observation"] if one not in nexts)
+        columns = self.columns | {
+            name: _stacked(self.columns, group, _shared_beginning(group)) for name, group in stacks.items() if group
+        }
+        left = {name for name, group in stacks.items() if not group}
+        observe, action = (tuple(name for name in names if name not in left) for names in (self.observe, self.action))
+        return replace(self, stacks=stacks, columns=columns, observe=observe, action=action)
+
+    def _whole_action(self, actions: Arrays) -> Any:
+        whole = super()._whole_action(actions)
+        kinds = {np.dtype(self.columns[name].dtype).kind for name in actions}
+        if kinds <= set("iub") and np.asarray(whole).dtype.kind == "f" and np.isfinite(whole).all():
+            return whole.astype(np.int64)  # discrete actions, floats only because one that is not used is empty
+        return whole
+
     def read(self, names: Sequence[str]) -> Iterator[Arrays]:
-        singles = {one: to_array(self.table[one], one, str(self.path)) for name in names for one in self._singles(name)}
+        singles = {
+            one: to_array(self.table[one], one, str(self.path), missing=True)
+            for name in names
+            for one in self._singles(name)
+        }
         arrays = {
             name: np.stack([singles[one] for one in self.stacks[name]], 1) if name in self.stacks else singles[name]
             for name in names
@@ -199,7 +246,8 @@ def table_dataset(table: Any, path: Path, kind: str) -> TableFile:
         raise ValueError(f"{path} has no column {' or '.join(EPISODE[:3])}; it has {', '.join(names)}. Add one.")
     first = table.slice(0, 1).to_pylist()
     columns = {name: column_of(table.schema.field(name).type, first[0][name] if first else None) for name in names}
-    observe, action = _beginning_with(OBSERVATION, names), _beginning_with(ACTION, names)
+    observe = _beginning_with(OBSERVATION, names)
+    action, notes = _choose_actions(columns, _beginning_with(ACTION, names))
     has_next = bool(observe) and all(f"next_{name}" in names for name in observe)
     prefix = observe[0] if len(observe) == 1 else _shared_beginning(observe)
     stacks: dict[str, tuple[str, ...]] = {}
@@ -214,9 +262,9 @@ def table_dataset(table: Any, path: Path, kind: str) -> TableFile:
         stacks["action"] = action
         columns["action"] = _stacked(columns, action, _shared_beginning(action))
         action = ("action",)
-    numbers = np.unique(to_array(table[episode], episode, str(path)), return_inverse=True)[1]
+    numbers = np.unique(_read_counter(table[episode], episode, path), return_inverse=True)[1]
     step = next((name for name in (*STEP, *TIME) if name in names), None)
-    steps = np.arange(len(numbers)) if step is None else to_array(table[step], step, str(path)).astype(float)
+    steps = np.arange(len(numbers)) if step is None else _read_counter(table[step], step, path).astype(float)
     order = np.lexsort((steps, numbers))
     rows = np.bincount(numbers).astype(np.int64)
     texts = [name for name, column in columns.items() if column.dtype == "text"]
@@ -225,7 +273,7 @@ def table_dataset(table: Any, path: Path, kind: str) -> TableFile:
     tasks = tuple(str(table[task][int(row)].as_py()) for row in starts) if task else ()
     dataset = TableFile(
         path, kind, columns, rows, observe, action, "next" if has_next else "row", prefix, tasks,
-        notes=describe_left_out(columns, observe), table=table, order=order, stacks=stacks,
+        notes=describe_left_out(columns, observe) + notes, table=table, order=order, stacks=stacks,
     )  # fmt: skip
     time = next((name for name in TIME if name in names), None)
     times = None if time is None else _times(table[time])
@@ -233,6 +281,31 @@ def table_dataset(table: Any, path: Path, kind: str) -> TableFile:
         unit = "second" if times.dtype.kind == "f" else f"unit of {time}"
         dataset.notes += rate_notes(np.split(times[order], np.cumsum(rows)[:-1]), unit=unit)
     return dataset
+
+
+def _read_counter(column: Any, name: str, path: Path) -> Any:
+    """The episode or the step of each row; refuses rows in which it is missing."""
+    values = to_array(column, name, str(path))
+    if values.dtype.kind == "f" and np.isnan(values).any():
+        first = int(np.isnan(values).argmax())
+        raise ValueError(
+            f"{path}: {name} is NaN in {int(np.isnan(values).sum())} row(s), first in row {first}; remove these rows, "
+            "or fill in the number."
+        )
+    return values
+
+
+def _choose_actions(columns: Mapping[str, Column], found: Sequence[str]) -> tuple[tuple[str, ...], list[str]]:
+    """Of the columns with the name of an action, those that are read, and a note on the others.
+
+    A number of a step or a flag of padding, such as `action_id` and `action_is_pad`, is read only if there is no other.
+    """
+    numbers = [name for name in found if not columns[name].reason]
+    no_flags = [name for name in numbers if columns[name].dtype != "bool"]
+    chosen = [name for name in no_flags if not COUNTER.fullmatch(name)] or no_flags or numbers
+    left = [f"{name} ({columns[name].reason or columns[name].dtype})" for name in found if name not in chosen]
+    notes = [f"Not read as actions: {', '.join(left)}; choose other columns with --action."] if left else []
+    return tuple(chosen), notes
 
 
 def _stacked(columns: Mapping[str, Column], names: Sequence[str], prefix: str) -> Column:
