@@ -21,7 +21,6 @@ from butfor.influence.graph.pairs import GraphDynamics
 
 ALIKE = 0.3  # standard deviations between states, within which errors of free motion are alike
 SAME = 0.1  # the same between predictions of a touched entity's change
-CHUNK = 2**14  # rows that are rolled out at once
 
 
 @dataclass(frozen=True)
@@ -66,6 +65,17 @@ class Replay:
             own = self._own(seen[:, :-1], taken, entity)
             self.records.append(EntityRecord(own, predicted, moved - predicted, touched, number))
 
+    def drift(self, entity: int) -> float:
+        """The mean error of the position of an entity in recorded steps without a touch, in the data's units.
+
+        Such errors have a direction, so that they add up over the steps of a roll-out.
+        """
+        record = self.records[entity]
+        dims = self.model.dims[entity][: self.model.position]
+        far = (record.error[..., : self.model.position] / self.model.change_scale[dims]).norm(dim=-1)
+        free = ~record.touched
+        return float(far[free].mean()) if free.any() else 0.0
+
     @torch.no_grad()
     def run(self, actions: Tensor, start: Tensor | None = None, absent: int | None = None) -> Tensor:
         """Replay with other actions.
@@ -94,13 +104,13 @@ class Replay:
             record = self.records[entity]
             hit = touch.log_odds.sigmoid() > record.number[:, time, None]
             mean = torch.where(hit.unsqueeze(-1), touch.mean, touch.free_mean)
-            free = self._free_error(record, self._own(state, action, entity), time)
+            free = self._free_error(record, self._own(state, action, entity))
             moved = mean + torch.where(hit.unsqueeze(-1), self._touch_error(record, mean, time), free)
             columns = model.columns[entity]
             after[..., columns] += moved / model.change_scale[model.dims[entity]] / model.units[1][columns]
         return after
 
-    def _free_error(self, record: EntityRecord, own: Tensor, time: int) -> Tensor:
+    def _free_error(self, record: EntityRecord, own: Tensor) -> Tensor:
         """The error of free motion in the recorded step that was most alike: [R, B, d]."""
         apart = torch.cdist(own, record.own)  # [R, B, T]
         apart = apart.masked_fill(record.touched.unsqueeze(1), torch.inf)
@@ -112,7 +122,8 @@ class Replay:
         """The error of the recorded touch, as far as the same is predicted: [R, B, d]."""
         apart = (mean - record.predicted[:, time, None]).norm(dim=-1)
         weight = (-(apart / SAME).square()).exp() * record.touched[:, time, None]
-        return weight.unsqueeze(-1) * record.error[:, time, None]
+        error: Tensor = weight.unsqueeze(-1) * record.error[:, time, None]
+        return error
 
     def _predict(self, state: Tensor, action: Tensor, absent: int | None = None) -> list[Touch]:
         """The mixture of each entity. An absent one still moves, which does not matter."""
