@@ -19,7 +19,11 @@ def test_steps_and_entities_are_printed(butfor_command: Butfor, tmp_path: Path) 
     assert code == 0, err
     assert "Without agent: it does not happen." in out
     assert f"of episode {number}" in out
+    code, out, err = butfor_command("why", "some.npz", *options, "--sufficient")
+    assert code == 0, err
+    assert "With random actions in all steps: " in out
     assert_error(butfor_command("why", "some.npz", "--event", "nothing"), "nothing", "third moved")
+    assert_error(butfor_command("why", "some.npz", "--far", "0.9"), "--far 0.9", "--influence FILE")
 
 
 def test_the_policy_of_a_run_plays_and_goes_on(butfor_command: Butfor, tmp_path: Path) -> None:

@@ -2,18 +2,20 @@
 
 import math
 from collections.abc import Callable
+from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
+from typing import TYPE_CHECKING, Annotated, Any
 
 import numpy as np
 import tyro
 
 from butfor.cli.console import live_progress
-from butfor.cli.options import File
+from butfor.cli.options import File, Flag, ImportModule
+from butfor.runs.modules import module_imports
 from butfor.runs.reading import find_run
 
 if TYPE_CHECKING:
-    from butfor.detection.why import Reasons
+    from butfor.detection.why import Reasons, Shares
 
 BARS = " ▁▂▃▄▅▆▇█"
 
@@ -27,12 +29,16 @@ def why(
     window: int = 1,
     seed: int = 0,
     influence: File = None,
-    far: float = 0.05,
+    far: Annotated[float | None, tyro.conf.arg(help_behavior_hint="(default: 0.05)")] = None,
+    entities: tuple[str, ...] = (),
+    sufficient: Flag = False,
+    import_module: ImportModule = False,
 ) -> None:
     """Find the steps and entities without which an event of an episode would not have happened.
 
     Each action is replaced by random ones, and the rest of the episode is replayed: with the recorded actions, or by
-    the policy of a run. A step is necessary to the degree to which its alternatives prevent the event.
+    the policy of a run. A step is necessary to the degree to which its alternatives prevent the event. States of
+    built-in environments and of those that MuJoCo simulates are forked; for others give a model with --influence.
 
     Args:
         what: episode file, or a training run, whose policy plays the episode and acts after each replaced action
@@ -41,53 +47,99 @@ def why(
         alternatives: random actions tried in each step
         window: number of consecutive actions that are replaced together
         seed: seed of the random actions
-        influence: saved Influence with a model of pairs, which is rolled out where the environment does not fork
+        influence: saved Influence with a model of pairs, which replays the episode where the environment does not fork
         far: with --influence, the distance from its start at which an entity has moved, in the data's units
+        entities: in environments that are not built in, columns of positions by name, such as cube=3:6
+        sufficient: also find the share of random histories in which each action is enough; takes twice as long
+        import_module: import the module of the environment MODULE:ID, which runs its code
     """
     with live_progress() as progress:
         report = lambda done: progress("forking", done, done, "steps")  # noqa: E731
-        found = _find(what, event, episode, alternatives, window, seed, influence, far, report)
+        ask = Question(event, episode, alternatives, window, seed, influence, far, entities, sufficient)
+        with module_imports(import_module):
+            found = _find(what, ask, report)
     if found.happened is None:
         print(f"{event!r} did not happen in episode {episode}.")
         return
     print(f"{event!r} happened in step {found.happened} of episode {episode}.")
-    shown = found.prevented[: found.happened + 1]
-    unknown = int(np.isnan(shown).sum())
+    _show_steps(found.prevented[: found.happened + 1])
+    if found.sufficient is not None and found.by_chance is not None:
+        _show_sufficient(found.sufficient[: found.happened + 1], found.by_chance)
+    for name, is_needed in found.entities.items():
+        if is_needed is None:
+            print(f"Without {name}: not known; the model's error is as large as what decides.")
+        else:
+            print(f"Without {name}: {'it does not happen' if is_needed else 'it still happens'}.")
+
+
+@dataclass(frozen=True)
+class Question:
+    """The options of the command."""
+
+    event: str
+    episode: int
+    alternatives: int
+    window: int
+    seed: int
+    influence: Path | None
+    far: float | None
+    entities: tuple[str, ...]
+    sufficient: bool
+
+
+def _show_steps(shares: "Shares") -> None:
+    """Print how necessary each step was."""
     print("Share of the alternatives that prevent it, step by step:")
-    print("".join("?" if math.isnan(share) else BARS[round(share * (len(BARS) - 1))] for share in shown))
-    if unknown:
-        print(f"In {unknown} steps (?) the model does not foresee the event, so their share is not known.")
-    needed = [(step, share) for step, share in enumerate(shown) if share >= 0.5]
+    print(_bars(shares))
+    if unknown := int(np.isnan(shares).sum()):
+        print(f"In {unknown} steps (?) the share is not known: the model's error is as large as what decides.")
+    needed = [(step, share) for step, share in enumerate(shares) if share >= 0.5]
     for step, share in needed:
         print(f"  step {step}: {share:.0%}")
     if not needed:
         print("No single step is necessary: replacing any one of them mostly leaves the event. Try a larger --window.")
-    for name, is_needed in found.entities.items():
-        print(f"Without {name}: {'it does not happen' if is_needed else 'it still happens'}.")
 
 
-def _find(
-    what: str, event: str, episode: int, alternatives: int, window: int, seed: int, model: Path | None, far: float,
-    report: Callable[[int], None],
-) -> "Reasons":  # fmt: skip
+def _show_sufficient(shares: "Shares", by_chance: float) -> None:
+    """Print how sufficient each step was."""
+    print("Share of random histories in which it happens if the action of the step is kept:")
+    print(_bars(shares))
+    print("With random actions in all steps: " + ("not known." if math.isnan(by_chance) else f"{by_chance:.0%}."))
+
+
+def _bars(shares: "Shares") -> str:
+    """One character for each share; ? where it is not known."""
+    return "".join("?" if math.isnan(share) else BARS[round(share * (len(BARS) - 1))] for share in shares)
+
+
+def _find(what: str, ask: Question, report: Callable[[int], None]) -> "Reasons":
     """Find the reasons in an episode file or a run, by forks or by a model."""
-    from butfor.detection.why import find_reasons, find_reasons_by_model, find_reasons_of_policy
+    from butfor.detection.why import FAR, find_reasons, find_reasons_by_model, find_reasons_of_policy
     from butfor.rollouts.episodes import Episodes
     from butfor.rollouts.play import Stream, episode_seed
 
+    if ask.far is not None and ask.influence is None:
+        raise ValueError(
+            f"--far {ask.far:g} is only used with --influence FILE; with forks an entity has moved when it is {FAR:g} "
+            "from its start. Leave --far out, or give --influence."
+        )
+    if ask.entities and ask.influence is not None:
+        raise ValueError("--entities is not used with --influence: the model has entities of its own. Leave it out.")
+    trials = (ask.event, ask.alternatives, ask.window, ask.seed)
+    options: dict[str, Any] = {"entities": ask.entities, "sufficient": ask.sufficient}
     if Path(what).suffix == ".npz":
         episodes = Episodes.load(Path(what))
-        if model is None:
-            return find_reasons(episodes, episode, event, alternatives, window, seed, report)
+        if ask.influence is None:
+            return find_reasons(episodes, ask.episode, *trials, report, **options)
         from butfor.influence.influence import Influence
 
-        return find_reasons_by_model(
-            Influence.load(model), episodes, episode, event, alternatives, window, seed, far
-        )  # fmt: skip
-    if model is not None:
+        far = FAR if ask.far is None else ask.far
+        model = Influence.load(ask.influence)
+        return find_reasons_by_model(model, episodes, ask.episode, *trials, far, sufficient=ask.sufficient)
+    if ask.influence is not None:
         raise ValueError(f"{what} is a run, whose environment is forked; --influence is for an episode file.")
     from butfor.training.agents.policy import load_policy
 
     policy = load_policy(find_run(what))
-    start = episode_seed(policy.seed, Stream.EVALUATION, episode)
-    return find_reasons_of_policy(policy.env, policy, start, event, alternatives, window, seed, report)
+    start = episode_seed(policy.seed, Stream.EVALUATION, ask.episode)
+    return find_reasons_of_policy(policy.env, policy, start, *trials, report, **options)
