@@ -463,9 +463,10 @@ def test_more_actions_than_memory_are_refused_before_the_fit(tmp_path: Path) -> 
         score_file(tmp_path / "never-read.npz", tmp_path / "out.npz", ["cube=0"], Options(actions=10**9))
 
 
-def test_settings_of_a_fit_are_refused_with_a_model(monkeypatch: pytest.MonkeyPatch) -> None:
-    with pytest.raises(SystemExit, match="--network"):
-        run(monkeypatch, "a.npz", "--out", "b.npz", "--model", "m.safetensors", "--members", "5")
+@pytest.mark.parametrize("setting", [("--members", "5"), ("--horizon", "3")])
+def test_settings_of_a_fit_are_refused_with_a_model(setting: tuple[str, str], monkeypatch: pytest.MonkeyPatch) -> None:
+    with pytest.raises(SystemExit, match=setting[0]):
+        run(monkeypatch, "a.npz", "--out", "b.npz", "--model", "m.safetensors", *setting)
 
 
 def test_an_interruption_after_the_fit_tells_of_the_model(

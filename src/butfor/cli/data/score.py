@@ -75,8 +75,11 @@ def score(
     from butfor.datasets.score import Options, score_file
     from butfor.models.dynamics import STEEP, ModelConfig
 
-    if model is not None and (members != 1 or epochs is not None or network != "choose"):
-        raise ValueError("--network, --members and --epochs configure a fit; --model uses a fitted one. Remove them.")
+    if model is not None and (members != 1 or epochs is not None or network != "choose" or horizon != 1):
+        raise ValueError(
+            "--network, --members, --epochs and --horizon configure a fit; --model uses a fitted one, which has its own "
+            "horizon. Remove them."
+        )
     config = {"choose": None, "paper": ModelConfig(), "steep": STEEP}[network]
     options = Options(members, epochs, actions, extreme, seed, ignore, observe, config, graph, horizon, action)
     began = time.time()
