@@ -77,7 +77,7 @@ def score(
 
     if model is not None and (members != 1 or epochs is not None or network != "choose" or horizon != 1):
         raise ValueError(
-            "--network, --members, --epochs and --horizon configure a fit; --model uses a fitted one, which has its own "
+            "--network, --members, --epochs and --horizon configure a fit; --model uses a fitted one, with its own "
             "horizon. Remove them."
         )
     config = {"choose": None, "paper": ModelConfig(), "steep": STEEP}[network]
