@@ -8,7 +8,7 @@ import pytest
 from support.forks import effect
 
 from butfor.benchmarks.environments import TASKS, TOLERANCE
-from butfor.benchmarks.mujoco_tasks import AntBall, FetchSlide, HandBlock, Kitchen, MujocoSimulation, Stick
+from butfor.benchmarks.mujoco_tasks import AntBall, FetchSlide, Hand, Kitchen, MujocoSimulation, Stick
 
 Place = tuple[float, float]
 
@@ -33,7 +33,7 @@ def test_fetch_slide() -> None:
 
 
 def test_a_block_on_the_floor_is_not_influenced_and_one_on_a_finger_is() -> None:
-    simulation = HandBlock()
+    simulation = Hand("HandManipulateBlock-v1")
     simulation.reset(0)
     x, y, z = simulation.data.body("robot0:mfmiddle").xpos
     place(simulation, [x, y, z + 0.03])

@@ -93,17 +93,17 @@ class FetchSlide(MujocoSimulation):
         return np.append(move, 0.0).astype(np.float32)
 
 
-class HandBlock(MujocoSimulation):
-    """HandManipulateBlock-v1: a block in the palm of a hand, until it falls out, out of reach.
+class Hand(MujocoSimulation):
+    """HandManipulateBlock-v1 or -Egg-v1: a thing in the palm of a hand, until it falls out, out of reach.
 
-    The script tilts the open hand until the block slides out. It plays up to 80 steps before an episode starts, as the
-    block would otherwise lie in the palm, under influence, in nearly all states.
+    The script tilts the open hand until the thing slides out. It plays up to 80 steps before an episode starts, as the
+    thing would otherwise lie in the palm, under influence, in nearly all states.
     """
 
     object_joint = "object:joint"
 
-    def __init__(self) -> None:
-        self.env = make_robot("HandManipulateBlock-v1")
+    def __init__(self, id: str) -> None:
+        self.env = make_robot(id)
         self.action_space: Any = self.env.action_space
         super().__init__(self.env.model, self.env.data, robot="robot0:", thing="object")
 
@@ -118,7 +118,7 @@ class HandBlock(MujocoSimulation):
         return np.asarray(obs, dtype=np.float32)
 
     def object_state(self) -> Floats:
-        """Position and rotation: a finger turns the block without moving its centre."""
+        """Position and rotation: a finger turns the thing without moving its centre."""
         return np.array(self.data.joint(self.object_joint).qpos)
 
     def scripted(self, rng: np.random.Generator) -> Any:
@@ -126,18 +126,22 @@ class HandBlock(MujocoSimulation):
 
 
 class Kitchen(MujocoSimulation):
-    """FrankaKitchen-v1 and its kettle, without noise on the observations, because the robot's control reads them.
+    """FrankaKitchen-v1 and a thing in it, without noise on the observations, because the robot's control reads them.
 
     Observations have joint angles, not the position of the hand. The script drives the joints along the Jacobian.
     """
 
-    object_joint = "kettle"
+    def __init__(self, joint: str = "kettle", body: str = "kettle", site: str | None = None) -> None:
+        """Choose the joint of the label, the beginning of the names of its bodies, and the site where the hand goes.
 
-    def __init__(self) -> None:
+        Without a site the hand goes to the position of the joint.
+        """
         quiet = {"robot_noise_ratio": 0.0, "object_noise_ratio": 0.0}
         self.env = make_robot("FrankaKitchen-v1", tasks_to_complete=["kettle"], **quiet)
         self.action_space: Any = spaces.Box(-1, 1, (9,), np.float32)
-        super().__init__(self.env.model, self.env.data, robot="panda0", thing="kettle")
+        self.object_joint = joint
+        self.site = site
+        super().__init__(self.env.model, self.env.data, robot="panda0", thing=body)
 
     def reset(self, seed: int) -> Observation:
         obs, _ = self.env.reset(seed=seed)
@@ -157,7 +161,8 @@ class Kitchen(MujocoSimulation):
         hand = self.data.site("end_effector")
         if rng.random() < 0.1:
             self.offset = rng.uniform([-0.15, -0.15, 0.0], [0.15, 0.15, 0.15])
-        way = self.object_state() + self.offset - hand.xpos
+        place = self.object_state() if self.site is None else self.data.site(self.site).xpos
+        way = place + self.offset - hand.xpos
         jacobian = np.zeros((3, self.model.nv))
         self.mujoco.mj_jacSite(self.model, self.data, jacobian, None, hand.id)
         arm = jacobian[:, :7]

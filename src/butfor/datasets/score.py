@@ -31,6 +31,7 @@ from butfor.influence.diagnosis import FEWEST as FEWEST_JUDGED
 from butfor.influence.diagnosis import GROUPS, Diagnosis
 from butfor.influence.graph.pairs import GraphConfig
 from butfor.influence.influence import Influence
+from butfor.influence.outcomes import OutcomeConfig
 from butfor.influence.scoring import ScoreConfig
 from butfor.influence.views import Fan, fan_of
 from butfor.models.dynamics import STEEP, ModelConfig
@@ -311,7 +312,7 @@ def fit_recording(
     )
     influence.scoring = replace(influence.scoring, actions=options.actions)
     if options.epochs is not None and not isinstance(influence.model.config, ModelConfig):
-        kind = "pairs" if isinstance(influence.model.config, GraphConfig) else "touches"
+        kind = {GraphConfig: "pairs", OutcomeConfig: "outcomes"}.get(type(influence.model.config), "touches")
         notes.append(
             f"A model of {kind} was fitted with its own number of updates; the number of epochs has no effect."
         )

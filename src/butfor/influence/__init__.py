@@ -2,7 +2,8 @@
 
 `scoring.py` computes CAI from a model's predictions, with the Gaussian formulas of `gaussian.py`. `contact.py` is the
 model that `Influence.fit` prefers, for entities that something touches, and `partners.py` finds what touches them.
-Otherwise `network_choice.py` selects a Gaussian network. `decisions.py` turns scores into decisions, `diagnosis.py`
+`outcomes.py` is the model of entities that change in few ways, as on a grid. Otherwise `network_choice.py` selects a
+Gaussian network. `decisions.py` turns scores into decisions, `diagnosis.py`
 checks whether they can be trusted, `display.py` is how both are printed, and `learner.py` trains an `Influence` along
 with an agent. `graph/` has influence between entities and over several steps.
 """
@@ -13,6 +14,16 @@ from butfor.influence.graph.edges import Graph
 from butfor.influence.graph.pairs import GraphConfig
 from butfor.influence.influence import Influence
 from butfor.influence.learner import InfluenceLearner
+from butfor.influence.outcomes import OutcomeConfig
 from butfor.influence.scoring import ScoreConfig
 
-__all__ = ["ContactConfig", "Diagnosis", "Graph", "GraphConfig", "Influence", "InfluenceLearner", "ScoreConfig"]
+__all__ = [
+    "ContactConfig",
+    "Diagnosis",
+    "Graph",
+    "GraphConfig",
+    "Influence",
+    "InfluenceLearner",
+    "OutcomeConfig",
+    "ScoreConfig",
+]

@@ -292,6 +292,11 @@ class ContactPrediction:
     """by the entity's place in the target; [R, n, K, ...] each"""
     target_size: int
 
+    def change(self, function: Callable[[Tensor], Tensor]) -> "ContactPrediction":
+        """The same function of all tensors, which changes the axes of states and actions."""
+        changed = {dims: type(touch)(*map(function, touch.parts())) for dims, touch in self.touches.items()}
+        return ContactPrediction(changed, self.target_size)
+
     def merge(self, members: int) -> "ContactPrediction":
         """One prediction for each group of `members` replicas."""
         merged = {dims: touch.merge(members) for dims, touch in self.touches.items()}

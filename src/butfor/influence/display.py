@@ -24,6 +24,9 @@ def influence_rows(influence: "Influence") -> list[list[str]]:
     if pairs is not None:
         touching = sorted({column for found in pairs.values() for pair in found for column in pair.partner})
         kind = f"model of touches, by columns {_listed(touching)}"
+    outcomes = getattr(influence.model, "counts", None)
+    if outcomes is not None:
+        kind = f"model of {', '.join(map(str, outcomes))} outcomes"
     if influence.prior is not None:
         kind += " on top of a prior"
     if influence.predicted_steps > 1:

@@ -24,6 +24,7 @@ from butfor.influence.graph.methods import GraphMethods
 from butfor.influence.graph.pair_fitting import fit_graph
 from butfor.influence.graph.pairs import GraphConfig
 from butfor.influence.network_choice import fit_network
+from butfor.influence.outcomes import MANY_OUTCOMES, OutcomeConfig, find_outcomes, fit_outcomes
 from butfor.influence.partners import AGENT_UNUSED, NOTHING_TOUCHES, choose_partners, measure_reach
 from butfor.influence.saved_models import load_influence, save_influence
 from butfor.influence.scoring import (
@@ -128,7 +129,7 @@ class Influence(DecisionMethods, GraphMethods):
         agent: Sequence[int] | None = None,
         validation: Sequence[Array] | float = 0.1,
         groups: Array | None = None,
-        model: ModelConfig | ContactConfig | GraphConfig | None = None,
+        model: ModelConfig | ContactConfig | OutcomeConfig | GraphConfig | None = None,
         horizon: int = 1,
         prior: PriorFunction | None = None,
         fitting: FitConfig = FOR_ANY_DATA,
@@ -151,12 +152,13 @@ class Influence(DecisionMethods, GraphMethods):
             validation: share of the transitions to hold out for early stopping of a Gaussian network, or other
                 transitions for it.
             groups: the episode [N] of each transition; whole episodes are then held out for validation.
-            model: by default a model of touches (`butfor.influence.contact`) if every entity has something that
-                touches it. If not, the paper's Gaussian network, which is smooth; if that explains less than half of
-                an entity's held-out change, or promises influence that held-out transitions do not show, `STEEP` is
+            model: by default a model of outcomes (`butfor.influence.outcomes`) if every entity changes in few ways,
+                as on a grid; or else a model of touches (`butfor.influence.contact`) if every entity has something
+                that touches it. If not, the paper's Gaussian network, which is smooth; if that explains less than half
+                of an entity's held-out change, or promises influence that held-out transitions do not show, `STEEP` is
                 fitted too (up to twice the time) and kept if it makes these transitions clearly more likely. Give a
-                `ModelConfig` for one Gaussian network, a `ContactConfig` for other settings of the model of touches,
-                or a `GraphConfig` for the model of pairs, which also knows the influence between entities.
+                `ModelConfig` for one Gaussian network, a `ContactConfig` or `OutcomeConfig` for other settings of these
+                models, or a `GraphConfig` for the model of pairs, which also knows the influence between entities.
             horizon: steps within which the action matters. More than 1 needs the model of pairs, which is the default
                 then, and entities that contain every column that changes.
             prior: known dynamics, a function of numpy arrays obs [N, D] and action [N, A] (or integers [N]) to the
@@ -185,15 +187,23 @@ class Influence(DecisionMethods, GraphMethods):
             units = fit_units(prior, transitions, units, scale)
         train = units.table(transitions, device)
         seeds = [seed * 1000 + member for member in range(members)]
-        if agent is not None and (horizon > 1 or isinstance(model, ModelConfig | GraphConfig)):
+        if agent is not None and (horizon > 1 or isinstance(model, ModelConfig | OutcomeConfig | GraphConfig)):
             raise ValueError(AGENT_UNUSED)
-        if prior is not None and (agent is not None or horizon > 1 or isinstance(model, ContactConfig | GraphConfig)):
+        if prior is not None and (agent is not None or horizon > 1 or not isinstance(model, ModelConfig | None)):
             raise ValueError(PRIOR_UNUSED)
         if horizon > 1 or isinstance(model, GraphConfig):
             settings = model if isinstance(model, GraphConfig) else GraphConfig()
             with fit_progress(progress) as report:
                 fitted = fit_graph(train, units, settings, seeds, report)
             return cls(fitted, units, scoring or STRONG_ACTIONS, seed, horizon)
+        if isinstance(model, OutcomeConfig) or (model is None and agent is None and prior is None):
+            outcomes = find_outcomes(train[1], units.dims)
+            if outcomes is not None:
+                with fit_progress(progress) as report:
+                    discrete = fit_outcomes(train, units, outcomes, model or OutcomeConfig(), seeds, report)
+                return cls(discrete, units, scoring or ScoreConfig(), seed)
+        if isinstance(model, OutcomeConfig):
+            raise ValueError(MANY_OUTCOMES)
         if not isinstance(model, ModelConfig) and prior is None:
             pairs = choose_partners(transitions, train, units, agent)
             if pairs is not None:

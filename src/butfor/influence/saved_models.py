@@ -16,6 +16,7 @@ from torch import Tensor
 from butfor.influence.contact import ContactConfig, ContactDynamics
 from butfor.influence.decisions import Calibration
 from butfor.influence.graph.pairs import GraphConfig, GraphDynamics, check_graph_entities
+from butfor.influence.outcomes import OutcomeConfig, OutcomeDynamics
 from butfor.influence.partners import Pair
 from butfor.influence.scoring import Dynamics, ScoreConfig
 from butfor.models.dynamics import GaussianDynamics, ModelConfig
@@ -37,6 +38,7 @@ FORMAT_VERSION = 3
 WITH_PRIOR = 4  # the format of a model with a prior, which earlier versions would load without it
 WITH_REACH = 5  # that of a model of touches with a reach, likewise
 WITH_UNEVEN = 6  # that of one with columns that free motion also sees on a finer scale
+WITH_OUTCOMES = 7  # that of a model of outcomes
 
 
 @dataclass(frozen=True)
@@ -76,6 +78,8 @@ def save_influence(
 
 def _format_version(model: Dynamics, has_prior: bool) -> int:
     """The oldest format that says everything about a model."""
+    if isinstance(model, OutcomeDynamics):
+        return WITH_OUTCOMES
     if isinstance(model, ContactDynamics):
         if model.uneven:
             return WITH_UNEVEN
@@ -91,7 +95,7 @@ def load_influence(path: Path | str, replica: int | None = None, prior: PriorFun
         FileNotFoundError: the file does not exist.
         ValueError: the file is not a complete `Influence`, or the prior is missing or another one.
     """
-    with reading_weights(path, "influence", WITH_UNEVEN) as (tensors, header):
+    with reading_weights(path, "influence", WITH_OUTCOMES) as (tensors, header):
         parts = {name: tensors.pop(name).numpy() for name in list(tensors) if name.startswith("calibration.")}
         units = units_of_header(header)
         seed = whole_number(header, "seed", least=-(2**63))
@@ -121,6 +125,8 @@ def describe_model(model: Dynamics, units: Units) -> dict[str, Any]:
         shape["uneven"] = model.uneven
     if isinstance(model, GraphDynamics):
         shape["driven"] = model.driven
+    if isinstance(model, OutcomeDynamics):
+        shape["outcomes"] = model.counts
     return dataclasses.asdict(units) | shape
 
 
@@ -154,6 +160,9 @@ def untrained_model(header: Mapping[str, Any], units: Units, generators: Generat
         config = config_from(GraphConfig, header["model"])
         check_graph_entities(units.entities, config)
         return GraphDynamics(units, header["driven"], config, generators)
+    if header.get("outcomes") is not None:
+        counts = [whole_number({"outcomes": count}, "outcomes") for count in header["outcomes"]]
+        return OutcomeDynamics(units, counts, config_from(OutcomeConfig, header["model"]), generators)
     if header.get("partners") is None:
         network = config_from(ModelConfig, header["model"])
         return GaussianDynamics(len(units.obs_center), units.law.size, len(units.scale), network, generators)

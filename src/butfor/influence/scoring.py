@@ -17,6 +17,7 @@ from torch import Tensor
 from butfor.influence.contact import ContactDynamics
 from butfor.influence.gaussian import KLForm, entropy, kl_to_mixture, log_normal
 from butfor.influence.graph.pairs import GraphDynamics
+from butfor.influence.outcomes import OutcomeDynamics
 from butfor.models.dynamics import GaussianDynamics
 from butfor.models.networks import Generators
 from butfor.models.tables import StandardizedStates, Table
@@ -24,7 +25,7 @@ from butfor.runs.config import check_between, check_choices, check_least
 from butfor.runs.memory import check_memory
 from butfor.spaces.actions import ActionLaw
 
-Dynamics = GaussianDynamics | ContactDynamics | GraphDynamics
+Dynamics = GaussianDynamics | ContactDynamics | OutcomeDynamics | GraphDynamics
 """A transition model: `predictor()` returns a function from states and actions to a `Prediction`."""
 DRAWS = 8  # outcomes from which a model's promise is computed, in each state
 EntityDims = Sequence[Sequence[int]]

@@ -39,7 +39,7 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
-from butfor.influence.contact import ContactPrediction, Touch
+from butfor.influence.contact import Touch
 from butfor.influence.gaussian import KLForm, kl_to_mixture
 from butfor.influence.graph.pairs import GraphDynamics
 from butfor.influence.scoring import Gaussians
@@ -317,7 +317,4 @@ def _regroup(prediction: Any, count: int) -> Any:
         grouped: Tensor = part.squeeze(2).unflatten(1, (-1, count))
         return grouped
 
-    if isinstance(prediction, tuple):
-        return Gaussians(*(group(part) for part in prediction))
-    touches = {dims: type(touch)(*map(group, touch.parts())) for dims, touch in prediction.touches.items()}
-    return ContactPrediction(touches, prediction.target_size)
+    return Gaussians(*map(group, prediction)) if isinstance(prediction, tuple) else prediction.change(group)
