@@ -158,7 +158,8 @@ class EntityPrediction:
         drawn = torch.multinomial(probability.flatten(0, 1), 1, generator=generator)[:, 0]
         values: Tensor = self.values[drawn].unflatten(0, probability.shape[:2])
         noise = torch.randn(values.shape, generator=generator, device=values.device)
-        return values + NARROW**0.5 * noise
+        place: Tensor = values + NARROW**0.5 * noise
+        return place
 
 
 @dataclass(frozen=True)
