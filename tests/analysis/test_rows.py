@@ -9,7 +9,7 @@ from support.study_runs import RAMP, write_training
 
 from butfor.analysis.arms import read_run_folder
 from butfor.analysis.claims import Curve
-from butfor.analysis.rows import areas, duration, noted, reach_cell
+from butfor.analysis.rows import areas, duration, improvement_cell, noted, reach_cell
 from butfor.runs.files import read_json
 
 EPISODES = np.arange(100, 1100, 100)
@@ -42,6 +42,16 @@ def test_the_area_is_that_of_the_range() -> None:
 )
 def test_the_episodes_to_reach_a_level(curve: Curve, expected: dict[str, str]) -> None:
     assert reach_cell(curve, 0.5) == expected
+
+
+@pytest.mark.parametrize(
+    ("episodes", "expected"),
+    [([30], "one shared episode"), ([30, 60], "one shared episode"), ([60], "no shared episodes")],
+)
+def test_an_area_needs_two_shared_episodes(episodes: list[int], expected: str) -> None:
+    baseline = Curve(np.array([30]), np.zeros((6, 1)), 30)
+    curve = Curve(np.array(episodes), np.zeros((6, len(episodes))), 60)
+    assert improvement_cell(curve, baseline) == {"value": "–", "spread": expected}
 
 
 def test_what_all_processes_of_a_run_had(tmp_path: Path) -> None:

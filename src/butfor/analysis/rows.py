@@ -145,7 +145,8 @@ def improvement_cell(curve: Curve, baseline: Curve) -> Row:
     """Return the probability that a seed of this arm has a larger area than one of the baseline."""
     ends = overlap(curve, baseline)
     if ends is None:
-        return {"value": "–", "spread": "no shared episodes"}
+        is_one = np.isin(curve.episodes, baseline.episodes).any()  # an area needs two
+        return {"value": "–", "spread": "one shared episode" if is_one else "no shared episodes"}
     ours, theirs = (area_under_curve(one.episodes, one.success, ends) for one in (curve, baseline))
     chance = probability_of_improvement(ours, theirs)
     few = min(len(ours), len(theirs)) < ENOUGH
