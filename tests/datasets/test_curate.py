@@ -73,6 +73,22 @@ def test_about_the_asked_share_is_kept(keep: float, tmp_path: Path) -> None:
     assert min(worth[place] for place, _, _ in chosen) > max(worth[list(dropped)])
 
 
+@pytest.mark.parametrize("keep", [0.2, 0.5, 0.8])
+@pytest.mark.parametrize("flat", [True, False])
+def test_at_most_the_asked_share_of_frames_is_kept(keep: float, flat: bool, tmp_path: Path) -> None:
+    """Also where worth comes and goes, so that gaps are closed, and where most frames are worth nothing."""
+    random = np.random.default_rng(0)
+    observations = [random.normal(size=(51, 6)) for _ in range(40)]
+    dataset = open_dataset(write_d4rl(tmp_path, observations, [random.normal(size=(50, 2)) for _ in range(40)]))
+    recording = dataset.recording()
+    worth = np.zeros((40, 51)) if flat else random.random((40, 51)) ** 20
+    worth[:, :5] += 1
+    chosen = choose_segments(dataset, recording, {"cube": worth.ravel()}, {"cube": [3]}, CurateOptions(keep, "frames"))
+    share = sum(last - first for _, first, last in chosen) / 2000
+    assert keep - 0.02 < share <= keep
+    assert {(place, 0) for place in range(40)} <= {(place, first) for place, first, _ in chosen}
+
+
 def mixed(episodes: int) -> tuple[list[Any], list[Any]]:
     """Every second episode, the hand is near the cube (column 3) in the first half and moves it; else it is far."""
     random = np.random.default_rng(0)

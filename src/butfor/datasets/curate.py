@@ -154,13 +154,31 @@ def choose_segments(
         before = np.cumsum(rows[order]) - rows[order]  # rows of the better ones; an episode is kept if half of it fits
         kept = set(order[before + rows[order] / 2 <= options.keep * rows.sum()].tolist()) or {int(order[0])}
         return [(place, 0, int(rows[place])) for place in sorted(kept)]
-    least = np.quantile(np.concatenate(values), 1 - options.keep)
-    found = []
-    for place, value in enumerate(values):
-        found += [(place, first, last) for first, last in _stretches(value >= least)]
+    found = _best_stretches(values, options.keep * rows.sum())
     if not found:
         raise ValueError(f"No stretch of {SHORTEST} frames is kept; keep more, or keep whole episodes.")
     return found
+
+
+def _best_stretches(values: Sequence[Table], most: float) -> list[Segment]:
+    """Stretches of the best frames of all episodes, of as many frames that at most `most` rows are kept."""
+    edges = np.cumsum([len(value) for value in values])[:-1]
+    order = np.argsort(-np.concatenate(values), kind="stable")
+    best = np.empty(len(order), np.int64)
+    best[order] = np.arange(len(order))  # the place of each frame among all
+    places = np.split(best, edges)
+
+    def stretches(frames: int) -> list[Segment]:
+        return [(number, *ends) for number, place in enumerate(places) for ends in _stretches(place < frames)]
+
+    low, high = 0, len(order)  # more frames never keep fewer rows
+    while low < high:
+        frames = (low + high + 1) // 2
+        if sum(last - first for _, first, last in stretches(frames)) <= most:
+            low = frames
+        else:
+            high = frames - 1
+    return stretches(low)
 
 
 def frame_values(
