@@ -59,7 +59,7 @@ def write_robomimic(folder: Path, observations: list[Any], actions: list[Any]) -
 
 
 def write_libero(folder: Path, observations: list[Any], actions: list[Any]) -> Path:
-    """`data/demo_N` without next_obs; the objects are only in the simulator's states."""
+    """`data/demo_N` without next_obs; the objects are only in states, and obs is what is seen after the action."""
     path = folder / "libero.hdf5"
     with h5py.File(path, "w") as file:
         data = file.create_group("data")
@@ -70,7 +70,7 @@ def write_libero(folder: Path, observations: list[Any], actions: list[Any]) -> P
         for number, (obs, action) in enumerate(zip(observations, actions, strict=True)):
             demo = data.create_group(f"demo_{number}")
             demo.attrs["num_samples"] = len(obs)
-            demo.create_dataset("obs/ee_pos", data=obs[:, HAND])
+            demo.create_dataset("obs/ee_pos", data=np.concatenate([obs[1:], obs[-1:]])[:, HAND])
             demo.create_dataset("obs/agentview_rgb", data=np.zeros((len(obs), *CAMERA), np.uint8))
             demo.create_dataset("states", data=obs)
             demo.create_dataset("actions", data=np.concatenate([action, np.zeros((1, 2), np.float32)]))

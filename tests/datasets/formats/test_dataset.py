@@ -75,6 +75,26 @@ def test_names_suggest_entities_that_can_be_used(writer: Any, entities: list[str
     assert all(len(found) == 3 for found in columns.values())
 
 
+def test_libero_is_read_from_the_states_before_the_actions(tmp_path: Path) -> None:
+    """What is seen in a row, in obs, is seen after the action of the row."""
+    observations, actions = hand_and_cube()
+    dataset = open_dataset(write_libero(tmp_path, observations, actions))
+    obs, action, next_obs = dataset.recording().transitions()
+    np.testing.assert_array_equal(obs, np.concatenate([one[:-1] for one in observations]))
+    np.testing.assert_array_equal(action, np.concatenate(actions))
+    np.testing.assert_array_equal(next_obs, np.concatenate([one[1:] for one in observations]))
+    assert any("obs/*" in note and "next row" in note for note in dataset.notes)
+    assert any("agentview_rgb" in note for note in dataset.notes)
+
+
+def test_a_part_that_holds_everything_is_not_suggested_as_an_entity(tmp_path: Path) -> None:
+    observations, actions = hand_and_cube()
+    parts: dict[str, Any] = {"observation": np.concatenate(observations), "cube": np.ones((18, 3))}
+    arrays = {f"observations/{name}": part for name, part in parts.items()} | {"actions": np.concatenate(actions)}
+    np.savez(tmp_path / "parts.npz", length=[len(one) for one in actions], **arrays)
+    assert open_dataset(tmp_path / "parts.npz").suggest_entities() == ["cube=cube"]
+
+
 def test_tasks_are_read_where_the_format_names_them(tmp_path: Path) -> None:
     assert open_dataset(write_lerobot_2(tmp_path, *hand_and_cube())).tasks == ("push", "lift", "push")
     assert open_dataset(write_libero(tmp_path, *hand_and_cube())).tasks == ("put the cube away",) * 3

@@ -20,7 +20,6 @@ from butfor.datasets.formats import Dataset, default_copy, open_dataset
 
 pytestmark = pytest.mark.filterwarnings("ignore:.*is set to None", "ignore:env_spec is None")
 ORDER = {"robomimic": "cube first", "ManiSkill": "hand first", "Minari": "cube first"}  # parts are sorted by name
-SIMULATOR = {"LIBERO": ("states",)}  # where objects are only there
 
 
 @pytest.fixture(params=list(WRITERS))
@@ -38,7 +37,7 @@ def expected(kind: str) -> np.ndarray[Any, Any]:
 
 def assert_holds(dataset: Dataset, kind: str, episodes: list[int]) -> None:
     observations, actions = hand_and_cube()
-    found = dataset.recording(SIMULATOR.get(kind, ()))
+    found = dataset.recording()
     assert found.length.tolist() == [LENGTHS[episode] for episode in episodes]
     np.testing.assert_array_equal(found.action, np.concatenate([actions[episode] for episode in episodes]))
     edges = np.cumsum([len(one) for one in observations])[:-1]
@@ -67,7 +66,7 @@ def test_what_takes_more_memory_than_allowed_is_not_read(
     kind, path = written
     monkeypatch.setenv("BUTFOR_MEMORY_GB", "0.000001")  # 250 bytes for a file
     with pytest.raises(ValueError, match=r"BUTFOR_MEMORY_GB"):
-        open_dataset(path).recording(SIMULATOR.get(kind, ()))
+        open_dataset(path).recording()
     if kind == "Minari":
         with pytest.raises(ValueError, match=r"episode_\d/.*BUTFOR_MEMORY_GB"):
             butfor.datasets.files.read_minari(path)
@@ -94,7 +93,7 @@ def test_scores_go_into_a_copy_and_the_original_stays(written: tuple[str, Path],
     kind, path = written
     before = digest(path)
     dataset = open_dataset(path)
-    recording = dataset.recording(SIMULATOR.get(kind, ()))
+    recording = dataset.recording()
     scores = np.arange(len(recording.observation), dtype=np.float32)
     rows = dataset.by_row(recording, scores)
     copy = open_dataset(dataset.write(default_copy(dataset, "cai"), added={"cai": rows}))
@@ -133,7 +132,7 @@ def test_parts_of_episodes_become_episodes(written: tuple[str, Path], tmp_path: 
             dataset.write(copy, segments)
         assert not copy.exists()
         return
-    found = open_dataset(dataset.write(copy, segments)).recording(SIMULATOR.get(kind, ()))
+    found = open_dataset(dataset.write(copy, segments)).recording()
     assert found.length.tolist() == [2, 2, 3]
     actions = hand_and_cube()[1]
     np.testing.assert_array_equal(found.action, np.concatenate([actions[0][1:3], actions[2][:2], actions[2][4:]]))
@@ -200,6 +199,53 @@ def test_what_cannot_be_opened_is_told(tmp_path: Path) -> None:
             open_dataset(tmp_path / name)
     with pytest.raises(FileNotFoundError, match="nowhere"):
         open_dataset(tmp_path / "nowhere")
+
+
+def of_another_kind(name: str, kind: str, change: Any) -> Any:
+    """A dataset and a change of a JSON file of it."""
+    return pytest.param(kind, name, change, id=f"{kind} {name}")
+
+
+@pytest.mark.parametrize(
+    ("kind", "name", "change"),
+    [
+        of_another_kind("meta/info.json", "LeRobot v3.0", lambda about: about["features"].update(action=5)),
+        of_another_kind("meta/info.json", "LeRobot v2.1", lambda about: about["features"]["action"].update(shape=None)),
+        of_another_kind("meta/info.json", "LeRobot v2.1", lambda about: about.update(fps="ten")),
+        of_another_kind("data/metadata.json", "Minari", lambda about: about.update(action_space=[3])),
+        of_another_kind("", "ManiSkill", lambda about: about.update(env_info=None)),
+    ],
+)
+def test_metadata_of_another_kind_are_told(
+    kind: str, name: str, change: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("MINARI_DATASETS_PATH", str(tmp_path))
+    path = WRITERS[kind](tmp_path, *hand_and_cube())
+    file = path / name if name else path.with_suffix(".json")
+    about = json.loads(file.read_text())
+    change(about)
+    file.write_text(json.dumps(about))
+    with pytest.raises(ValueError, match=path.stem):
+        open_dataset(path)
+
+
+def test_lists_of_another_kind_are_told_when_a_copy_is_written(tmp_path: Path) -> None:
+    lerobot = WRITERS["LeRobot v2.1"](tmp_path, *hand_and_cube())
+    (lerobot / "meta" / "episodes.jsonl").write_text("[1]\n")
+    maniskill = WRITERS["ManiSkill"](tmp_path, *hand_and_cube())
+    maniskill.with_suffix(".json").write_text('{"env_info": {}, "episodes": 3}')
+    for path, copy, place in ((lerobot, "copy", "meta"), (maniskill, "copy.h5", r"trajectory\.json")):
+        with pytest.raises(ValueError, match=place):
+            open_dataset(path).write(tmp_path / copy)
+        assert not (tmp_path / copy).exists()
+
+
+@pytest.mark.parametrize("place", ["data", "data/demo_0", "data/demo_0/actions"])
+def test_numbers_in_the_place_of_groups_are_told(place: str, tmp_path: Path) -> None:
+    with h5py.File(tmp_path / "number.hdf5", "w") as file:
+        file[place] = 3.0
+    with pytest.raises(ValueError, match=r"number\.hdf5"):
+        open_dataset(tmp_path / "number.hdf5")
 
 
 @pytest.mark.parametrize(("package", "kind"), [("h5py", "robomimic"), ("pyarrow", "Parquet table")])

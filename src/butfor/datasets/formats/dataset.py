@@ -28,6 +28,7 @@ LastState = Literal["own", "next", "row"]
 """where the state after the last action is: in an observation more than actions, in an array of next observations, or
 nowhere (then the last row is the last state, and its action is not used)"""
 ROBOT_WORDS = re.compile(r"robot|gripper|eef|\bee_|joint|tcp|qpos|qvel|agent|base|extra$|finger|arm|motor|goal|panda")
+WHOLE = ("observation", "observations", "obs", "state", "states")  # parts that hold more than one entity
 DIRECTIONS = re.compile(r"(?P<stem>.*?)[_. ]?(?:pos|position)?[_. ]?(?P<axis>[xyz])")
 SUFFIXES = ((".npz",), (".hdf5", ".h5", ".hdf"), (".parquet", ".pq"), (".feather", ".arrow"), (".csv",))
 """how the names of files end, by format"""
@@ -328,7 +329,7 @@ class Dataset(ABC):
             where = f"{part}:" if several else ""
             if groups := _named_positions(column.names):
                 found += [f"{stem}={where}{_ranges(columns)}" for stem, columns in groups.items()]
-            elif part and not column.names and not ROBOT_WORDS.search(part.lower()):
+            elif part and not column.names and not (ROBOT_WORDS.search(part.lower()) or part in WHOLE):
                 found.append(f"{part.split('/')[-1]}={part if several else f'0:{int(np.prod(column.shape))}'}")
         return found
 
@@ -376,6 +377,18 @@ def describe_left_out(columns: Mapping[str, Column], observe: Sequence[str]) -> 
     """A note on the columns of the observation that hold images or texts."""
     left = [f"{name} ({columns[name].reason})" for name in observe if columns[name].reason]
     return [f"Not read: {', '.join(left)}; influence needs positions and velocities."] if left else []
+
+
+@contextmanager
+def as_its_format(path: Path) -> Iterator[None]:
+    """Turn errors at content of another kind than its format has, such as a number for a list, into a sentence."""
+    try:
+        yield
+    except (AttributeError, IndexError, KeyError, TypeError) as error:
+        raise ValueError(
+            f"{path} is damaged, or its content is not as its format says ({type(error).__name__}: {error}); write or "
+            "download it again."
+        ) from error
 
 
 @contextmanager

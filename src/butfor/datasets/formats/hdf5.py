@@ -10,7 +10,15 @@ from typing import Any
 import numpy as np
 
 from butfor.datasets.files import minari_root
-from butfor.datasets.formats.dataset import Arrays, Column, Dataset, LastState, Segment, describe_left_out
+from butfor.datasets.formats.dataset import (
+    Arrays,
+    Column,
+    Dataset,
+    LastState,
+    Segment,
+    as_its_format,
+    describe_left_out,
+)
 from butfor.datasets.recording import Table
 from butfor.runs.files import atomic_write, read_json, write_text
 from butfor.runs.memory import Allowance
@@ -40,6 +48,11 @@ LAYOUTS = (
     Layout("robomimic", "data", "demo_", ("obs", "states"), "", "next", ("dones",)),
     Layout("ManiSkill", "", "traj_", ("obs", "env_states"), "", "own", ("truncated", "terminated")),
     Layout("Minari", "", "episode_", ("observations",), "infos/", "own", ("truncations", "terminations")),
+)
+LIBERO_OBSERVATION = ("states", "obs")
+LIBERO_NOTE = (
+    "LIBERO stores the simulator's state before the action of a row in states, and what is seen after that action in "
+    "obs/*. The rows of obs/* fit the action of the next row: observe states."
 )
 DESCRIPTIONS = (
     "robomimic or LIBERO (data/demo_0/actions), ManiSkill (traj_0/actions), Minari (episode_0/actions), "
@@ -120,9 +133,10 @@ def _open_groups(path: Path, file: Any, layout: Layout, names: Sequence[str]) ->
     children(root)
     arrays = leaves(root[names[0]])
     columns = {name: column_of(array) for name, array in arrays.items() if array.ndim}
+    is_libero = layout.name == "robomimic" and any(name in root.attrs for name in ("bddl_file_name", "problem_info"))
     observe: list[str] = []
     prefix = ""
-    for place in layout.observation:
+    for place in LIBERO_OBSERVATION if is_libero else layout.observation:
         observe = [name for name in columns if name == place or name.startswith(f"{place}/")]
         if observe:
             prefix = f"{place}/" if observe[0] != place else place
@@ -131,12 +145,12 @@ def _open_groups(path: Path, file: Any, layout: Layout, names: Sequence[str]) ->
     steps = [_count_rows(root[name], observe, layout) for name in names]
     has_next = bool(observe) and all(f"next_{name}" in columns for name in observe)
     last: LastState = "own" if layout.last == "own" else "next" if has_next else "row"
-    is_libero = layout.name == "robomimic" and any(name in root.attrs for name in ("bddl_file_name", "problem_info"))
-    notes = describe_left_out(columns, observe)
-    if layout.observation[0] not in prefix:
+    given = [name for name in columns if name.startswith("obs/")] if is_libero else observe
+    notes = describe_left_out(columns, given)
+    if is_libero and given:
+        notes.append(LIBERO_NOTE)
+    elif layout.observation[0] not in prefix:
         notes.append(f"The episodes have no {layout.observation[0]}; {prefix.rstrip('/')} is the observation.")
-    if is_libero:
-        notes.append("Objects may be only in the simulator's state: choose it with --observe states.")
     return EpisodeGroups(
         path, "LIBERO" if is_libero else layout.name, columns, np.array(steps, np.int64), tuple(observe),
         tuple(action), last, prefix, _tasks(root, names, path, layout), notes=notes, layout=layout,
@@ -170,7 +184,8 @@ def _tasks(root: Any, names: Sequence[str], path: Path, layout: Layout) -> tuple
             except (ValueError, AttributeError):  # not JSON, or not an object
                 task = ""
     if layout.name == "ManiSkill" and path.with_suffix(".json").is_file():
-        task = str(read_json(path.with_suffix(".json")).get("env_info", {}).get("env_id", ""))
+        with as_its_format(path.with_suffix(".json")):
+            task = str(read_json(path.with_suffix(".json")).get("env_info", {}).get("env_id", ""))
     return (task,) * len(names) if task else ()
 
 
@@ -289,7 +304,8 @@ class EpisodeGroups(Dataset):
         second = self.beside(target)
         if second is not None:
             with atomic_write(second) as temporary:  # renamed after the episodes are written: both exist, or neither
-                listed = self._list_episodes(self.whole() if segments is None else list(segments))
+                with as_its_format(self.path.with_suffix(".json")):
+                    listed = self._list_episodes(self.whole() if segments is None else list(segments))
                 temporary.write_text(json.dumps(listed, indent=2), encoding="utf-8")
                 return super().write(out, segments, added, overwrite)
         super().write(out, segments, added, overwrite)

@@ -10,7 +10,15 @@ from typing import Any, ClassVar
 
 import numpy as np
 
-from butfor.datasets.formats.dataset import Arrays, Column, Dataset, Segment, describe_left_out, rate_notes
+from butfor.datasets.formats.dataset import (
+    Arrays,
+    Column,
+    Dataset,
+    Segment,
+    as_its_format,
+    describe_left_out,
+    rate_notes,
+)
 from butfor.datasets.formats.tables import import_pyarrow, read_columns, read_table, to_array
 from butfor.datasets.recording import Table
 from butfor.runs.files import read_json
@@ -79,7 +87,8 @@ class LeRobotFolder(Dataset):
             new.append(self._renumber(table, number, int(starts[number]), columns, first, is_end))
         self._copy_meta(temporary)
         self._write_tables(temporary, segments, new)
-        self._write_episodes(temporary, segments, new, starts)
+        with as_its_format(self.path / "meta"):
+            self._write_episodes(temporary, segments, new, starts)
         self._write_info(temporary, segments, new, added)
         self._copy_videos(temporary, segments)
 

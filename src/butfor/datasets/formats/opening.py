@@ -8,7 +8,7 @@ import numpy as np
 from gymnasium import spaces
 
 from butfor.datasets.files import DATASET_ID, minari_folder, minari_root
-from butfor.datasets.formats.dataset import Dataset
+from butfor.datasets.formats.dataset import Dataset, as_its_format
 from butfor.datasets.formats.flat import open_d4rl, open_npz
 from butfor.datasets.formats.hdf5 import DESCRIPTIONS, SIGNATURE, open_hdf5
 from butfor.datasets.formats.lerobot import is_lerobot, open_lerobot
@@ -38,6 +38,11 @@ def open_dataset(source: Any) -> Dataset:
     if is_frame(source):
         return _open_frame(source)
     path = Path(source)
+    with as_its_format(path):
+        return _open_path(path, source)
+
+
+def _open_path(path: Path, source: Any) -> Dataset:
     if path.is_file():
         return _open_file(path)
     if path.is_dir() and is_lerobot(path):
