@@ -34,13 +34,12 @@ from butfor.influence.contact import (
     EntityContact,
     Touch,
 )
-from butfor.influence.contact_fitting import FitProgress
 from butfor.influence.diagnosis import Diagnosis
 from butfor.influence.influence import STRONG_ACTIONS, Influence
 from butfor.influence.partners import Pair
 from butfor.influence.saved_models import saved_pair, saved_uneven
 from butfor.models.dynamics import GaussianDynamics, ModelConfig
-from butfor.models.fitting import FitConfig
+from butfor.models.fitting import FitConfig, FitProgress
 from butfor.models.networks import make_generators
 from butfor.models.tables import measure_transitions
 

@@ -26,7 +26,6 @@ from butfor.datasets.files import (
 from butfor.datasets.formats import Dataset, copy_path, default_copy, is_frame, open_dataset
 from butfor.datasets.recording import Recording, Table
 from butfor.datasets.view import scored_scene
-from butfor.influence.contact_fitting import FitProgress
 from butfor.influence.diagnosis import FEWEST as FEWEST_JUDGED
 from butfor.influence.diagnosis import GROUPS, Diagnosis
 from butfor.influence.graph.pairs import GraphConfig
@@ -35,7 +34,7 @@ from butfor.influence.outcomes import OutcomeConfig
 from butfor.influence.scoring import ScoreConfig
 from butfor.influence.views import Fan, fan_of
 from butfor.models.dynamics import STEEP, ModelConfig
-from butfor.models.fitting import FOR_ANY_DATA, Fitting
+from butfor.models.fitting import FOR_ANY_DATA, FitProgress, Fitting
 from butfor.models.networks import make_generators
 from butfor.rollouts.episodes import Bool
 from butfor.rollouts.play import Progress

@@ -3,9 +3,9 @@
 `scoring.py` computes CAI from a model's predictions, with the Gaussian formulas of `gaussian.py`. `contact.py` is the
 model that `Influence.fit` prefers, for entities that something touches, and `partners.py` finds what touches them.
 `outcomes.py` is the model of entities that change in few ways, as on a grid. Otherwise `network_choice.py` selects a
-Gaussian network. `decisions.py` turns scores into decisions, `diagnosis.py`
-checks whether they can be trusted, `display.py` is how both are printed, and `learner.py` trains an `Influence` along
-with an agent. `graph/` has influence between entities and over several steps.
+Gaussian network. `decisions.py` turns scores into decisions, `diagnosis.py` checks whether they can be trusted,
+`display.py` is how both are printed, and `learner.py` trains an `Influence` along with an agent. `graph/` has influence
+between entities and over several steps.
 """
 
 from butfor.influence.contact import ContactConfig

@@ -8,8 +8,7 @@ import gymnasium
 import torch
 from torch import Tensor
 
-from butfor.influence.contact import ALONG, ContactConfig, ContactDynamics
-from butfor.influence.contact_fitting import make_contact_optimizer
+from butfor.influence.contact import ALONG, ContactConfig, ContactDynamics, make_contact_optimizer
 from butfor.influence.influence import Influence
 from butfor.influence.partners import AGENT_UNUSED, NOTHING_TOUCHES, Partners, choose_partners, pair_with
 from butfor.influence.scoring import Dynamics, ScoreConfig

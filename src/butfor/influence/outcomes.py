@@ -18,9 +18,8 @@ import torch
 from torch import Tensor, nn
 
 from butfor.influence.contact import choose_columns
-from butfor.influence.contact_fitting import Reporter, train_on_batches
 from butfor.influence.gaussian import log_normal
-from butfor.models.fitting import Fittable
+from butfor.models.fitting import Fittable, Reporter, train_on_batches
 from butfor.models.networks import MLP, Generators, make_generators, single_thread
 from butfor.models.tables import Table, Units
 from butfor.runs.config import check_least, check_positive

@@ -8,10 +8,10 @@ layers, `tables.py` what networks learn from, `weights.py` their files, `gpu.py`
 from butfor.models.attention import AttentionConfig, AttentionModel
 from butfor.models.bayesian import BayesianNetwork, VimeConfig
 from butfor.models.dynamics import STEEP, GaussianDynamics, ModelConfig
-from butfor.models.fitting import FitConfig, Fitting
+from butfor.models.fitting import FitConfig, FitProgress, Fitting
 from butfor.models.tables import Units
 
 __all__ = [
-    "STEEP", "AttentionConfig", "AttentionModel", "BayesianNetwork", "FitConfig", "Fitting", "GaussianDynamics",
-    "ModelConfig", "Units", "VimeConfig",
+    "STEEP", "AttentionConfig", "AttentionModel", "BayesianNetwork", "FitConfig", "FitProgress", "Fitting",
+    "GaussianDynamics", "ModelConfig", "Units", "VimeConfig",
 ]  # fmt: skip

@@ -1,10 +1,10 @@
-"""Fitting a model of R replicas: optimiser steps, and epochs with early stopping per replica."""
+"""Fitting a model of R replicas: optimiser steps, epochs with early stopping per replica, and a number of batches."""
 
 import copy
 import dataclasses
 import math
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any
 
 import torch
@@ -225,3 +225,54 @@ class Fitting:
             group["lr"] = rate
         for generator, saved in zip(self.generators, state["generators"], strict=True):
             generator.set_state(saved)
+
+
+@dataclass
+class FitProgress:
+    """How far a fit is; `Fitting` has the same attributes."""
+
+    epoch: int
+    """hundreds of updates done"""
+    epochs: int
+    best_error: Tensor
+
+
+@dataclass
+class Reporter:
+    """Calls `progress` after every 100 updates."""
+
+    progress: Callable[[Any], None] | None
+    updates: int
+    done: int = field(default=0, init=False)
+
+    def __call__(self, loss: Tensor) -> None:
+        self.done += 1
+        if self.progress is not None and self.done % 100 == 0:
+            self.progress(FitProgress(self.done // 100, self.updates // 100, loss.detach()))
+
+
+def train_on_batches(
+    loss_of: Callable[[Tensor], Tensor],
+    parameters: list[nn.Parameter],
+    updates: int,
+    rate: float,
+    weight_decay: float,
+    batch: int,
+    count: int,
+    generators: Generators,
+    report: Callable[[Tensor], None] = lambda loss: None,
+) -> None:
+    """Take AdamW steps on random batches; the rate rises over 100 steps and falls along half a cosine."""
+    optimizer = torch.optim.AdamW(parameters, lr=rate, weight_decay=weight_decay, fused=True)
+    device = parameters[0].device
+    for update in range(updates):
+        for group in optimizer.param_groups:
+            group["lr"] = rate * min(1, (update + 1) / 100) * 0.5 * (1 + math.cos(math.pi * update / updates))
+        index = torch.stack([torch.randint(count, (batch,), generator=g) for g in generators]).to(device)
+        loss = loss_of(index)
+        optimizer.zero_grad(set_to_none=True)
+        loss.sum().backward()
+        optimizer.step()
+        report(loss)
+    if not torch.isfinite(loss).all():
+        raise FloatingPointError("The loss became NaN or infinite; if the data contain extreme values, rescale them.")

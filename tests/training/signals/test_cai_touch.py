@@ -14,8 +14,14 @@ from support.hand_and_object import HAND, OBJECT, can_be_carried, states, transi
 from torch import Tensor
 from torch.distributions import Bernoulli, kl_divergence
 
-from butfor.influence.contact import ALONG, FOLLOWED, ContactDynamics, ContactPrediction, EntityContact
-from butfor.influence.contact_fitting import make_contact_optimizer
+from butfor.influence.contact import (
+    ALONG,
+    FOLLOWED,
+    ContactDynamics,
+    ContactPrediction,
+    EntityContact,
+    make_contact_optimizer,
+)
 from butfor.influence.influence import Influence
 from butfor.influence.partners import Pair
 from butfor.influence.scoring import ScoreConfig, score_states

@@ -6,9 +6,9 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from butfor.influence.contact_fitting import Reporter, train_on_batches
 from butfor.influence.graph.edges import hindsight_sizes, observed_effects
 from butfor.influence.graph.pairs import GraphConfig, GraphDynamics, _fill, check_graph_entities, describe_lines
+from butfor.models.fitting import Reporter, train_on_batches
 from butfor.models.networks import MLP, Generators, make_generators, single_thread
 from butfor.models.tables import Table, Units
 

@@ -8,8 +8,7 @@ from typing import Any, Literal
 import torch
 from torch import Tensor
 
-from butfor.influence.contact import ALONG, ContactDynamics, ContactPrediction
-from butfor.influence.contact_fitting import make_contact_optimizer
+from butfor.influence.contact import ALONG, ContactDynamics, ContactPrediction, make_contact_optimizer
 from butfor.influence.gaussian import kl_to_mixture
 from butfor.influence.influence import Influence
 from butfor.influence.scoring import Dynamics, ScoreConfig, combine_scores, score_states
