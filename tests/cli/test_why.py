@@ -24,6 +24,7 @@ def test_steps_and_entities_are_printed(butfor_command: Butfor, tmp_path: Path) 
     assert "With random actions in all steps: " in out
     assert_error(butfor_command("why", "some.npz", "--event", "nothing"), "nothing", "third moved")
     assert_error(butfor_command("why", "some.npz", "--far", "0.9"), "--far 0.9", "--influence FILE")
+    assert_error(butfor_command("why", "some.npz", "--near", "0.9"), "--near 0.9", "--influence FILE")
 
 
 def test_the_policy_of_a_run_plays_and_goes_on(butfor_command: Butfor, tmp_path: Path) -> None:
