@@ -388,6 +388,8 @@ def test_other_states_of_an_entity_do_not_overlap(fitted: Influence, tested: tup
     ("options", "value"),
     [
         ({"horizon": 0}, "0"),
+        ({"horizon": 2.5}, r"2\.5"),
+        ({"horizon": "3"}, "'3'"),
         ({"horizon": 2.5}, "2.5"),
         ({"alternative": "gone", "horizon": 3}, "gone"),
         ({"alternative": "reference", "horizon": 3}, "horizon=3"),
@@ -481,6 +483,8 @@ def test_actions_and_sources_together_give_what_each_gives_alone(fitted: Influen
         ({"entities": ["agent=0:4", "first=3:8"]}, r"\[3\]"),
         ({"model": GraphConfig(position_size=5)}, "5"),
         ({"horizon": 0}, "0"),
+        ({"horizon": 2.5}, r"2\.5"),
+        ({"horizon": "3"}, "'3'"),
         ({"horizon": 3, "model": ModelConfig()}, "3"),
         ({"agent": [0, 1]}, "agent"),
     ],

@@ -36,6 +36,12 @@ Following = Array | Callable[[NDArray[Any]], Array]
 """How the agent goes on: actions, or a policy that returns the actions [B, A] for states [B, D]."""
 
 
+def check_horizon(horizon: Any) -> None:
+    """Refuse what is not a number of steps."""
+    if isinstance(horizon, bool) or not isinstance(horizon, int | np.integer) or horizon < 1:
+        raise ValueError(f"horizon must be a number of steps, at least 1; got {horizon!r}.")
+
+
 class GraphMethods:
     """`graph`, `effects` and `decide_graph`, and the scores that need a source or a horizon; a part of `Influence`."""
 
@@ -180,8 +186,7 @@ class GraphMethods:
         following: Following | None,
     ) -> None:
         """Refuse values that mean nothing, and those that another one makes useless."""
-        if isinstance(horizon, bool) or not isinstance(horizon, int | np.integer) or horizon < 1:
-            raise ValueError(f"horizon must be a number of steps, at least 1; got {horizon!r}.")
+        check_horizon(horizon)
         if alternative not in (None, "absent", "reference"):
             raise ValueError(f"alternative is {alternative!r}; expected 'absent' or 'reference'.")
         if draws < 1:
