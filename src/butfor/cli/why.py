@@ -39,7 +39,8 @@ def why(
 
     Each action is replaced by random ones, and the rest of the episode is replayed: with the recorded actions, or by
     the policy of a run. A step is necessary to the degree to which its alternatives prevent the event. States of
-    built-in environments and of those that MuJoCo simulates are forked; for others give a model with --influence.
+    built-in environments and of those that MuJoCo simulates are forked; for others give a model with --influence,
+    which replays the recorded actions, also those of a run.
 
     Args:
         what: episode file, or a training run, whose policy plays the episode and acts after each replaced action
@@ -118,8 +119,9 @@ def _bars(shares: "Shares") -> str:
 def _find(what: str, ask: Question, report: Callable[[int], None]) -> "Reasons":
     """Find the reasons in an episode file or a run, by forks or by a model."""
     from butfor.detection.why import FAR, NEAR, find_reasons, find_reasons_by_model, find_reasons_of_policy
+    from butfor.envs import make_vector_env
     from butfor.rollouts.episodes import Episodes
-    from butfor.rollouts.play import Stream, episode_seed
+    from butfor.rollouts.play import Stream, episode_seed, play
 
     if ask.far is not None and ask.influence is None:
         raise ValueError(
@@ -135,20 +137,29 @@ def _find(what: str, ask: Question, report: Callable[[int], None]) -> "Reasons":
         raise ValueError("--entities is not used with --influence: the model has entities of its own. Leave it out.")
     trials = (ask.event, ask.alternatives, ask.window, ask.seed)
     options: dict[str, Any] = {"entities": ask.entities, "sufficient": ask.sufficient}
-    if Path(what).suffix == ".npz":
-        episodes = Episodes.load(Path(what))
-        if ask.influence is None:
-            return find_reasons(episodes, ask.episode, *trials, report, **options)
+
+    def by_model(file: Path, episodes: Episodes, number: int) -> "Reasons":
         from butfor.influence.influence import Influence
 
         far = FAR if ask.far is None else ask.far
         near = NEAR if ask.near is None else ask.near
-        model = Influence.load(ask.influence)
-        return find_reasons_by_model(model, episodes, ask.episode, *trials, far, near=near, sufficient=ask.sufficient)
-    if ask.influence is not None:
-        raise ValueError(f"{what} is a run, whose environment is forked; --influence is for an episode file.")
+        model = Influence.load(file)
+        return find_reasons_by_model(model, episodes, number, *trials, far, near=near, sufficient=ask.sufficient)
+
+    if Path(what).suffix == ".npz":
+        episodes = Episodes.load(Path(what))
+        if ask.influence is None:
+            return find_reasons(episodes, ask.episode, *trials, report, **options)
+        return by_model(ask.influence, episodes, ask.episode)
     from butfor.training.agents.policy import load_policy
 
     policy = load_policy(find_run(what))
     start = episode_seed(policy.seed, Stream.EVALUATION, ask.episode)
-    return find_reasons_of_policy(policy.env, policy, start, *trials, report, **options)
+    if ask.influence is None:
+        return find_reasons_of_policy(policy.env, policy, start, *trials, report, **options)
+    env = make_vector_env(policy.env, 1)
+    try:
+        played = play([env], lambda group, time, obs: (policy(obs), np.zeros(1, dtype=np.bool_)), [start])
+    finally:
+        env.close()
+    return by_model(ask.influence, played.episodes, 0)
