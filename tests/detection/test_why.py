@@ -1,5 +1,6 @@
 """Why it happened: an episode of Pucks whose reason is known."""
 
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -162,7 +163,8 @@ def test_a_model_answers_where_nothing_forks(monkeypatch: pytest.MonkeyPatch) ->
     steps = 6
     obs = np.zeros((1, steps + 1, 2), dtype=np.float32)
     action = np.ones((1, steps, 1), dtype=np.float32)
-    obs[0, :, 0] = obs[0, :, 1] = 0.1 * np.arange(steps + 1)  # both move by 0.1 a step
+    obs[0, :, 1] = 0.1 * np.arange(steps + 1)  # both move by 0.1 a step
+    obs[0, :, 0] = obs[0, :, 1] + 0.01
     episodes = Episodes(
         observation=obs, action=action, achieved_goal=obs[..., 1:], desired_goal=obs[..., 1:],
         length=np.array([steps]), sampled=np.zeros((1, steps), dtype=bool), metadata={},
@@ -182,8 +184,20 @@ def test_a_model_answers_where_nothing_forks(monkeypatch: pytest.MonkeyPatch) ->
     assert whole.by_chance < 0.5
     far = find_reasons_by_model(influence, episodes, 0, "object moved", alternatives=4, far=5.0)
     assert far.happened is None
-    with pytest.raises(ValueError, match="success"):
-        find_reasons_by_model(influence, episodes, 0, "success")
+    with pytest.raises(ValueError, match=r"nobody moved.*'success', 'hand moved'"):
+        find_reasons_by_model(influence, episodes, 0, "nobody moved")
+    # success: the object is within 0.05 of 0.3 for the first time after the third step, as far as 0.25 from its start
+    goals = replace(episodes, desired_goal=np.full((1, steps + 1, 1), 0.3, dtype=np.float32))
+    reached = find_reasons_by_model(influence, goals, 0, "success", alternatives=200, window=6)
+    assert reached.happened == 2
+    assert reached.entities == {"hand": True}
+    assert reached.prevented[0] > 0.5
+    assert (reached.prevented[3:] == 0).all()
+    assert find_reasons_by_model(influence, goals, 0, "success", near=0.15).happened == 1  # it is at 0.2
+    beyond = replace(goals, desired_goal=goals.desired_goal + 5)
+    assert find_reasons_by_model(influence, beyond, 0, "success").happened is None
+    with pytest.raises(ValueError, match=r"achieved goal.*'hand moved'"):
+        find_reasons_by_model(influence, replace(goals, achieved_goal=goals.achieved_goal + 1), 0, "success")
 
 
 def shoved(state: Any, action: Any, absent: bool = False) -> Any:

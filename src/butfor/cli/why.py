@@ -30,6 +30,7 @@ def why(
     seed: int = 0,
     influence: File = None,
     far: Annotated[float | None, tyro.conf.arg(help_behavior_hint="(default: 0.05)")] = None,
+    near: Annotated[float | None, tyro.conf.arg(help_behavior_hint="(default: 0.05)")] = None,
     entities: tuple[str, ...] = (),
     sufficient: Flag = False,
     import_module: ImportModule = False,
@@ -38,7 +39,8 @@ def why(
 
     Each action is replaced by random ones, and the rest of the episode is replayed: with the recorded actions, or by
     the policy of a run. A step is necessary to the degree to which its alternatives prevent the event. States of
-    built-in environments and of those that MuJoCo simulates are forked; for others give a model with --influence.
+    built-in environments and of those that MuJoCo simulates are forked; for others give a model with --influence,
+    which replays the recorded actions, also those of a run.
 
     Args:
         what: episode file, or a training run, whose policy plays the episode and acts after each replaced action
@@ -49,13 +51,14 @@ def why(
         seed: seed of the random actions
         influence: saved Influence with a model of pairs, which replays the episode where the environment does not fork
         far: with --influence, the distance from its start at which an entity has moved, in the data's units
+        near: with --influence, the distance to the goal at which the episode is a success, in the data's units
         entities: in environments that are not built in, columns of positions by name, such as cube=3:6
         sufficient: also find the share of random histories in which each action is enough; takes twice as long
         import_module: import the module of the environment MODULE:ID, which runs its code
     """
     with live_progress() as progress:
         report = lambda done: progress("forking", done, done, "steps")  # noqa: E731
-        ask = Question(event, episode, alternatives, window, seed, influence, far, entities, sufficient)
+        ask = Question(event, episode, alternatives, window, seed, influence, far, near, entities, sufficient)
         with module_imports(import_module):
             found = _find(what, ask, report)
     if found.happened is None:
@@ -83,6 +86,7 @@ class Question:
     seed: int
     influence: Path | None
     far: float | None
+    near: float | None
     entities: tuple[str, ...]
     sufficient: bool
 
@@ -114,32 +118,48 @@ def _bars(shares: "Shares") -> str:
 
 def _find(what: str, ask: Question, report: Callable[[int], None]) -> "Reasons":
     """Find the reasons in an episode file or a run, by forks or by a model."""
-    from butfor.detection.why import FAR, find_reasons, find_reasons_by_model, find_reasons_of_policy
+    from butfor.detection.why import FAR, NEAR, find_reasons, find_reasons_by_model, find_reasons_of_policy
+    from butfor.envs import make_vector_env
     from butfor.rollouts.episodes import Episodes
-    from butfor.rollouts.play import Stream, episode_seed
+    from butfor.rollouts.play import Stream, episode_seed, play
 
     if ask.far is not None and ask.influence is None:
         raise ValueError(
             f"--far {ask.far:g} is only used with --influence FILE; with forks an entity has moved when it is {FAR:g} "
             "from its start. Leave --far out, or give --influence."
         )
+    if ask.near is not None and (ask.influence is None or ask.event != "success"):
+        raise ValueError(
+            f"--near {ask.near:g} is only used with --influence FILE and --event success; with forks the environment "
+            "says what is a success. Leave --near out."
+        )
     if ask.entities and ask.influence is not None:
         raise ValueError("--entities is not used with --influence: the model has entities of its own. Leave it out.")
     trials = (ask.event, ask.alternatives, ask.window, ask.seed)
     options: dict[str, Any] = {"entities": ask.entities, "sufficient": ask.sufficient}
+
+    def by_model(file: Path, episodes: Episodes, number: int) -> "Reasons":
+        from butfor.influence.influence import Influence
+
+        far = FAR if ask.far is None else ask.far
+        near = NEAR if ask.near is None else ask.near
+        model = Influence.load(file)
+        return find_reasons_by_model(model, episodes, number, *trials, far, near=near, sufficient=ask.sufficient)
+
     if Path(what).suffix == ".npz":
         episodes = Episodes.load(Path(what))
         if ask.influence is None:
             return find_reasons(episodes, ask.episode, *trials, report, **options)
-        from butfor.influence.influence import Influence
-
-        far = FAR if ask.far is None else ask.far
-        model = Influence.load(ask.influence)
-        return find_reasons_by_model(model, episodes, ask.episode, *trials, far, sufficient=ask.sufficient)
-    if ask.influence is not None:
-        raise ValueError(f"{what} is a run, whose environment is forked; --influence is for an episode file.")
+        return by_model(ask.influence, episodes, ask.episode)
     from butfor.training.agents.policy import load_policy
 
     policy = load_policy(find_run(what))
     start = episode_seed(policy.seed, Stream.EVALUATION, ask.episode)
-    return find_reasons_of_policy(policy.env, policy, start, *trials, report, **options)
+    if ask.influence is None:
+        return find_reasons_of_policy(policy.env, policy, start, *trials, report, **options)
+    env = make_vector_env(policy.env, 1)
+    try:
+        played = play([env], lambda group, time, obs: (policy(obs), np.zeros(1, dtype=np.bool_)), [start])
+    finally:
+        env.close()
+    return by_model(ask.influence, played.episodes, 0)

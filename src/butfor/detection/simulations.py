@@ -17,7 +17,7 @@ from butfor.spaces.actions import ActionLaw
 SUCCESS = ("is_success", "success")  # names of it in the info of a step
 MODEL_HINT = (
     "Fit a model of pairs (`Influence.fit` with `GraphConfig`) on its episodes, save it, and use "
-    "`butfor why EPISODES --influence FILE`."
+    "`butfor why RUN|EPISODES --influence FILE`."
 )
 
 

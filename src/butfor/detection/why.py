@@ -33,6 +33,8 @@ from butfor.rollouts.play import REPLAY_TOLERANCE, Observation
 from butfor.spaces.entities import Entities, entity_columns
 
 FAR = 0.05  # metres: an entity that is farther from its start has moved
+NEAR = 0.05  # metres: success by a model, which does not know the environment's own distance
+SAME_PLACE = 1e-4  # between the achieved goal and the position of the entity that it is about
 ROWS = 4096  # that the model replays at once
 Shares = NDArray[np.float64]
 Act = Callable[[int, Observation], NDArray[Any]]
@@ -297,6 +299,7 @@ def find_reasons_by_model(
     seed: int = 0,
     far: float = FAR,
     *,
+    near: float = NEAR,
     sufficient: bool = False,
 ) -> Reasons:
     """Find out which steps and entities an event depended on, by replaying an episode in a model of pairs.
@@ -304,17 +307,20 @@ def find_reasons_by_model(
     The errors that the model makes on the record are corrected, see `butfor.influence.graph.counterfactual`, so that
     an alternative that changes nothing leaves the recorded event. What is left of them is the error of free motion,
     which adds up over the rest of the episode. An alternative in which the entity's largest distance from its start is
-    nearer to `far` than that is not counted, and a step or entity with mostly such alternatives is not judged.
+    nearer to `far` than that (or its least distance to the goal to `near`) is not counted, and a step or entity with
+    mostly such alternatives is not judged.
 
     Args:
         influence: fitted with `GraphConfig` on such data.
         episodes: of any environment.
         number: which episode.
-        event: "NAME moved" for one of the model's entities that ends up, at any time, `far` from its start.
+        event: "NAME moved" for one of the model's entities that ends up, at any time, `far` from its start; or
+            "success": the entity of the achieved goal is, at any time, less than `near` from the desired goal.
         alternatives: random actions that replace each action.
         window: how many actions in a row are replaced.
         seed: of the random actions.
         far: distance of an entity from its start that counts as moved, in the units of the data.
+        near: distance to the goal that counts as success, in the units of the data.
         sufficient: also find out in which share of random histories each step's action is enough.
 
     Raises:
@@ -325,41 +331,67 @@ def find_reasons_by_model(
         raise ValueError("The model does not know who touches whom; fit it with model=GraphConfig().")
     _check_number(episodes, number)
     trials = Trials(alternatives, window, seed, sufficient)
-    target, _, verb = event.rpartition(" ")
-    if verb != "moved" or target not in model.names:
-        raise ValueError(f"There is no event {event!r} for this model; expected {_events(model.names)}.")
     length = int(episodes.length[number])
+    name, _, verb = event.rpartition(" ")
+    goal = None
+    if event == "success":
+        target = _goal_entity(model, episodes, number)
+        goal = episodes.desired_goal[number, 1 : length + 1]
+    elif verb == "moved" and name in model.names:
+        target = model.names.index(name)
+    else:
+        raise ValueError(f"There is no event {event!r} for this model; expected 'success', {_events(model.names)}.")
     generator = torch.Generator().manual_seed(seed)
-    record = RecordedMotion(influence, episodes.observation[number, : length + 1], episodes.action[number, :length],
-                            model.names.index(target), far, generator)  # fmt: skip
+    seen, taken = episodes.observation[number, : length + 1], episodes.action[number, :length]
+    record = RecordedMotion(influence, seen, taken, target, far if goal is None else near, generator, goal)
     if record.first is None:
         return Reasons(event, None, np.zeros(length), {})
     prevented = np.zeros(length)
     prevented[: record.first + 1] = record.prevented(trials, generator)
     enough, by_chance = record.sufficient(trials, generator) if sufficient else (None, None)
-    without = {name: record.needs(place) for place, name in enumerate(model.names) if name != target}
+    without = {name: record.needs(place) for place, name in enumerate(model.names) if place != target}
     return Reasons(event, record.first, prevented, without, enough, by_chance)
 
 
+def _goal_entity(model: GraphDynamics, episodes: Episodes, number: int) -> int:
+    """The place of the entity whose first columns are the achieved goal of an episode."""
+    length = int(episodes.length[number])
+    achieved = episodes.achieved_goal[number, : length + 1]
+    seen = episodes.observation[number, : length + 1]
+    for place, columns in enumerate(model.columns):
+        own = seen[:, columns[: achieved.shape[1]]]
+        if own.shape == achieved.shape and own.size and np.abs(own - achieved).max() <= SAME_PLACE:
+            return place
+    raise ValueError(
+        "The achieved goal is not the position of an entity of the model, so the model cannot tell success; expected "
+        f"{_events(model.names)}."
+    )
+
+
 class RecordedMotion:
-    """How far one entity got in a recorded episode of T steps, and would have got otherwise."""
+    """How far one entity got in a recorded episode of T steps, and would have got otherwise.
+
+    The event is that it is, at any time, farther than `limit` from its start; or with the desired goals [T, G], nearer
+    than `limit` to the goal.
+    """
 
     def __init__(
-        self, influence: Influence, seen: NDArray[Any], action: NDArray[Any], target: int, far: float,
-        generator: torch.Generator,
+        self, influence: Influence, seen: NDArray[Any], action: NDArray[Any], target: int, limit: float,
+        generator: torch.Generator, goal: NDArray[Any] | None = None,
     ) -> None:  # fmt: skip
         self.law = influence.law
         self.model: GraphDynamics = influence.model
-        self.columns = self.model.columns[target][: self.model.position]
-        self.far = far
+        self.columns = self.model.columns[target][: self.model.position if goal is None else goal.shape[1]]
+        self.limit = limit
         states = influence.model_obs(seen)
         self.actions = self.law.encode(torch.from_numpy(action)).float().to(states.device)
         chance = torch.rand(len(action), len(self.model.names), generator=generator).to(states.device)
         self.replay = Replay(self.model, states, self.actions, chance)
         self.begin = self._place(states[:, 0])
         self.way = self._place(states[:, 1:])  # [R, T, p]
-        away = (self.way[0] - self.begin[0]).norm(dim=-1) > far
-        self.first = int(away.int().argmax()) if away.any() else None
+        self.goal = None if goal is None else torch.from_numpy(goal).to(self.way)[:, None]  # [T, 1, G]
+        happens = self._excess(self.way[:1].unsqueeze(2))[0, :, 0] > 0
+        self.first = int(happens.int().argmax()) if happens.any() else None
         self.drift = self.replay.drift(target)
 
     def prevented(self, trials: Trials, generator: torch.Generator) -> Shares:
@@ -405,14 +437,26 @@ class RecordedMotion:
         for first in range(0, actions.shape[1], ROWS):
             some = slice(first, first + ROWS)
             way = self._place(self.replay.run(actions[:, some], begins[some], absent))  # [R, T, B, p]
-            parts.append([(way - self.begin[:, None, None]).norm(dim=-1).amax(1),
+            parts.append([self._excess(way).amax(1), self._away(way).amax(1),
                           (way - self.way.unsqueeze(2)).norm(dim=-1).amax(1)])  # fmt: skip
-        largest, changed = (torch.cat(part, -1) for part in zip(*parts, strict=True))
+        excess, largest, changed = (torch.cat(part, -1) for part in zip(*parts, strict=True))
         error = self.drift * (len(actions) - begins)
         # what stays where it was, or moves as recorded, is certain: the error is not larger than either difference
         error = torch.minimum(error, torch.minimum(largest, changed))
-        certain = (largest - self.far).abs() >= error
-        return (largest > self.far).cpu().numpy(), certain.cpu().numpy()
+        certain = excess.abs() >= error
+        return (excess > 0).cpu().numpy(), certain.cpu().numpy()
+
+    def _away(self, way: Tensor) -> Tensor:
+        """Distances of positions [R, T, B, p] from the start: [R, T, B]."""
+        distance: Tensor = (way - self.begin[: len(way), None, None]).norm(dim=-1)
+        return distance
+
+    def _excess(self, way: Tensor) -> Tensor:
+        """By how much the distances of positions [R, T, B, p] are beyond the limit, where the event is: [R, T, B]."""
+        if self.goal is None:
+            return self._away(way) - self.limit
+        distance: Tensor = (way - self.goal).norm(dim=-1)
+        return self.limit - distance
 
     def _place(self, states: Tensor) -> Tensor:
         """The position of the entity in states in standard units, in the data's units."""

@@ -19,7 +19,7 @@ from butfor.influence.decisions import Calibration, DecisionMethods, describe_no
 from butfor.influence.diagnosis import Diagnoses, check_marks, diagnose_entity
 from butfor.influence.display import fit_progress, influence_rows
 from butfor.influence.graph.edges import ACTION
-from butfor.influence.graph.methods import GraphMethods
+from butfor.influence.graph.methods import GraphMethods, check_horizon
 from butfor.influence.graph.pair_fitting import fit_graph
 from butfor.influence.graph.pairs import GraphConfig
 from butfor.influence.network_choice import fit_network
@@ -83,7 +83,7 @@ class Influence(DecisionMethods, GraphMethods):
         self.entities = units.entities
         self.scoring = scoring
         self.seed = seed
-        self.horizon = horizon
+        self.horizon = int(horizon)
         self.calibration: dict[str, Calibration] = {}
         self._dims = units.dims
         self._stream = make_generators([seed], self.device)[0]  # of the actions that `best_action` tries
@@ -179,7 +179,8 @@ class Influence(DecisionMethods, GraphMethods):
         if members < 1:
             raise ValueError(f"members must be at least 1; got {members}.")
         check_memory(members * SMALLEST_MEMBER, f"An ensemble of {members:,} members", "Use fewer members, such as 5.")
-        if horizon < 1 or (horizon > 1 and not isinstance(model, GraphConfig | None)):
+        check_horizon(horizon)
+        if horizon > 1 and not isinstance(model, GraphConfig | None):
             raise ValueError(f"horizon is {horizon}; expected 1, or more with the model of pairs (GraphConfig).")
         scale = model.target_scale if isinstance(model, ModelConfig) else None
         transitions, units = measure_transitions((obs, action, next_obs), entities, action_space, scale)

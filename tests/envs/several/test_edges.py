@@ -5,6 +5,7 @@ from typing import Any
 import numpy as np
 import pytest
 
+from butfor.envs import make_vector_env
 from butfor.envs.several.edges import action_effects, moved_effects, removal_effects, try_actions
 from butfor.envs.several.pucks import RADIUS, PucksWorld
 
@@ -34,6 +35,33 @@ def test_without_a_source_only_what_it_hits_moves_differently() -> None:
     assert np.isnan(np.diag(effects)).all()
     nothing = removal_effects(WORLD, APART, STILL)[0]
     assert np.nanmax(nothing) == 0
+
+
+def test_saved_states_of_pucks_have_the_effects_of_their_observations() -> None:
+    env: Any = make_vector_env("pucks", 40)
+    env.reset(seed=list(range(40)))
+    action = np.random.default_rng(0).uniform(-1, 1, (8, 40, 2)).astype(np.float32)
+    rows = []
+    for now in action:
+        env.step(now)
+        rows.append(env.save_state())
+    saved = np.concatenate(rows)
+    observed = saved[:, :16].astype(np.float32)
+    taken = action.reshape(-1, 2)
+    following = np.zeros((len(saved), 1, 4, 2))
+    for effects in (
+        lambda states: removal_effects(WORLD, states, taken),
+        lambda states: moved_effects(WORLD, states, taken, states, draws=2),
+        lambda states: action_effects(WORLD, states, (1, 5), following),
+        WORLD.contacts,
+    ):
+        np.testing.assert_array_equal(effects(saved), effects(observed))
+    stepped = WORLD.step(saved, taken)
+    np.testing.assert_array_equal(stepped[:, 16:], saved[:, 16:])
+    env.restore_state(None, saved[-40:])
+    np.testing.assert_array_equal(env.step(action[-1])[0]["observation"], stepped[-40:, :16])
+    with pytest.raises(ValueError, match="17"):
+        removal_effects(WORLD, saved[:, :17], taken)
 
 
 def test_a_hit_does_not_happen_with_the_source_elsewhere() -> None:

@@ -17,6 +17,7 @@ from butfor.envs.experts import scripted_action
 from butfor.envs.several.edges import action_effects, removal_effects
 from butfor.envs.several.pucks import PucksWorld
 from butfor.influence import GraphConfig, Influence
+from butfor.influence.graph import horizon as horizon_module
 from butfor.influence.graph.edges import (
     FAINTEST,
     Graph,
@@ -326,11 +327,17 @@ def test_decisions_about_the_action_are_mostly_right(fitted: Influence, tested: 
     assert (decided & label).sum() >= 0.5 * label.sum()
 
 
-def test_more_steps_never_show_less_influence(fitted: Influence, tested: tuple[Any, Any]) -> None:
-    """A sure hit is worth log 2, within one step and within three."""
+@pytest.mark.parametrize("chunk", [horizon_module.CHUNK, 2**11])
+def test_more_steps_never_show_less_influence(
+    fitted: Influence, tested: tuple[Any, Any], chunk: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A sure hit is worth log 2, within any number of steps; also if the states are rolled out in parts."""
+    monkeypatch.setattr(horizon_module, "CHUNK", chunk)
     obs = tested[0][:200]
-    one, three = (np.nan_to_num(fitted.graph(obs, horizon=steps).values) for steps in (1, 3))
+    one, three, six = (np.nan_to_num(fitted.graph(obs, horizon=steps).values) for steps in (1, 3, 6))
     assert (three >= one).all()
+    assert (six >= three).all()
+    assert six.sum() > three.sum() > one.sum()
     assert three[:, 1:].max() == pytest.approx(math.log(2), abs=0.01)
 
 
@@ -381,6 +388,8 @@ def test_other_states_of_an_entity_do_not_overlap(fitted: Influence, tested: tup
     ("options", "value"),
     [
         ({"horizon": 0}, "0"),
+        ({"horizon": 2.5}, r"2\.5"),
+        ({"horizon": "3"}, "'3'"),
         ({"horizon": 2.5}, "2.5"),
         ({"alternative": "gone", "horizon": 3}, "gone"),
         ({"alternative": "reference", "horizon": 3}, "horizon=3"),
@@ -474,6 +483,8 @@ def test_actions_and_sources_together_give_what_each_gives_alone(fitted: Influen
         ({"entities": ["agent=0:4", "first=3:8"]}, r"\[3\]"),
         ({"model": GraphConfig(position_size=5)}, "5"),
         ({"horizon": 0}, "0"),
+        ({"horizon": 2.5}, r"2\.5"),
+        ({"horizon": "3"}, "'3'"),
         ({"horizon": 3, "model": ModelConfig()}, "3"),
         ({"agent": [0, 1]}, "agent"),
     ],

@@ -23,6 +23,8 @@ Floats = npt.NDArray[np.float64]
 
 BODIES = ("agent", "first", "second", "third")
 PAIRS = tuple(combinations(range(len(BODIES)), 2))
+COLUMNS = 4 * len(BODIES)  # of an observation
+SAVED = COLUMNS + 3  # of a saved state: also the goal and the elapsed steps
 TIME_STEP = 0.05
 SUBSTEPS = 5  # a body moves by at most a quarter of its radius in one of them
 RADIUS = 0.08  # of every body
@@ -99,28 +101,34 @@ def _collide(x: Floats, y: Floats, u: Floats, v: Floats, one: int, other: int) -
 
 
 class PucksWorld:
-    """The simulator as `edges` uses it: a state is an observation, an outcome position and velocity."""
+    """The simulator as `edges` uses it: a state is an observation or a row of `save_state`."""
 
     entities: tuple[str, ...] = BODIES
     action_size = 2
     tolerance = 1e-6
     goal_radius = GOAL_RADIUS
 
-    def step(self, states: npt.NDArray[Any], actions: Array, absent: int | None = None) -> Array:
-        """Step states [n, 16]; the body `absent` touches nothing."""
-        return advance(states, actions, absent)[0]
+    def step(self, states: npt.NDArray[Any], actions: Array, absent: int | None = None) -> npt.NDArray[Any]:
+        """Step states [n, 16 or 19]; the body `absent` touches nothing. Goal and elapsed steps stay as they are."""
+        stepped = advance(self.observation(states), actions, absent)[0]
+        return stepped if states.shape[1] == COLUMNS else np.concatenate([stepped, states[:, COLUMNS:]], axis=1)
 
     def outcome(self, states: npt.NDArray[Any]) -> Floats:
         """Position and velocity of each body: [n, 4, 4]."""
-        return states.reshape(len(states), len(BODIES), 4).astype(np.float64)
+        return self.observation(states).reshape(len(states), len(BODIES), 4).astype(np.float64)
 
     def observation(self, states: npt.NDArray[Any]) -> npt.NDArray[Any]:
-        """The states themselves."""
-        return states
+        """The first 16 columns."""
+        if states.ndim != 2 or states.shape[1] not in (COLUMNS, SAVED):
+            raise ValueError(
+                f"states has shape {list(states.shape)}; expected [n, {COLUMNS}], observations of pucks, or "
+                f"[n, {SAVED}], as save_state() returns them."
+            )
+        return states[:, :COLUMNS]
 
     def contacts(self, states: npt.NDArray[Any]) -> Flags:
         """Which bodies touch each other, to a hundredth of their radius: [n, 4, 4]."""
-        places = states.reshape(len(states), len(BODIES), 4)[..., :2].astype(np.float64)
+        places = self.outcome(states)[..., :2]
         gaps = np.linalg.norm(places[:, :, None] - places[:, None], axis=-1)
         return np.asarray((gaps <= 2.01 * RADIUS) & ~np.eye(len(BODIES), dtype=np.bool_))
 
@@ -128,11 +136,12 @@ class PucksWorld:
         self, states: npt.NDArray[Any], source: int, others: npt.NDArray[Any]
     ) -> tuple[npt.NDArray[Any], Flags]:
         """States with one body as in other states, and where it does not overlap with another one."""
-        bodies = states.reshape(len(states), len(BODIES), 4).copy()
-        bodies[:, source] = others.reshape(len(others), len(BODIES), 4)[:, source]
+        bodies = self.observation(states).reshape(len(states), len(BODIES), 4).copy()
+        bodies[:, source] = self.observation(others).reshape(len(others), len(BODIES), 4)[:, source]
         gap = np.hypot(*np.moveaxis(bodies[..., :2] - bodies[:, source, None, :2], -1, 0))
         gap[:, source] = np.inf
-        return bodies.reshape(states.shape), np.asarray((gap >= 2 * RADIUS).all(axis=1))
+        moved = np.concatenate([bodies.reshape(len(states), COLUMNS), states[:, COLUMNS:]], axis=1)
+        return moved, np.asarray((gap >= 2 * RADIUS).all(axis=1))
 
 
 def cue(observation: npt.ArrayLike, desired_goal: npt.ArrayLike) -> tuple[Floats, Flags]:

@@ -24,6 +24,11 @@ Policy = Callable[[Tensor], Tensor]
 """Encoded actions [B, A] in states [B, D] in standard units."""
 
 
+def draw_seed(generator: torch.Generator) -> int:
+    """Draw the seed of `score_horizon`."""
+    return int(torch.randint(2**62, (1,), generator=generator, device=generator.device))
+
+
 @torch.no_grad()
 def score_horizon(
     model: GraphDynamics,
@@ -31,7 +36,7 @@ def score_horizon(
     first: Tensor,
     following: Tensor | Policy,
     horizon: int,
-    generator: torch.Generator,
+    seed: int,
     source: int | None = None,
     continuations: int = 1,
 ) -> Tensor:
@@ -43,7 +48,7 @@ def score_horizon(
         first: the first actions [N, K, A]; all alternatives if the source is the action, else K draws to average over.
         following: how the agent goes on, encoded actions [N, C, horizon - 1, A] or a policy.
         horizon: number of steps.
-        generator: decides whether touches happen.
+        seed: of the numbers that decide whether touches happen; those of a step are the same with any horizon.
         source: the place of an entity; None for the action.
         continuations: how often a policy is followed, with other touches.
     """
@@ -60,8 +65,10 @@ def score_horizon(
         else:
             by_row = following[part].unsqueeze(2).expand(-1, -1, count, -1, -1).flatten(0, 2)  # [n C K, k - 1, A]
             later = by_row.unbind(1)[: horizon - 1]
-        chance = torch.rand(horizon, len(model.names), rows, sequences, 1, generator=generator, device=generator.device)
-        chance = chance.to(obs.device).expand(-1, -1, -1, -1, count).flatten(2)  # the same for all alternatives
+        random = torch.Generator(obs.device).manual_seed(seed + start)
+        shape = (len(model.names), rows, sequences, 1)
+        chance = torch.stack([torch.rand(shape, generator=random, device=obs.device) for _ in range(horizon)])
+        chance = chance.expand(-1, -1, -1, -1, count).flatten(2)  # the same for all alternatives
         begin = states[:, :, None, None].expand(-1, -1, sequences, count, -1).flatten(1, 3)
         groups = [None] if source is None else [None, source]
         outcomes = [roll_out(model, begin, [now, *later], chance, absent) for absent in groups]

@@ -20,7 +20,7 @@ from butfor.influence.graph.edges import (
     score_entity_source,
     touch_probabilities,
 )
-from butfor.influence.graph.horizon import Policy, score_horizon
+from butfor.influence.graph.horizon import Policy, draw_seed, score_horizon
 from butfor.influence.graph.pairs import GraphDynamics
 from butfor.models.networks import choose_generator
 from butfor.spaces.arrays import Array, check_table, like, to_tensor
@@ -34,6 +34,12 @@ SPARE = 4  # times as many other states as are needed are drawn, of which those 
 
 Following = Array | Callable[[NDArray[Any]], Array]
 """How the agent goes on: actions, or a policy that returns the actions [B, A] for states [B, D]."""
+
+
+def check_horizon(horizon: Any) -> None:
+    """Refuse what is not a number of steps."""
+    if isinstance(horizon, bool) or not isinstance(horizon, int | np.integer) or horizon < 1:
+        raise ValueError(f"horizon must be a number of steps, at least 1; got {horizon!r}.")
 
 
 class GraphMethods:
@@ -180,8 +186,7 @@ class GraphMethods:
         following: Following | None,
     ) -> None:
         """Refuse values that mean nothing, and those that another one makes useless."""
-        if isinstance(horizon, bool) or not isinstance(horizon, int | np.integer) or horizon < 1:
-            raise ValueError(f"horizon must be a number of steps, at least 1; got {horizon!r}.")
+        check_horizon(horizon)
         if alternative not in (None, "absent", "reference"):
             raise ValueError(f"alternative is {alternative!r}; expected 'absent' or 'reference'.")
         if draws < 1:
@@ -202,8 +207,9 @@ class GraphMethods:
         model = self._graph_model(f"horizon={horizon}")
         states = self.model_obs(obs)
         first = self._draw_actions(states.shape[1], min(HORIZON_ACTIONS, self.scoring.actions), random)
+        seed = draw_seed(random)
         later = self._continuation(obs, horizon, following, random)
-        rolled_out = score_horizon(model, states, first, later, horizon, random, None, CONTINUATIONS)
+        rolled_out = score_horizon(model, states, first, later, horizon, seed, None, CONTINUATIONS)
         return torch.maximum(at_once, rolled_out)
 
     def _score_sources(
@@ -220,13 +226,10 @@ class GraphMethods:
         actions = self._draw_actions(states.shape[1], AVERAGED, random) if action is None else self._taken(obs, action)
         if horizon != self.predicted_steps:
             model = self._graph_model(f"horizon={horizon}")
-            later = self._continuation(obs, horizon, following, random)
             first = actions[:, :AVERAGED_LATER]
-            begun = random.get_state()
-            rows = []
-            for place in places:
-                random.set_state(begun)
-                rows.append(score_horizon(model, states, first, later, horizon, random, place, CONTINUATIONS))
+            seed = draw_seed(random)
+            later = self._continuation(obs, horizon, following, random)
+            rows = [score_horizon(model, states, first, later, horizon, seed, place, CONTINUATIONS) for place in places]
             return torch.maximum(score_absences(model, states, actions, places), torch.stack(rows, 1))
         of_pairs = isinstance(self.model, GraphDynamics)
         kind = alternative or ("absent" if of_pairs else "reference")
@@ -277,9 +280,8 @@ class GraphMethods:
         """Encoded actions after the first one [N, C, horizon - 1, A], those given or random ones; or a policy."""
         count = len(check_table("obs", obs, self.model.obs_size))
         if following is None:
-            drawn = self._draw_actions(count, CONTINUATIONS * (horizon - 1), random)
-            by_step: Tensor = drawn.unflatten(1, (CONTINUATIONS, horizon - 1))
-            return by_step
+            # step by step, so that a longer horizon begins with the same actions
+            return torch.stack([self._draw_actions(count, CONTINUATIONS, random) for _ in range(horizon - 1)], 2)
         if callable(following):
             reacting: Policy = self._reacting(following)
             return reacting
