@@ -110,7 +110,7 @@ def test_attention_information_and_contact_score_all_edges(monkeypatch: pytest.M
 def test_labelled_states_are_the_same_however_they_are_made(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """In one go, resumed, or made again after damage; the labels are those of the simulator."""
     monkeypatch.setattr(edges, "PART", 300)
-    monkeypatch.setattr(edges, "HORIZON_STATES", 10)
+    monkeypatch.setattr(edges, "HORIZON_STATES", {"pucks": 10})
     whole = write_labels(tmp_path / "whole", ["pucks"], 500)
     assert [file["states"] for file in whole.values()] == [300, 300]
     write_labels(tmp_path / "resumed", ["pucks"], 1)
@@ -128,6 +128,23 @@ def test_labelled_states_are_the_same_however_they_are_made(tmp_path: Path, monk
     assert whole[second.name]["true"] == np.count_nonzero(effect > 1e-6, axis=0).tolist()
     with pytest.raises(ValueError, match="slide"):
         write_labels(tmp_path, ["slide"])
+
+
+def test_cubes_have_labels_of_several_steps_too(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Files that were made before lack them, and are made again."""
+    monkeypatch.setattr(edges, "PART", 60)
+    monkeypatch.setattr(edges, "HORIZON_STATES", {"push-two": 2})
+    write_labels(tmp_path, ["push-two"], 1)
+    (path,) = (tmp_path / "labels").glob("*.npz")
+    with np.load(path) as file:
+        found = dict(file)
+    world, played = make_world("push-two"), play_task("push-two", 60, edges.LABEL_SEED)
+    expected = action_effects(world, played["states"][:2], (5, 10), found["following"])[1]
+    np.testing.assert_array_equal(found["share"], expected)
+    np.savez(path, **{name: value for name, value in found.items() if name != "share"})
+    write_labels(tmp_path, ["push-two"], 1)
+    with np.load(path) as file:
+        np.testing.assert_array_equal(file["share"], expected)
 
 
 def test_mistakes_are_named(tmp_path: Path) -> None:

@@ -1,6 +1,6 @@
 """`butfor benchmark influence`: detectors of who moves whom, against exact labels by removal.
 
-The tasks are `pucks`, `push-two` and `stack-two`; on `pucks` also the influence of the action within several steps.
+The tasks are `pucks`, `push-two` and `stack-two`. Also measured: the influence of the action within several steps.
 
 The folder holds `results.jsonl`, a line for each task, seed and detector, and `data/`. The same call resumes.
 """
@@ -38,7 +38,7 @@ LABEL = {"pucks": 1e-6, "push-two": 1e-3, "stack-two": 1e-3}  # effect from whic
 COUNTED = {"pucks": 4, "push-two": 3, "stack-two": 3}  # columns of an entity: position and velocity, or position
 LEAST_RATE = 0.003  # of true labels: rarer edges are not measured
 HORIZONS = (5, 10)
-HORIZON_STATES = 1_000
+HORIZON_STATES = {"pucks": 1_000, "push-two": 300, "stack-two": 300}  # labelled for them: the first of each file
 CONTINUATIONS = 4
 
 
@@ -96,7 +96,7 @@ def run_edges(
                 scores = chosen[name](problem)
                 facts |= {"seconds": round(time.perf_counter() - begun, 1), "commit": commit}
                 row = facts | judge_edges(scores, test["effect"] > LABEL[task])
-                if name == "effects" and "share" in test:
+                if name == "effects":
                     row |= judge_horizons(problem, test)
                 append_metrics(folder, [row], RESULTS)
                 rows.append(row)
@@ -224,7 +224,7 @@ def judge_edges(scores: Floats, label: Any) -> dict[str, Any]:
 
 
 def judge_horizons(problem: EdgeProblem, test: Mapping[str, Any]) -> dict[str, float]:
-    """AUC of the action's influence within several steps on the pucks, against exact labels."""
+    """AUC of the action's influence within several steps on the objects, against exact labels."""
     count = len(test["share"])
     found = {}
     for place, horizon in enumerate(HORIZONS):
@@ -240,19 +240,19 @@ def _stored(path: Path, task: str, transitions: int, seed: int, labelled: bool =
     """Read a data file, or play, label and write it."""
     if path.is_file():
         stored = read_arrays(path)
-        if int(stored.get("version", 1)) == DATA_VERSION:
+        complete = not labelled or "share" in stored  # files of cubes had none before
+        if complete and int(stored.get("version", 1)) == DATA_VERSION:
             return stored
     data = {"version": np.array(DATA_VERSION)} | play_task(task, transitions, seed)
     if labelled:
         world = make_world(task)
         data["effect"] = removal_effects(world, data["states"], data["action"])
         data["contact"] = world.contacts(data["states"])
-        if task == "pucks":
-            states = data["states"][:HORIZON_STATES]
-            shape = (len(states), CONTINUATIONS, max(HORIZONS) - 1, world.action_size)
-            following = np.random.default_rng(seed).uniform(-1, 1, shape).astype(np.float32)
-            data["share"] = action_effects(world, states, HORIZONS, following)[1]
-            data["following"] = following
+        states = data["states"][: HORIZON_STATES[task]]
+        shape = (len(states), CONTINUATIONS, max(HORIZONS) - 1, world.action_size)
+        following = np.random.default_rng(seed).uniform(-1, 1, shape).astype(np.float32)
+        data["share"] = action_effects(world, states, HORIZONS, following)[1]
+        data["following"] = following
     del data["states"]
     with atomic_write(path) as temporary, temporary.open("wb") as file:
         np.savez_compressed(file, allow_pickle=False, **data)
