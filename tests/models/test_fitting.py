@@ -10,7 +10,7 @@ from support.small_networks import CONFIGS, SEEDS, network, normal
 from torch import Tensor, nn
 
 from butfor.models.dynamics import GaussianDynamics, ModelConfig
-from butfor.models.fitting import FitConfig, Fittable, Fitting
+from butfor.models.fitting import DirectAdam, FitConfig, Fittable, Fitting
 from butfor.models.networks import make_generators
 
 # --- steps ----------------------------------------------------------------------------------------
@@ -343,3 +343,39 @@ def test_fit_learns_the_mean_and_the_variance_of_a_known_function() -> None:
     assert (log_ratio.square().mean((1, 2)).sqrt() < 0.36).all()
     # a network that knew the mean but not how the noise changes would be off by the deviation of 2 s, which is 1.15
     assert (log_ratio.std((1, 2)) < 0.36).all()
+
+
+def test_the_direct_step_is_that_of_torch_also_after_a_state_is_loaded() -> None:
+    """The same bits, with a learning rate that changes; a state of either is loaded by the other."""
+
+    def make(kind: type[torch.optim.Adam]) -> tuple[nn.Module, torch.optim.Adam]:
+        model = network(SEEDS, torch.float32)
+        return model, kind(model.parameters(), lr=1e-2, betas=(0.8, 0.99), fused=True)
+
+    def take_steps(pairs: list[tuple[nn.Module, torch.optim.Adam]], seed: int) -> None:
+        generator = torch.Generator().manual_seed(seed)
+        for step in range(4):
+            for values in zip(*(model.parameters() for model, _ in pairs), strict=True):
+                gradient = torch.randn(values[0].shape, generator=generator)
+                for value in values:
+                    value.grad = gradient.clone()
+            for _, optimizer in pairs:
+                optimizer.param_groups[0]["lr"] = 1e-2 / (1 + step)
+                optimizer.step()
+
+    def assert_equal(pairs: list[tuple[nn.Module, torch.optim.Adam]]) -> None:
+        (model, first), (other, second) = pairs
+        for one, two in zip(model.parameters(), other.parameters(), strict=True):
+            assert torch.equal(one, two)
+            assert all(torch.equal(first.state[one][name], second.state[two][name]) for name in first.state[one])
+
+    pairs = [make(torch.optim.Adam), make(DirectAdam)]
+    before = [value.clone() for value in pairs[0][0].parameters()]
+    take_steps(pairs, 0)
+    assert_equal(pairs)
+    assert not any(torch.equal(old, new) for old, new in zip(before, pairs[0][0].parameters(), strict=True))
+    states = [through_a_file(optimizer.state_dict()) for _, optimizer in pairs]
+    for (_, optimizer), state in zip(pairs, reversed(states), strict=True):
+        optimizer.load_state_dict(state)
+    take_steps(pairs, 1)
+    assert_equal(pairs)

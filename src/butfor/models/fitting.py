@@ -57,13 +57,52 @@ FOR_ANY_DATA = FitConfig(batch_size=500, learning_rate=3e-3, max_epochs=300, val
 """The default of `Influence.fit`: networks with spectral norm learn rare contacts sooner at a higher rate."""
 
 
+class DirectAdam(torch.optim.Adam):
+    """Adam on a CPU that calls torch's kernel itself: half the time of `Adam.step` for a small network is around it."""
+
+    prepared: Any = None  # the state that the tensors below belong to; loading another one replaces it
+    moments: tuple[list[Tensor], list[Tensor]]
+    steps: Tensor  # of all parameters, so that one operation counts them
+    counts: list[Tensor]  # the same one by one
+
+    @torch.no_grad()
+    def step(self, closure: Any = None) -> None:  # type: ignore[override]
+        """One step of every parameter; all of them have a gradient."""
+        (group,) = self.param_groups
+        if not self.state:
+            super().step(closure)  # makes the state
+            return
+        if self.prepared is not self.state:
+            self._prepare(group["params"])
+        self.steps += 1
+        gradients = [parameter.grad for parameter in group["params"]]
+        beta1, beta2 = group["betas"]
+        torch._fused_adam_(
+            group["params"], gradients, *self.moments, [], self.counts, lr=group["lr"], beta1=beta1, beta2=beta2,
+            weight_decay=group["weight_decay"], eps=group["eps"], amsgrad=False, maximize=False,
+        )  # fmt: skip
+
+    step.hooked = True  # type: ignore[attr-defined]  # torch wraps it in a record for its profiler otherwise
+
+    def _prepare(self, parameters: list[Tensor]) -> None:
+        """Collect the tensors of the state, with the counts of the steps in one tensor."""
+        states = [self.state[parameter] for parameter in parameters]
+        self.steps = torch.stack([state["step"] for state in states])
+        for state, count in zip(states, self.steps, strict=True):
+            state["step"] = count
+        self.counts = list(self.steps)
+        self.moments = [state["exp_avg"] for state in states], [state["exp_avg_sq"] for state in states]
+        self.prepared = self.state
+
+
 def make_optimizer(model: nn.Module, config: FitConfig) -> torch.optim.Adam:
     """Adam over all replicas at once; being elementwise it never mixes them."""
     device = next(model.parameters()).device
     on_gpu = device.type == "cuda"
     # a rate that changes is a tensor, because a recorded step reads it at each replay
     rate = torch.tensor(config.learning_rate, device=device) if config.decay and on_gpu else config.learning_rate
-    return torch.optim.Adam(model.parameters(), lr=rate, betas=config.betas, fused=True, capturable=on_gpu)
+    adam = torch.optim.Adam if on_gpu else DirectAdam
+    return adam(model.parameters(), lr=rate, betas=config.betas, fused=True, capturable=on_gpu)
 
 
 def set_rate(optimizer: torch.optim.Adam, rate: float) -> None:

@@ -40,8 +40,9 @@ def make_pass(network: MLP) -> Pass:
 def set_gradients(module: nn.Module, gradients: Iterable[Tensor]) -> None:
     """Set `grad` of all parameters, in their order."""
     for parameter, gradient in zip(module.parameters(), gradients, strict=True):
-        # compiled functions give axes of size 1 other strides than parameters have, which fused optimisers refuse
-        parameter.grad = gradient.reshape(-1).view(parameter.shape)
+        if gradient is not parameter.grad:
+            # compiled functions give axes of size 1 other strides than parameters have, which fused optimisers refuse
+            parameter.grad = gradient.reshape(-1).view(parameter.shape)
 
 
 class AutogradPass:
