@@ -10,7 +10,7 @@ from support.small_networks import CONFIGS, SEEDS, network, normal
 from torch import Tensor, nn
 
 from butfor.models.dynamics import GaussianDynamics, ModelConfig
-from butfor.models.fitting import DirectAdam, FitConfig, Fittable, Fitting
+from butfor.models.fitting import DirectAdam, FitConfig, Fittable, Fitting, make_optimizer
 from butfor.models.networks import make_generators
 
 # --- steps ----------------------------------------------------------------------------------------
@@ -379,3 +379,10 @@ def test_the_direct_step_is_that_of_torch_also_after_a_state_is_loaded() -> None
         optimizer.load_state_dict(state)
     take_steps(pairs, 1)
     assert_equal(pairs)
+
+
+def test_a_version_of_torch_without_the_kernel_steps_by_itself(monkeypatch: pytest.MonkeyPatch) -> None:
+    model = network(SEEDS, torch.float32)
+    assert isinstance(make_optimizer(model, FitConfig()), DirectAdam)
+    monkeypatch.delattr(torch, "_fused_adam_")
+    assert type(make_optimizer(model, FitConfig())) is torch.optim.Adam

@@ -101,7 +101,8 @@ def make_optimizer(model: nn.Module, config: FitConfig) -> torch.optim.Adam:
     on_gpu = device.type == "cuda"
     # a rate that changes is a tensor, because a recorded step reads it at each replay
     rate = torch.tensor(config.learning_rate, device=device) if config.decay and on_gpu else config.learning_rate
-    adam = torch.optim.Adam if on_gpu else DirectAdam
+    is_direct = device.type == "cpu" and hasattr(torch, "_fused_adam_")  # private: it may change its name
+    adam = DirectAdam if is_direct else torch.optim.Adam
     return adam(model.parameters(), lr=rate, betas=config.betas, fused=True, capturable=on_gpu)
 
 
