@@ -41,6 +41,8 @@ def test_the_policy_of_a_run_plays_and_goes_on(butfor_command: Butfor, tmp_path:
     assert by_model.splitlines()[0] == out.splitlines()[0]  # the same episode, so the same step
     assert "Without third" in by_model
     assert_error(butfor_command("why", "run", "--influence", "none.safetensors"), "none.safetensors")
+    success = ("--influence", "graph.safetensors", "--event", "success", "--far", "0.1")
+    assert_error(butfor_command("why", "run", *success), "--far 0.1", "--near")
 
 
 def influence_of_pucks(path: Path) -> None:

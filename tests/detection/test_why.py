@@ -184,6 +184,14 @@ def test_a_model_answers_where_nothing_forks(monkeypatch: pytest.MonkeyPatch) ->
     assert whole.by_chance < 0.5
     far = find_reasons_by_model(influence, episodes, 0, "object moved", alternatives=4, far=5.0)
     assert far.happened is None
+    for distance in (0.0, float("nan")):
+        with pytest.raises(ValueError, match=f"far is {distance:g}"):
+            find_reasons_by_model(influence, episodes, 0, "object moved", far=distance)
+    with pytest.raises(ValueError, match=r"near is -0\.1"):
+        find_reasons_by_model(influence, episodes, 0, "success", near=-0.1)
+    other = replace(episodes, action=np.ones((1, steps, 2), dtype=np.float32))
+    with pytest.raises(ValueError, match=r"2 columns.* 1 columns"):
+        find_reasons_by_model(influence, other, 0, "object moved")
     with pytest.raises(ValueError, match=r"nobody moved.*'success', 'hand moved'"):
         find_reasons_by_model(influence, episodes, 0, "nobody moved")
     # success: the object is within 0.05 of 0.3 for the first time after the third step, as far as 0.25 from its start
@@ -200,11 +208,11 @@ def test_a_model_answers_where_nothing_forks(monkeypatch: pytest.MonkeyPatch) ->
         find_reasons_by_model(influence, replace(goals, achieved_goal=goals.achieved_goal + 1), 0, "success")
 
 
-def shoved(state: Any, action: Any, absent: bool = False) -> Any:
+def shoved(state: Any, action: Any) -> Any:
     """A hand moves by 0.1 times the action; it gives a disc that it comes near a speed, which friction takes away."""
     hand, disc, speed = state.T
     hand = hand + 0.1 * action
-    near = (np.abs(hand - disc) < 0.15) & (not absent)
+    near = np.abs(hand - disc) < 0.15
     speed = np.where(near, 0.12, np.maximum(speed - 0.02, 0))
     return np.stack([hand, disc + speed, speed], 1)
 

@@ -128,6 +128,8 @@ def _find(what: str, ask: Question, report: Callable[[int], None]) -> "Reasons":
             f"--far {ask.far:g} is only used with --influence FILE; with forks an entity has moved when it is {FAR:g} "
             "from its start. Leave --far out, or give --influence."
         )
+    if ask.far is not None and ask.event == "success":
+        raise ValueError(f"--far {ask.far:g} is not used with --event success; give --near, the distance to the goal.")
     if ask.near is not None and (ask.influence is None or ask.event != "success"):
         raise ValueError(
             f"--near {ask.near:g} is only used with --influence FILE and --event success; with forks the environment "

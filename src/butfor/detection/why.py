@@ -13,6 +13,7 @@ cannot be saved, a model of pairs replays the episode instead.
   makes up for a replaced action, so that fewer steps are necessary than with the recorded actions.
 """
 
+import math
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -324,12 +325,20 @@ def find_reasons_by_model(
         sufficient: also find out in which share of random histories each step's action is enough.
 
     Raises:
-        ValueError: the episode or the event does not exist, or the model is not one of pairs.
+        ValueError: the episode or the event does not exist, a distance is not positive, or the model is not one of
+            pairs or has other actions.
     """
     model = influence.model
     if not isinstance(model, GraphDynamics):
         raise ValueError("The model does not know who touches whom; fit it with model=GraphConfig().")
     _check_number(episodes, number)
+    columns = episodes.action.shape[-1]
+    if influence.law.count or columns != influence.law.size:
+        fitted = f"{influence.law.size} {'discrete actions' if influence.law.count else 'columns'}"
+        raise ValueError(f"The actions of the episodes have {columns} columns; the model was fitted with {fitted}.")
+    for option, distance in (("far", far), ("near", near)):
+        if not 0 < distance < math.inf:
+            raise ValueError(f"{option} is {distance:g}; expected a positive distance.")
     trials = Trials(alternatives, window, seed, sufficient)
     length = int(episodes.length[number])
     name, _, verb = event.rpartition(" ")
