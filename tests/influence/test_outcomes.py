@@ -1,5 +1,6 @@
 """The model of outcomes: its probabilities against closed forms, when it is chosen, and fits of a small grid world."""
 
+import json
 import math
 from pathlib import Path
 
@@ -8,6 +9,8 @@ import pytest
 import torch
 from gymnasium.spaces import Box
 from numpy.typing import NDArray
+from safetensors import safe_open
+from safetensors.torch import load_file, save_file
 from sklearn.metrics import roc_auc_score
 from torch import Tensor
 from torch.distributions import Categorical, Independent, MixtureSameFamily, Normal
@@ -247,6 +250,18 @@ def test_a_saved_model_has_the_same_scores(fitted: Influence, tmp_path: Path) ->
     np.testing.assert_array_equal(loaded.score(TEST_OBS)["box"], fitted.score(TEST_OBS)["box"])
     assert isinstance(loaded.model, OutcomeDynamics)
     assert "5 outcomes" in repr(loaded)
+
+
+@pytest.mark.parametrize("counts", [5, [], [5, 5], ["5"]])
+def test_a_file_with_other_outcomes_than_entities_is_refused(fitted: Influence, tmp_path: Path, counts: object) -> None:
+    path = tmp_path / "grid.safetensors"
+    fitted.save(path)
+    with safe_open(path, framework="pt") as file:
+        header = json.loads(file.metadata()["butfor"])
+    del header["digest"]  # it is then read like a file from before digests
+    save_file(load_file(path), path, metadata={"butfor": json.dumps(header | {"outcomes": counts})})
+    with pytest.raises(ValueError, match=r"outcomes is .*; expected"):
+        Influence.load(path)
 
 
 def test_predictions_are_the_expected_cells(fitted: Influence) -> None:

@@ -161,7 +161,11 @@ def untrained_model(header: Mapping[str, Any], units: Units, generators: Generat
         check_graph_entities(units.entities, config)
         return GraphDynamics(units, header["driven"], config, generators)
     if header.get("outcomes") is not None:
-        counts = [whole_number({"outcomes": count}, "outcomes") for count in header["outcomes"]]
+        found = header["outcomes"]
+        if not isinstance(found, list) or len(found) != len(units.entities):
+            expected = f"a number for each of {len(units.entities)} entities"
+            raise ValueError(f"outcomes is {found!r:.100}; expected {expected}.")
+        counts = [whole_number({"outcomes": count}, "outcomes") for count in found]
         return OutcomeDynamics(units, counts, config_from(OutcomeConfig, header["model"]), generators)
     if header.get("partners") is None:
         network = config_from(ModelConfig, header["model"])
