@@ -71,15 +71,16 @@ class Options:
     actions: int = 64
     """K, the number of actions tried in each state; of discrete actions all are tried"""
     extreme: float | None = None
-    """share of their numbers that are at the lowest or highest bound; None: 0.75 for a model of touches, 0 for a
-    Gaussian network, or that of a given model"""
+    """share of their numbers that are at the lowest or highest bound; None: 0.75 for a model of touches or of
+    pairs, 0 for one of outcomes or a Gaussian network, or that of a given model"""
     seed: int = 0
     ignore: tuple[str, ...] = ()
     """paths of parts of the observation to leave out"""
     observe: tuple[str, ...] = ()
     """columns that make up the observation; empty: those of the format"""
     network: ModelConfig | None = None
-    """None: a model of touches, the paper's network, or a steeper one, by the data (see `Influence.fit`)"""
+    """None: a model of outcomes or of touches, the paper's network, or a steeper one, by the data (see
+    `Influence.fit`)"""
     graph: bool = False
     """also score the influence between entities, with the model of pairs"""
     horizon: int = 1

@@ -43,8 +43,8 @@ def curate(
         observe: columns that make up the observation; `butfor data DATA` lists them
         action: columns that make up the action, if the format or their names do not show it
         ignore: parts of the observation, or columns of the action, to leave out
-        epochs: most epochs of fitting a Gaussian network; early stopping may end it before. A model of touches has its
-            own number of updates
+        epochs: most epochs of fitting a Gaussian network; early stopping may end it before. Other models have
+            their own number of updates
         seed: seed of the fit, of the tried actions, and of the random choice
         model: saved Influence to score with, instead of fitting one; it has its own entities
         report: report file (default: beside the kept part)

@@ -54,11 +54,11 @@ def score(
         observe: columns that make up the observation, such as simulator states; `butfor data DATA` lists them
         action: columns that make up the action, if the format or their names do not show it
         ignore: parts of the observation, or columns of the action, to leave out, such as images
-        network: choose a model of touches if the data show what touches the entities, else a Gaussian network; or
-            always a Gaussian network: paper (smooth) or steep
+        network: choose a model of outcomes if the entities change in few ways, a model of touches if the data show what
+            touches them, else a Gaussian network; or always a Gaussian network: paper (smooth) or steep
         members: networks in the ensemble; 5 detects influence most reliably
-        epochs: most epochs of fitting a Gaussian network; early stopping may end it before. A model of touches has its
-            own number of updates
+        epochs: most epochs of fitting a Gaussian network; early stopping may end it before. Other models have
+            their own number of updates
         actions: number K of actions that are tried in each state
         extreme: share of the tried actions' components set to their lowest or highest value; 0.75 shows what only
             strong actions do

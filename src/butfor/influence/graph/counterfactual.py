@@ -5,9 +5,9 @@ entity was touched, and by how much it moved otherwise than predicted. Then acti
 away. Then the model is rolled out with the same chance: an entity is touched where the probability exceeds the step's
 number, which is drawn so that the recorded actions bring the recorded touches about.
 
-With the recorded actions the replay is the record, so that errors do not add up until something differs. Afterwards the
-error of free motion is that of the recorded step in which the entity was most alike. So what rests stays at rest,
-though the model lets it drift.
+With the recorded actions the replay is the record up to rounding, so that errors do not add up until something differs.
+Afterwards the error of free motion is that of the recorded step in which the entity was most alike. So what rests stays
+at rest, though the model lets it drift.
 """
 
 from dataclasses import dataclass
