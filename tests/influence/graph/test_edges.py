@@ -390,7 +390,6 @@ def test_other_states_of_an_entity_do_not_overlap(fitted: Influence, tested: tup
         ({"horizon": 0}, "0"),
         ({"horizon": 2.5}, r"2\.5"),
         ({"horizon": "3"}, "'3'"),
-        ({"horizon": 2.5}, "2.5"),
         ({"alternative": "gone", "horizon": 3}, "gone"),
         ({"alternative": "reference", "horizon": 3}, "horizon=3"),
         ({"draws": 0, "horizon": 3}, "draws"),
