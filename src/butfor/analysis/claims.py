@@ -7,6 +7,7 @@ tables are in `table_claims`. The docstring of a rule is the text that pages sho
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
+from itertools import takewhile
 from typing import Literal, get_args
 
 import numpy as np
@@ -131,16 +132,59 @@ def verdict_from(found: Found, size: float = SIZE) -> Verdict:
     return Verdict(decided[0] if decided else "undecided", found.words, found=found)
 
 
-def decide_together(verdicts: Sequence[Verdict]) -> tuple[list[Verdict], float]:
+def decide_together(claims: Sequence[Sequence[Verdict]]) -> tuple[list[list[Verdict]], float]:
     """Decide several claims so that at most 5 % of the decisions are expected to be false (Benjamini and Hochberg).
 
+    A claim is made of one or more comparisons. It is decided where one of them is, by Holm's procedure, so a claim of
+    many comparisons is not decided by chance more often than one of a single comparison. If all comparisons of a
+    decided claim are reproduced at the same p-value, the claim is.
+
     Returns:
-        the verdicts, and the largest p-value that decides a claim
+        the verdicts on the comparisons of each claim, and the largest p-value that decides a claim
     """
-    least = [one.found.least for one in verdicts if one.found and one.found.evidence]
+    least = [p for p in map(claim_p_value, claims) if p is not None]
     decided = int((false_discovery_control(least) <= SIZE).sum()) if least else 0
     size = SIZE * decided / max(len(least), 1)
-    return [replace(one, verdict=verdict_from(one.found, size).verdict) if one.found else one for one in verdicts], size
+    return [_decide(comparisons, size) for comparisons in claims], size
+
+
+def claim_p_value(comparisons: Sequence[Verdict]) -> float | None:
+    """Return the p-value at which something is decided about a claim, or None where nothing can be."""
+    least = _least(comparisons)
+    return min(len(least) * least[0], 1.0) if least else None
+
+
+def _least(comparisons: Sequence[Verdict]) -> list[float]:
+    """Return the smallest p-value of each comparison that can be tested, rising."""
+    return sorted(one.found.least for one in comparisons if one.found and one.found.evidence)
+
+
+def _decide(comparisons: Sequence[Verdict], size: float) -> list[Verdict]:
+    """Return the verdicts on the comparisons of one claim, by Holm's procedure (1979)."""
+    least = _least(comparisons)
+    limits = [size / left for left in range(len(least), 0, -1)]
+    passed = list(takewhile(lambda pair: pair[0] <= pair[1], zip(least, limits, strict=True)))
+    if not passed:
+        return [replace(one, verdict="undecided") for one in comparisons]
+    whole = [_at_size(one, size) for one in comparisons]
+    if all(one.verdict == "reproduced" for one in whole):
+        return whole
+    return [_at_size(one, passed[-1][1]) for one in comparisons]
+
+
+def _at_size(verdict: Verdict, size: float) -> Verdict:
+    """Return what the evidence of a comparison decides at that size."""
+    return replace(verdict, verdict=verdict_from(verdict.found, size).verdict) if verdict.found else verdict
+
+
+def finding_of(comparisons: Sequence[Verdict]) -> Finding:
+    """Return the verdict on a claim from those on its comparisons."""
+    found = {one.verdict for one in comparisons}
+    if len(found) == 1:
+        return comparisons[0].verdict
+    if found & {"reproduced", "partly"}:
+        return "partly"
+    return "not reproduced" if "not reproduced" in found else "undecided"
 
 
 def judge(claim: Claim, curves: Mapping[str, Curve]) -> Verdict:
