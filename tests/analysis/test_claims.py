@@ -149,6 +149,16 @@ def test_areas_are_compared(kind: str, first: float, second: float, expected: st
     assert effect in verdict.found.effect
 
 
+@pytest.mark.parametrize(("heights", "expected"), [((0.15, 0.15), "undecided"), ((0.25, 0.25), "reproduced")])
+@pytest.mark.parametrize("kind", ["on par", "similar"])
+def test_agents_that_have_hardly_learned_do_not_agree(
+    kind: Literal["on par", "similar"], heights: tuple[float, float], expected: str
+) -> None:
+    """With areas of 0.15 an agent that learns nothing would nearly be within the margin of 0.1."""
+    curves = {label: curve(*[height] * 4, spread=0.02) for label, height in zip("ab", heights, strict=True)}
+    assert judge(Claim("x", kind, "a", "b"), curves).verdict == expected
+
+
 def test_the_best_variant_counts_on_either_side() -> None:
     arms = {"low": curve(*[0.2] * 4, spread=0.04), "middle": curve(*[0.5] * 4, spread=0.04)}
     arms |= {"high": curve(*[0.8] * 4, spread=0.04)}

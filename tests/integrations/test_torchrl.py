@@ -142,6 +142,13 @@ def test_the_state_comes_back(tmp_path: Path) -> None:
         buffer.sample(4)
 
 
+def test_a_sum_of_entities_that_share_columns_is_warned_of() -> None:
+    model: Any = Known()
+    model.entities = {"cube": [0, 1], "both": [1, 2]}
+    with pytest.warns(UserWarning, match="share the columns"):
+        InfluenceSampler(model)
+
+
 def test_each_scoring_tries_other_actions() -> None:
     """A state that is stored twice, one step at a time, has two scores; a restored sampler tries what comes next."""
     influence: Influence = raw_influence(linear_model([1.0], 0.1), UNIT, {"cube": [0]}, [1.0])

@@ -286,9 +286,14 @@ def changes(label: str) -> list[str]:
 
 
 def weaknesses(claim: Claim, arms: Iterable[ReadArm]) -> list[str]:
-    """Return what weakens a verdict: few seeds, unfinished arms, evaluations at different spacing."""
+    """Return what weakens a verdict: missing seeds, unfinished arms, evaluations at different spacing."""
     chosen = [arm for arm in arms if arm.label in (*claim.own, *claim.others) and arm.curve]
-    few = [f"{arm.label} has only {count_words(len(arm.seeds), 'seed')}" for arm in chosen if len(arm.seeds) < ENOUGH]
+    few = [
+        f"{arm.label} has only {count_words(len(arm.seeds), 'seed')}"
+        + (f" of {arm.asked[0]}" if len(arm.seeds) < arm.asked[0] else "")
+        for arm in chosen
+        if len(arm.seeds) < max(ENOUGH, arm.asked[0])
+    ]
     unlike = []
     spacing = {arm.label: int(np.median(np.diff(arm.curve.episodes, prepend=0))) for arm in chosen if arm.curve}
     if claim.kind == "faster" and len(set(spacing.values())) > 1:

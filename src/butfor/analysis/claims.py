@@ -34,6 +34,7 @@ SIZE = 0.05  # of the test of one claim, and the false discovery rate of all
 ENOUGH = 5  # seeds that a comparison needs
 LEAST = 0.1  # success that one of two arms must reach to be compared
 MARGIN = 0.1  # of success, in the mean over training: a smaller difference is none
+LEARNED = 2 * MARGIN  # mean success over training that one arm must have to be similar to another, or on par
 RATIO = 1.5  # of numbers of episodes: "roughly" the claimed factor is up to so many times more or less
 PAIRED = ("faster", "better", "on par", "similar")
 
@@ -326,14 +327,16 @@ def _better(claim: Claim, curves: Mapping[str, Curve]) -> Found:
 def _on_par(claim: Claim, curves: Mapping[str, Curve]) -> Found:
     """Compares the area under the curve of each seed over the episodes that both arms have, where one of them reached a
     success of 0.1. The effect is the difference, the median over all pairs of seeds, with its exact interval; an exact
-    rank test (Mann and Whitney) shifts one arm by a margin of 0.1. Reproduced: the first is at most 0.1 worse. Not
+    rank test (Mann and Whitney) shifts one arm by a margin of 0.1. Reproduced: the first is at most 0.1 worse, and one
+    of them has a mean area of 0.2 or more, since agents that have hardly learned cannot differ by the margin. Not
     reproduced: it is more than 0.1 worse. Otherwise undecided."""
     return _by_difference(claim, curves, at_most=np.inf)
 
 
 def _similar(claim: Claim, curves: Mapping[str, Curve]) -> Found:
     """Compares the same difference of areas with a margin of 0.1 to both sides (two one-sided tests). Reproduced: it is
-    less than 0.1 either way. Not reproduced: it is more than 0.1 one way. Otherwise undecided."""
+    less than 0.1 either way, and one mean area is 0.2 or more. Not reproduced: it is more than 0.1 one way. Otherwise
+    undecided."""
     return _by_difference(claim, curves, at_most=MARGIN)
 
 
@@ -348,6 +351,10 @@ def _by_difference(claim: Claim, curves: Mapping[str, Curve], at_most: float) ->
     effect = f"area {_bracketed(difference(ours, theirs), '+.3f')}"
     words = f"{claim.arm} against {claim.than} up to {ends[1]:,} episodes: {effect}; the margin is {MARGIN:g}{words}."
     reproduced, refuted = max(above, below), min(worse, better)
+    largest = max(float(ours.mean()), float(theirs.mean()))
+    if largest < LEARNED:
+        words += f" The larger mean area is {largest:.2f}; an agreement needs {LEARNED:g}."
+        return Found(words, effect, evidence(("not reproduced", refuted)))
     return Found(words, effect, evidence(("reproduced", reproduced), ("not reproduced", refuted)))
 
 

@@ -14,6 +14,7 @@ from torch import Tensor
 from butfor.influence.influence import Influence
 from butfor.influence.scoring import combine_scores
 from butfor.runs.files import load_tensors, save_tensors
+from butfor.spaces.arrays import warn_shared
 from butfor.training.priorities import PriorityConfig, by_score
 
 try:
@@ -76,7 +77,9 @@ class InfluenceSampler(Sampler):
 
     def use_model(self, influence: Influence) -> None:
         """Set the model that scores, after it was trained further or for the first time; all steps are scored again."""
-        if self.entity is not None:
+        if self.entity is None:
+            warn_shared(influence.entities)
+        else:
             influence.dims(self.entity)
         self.influence = influence
         self._tried = torch.Generator(influence.device).manual_seed(self.seed)
