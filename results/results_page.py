@@ -6,15 +6,22 @@ often the rules are wrong (results-rules.md), and what has not been run (results
 
 import shlex
 from collections import Counter
-from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
 from results_tables import anchor, clean, relative, section, table
-from verdict_rates import COVERAGE, RATES
+from verdict_rates import COVERAGE, RATES, SEVERAL
 
-from butfor.analysis.arms import ReadArm, ReadStudy, count_words, read_study, study_names
-from butfor.analysis.claims import ENOUGH, MARGIN, RATIO, SIZE, Claim, Finding, Verdict, decide_together
+from butfor.analysis.arms import (
+    ReadArm,
+    ReadStudy,
+    comparisons_by_claim,
+    count_words,
+    decide_studies,
+    read_study,
+    study_names,
+)
+from butfor.analysis.claims import ENOUGH, MARGIN, RATIO, SIZE, Claim, Verdict, claim_p_value, finding_of
 from butfor.analysis.rows import COMPARED, duration, seconds_of
 from butfor.analysis.table_claims import RULES
 from butfor.reporting.page import write_page
@@ -84,14 +91,14 @@ WORDS = """| on this page | means |
 | episodes to a level | those of the median seed |
 | times fewer | ratio of these episodes at {compared:.0%}, median over pairs of seeds; >: a lower bound |
 | better than | probability that a seed has a larger area under its curve |
-| p | two-sided p-value of the finding; the smallest of all where nothing is decided |
+| p | two-sided p-value of the finding, of this comparison alone; the smallest of all where nothing is decided |
 """
 
 
 def write_results_page(results: Path, page: Path) -> Path:
     """Write PAGE, a short table of all claims of RESULTS/studies, and the pages beside it; return its path."""
     results, page = Path(results), Path(page)
-    studies, size = decide_all([read_study(results, name) for name in study_names(results)])
+    studies, size = decide_studies([read_study(results, name) for name in study_names(results)])
     shown = [study for study in studies if any(arm.state in ("finished", "unfinished") for arm in study.arms)]
     parts = [INTRODUCTION.format(results=relative(results, page.parent), stem=page.stem)]
     parts += [*short_table(studies, page.stem, size), *pictures(shown, results, page.parent), *not_reproduced(studies)]
@@ -105,15 +112,6 @@ def write_results_page(results: Path, page: Path) -> Path:
     return write_page(page, "\n".join(parts))
 
 
-def decide_all(studies: list[ReadStudy]) -> tuple[list[ReadStudy], float]:
-    """Return the studies with their claims decided together, and the largest p-value that decides."""
-    decided, size = decide_together([verdict for study in studies for _, verdict, _ in study.verdicts])
-    left = iter(decided)
-    return [
-        replace(study, verdicts=[(claim, next(left), weak) for claim, _, weak in study.verdicts]) for study in studies
-    ], size
-
-
 def part_of(study: ReadStudy) -> str:
     """Return which page has the numbers of a study."""
     return "detection" if all(arm.kind == "detection" for arm in study.arms) else "learning"
@@ -124,8 +122,7 @@ def short_table(studies: list[ReadStudy], stem: str, size: float) -> list[str]:
     rows, waiting = [], 0
     for study in studies:
         link = f"[{clean(study.title)}]({stem}-{part_of(study)}.md#{anchor(study.title)})"
-        for words in dict.fromkeys(claim.words for claim, _, _ in study.verdicts):
-            found = [(claim, verdict) for claim, verdict, _ in study.verdicts if claim.words == words]
+        for words, found in comparisons_by_claim(study).items():
             if any(verdict.measured for _, verdict in found):
                 together = finding_of([verdict for _, verdict in found])
                 rows.append((link, clean(words), f"**{together}**", "<br>".join(effects(found))))
@@ -133,28 +130,20 @@ def short_table(studies: list[ReadStudy], stem: str, size: float) -> list[str]:
                 waiting += 1
     if not rows:
         return []
-    tested = [one for study in studies for _, one, _ in study.verdicts if one.found and one.found.evidence]
-    decided = sum(one.verdict != "undecided" for one in tested)
+    claims = [[one for _, one in found] for study in studies for found in comparisons_by_claim(study).values()]
+    tested = [found for found in claims if claim_p_value(found) is not None]
+    decided = sum(finding_of(found) != "undecided" for found in tested)
     return [
         "## In short\n",
         table(("study", "the paper's claim", "here", "effect and 95 % interval"), rows),
-        f"{count_words(len(tested), 'comparison')} of the table could be tested, and {decided} of them are decided. "
-        f"They are decided together, so that at most {100 * SIZE:g} % of the decisions, {SIZE * decided:.1f} of "
-        f"{decided}, are expected to be false (Benjamini and Hochberg). A decision needs p ≤ {size:.3f}.\n",
+        f"{count_words(len(tested), 'claim')} of the table could be tested, and {decided} of them are decided. They "
+        f"are decided together, so that at most {100 * SIZE:g} % of the decisions, {SIZE * decided:.1f} of {decided}, "
+        f"are expected to be false (Benjamini and Hochberg). A decision needs p ≤ {size:.3f}; of a claim "
+        f"of several comparisons, the first needs this divided by their number (Holm).\n",
         f"{count_words(waiting, 'further claim')} cannot be judged without runs that have not been made.\n"
         if waiting
         else "",
     ]
-
-
-def finding_of(verdicts: list[Verdict]) -> Finding:
-    """Return the verdict on a claim of several comparisons."""
-    found = {verdict.verdict for verdict in verdicts}
-    if len(found) == 1:
-        return verdicts[0].verdict
-    if found & {"reproduced", "partly"}:
-        return "partly"
-    return "not reproduced" if "not reproduced" in found else "undecided"
 
 
 def effects(found: list[tuple[Claim, Verdict]]) -> list[str]:
@@ -210,6 +199,9 @@ def rules_page(name: str) -> str:
         f"many claims are decided together, so that a false finding on one side has a probability of at most "
         f"{100 * SIZE / 2:g} %. The margins are ours: {MARGIN:g} of success in the mean over training for "
         f'"similar" and "on par", and a factor of {RATIO:g} to either side for "roughly".\n',
+        "A claim of several comparisons is *reproduced* if all of them are, *partly* if one of them is in whole or in "
+        "part, and *not reproduced* if none is and one fails. It is decided if one comparison is, by Holm's procedure, "
+        "which divides the p-value that the first of k comparisons needs by k.\n",
         "Tests of detection are over the seeds of the model. All seeds share the agents and episodes of a run, so they "
         "do not show how the numbers would vary with other agents.\n",
         "The tables show how often each verdict was given in 1,000 simulated experiments, in percent; the rest is "
@@ -221,6 +213,9 @@ def rules_page(name: str) -> str:
         rule = rule_of_kind(kind)
         rows = [(one.words, *(f"{share}" for share in (*one.ten, *one.five))) for one in RATES if one.kind == kind]
         parts += [f"## A claim that an arm {words}\n", f"{clean(rule)}\n", *([table(head, rows)] if rows else [])]
+    rows = [(one.words, *(f"{share}" for share in (*one.ten, *one.five))) for one in SEVERAL]
+    about = "Comparisons of the kind *better*, with other seeds in each:\n"
+    parts += ["## A claim of several comparisons\n", about, table(head, rows)]
     rows = [(name, *(f"{share}" for shares in both for share in shares)) for name, both in COVERAGE.items()]
     head = ("the success of a seed is", "mean: 5 seeds", "10", "20", "interquartile mean: 5 seeds", "10", "20")
     parts += [

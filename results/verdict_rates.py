@@ -30,6 +30,19 @@ class Rates:
     """the claimed factor may also not be much larger"""
 
 
+@dataclass(frozen=True)
+class Several:
+    """The same percentages for a claim of several comparisons of kind "better", between arms of their own."""
+
+    words: str
+    """what is true"""
+    ratios: tuple[float, ...]
+    """how many times faster the first arm of each comparison is"""
+    ten: Percent
+    five: Percent
+    false: tuple[str, ...]
+
+
 BOTH = ("reproduced", "not reproduced")
 SOME = ("reproduced", "partly")
 RATES = [
@@ -90,6 +103,14 @@ RATES = [
     Rates("times", "5 % less than claimed", 0.95, (0, 0, 100), (0, 0, 100), 0.5, ("reproduced",)),
     Rates("follows", "only a common trend", 0, (1, 0, 2), (0, 0, 0), false=BOTH),
     Rates("follows", "a correlation given time of 0.7", 1.5, (85, 0, 0), (33, 0, 0), false=("not reproduced",)),
+]
+ANY = ("reproduced", "partly", "not reproduced")
+SEVERAL = [
+    Several("no difference in any of 3 comparisons", (1,) * 3, (0, 2, 2), (0, 3, 3), ANY),
+    Several("no difference in any of 6 comparisons", (1,) * 6, (0, 3, 2), (0, 2, 2), ANY),
+    Several("2 times faster in 1 of 3 comparisons", (2, 1, 1), (0, 78, 0), (0, 49, 1), BOTH),
+    Several("2 times slower in 1 of 3 comparisons", (0.5, 1, 1), (0, 3, 74), (0, 3, 46), SOME),
+    Several("2 times faster in all of 3 comparisons", (2, 2, 2), (72, 27, 0), (17, 71, 0), ("not reproduced",)),
 ]
 
 # By what the success of a seed is like: how often, in percent of 4,000 samples of 5, 10 and 20 seeds, the interval

@@ -58,6 +58,16 @@ def test_arms_that_were_evaluated_more_and_less_often_are_compared_with_a_warnin
     assert weaknesses(replace(claim, kind="better"), [often, rarely]) == []
 
 
+def test_an_arm_without_some_of_its_seeds_says_so(tmp_path: Path) -> None:
+    """Seeds that are not there may be those that failed."""
+    arm = read_run_folder(write_training(tmp_path / "fast", [RAMP] * 6), "fast")
+    claim = Claim("It is better.", "better", "fast", "slow")
+    assert weaknesses(claim, [replace(arm, asked=(10, 500))]) == ["fast has only 6 seeds of 10"]
+    assert weaknesses(claim, [replace(arm, asked=(6, 500))]) == []
+    fewer = replace(arm, seeds=arm.seeds[:4])
+    assert weaknesses(claim, [fewer]) == ["fast has only 4 seeds"]
+
+
 def test_the_settings_of_a_label() -> None:
     assert changes("training-pick-and-place-a.b=-1e-05-seeds=3") == ["a.b=-1e-05", "seeds=3"]
     assert changes("training-push") == []

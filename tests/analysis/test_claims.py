@@ -9,7 +9,7 @@ from typing import Literal
 import numpy as np
 import pytest
 
-from butfor.analysis.claims import Claim, Curve, Found, Verdict, decide_together, judge, verdict_from
+from butfor.analysis.claims import Claim, Curve, Found, Verdict, decide_together, finding_of, judge, verdict_from
 from butfor.analysis.table_claims import rule_of
 
 EPISODES = np.array([1000, 2000, 3000, 4000])
@@ -149,6 +149,16 @@ def test_areas_are_compared(kind: str, first: float, second: float, expected: st
     assert effect in verdict.found.effect
 
 
+@pytest.mark.parametrize(("heights", "expected"), [((0.15, 0.15), "undecided"), ((0.25, 0.25), "reproduced")])
+@pytest.mark.parametrize("kind", ["on par", "similar"])
+def test_agents_that_have_hardly_learned_do_not_agree(
+    kind: Literal["on par", "similar"], heights: tuple[float, float], expected: str
+) -> None:
+    """With areas of 0.15 an agent that learns nothing would nearly be within the margin of 0.1."""
+    curves = {label: curve(*[height] * 4, spread=0.02) for label, height in zip("ab", heights, strict=True)}
+    assert judge(Claim("x", kind, "a", "b"), curves).verdict == expected
+
+
 def test_the_best_variant_counts_on_either_side() -> None:
     arms = {"low": curve(*[0.2] * 4, spread=0.04), "middle": curve(*[0.5] * 4, spread=0.04)}
     arms |= {"high": curve(*[0.8] * 4, spread=0.04)}
@@ -213,9 +223,38 @@ def test_claims_are_decided_together() -> None:
 
     alone = [found(("reproduced", p)) for p in (0.001, 0.02, 0.04, 0.9)]
     assert [one.verdict for one in alone] == ["reproduced"] * 3 + ["undecided"]
-    together, size = decide_together([*alone, Verdict("undecided", "not run", measured=False)])
-    assert [one.verdict for one in together] == ["reproduced"] * 2 + ["undecided"] * 3
+    together, size = decide_together([[one] for one in (*alone, Verdict("undecided", "not run", measured=False))])
+    assert [one.verdict for (one,) in together] == ["reproduced"] * 2 + ["undecided"] * 3
     assert size == pytest.approx(0.025)
     graded = found(("reproduced", 0.03), ("partly", 0.001))  # the stronger finding needs its own p-value
-    assert [one.verdict for one in decide_together([graded, alone[3]])[0]] == ["partly", "undecided"]
+    assert [one.verdict for (one,) in decide_together([[graded], [alone[3]]])[0]] == ["partly", "undecided"]
     assert decide_together([]) == ([], 0)
+
+
+@pytest.mark.parametrize(
+    ("p_values", "expected", "together"),
+    [
+        ((0.04, 0.04, 0.001), "reproduced reproduced reproduced", "reproduced"),  # each by its own p-value
+        ((0.03, 0.2, 0.2), "undecided undecided undecided", "undecided"),  # the smallest of three is above 0.05 / 3
+        ((0.04, 0.04, 0.04), "undecided undecided undecided", "undecided"),
+        ((0.01, 0.02, 0.2), "reproduced reproduced undecided", "partly"),  # 0.05 / 3, then 0.05 / 2
+        ((0.01, 0.03, 0.2), "reproduced undecided undecided", "partly"),
+        ((0.01, None, None), "reproduced undecided undecided", "partly"),  # the others could not be tested
+        ((-0.01, 0.01, 0.2), "not_reproduced reproduced undecided", "partly"),
+        ((-0.01, 0.2, 0.2), "not_reproduced undecided undecided", "not reproduced"),
+        ((-0.03, 0.2, 0.2), "undecided undecided undecided", "undecided"),
+    ],
+)
+def test_a_claim_of_several_comparisons_needs_more_evidence_for_a_part(
+    p_values: tuple[float | None, ...], expected: str, together: str
+) -> None:
+    """Holm's procedure, unless all hold; a negative number is the p-value of the contrary."""
+
+    def verdict(p: float | None) -> Verdict:
+        if p is None:
+            return Verdict("undecided", "not run", measured=False)
+        return verdict_from(Found("", evidence=((("reproduced" if p > 0 else "not reproduced"), abs(p)),)))
+
+    (decided, _), _ = decide_together([[verdict(p) for p in p_values], [verdict(1e-9)]])
+    assert [one.verdict for one in decided] == [one.replace("_", " ") for one in expected.split()]
+    assert finding_of(decided) == together

@@ -9,8 +9,8 @@ import numpy as np
 import pytest
 from numpy.typing import NDArray
 from scipy.stats import binom, norm
-from support.simulated_claims import claim_of, flat, learning, rates, verdicts
-from verdict_rates import COVERAGE, RATES, Rates
+from support.simulated_claims import claim_of, flat, learning, rates, rates_of_several, verdicts
+from verdict_rates import COVERAGE, RATES, SEVERAL, Percent, Rates, Several
 
 from butfor.analysis.claims import Curve, decide_together, judge
 from butfor.analysis.statistics import curve_summary, difference, probability_of_improvement, reach_summary, speedup
@@ -23,13 +23,21 @@ Float = NDArray[np.float64]
 def test_a_rule_gives_its_verdicts_as_often_as_stated(stated: Rates) -> None:
     claim = claim_of(stated.kind, stated.factor, stated.variants, stated.roughly)
     for seeds, percent in ((10, stated.ten), (5, stated.five)):
-        found = rates(claim, stated.truth, seeds, COUNT)
-        told = dict(zip(("reproduced", "partly", "not reproduced"), percent, strict=True))
-        for finding, share in told.items():
-            error = np.sqrt(max(share / 100 * (1 - share / 100), 0.01) / COUNT)
-            assert found[finding] == pytest.approx(share / 100, abs=0.005 + 3.5 * error), (seeds, finding)
-            if finding in stated.false:
-                assert found[finding] * COUNT <= binom.isf(0.001, COUNT, 0.025), (seeds, finding)
+        check_rates(rates(claim, stated.truth, seeds, COUNT), percent, stated.false)
+
+
+@pytest.mark.parametrize("stated", SEVERAL, ids=lambda one: one.words)
+def test_a_claim_of_several_comparisons_is_not_decided_by_chance_more_often(stated: Several) -> None:
+    for seeds, percent in ((10, stated.ten), (5, stated.five)):
+        check_rates(rates_of_several(stated.ratios, seeds, COUNT), percent, stated.false)
+
+
+def check_rates(found: dict[str, float], percent: Percent, false: tuple[str, ...]) -> None:
+    for finding, share in zip(("reproduced", "partly", "not reproduced"), percent, strict=True):
+        error = np.sqrt(max(share / 100 * (1 - share / 100), 0.01) / COUNT)
+        assert found[finding] == pytest.approx(share / 100, abs=0.005 + 3.5 * error), finding
+        if finding in false:
+            assert found[finding] * COUNT <= binom.isf(0.001, COUNT, 0.025), finding
 
 
 def test_groups_of_unlike_spread_are_called_different_a_little_too_often() -> None:
@@ -50,7 +58,7 @@ def test_of_many_claims_few_decisions_are_false() -> None:
     shares, alone = [], 0
     for place in range(20):
         chosen = alike[40 * place :][:40] + unlike[20 * place :][:20]
-        decided = [one.verdict != "undecided" for one in decide_together(chosen)[0]]
+        decided = [one.verdict != "undecided" for (one,) in decide_together([[one] for one in chosen])[0]]
         shares.append(sum(decided[:40]) / max(sum(decided), 1))
         alone += sum(one.verdict != "undecided" for one in chosen[:40])
     assert np.mean(shares) <= 0.05 * 40 / 60 + 3 * np.std(shares) / np.sqrt(20)

@@ -24,6 +24,7 @@ class Known:
     """Stands in for a model: the score of a state is its first column; it counts what it is asked for."""
 
     entities = {"cube": [0]}
+    device = torch.device("cpu")
 
     def __init__(self) -> None:
         self.asked = 0
@@ -31,7 +32,7 @@ class Known:
     def dims(self, entity: str) -> list[int]:
         return [0]
 
-    def score(self, obs: Any) -> dict[str, Any]:
+    def score(self, obs: Any, generator: torch.Generator) -> dict[str, Any]:
         self.asked += len(obs)
         return {"cube": obs[:, 0]}
 
@@ -139,6 +140,31 @@ def test_the_state_comes_back(tmp_path: Path) -> None:
     buffer.empty()
     with pytest.raises(RuntimeError, match="empty"):
         buffer.sample(4)
+
+
+def test_a_sum_of_entities_that_share_columns_is_warned_of() -> None:
+    model: Any = Known()
+    model.entities = {"cube": [0, 1], "both": [1, 2]}
+    with pytest.warns(UserWarning, match="share the columns"):
+        InfluenceSampler(model)
+
+
+def test_each_scoring_tries_other_actions() -> None:
+    """A state that is stored twice, one step at a time, has two scores; a restored sampler tries what comes next."""
+    influence: Influence = raw_influence(linear_model([1.0], 0.1), UNIT, {"cube": [0]}, [1.0])
+    buffer = make(InfluenceSampler(influence))
+    for _ in range(2):
+        buffer.extend(steps([[0.3]]))
+        buffer.sample(4)
+    saved = buffer.sampler.state_dict()
+    assert saved["scores"][0] != saved["scores"][1]
+    buffer.extend(steps([[0.3]]))
+    buffer.sample(4)
+    other = InfluenceSampler(influence)
+    other.load_state_dict(saved)
+    other.extend([2])
+    other.sample(buffer.storage, 4)
+    torch.testing.assert_close(other.scores[:3], buffer.sampler.scores[:3], rtol=0, atol=0)
 
 
 def test_a_fitted_model_scores_and_wrong_entities_are_named() -> None:

@@ -11,7 +11,6 @@ from typing import Any
 import numpy as np
 import pytest
 from playwright.sync_api import Page
-from results_page import finding_of
 from results_page import write_results_page as write_pages
 from support.browser import chromium
 from support.detection_runs import write_full_run
@@ -31,7 +30,7 @@ from support.study_runs import (
 
 from butfor import cli
 from butfor.analysis import arms as report_arms
-from butfor.analysis.claims import Finding, Verdict
+from butfor.analysis.claims import Finding, Verdict, finding_of
 from butfor.analysis.table_claims import RULES
 from butfor.reporting import study_page
 from butfor.reporting import study_page as report_study
@@ -434,7 +433,7 @@ def test_the_results_page(root: Path, tmp_path: Path) -> None:
     short, text = page.read_text(encoding="utf-8"), results_text(root, tmp_path / "docs" / "results.md")
     row = "| [A try](results-learning.md#a-try) | Slow is on par. | **not reproduced** | slow arm against fast arm: "
     assert f"{row}area -0.500 [-0.500, -0.500] |" in short
-    assert "3 comparisons of the table could be tested, and 2 of them are decided" in short
+    assert "3 claims of the table could be tested, and 2 of them are decided" in short
     assert "1 further claim cannot be judged" in short  # about an arm that has no curve
     assert "A try: *Slow is on par.* Nothing else was tried." in short
     assert "- **Undecided**: Fast gets there. (fast arm)\n  fast arm at 500 episodes: 1.00 [1.00, 1.00]," in text

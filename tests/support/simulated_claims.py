@@ -6,13 +6,13 @@ law.
 """
 
 from collections import Counter
-from collections.abc import Iterator
-from typing import Any
+from collections.abc import Iterator, Sequence
+from typing import Any, get_args
 
 import numpy as np
 from numpy.typing import NDArray
 
-from butfor.analysis.claims import PAIRED, Claim, Curve, Verdict, judge
+from butfor.analysis.claims import PAIRED, Claim, Curve, Finding, Verdict, decide_together, finding_of, judge
 from butfor.analysis.table_claims import judge_tables
 
 EPISODES = np.arange(250, 5001, 250)
@@ -115,7 +115,23 @@ def verdicts(claim: Claim, truth: float, seeds: int, count: int) -> Iterator[Ver
             yield judge_tables(claim, [make(random, seeds, truth)])
 
 
+def rates_of_several(ratios: Sequence[float], seeds: int, count: int) -> dict[str, float]:
+    """How often each verdict is given on a claim of comparisons of kind "better" with these ratios of episodes."""
+    random, claim = (
+        np.random.default_rng([seeds, len(ratios), *(int(1000 * one) for one in ratios)]),
+        claim_of("better"),
+    )
+    found: Counter[str] = Counter()
+    for _ in range(count):
+        comparisons = []
+        for truth in ratios:
+            middles = {"a": 2000 / np.sqrt(truth), "b": 2000 * np.sqrt(truth)}
+            comparisons.append(judge(claim, {label: learning(random, seeds, one) for label, one in middles.items()}))
+        found[finding_of(decide_together([comparisons])[0][0])] += 1
+    return {verdict: found[verdict] / count for verdict in get_args(Finding)}
+
+
 def rates(claim: Claim, truth: float, seeds: int, count: int) -> dict[str, float]:
     """How often each verdict is given."""
     found = Counter(one.verdict for one in verdicts(claim, truth, seeds, count))
-    return {verdict: found[verdict] / count for verdict in ("reproduced", "partly", "not reproduced", "undecided")}
+    return {verdict: found[verdict] / count for verdict in get_args(Finding)}

@@ -60,7 +60,7 @@ class ReadStudy:
     command: str
     arms: list[ReadArm]
     verdicts: list[tuple[Claim, Verdict, list[str]]]
-    """each claim with its verdict, decided together with the others of the study, and what weakens it"""
+    """each comparison with its verdict, decided together with the others of the study, and what weakens it"""
 
 
 def study_names(root: Path) -> list[str]:
@@ -89,9 +89,28 @@ def read_study(root: Path, name: str) -> ReadStudy:
     found = [verdict_on(claim, arms) for claim in claims]
     if size == "small":
         found = [replace(one, verdict="undecided", found=None) for one in found]
-    decided, _ = decide_together(found)
-    verdicts = [(claim, one, weaknesses(claim, arms)) for claim, one in zip(claims, decided, strict=True)]
-    return ReadStudy(name, title or name, about, size, command, arms, verdicts)
+    verdicts = [(claim, one, weaknesses(claim, arms)) for claim, one in zip(claims, found, strict=True)]
+    return decide_studies([ReadStudy(name, title or name, about, size, command, arms, verdicts)])[0][0]
+
+
+def decide_studies(studies: Sequence[ReadStudy]) -> tuple[list[ReadStudy], float]:
+    """Return the studies with their claims decided together, and the largest p-value that decides a claim."""
+    claims = [comparisons for study in studies for comparisons in comparisons_by_claim(study).values()]
+    decided, size = decide_together([[verdict for _, verdict in comparisons] for comparisons in claims])
+    found = {id(claim): verdict for comparisons, verdicts in zip(claims, decided, strict=True)
+             for (claim, _), verdict in zip(comparisons, verdicts, strict=True)}  # fmt: skip
+    return [
+        replace(study, verdicts=[(claim, found[id(claim)], weak) for claim, _, weak in study.verdicts])
+        for study in studies
+    ], size
+
+
+def comparisons_by_claim(study: ReadStudy) -> dict[str, list[tuple[Claim, Verdict]]]:
+    """Return the comparisons of each claim of a study by its words: those with the same words make up one claim."""
+    found: dict[str, list[tuple[Claim, Verdict]]] = {}
+    for claim, verdict, _ in study.verdicts:
+        found.setdefault(claim.words, []).append((claim, verdict))
+    return found
 
 
 def verdict_on(claim: Claim, arms: Sequence[ReadArm]) -> Verdict:
@@ -267,9 +286,14 @@ def changes(label: str) -> list[str]:
 
 
 def weaknesses(claim: Claim, arms: Iterable[ReadArm]) -> list[str]:
-    """Return what weakens a verdict: few seeds, unfinished arms, evaluations at different spacing."""
+    """Return what weakens a verdict: missing seeds, unfinished arms, evaluations at different spacing."""
     chosen = [arm for arm in arms if arm.label in (*claim.own, *claim.others) and arm.curve]
-    few = [f"{arm.label} has only {count_words(len(arm.seeds), 'seed')}" for arm in chosen if len(arm.seeds) < ENOUGH]
+    few = [
+        f"{arm.label} has only {count_words(len(arm.seeds), 'seed')}"
+        + (f" of {arm.asked[0]}" if len(arm.seeds) < arm.asked[0] else "")
+        for arm in chosen
+        if len(arm.seeds) < max(ENOUGH, arm.asked[0])
+    ]
     unlike = []
     spacing = {arm.label: int(np.median(np.diff(arm.curve.episodes, prepend=0))) for arm in chosen if arm.curve}
     if claim.kind == "faster" and len(set(spacing.values())) > 1:

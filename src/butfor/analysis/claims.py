@@ -7,6 +7,7 @@ tables are in `table_claims`. The docstring of a rule is the text that pages sho
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
+from itertools import takewhile
 from typing import Literal, get_args
 
 import numpy as np
@@ -33,6 +34,7 @@ SIZE = 0.05  # of the test of one claim, and the false discovery rate of all
 ENOUGH = 5  # seeds that a comparison needs
 LEAST = 0.1  # success that one of two arms must reach to be compared
 MARGIN = 0.1  # of success, in the mean over training: a smaller difference is none
+LEARNED = 2 * MARGIN  # mean success over training that one arm must have to be similar to another, or on par
 RATIO = 1.5  # of numbers of episodes: "roughly" the claimed factor is up to so many times more or less
 PAIRED = ("faster", "better", "on par", "similar")
 
@@ -131,16 +133,59 @@ def verdict_from(found: Found, size: float = SIZE) -> Verdict:
     return Verdict(decided[0] if decided else "undecided", found.words, found=found)
 
 
-def decide_together(verdicts: Sequence[Verdict]) -> tuple[list[Verdict], float]:
+def decide_together(claims: Sequence[Sequence[Verdict]]) -> tuple[list[list[Verdict]], float]:
     """Decide several claims so that at most 5 % of the decisions are expected to be false (Benjamini and Hochberg).
 
+    A claim is made of one or more comparisons. It is decided where one of them is, by Holm's procedure, so a claim of
+    many comparisons is not decided by chance more often than one of a single comparison. If all comparisons of a
+    decided claim are reproduced at the same p-value, the claim is.
+
     Returns:
-        the verdicts, and the largest p-value that decides a claim
+        the verdicts on the comparisons of each claim, and the largest p-value that decides a claim
     """
-    least = [one.found.least for one in verdicts if one.found and one.found.evidence]
+    least = [p for p in map(claim_p_value, claims) if p is not None]
     decided = int((false_discovery_control(least) <= SIZE).sum()) if least else 0
     size = SIZE * decided / max(len(least), 1)
-    return [replace(one, verdict=verdict_from(one.found, size).verdict) if one.found else one for one in verdicts], size
+    return [_decide(comparisons, size) for comparisons in claims], size
+
+
+def claim_p_value(comparisons: Sequence[Verdict]) -> float | None:
+    """Return the p-value at which something is decided about a claim, or None where nothing can be."""
+    least = _least(comparisons)
+    return min(len(least) * least[0], 1.0) if least else None
+
+
+def _least(comparisons: Sequence[Verdict]) -> list[float]:
+    """Return the smallest p-value of each comparison that can be tested, rising."""
+    return sorted(one.found.least for one in comparisons if one.found and one.found.evidence)
+
+
+def _decide(comparisons: Sequence[Verdict], size: float) -> list[Verdict]:
+    """Return the verdicts on the comparisons of one claim, by Holm's procedure (1979)."""
+    least = _least(comparisons)
+    limits = [size / left for left in range(len(least), 0, -1)]
+    passed = list(takewhile(lambda pair: pair[0] <= pair[1], zip(least, limits, strict=True)))
+    if not passed:
+        return [replace(one, verdict="undecided") for one in comparisons]
+    whole = [_at_size(one, size) for one in comparisons]
+    if all(one.verdict == "reproduced" for one in whole):
+        return whole
+    return [_at_size(one, passed[-1][1]) for one in comparisons]
+
+
+def _at_size(verdict: Verdict, size: float) -> Verdict:
+    """Return what the evidence of a comparison decides at that size."""
+    return replace(verdict, verdict=verdict_from(verdict.found, size).verdict) if verdict.found else verdict
+
+
+def finding_of(comparisons: Sequence[Verdict]) -> Finding:
+    """Return the verdict on a claim from those on its comparisons."""
+    found = {one.verdict for one in comparisons}
+    if len(found) == 1:
+        return comparisons[0].verdict
+    if found & {"reproduced", "partly"}:
+        return "partly"
+    return "not reproduced" if "not reproduced" in found else "undecided"
 
 
 def judge(claim: Claim, curves: Mapping[str, Curve]) -> Verdict:
@@ -282,14 +327,16 @@ def _better(claim: Claim, curves: Mapping[str, Curve]) -> Found:
 def _on_par(claim: Claim, curves: Mapping[str, Curve]) -> Found:
     """Compares the area under the curve of each seed over the episodes that both arms have, where one of them reached a
     success of 0.1. The effect is the difference, the median over all pairs of seeds, with its exact interval; an exact
-    rank test (Mann and Whitney) shifts one arm by a margin of 0.1. Reproduced: the first is at most 0.1 worse. Not
+    rank test (Mann and Whitney) shifts one arm by a margin of 0.1. Reproduced: the first is at most 0.1 worse, and one
+    of them has a mean area of 0.2 or more, since agents that have hardly learned cannot differ by the margin. Not
     reproduced: it is more than 0.1 worse. Otherwise undecided."""
     return _by_difference(claim, curves, at_most=np.inf)
 
 
 def _similar(claim: Claim, curves: Mapping[str, Curve]) -> Found:
     """Compares the same difference of areas with a margin of 0.1 to both sides (two one-sided tests). Reproduced: it is
-    less than 0.1 either way. Not reproduced: it is more than 0.1 one way. Otherwise undecided."""
+    less than 0.1 either way, and one mean area is 0.2 or more. Not reproduced: it is more than 0.1 one way. Otherwise
+    undecided."""
     return _by_difference(claim, curves, at_most=MARGIN)
 
 
@@ -304,6 +351,10 @@ def _by_difference(claim: Claim, curves: Mapping[str, Curve], at_most: float) ->
     effect = f"area {_bracketed(difference(ours, theirs), '+.3f')}"
     words = f"{claim.arm} against {claim.than} up to {ends[1]:,} episodes: {effect}; the margin is {MARGIN:g}{words}."
     reproduced, refuted = max(above, below), min(worse, better)
+    largest = max(float(ours.mean()), float(theirs.mean()))
+    if largest < LEARNED:
+        words += f" The larger mean area is {largest:.2f}; an agreement needs {LEARNED:g}."
+        return Found(words, effect, evidence(("not reproduced", refuted)))
     return Found(words, effect, evidence(("reproduced", reproduced), ("not reproduced", refuted)))
 
 

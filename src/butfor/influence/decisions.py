@@ -284,7 +284,8 @@ class DecisionMethods:
             free_obs: states [n, D] that are known to be free of influence on every entity, distributed like the free
                 states of later batches.
             groups: the episode [n] of each of these states. States of one episode are similar; without their groups
-                the rate is exceeded (10 % instead of 5 % at a correlation of 0.99 between neighbouring states).
+                the rate is exceeded (at a correlation of 0.99 between neighbouring states, in up to a quarter of the
+                batches without influence instead of 5 %).
             transitions: (obs, action, next_obs) from states like the later ones, with actions drawn from the uniform
                 law (of an episode file, only the rows with `sampled` true). Each taken action is ranked among redrawn
                 ones by log p(s'_j | s, a). `next_obs` is `predicted_steps` later.

@@ -14,6 +14,7 @@ from torch import Tensor
 from butfor.influence.influence import Influence
 from butfor.influence.scoring import combine_scores
 from butfor.runs.files import load_tensors, save_tensors
+from butfor.spaces.arrays import warn_shared
 from butfor.training.priorities import PriorityConfig, by_score
 
 try:
@@ -66,7 +67,9 @@ class InfluenceSampler(Sampler):
         self.end_key = end_key
         self.scores = torch.zeros(0)
         self.influence: Influence | None = None
+        self.seed = seed
         self._generator = torch.Generator().manual_seed(seed)
+        self._tried = torch.Generator().manual_seed(seed)  # draws other actions whenever steps are scored
         self._next = 0  # the index that follows the newest step
         self._chances: Tensor | None = None  # running sum over the stored steps; None: out of date
         if influence is not None:
@@ -74,9 +77,12 @@ class InfluenceSampler(Sampler):
 
     def use_model(self, influence: Influence) -> None:
         """Set the model that scores, after it was trained further or for the first time; all steps are scored again."""
-        if self.entity is not None:
+        if self.entity is None:
+            warn_shared(influence.entities)
+        else:
             influence.dims(self.entity)
         self.influence = influence
+        self._tried = torch.Generator(influence.device).manual_seed(self.seed)
         self._empty()
 
     def sample(self, storage: Storage, batch_size: int) -> tuple[Tensor, dict[str, Any]]:
@@ -119,7 +125,7 @@ class InfluenceSampler(Sampler):
         if len(new):
             obs = _column(stored, "observation_key", self.observation_key)[:count].reshape(count, -1)
             obs = obs[new.to(obs.device)]
-            found = self.influence.score(obs.cpu())
+            found = self.influence.score(obs.cpu(), self._tried)
             scores = torch.stack(list(found.values()), -1) if self.entity is None else found[self.entity][:, None]
             self.scores[new] = combine_scores(scores, "sum").float()
         ended = _column(stored, "end_key", self.end_key)[:count].reshape(count).bool().cpu()
@@ -141,20 +147,23 @@ class InfluenceSampler(Sampler):
 
     def state_dict(self) -> dict[str, Any]:
         """Scores, where the next step is stored, and the state of the random numbers; not the model."""
-        return {"scores": self.scores.clone(), "next": self._next, "random": self._generator.get_state()}
+        streams = {"random": self._generator.get_state(), "tried": self._tried.get_state()}
+        return {"scores": self.scores.clone(), "next": self._next, **streams}
 
     def load_state_dict(self, state_dict: dict[str, Any]) -> None:
         """Put back what `state_dict` returned."""
         self.scores = torch.as_tensor(state_dict["scores"]).clone()
         self._next = int(state_dict["next"])
         self._generator.set_state(state_dict["random"])
+        if "tried" in state_dict:  # states of before do not have it
+            self._tried.set_state(state_dict["tried"])
         self._chances = None
 
     def dumps(self, path: Path | str) -> None:
         """Write the state into a folder."""
         Path(path).mkdir(parents=True, exist_ok=True)
         state = self.state_dict()
-        tensors = {name: state[name] for name in ("scores", "random")}
+        tensors = {name: state[name] for name in ("scores", "random", "tried")}
         save_tensors(Path(path) / "influence.safetensors", tensors, {"next": state["next"]})
 
     def loads(self, path: Path | str) -> None:
@@ -165,11 +174,12 @@ class InfluenceSampler(Sampler):
     def __getstate__(self) -> dict[str, Any]:
         """What is pickled: neither the model nor the random numbers' object."""
         state: dict[str, Any] = super().__getstate__()
-        return state | {"_generator": self._generator.get_state(), "influence": None}
+        return state | {"_generator": self._generator.get_state(), "_tried": None, "influence": None}
 
     def __setstate__(self, state: dict[str, Any]) -> None:
         self.__dict__.update(state)
         self._generator = torch.Generator().set_state(state["_generator"])
+        self._tried = torch.Generator().manual_seed(self.seed)  # until `use_model`
 
 
 def _column(stored: Any, option: str, key: Key) -> Tensor:
