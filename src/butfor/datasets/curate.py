@@ -105,7 +105,7 @@ def curate_file(
         overwrite,
         options.by == "frames",
     )
-    page = Path(report) if report else target.with_name(f"{target.stem if target.suffix else target.name}.html")
+    page = Path(report) if report else dataset.page_of(target)
     check_new_files([page], dataset.files(target), overwrite)
     check_writable(page)
     check_writable(target.parent)

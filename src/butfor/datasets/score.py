@@ -253,7 +253,7 @@ def _check_copy(
 ) -> tuple[Path, Path]:
     """Paths of the copy with scores and of the report; refuses before the work what could not be written after it."""
     target = dataset.check_copy(copy_path(dataset, out), column_names(entities).values(), overwrite)
-    page = Path(report) if report else target.with_name(f"{target.stem if target.suffix else target.name}.html")
+    page = Path(report) if report else dataset.page_of(target)
     files = [page, *([Path(save_model)] if save_model is not None else [])]
     check_new_files(files, dataset.files(target), overwrite)
     for path in (page, target.parent, *files):

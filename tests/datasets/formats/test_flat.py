@@ -144,3 +144,11 @@ def test_parts_of_own_episodes_cannot_be_repeated_from_a_seed(tmp_path: Path) ->
     cut = Episodes.load(dataset.write(tmp_path / "cut.npz", [(2, 4, 7)]))
     assert cut.reset_seed is None
     assert cut.length.tolist() == [3]
+
+
+def test_pickled_objects_are_told_by_the_listing_too(tmp_path: Path) -> None:
+    ragged = np.empty(2, object)
+    ragged[:] = [np.zeros((3, 2)), np.zeros((4, 2))]
+    path = save_npz(tmp_path, {"observations": ragged, "actions": ragged})
+    with pytest.raises(ValueError, match="observations contains pickled objects"):
+        open_dataset(path)

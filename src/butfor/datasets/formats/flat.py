@@ -37,6 +37,10 @@ class FlatFile(Dataset):
     def suffix(self) -> str:
         return ".npz" if self.is_npz else ".hdf5"
 
+    @property
+    def to_ignore(self) -> list[str]:
+        return self.left_out() if self.is_npz else []
+
     def read(self, names: Sequence[str]) -> Iterator[Arrays]:
         arrays = self._load(names)
         places = {name: self._rows_of(array, self.whole()) for name, array in arrays.items()}
@@ -229,6 +233,11 @@ def open_npz(path: Path) -> FlatFile | EpisodeFile:
     found = _meanings(names)
     is_own = "schema_version" in names
     observe, action = (_parts_of(names, found.get(meaning, "")) for meaning in ("observation", "action"))
+    if pickled := [name for name in (*observe, *action) if columns[name].dtype == "object"]:
+        raise ValueError(
+            f"{path}: {pickled[0]} contains pickled objects, which are not loaded; save an array of numbers, with the "
+            "episodes one after the other and their lengths in `length`."
+        )
     if observe and action and (is_own or len(columns[action[0]].shape) == 2):
         recording = read_npz(path)
         steps = columns[action[0]].shape[0]
