@@ -159,14 +159,7 @@ def score_file(
         if influence is None:
             influence, judged, notes = fit_recording(recording, columns, options, device, progress)
         else:
-            judged = np.arange(len(recording.action)) < MOST_JUDGED
-            influence.units.checked_table(f"{model} does not fit the data", recording.transitions(judged), device)
-            if columns != influence.entities:
-                raise ValueError(f"{model} has the entities {influence.entities}, not {columns}; omit --entities.")
-            extreme = influence.scoring.extreme if options.extreme is None else options.extreme
-            influence.scoring = replace(influence.scoring, actions=options.actions, extreme=extreme)
-            influence.seed = options.seed
-            notes = ["The model was given; it may have been fitted on these episodes."]
+            judged, notes = use_model(influence, str(model), recording, columns, options, device)
         if save_model is not None:  # at once, because the fit took the time
             with explain_write_error(f"The model {save_model}", "free some space, or choose another place"):
                 influence.save(save_model)
@@ -259,6 +252,25 @@ def _check_copy(
     for path in (page, target.parent, *files):
         check_writable(path)
     return target, page
+
+
+def use_model(
+    influence: Influence,
+    name: str,
+    recording: Recording,
+    entities: Mapping[str, Sequence[int]],
+    options: Options,
+    device: str = "cpu",
+) -> tuple[Bool, list[str]]:
+    """Set the options of a given model; returns which steps [N] diagnose it, and notes. Refuses other data."""
+    judged = np.arange(len(recording.action)) < MOST_JUDGED
+    influence.units.checked_table(f"{name} does not fit the data", recording.transitions(judged), device)
+    if entities != influence.entities:
+        raise ValueError(f"{name} has the entities {influence.entities}, not {entities}; omit --entities.")
+    extreme = influence.scoring.extreme if options.extreme is None else options.extreme
+    influence.scoring = replace(influence.scoring, actions=options.actions, extreme=extreme)
+    influence.seed = options.seed
+    return judged, ["The model was given; it may have been fitted on these episodes."]
 
 
 def fit_recording(
