@@ -152,3 +152,11 @@ def test_pickled_objects_are_told_by_the_listing_too(tmp_path: Path) -> None:
     path = save_npz(tmp_path, {"observations": ragged, "actions": ragged})
     with pytest.raises(ValueError, match="observations contains pickled objects"):
         open_dataset(path)
+
+
+def test_long_padded_episodes_are_not_images(tmp_path: Path) -> None:
+    observations = [np.random.default_rng(0).normal(size=(201, 6)) for _ in range(2)]
+    path = write_padded(tmp_path, observations, [np.zeros((200, 2)) for _ in range(2)])
+    dataset = open_dataset(path)
+    assert dataset.columns["observations"].shape == (6,)
+    assert (dataset.has_numbers, dataset.to_ignore) == (True, [])

@@ -243,6 +243,10 @@ def open_npz(path: Path) -> FlatFile | EpisodeFile:
         steps = columns[action[0]].shape[0]
         has_last = columns[observe[0]].shape[0] > steps
         last: LastState = "own" if has_last else "next" if "next_observation" in found else "row"
+        columns = {
+            name: Column(one.shape[1:], one.dtype) if one.shape[:1] in ((steps,), (steps + 1,)) else one
+            for name, one in columns.items()
+        }  # of a step
         return EpisodeFile(
             path, OWN if is_own else "padded .npz", columns, recording.length + (last == "row"),
             observe, action, last, _prefix_of(observe), tasks=_episode_task(path, len(recording)),
