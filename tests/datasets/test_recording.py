@@ -1,5 +1,6 @@
 """Recordings from arrays of every form, and what is refused."""
 
+import re
 from typing import Any
 
 import numpy as np
@@ -189,7 +190,9 @@ def test_what_cannot_be_read_is_refused(arguments: dict[str, Any], message: str)
 
 @pytest.mark.parametrize(("states", "acts"), [((2, 7, 2), (2, 5, 2)), ((3, 6, 2), (2, 5, 2))])
 def test_padded_episodes_that_do_not_fit_are_told_with_their_shapes(states: tuple[int, ...], acts: Any) -> None:
-    with pytest.raises(ValueError, match=r"action \[2, 5, 2\].*padded"):
+    with pytest.raises(
+        ValueError, match=rf"observation has shape {re.escape(str([*states]))} and action \[2, 5, 2\].*padded"
+    ):
         read_arrays(np.zeros(states), np.zeros(acts), length=[4, 5])
 
 

@@ -159,9 +159,10 @@ def _read_arrays(
         nexts = None if nexts is None else nexts[real]
         drawn = None if drawn is None else drawn[real]
     elif steps is not None and acts.ndim > 2 and len(steps) == len(acts) < steps.sum():
+        given_shapes = ", ".join(str([*np.shape(part)]) for _, part in _named_parts(observation))
         raise ValueError(
-            f"observation has shape {[*states.shape]} and action {[*acts.shape]} for {len(steps)} lengths; padded "
-            "episodes [E, T, ...] have as many of each, and as many steps, or one more observation."
+            f"observation has shape {given_shapes} and action {[*acts.shape]} for {len(steps)} lengths; padded "
+            "episodes [E, T, ...] have as many of each, and as many steps, or one more observation. Correct the arrays."
         )
     has_last = nexts is None and len(states) > len(acts)
     ends = _find_ends(states, nexts, ended, steps, len(acts), has_last)
