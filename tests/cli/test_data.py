@@ -47,6 +47,11 @@ def test_images_and_missing_actions_are_listed(butfor_command: Butfor, tmp_path:
     assert "3 episodes of 4 rows" in out
     assert "Not read: observations (images [16, 16, 3])" in out
     assert out.splitlines()[-1].endswith("--observe COLUMN --entities NAME=COLUMNS")
+    parts: dict[str, Any] = {"actions": np.zeros((12, 2)), "terminals": rows["terminals"]}
+    parts |= {"observations/cube": rows["qpos"], "observations/view": np.zeros((12, 16, 16, 3), np.uint8)}
+    np.savez("parts.npz", **parts)
+    out = butfor_command("data", "parts.npz")[1]
+    assert out.splitlines()[-1].endswith("parts.npz --ignore view --entities cube=0:3")
     np.savez("still.npz", observations=np.zeros((12, 6)), **rows)
     code, out, err = butfor_command("data", "still.npz")
     assert code == 0, err

@@ -300,8 +300,9 @@ def test_a_file_is_written_that_can_be_read_again(tmp_path: Path) -> None:
     assert summary["promised"] == 0.2
     with pytest.raises(FileExistsError, match="data-augmented"):
         augment_file(tmp_path / "data.npz", entities=entities, options=options)
-    with pytest.raises(ValueError, match="audit"):
-        augment_file(tmp_path / "data.npz", tmp_path / "b.npz", entities, options, audit=5)
+    for audit, words in ((5, "episode file"), (-1, "audit is -1")):
+        with pytest.raises(ValueError, match=words):
+            augment_file(tmp_path / "data.npz", tmp_path / "b.npz", entities, options, audit=audit)
     with pytest.raises(ValueError, match="built-in"):
         augment_file(tmp_path / "data.npz", tmp_path / "b.npz")
     with pytest.raises(ValueError, match="'hand'"):

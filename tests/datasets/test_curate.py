@@ -8,6 +8,7 @@ import pytest
 from support.dataset_formats import digest, write_d4rl, write_episodes, write_lerobot_2, write_lerobot_3, write_npz
 from support.pages import page_data
 
+from butfor import FitConfig, Influence
 from butfor.datasets.curate import (
     DISCOUNT,
     PHASES,
@@ -123,6 +124,19 @@ def test_influential_episodes_are_kept_in_the_same_format(tmp_path: Path) -> Non
     page = Path(summary["report"]).read_text(encoding="utf-8")
     assert set(page_data(page)["figures"]) == {"values", "dropped", "kept"}
     assert summary["diagnosis"]["cube"]["verdict"] in page
+
+
+def test_a_model_of_other_data_or_entities_is_refused(tmp_path: Path) -> None:
+    obs, action, next_obs = open_dataset(write_d4rl(tmp_path, *mixed(30))).recording().transitions()
+    influence = Influence.fit(
+        obs, action, next_obs, ["cube=3"], model=ModelConfig(layers=1, width=8), fitting=FitConfig(max_epochs=1)
+    )
+    influence.save(tmp_path / "model.safetensors")
+    np.savez(tmp_path / "narrow.npz", observations=obs[:, :4], actions=action, length=[len(obs)])
+    with pytest.raises(ValueError, match=r"model\.safetensors does not fit"):
+        curate_file(tmp_path / "narrow.npz", model=tmp_path / "model.safetensors")
+    with pytest.raises(ValueError, match=r"model\.safetensors has the entities"):
+        curate_file(tmp_path / "cube-v2.hdf5", None, ["hand=0"], model=tmp_path / "model.safetensors")
 
 
 def test_frames_become_episodes(tmp_path: Path) -> None:

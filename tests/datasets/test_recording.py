@@ -1,5 +1,6 @@
 """Recordings from arrays of every form, and what is refused."""
 
+import re
 from typing import Any
 
 import numpy as np
@@ -185,3 +186,17 @@ def test_what_cannot_be_read_is_refused(arguments: dict[str, Any], message: str)
     with pytest.raises((ValueError, TypeError), match=message) as raised:
         read_arrays(**{"observation": STATES, "action": ACTS} | arguments)
     assert "\n" not in str(raised.value)
+
+
+@pytest.mark.parametrize(("states", "acts"), [((2, 7, 2), (2, 5, 2)), ((3, 6, 2), (2, 5, 2))])
+def test_padded_episodes_that_do_not_fit_are_told_with_their_shapes(states: tuple[int, ...], acts: Any) -> None:
+    with pytest.raises(
+        ValueError, match=rf"observation has shape {re.escape(str([*states]))} and action \[2, 5, 2\].*padded"
+    ):
+        read_arrays(np.zeros(states), np.zeros(acts), length=[4, 5])
+
+
+@pytest.mark.parametrize(("columns", "numbers", "word"), [(0, 2, "observation"), (3, 0, "action")])
+def test_arrays_without_numbers_are_told(columns: int, numbers: int, word: str) -> None:
+    with pytest.raises(ValueError, match=f"{word} has shape"):
+        read_arrays(np.zeros((6, columns)), np.zeros((5, numbers)), length=[5])

@@ -58,6 +58,8 @@ def augment_file(
     from butfor.datasets.audit import audit_swaps, recorded_states, world_of
 
     began = time.monotonic()
+    if audit < 0:
+        raise ValueError(f"audit is {audit}; expected the number of new transitions to replay, or 0 for none.")
     dataset = open_dataset(data)
     recording = dataset.recording(observe, ignore, action)
     facts = known_facts(dataset, recording)
@@ -75,10 +77,15 @@ def augment_file(
     check_new_files([target], {dataset.path.resolve()}, overwrite)
     check_writable(target)
     world = world_of(dataset.tasks[0] if dataset.tasks else "") if audit else None
-    if audit and (world is None or list(given.values()) != list(known.values())):
+    if audit and world is None:
         raise ValueError(
-            f"{data} cannot be audited with the entities {', '.join(given)}: the simulator has those of an episode "
-            "file of a built-in environment that can be forked; leave --entities out."
+            f"{data} cannot be audited: that needs an episode file that `butfor collect` wrote, of an environment that "
+            "can be forked. Leave --audit out, or give such a file."
+        )
+    if audit and list(given.values()) != list(known.values()):
+        raise ValueError(
+            f"{data} cannot be audited with the entities {', '.join(given)}: the simulator has {', '.join(known)}. "
+            "Leave --entities or --audit out."
         )
     saved = None if world is None else recorded_states(dataset.path, recording)
     hidden = columns.hide(recording)
@@ -86,7 +93,8 @@ def augment_file(
     if not len(kept):
         raise ValueError(
             f"None of {len(every)} candidates can be called possible at a rate of {options.false_discovery_rate:g}. "
-            f"The interactions to compare with are {counts}. Record more, or allow a larger rate."
+            f"The interactions to compare with are {', '.join(f'{name} {count}' for name, count in counts.items())}. "
+            "Record more, or allow a larger rate."
         )
     summary: dict[str, Any] = {
         "source": recording.source,

@@ -16,12 +16,12 @@ from butfor.datasets.files import check_new_files, column_names
 from butfor.datasets.formats import Dataset, Segment, copy_path, default_copy, open_dataset
 from butfor.datasets.recording import Recording, Table
 from butfor.datasets.score import (
-    MOST_JUDGED,
     THRESHOLD,
     Options,
     diagnose_recording,
     fit_recording,
     score_recording,
+    use_model,
 )
 from butfor.influence.influence import Influence
 from butfor.rollouts.play import Progress
@@ -105,7 +105,7 @@ def curate_file(
         overwrite,
         options.by == "frames",
     )
-    page = Path(report) if report else target.with_name(f"{target.stem if target.suffix else target.name}.html")
+    page = Path(report) if report else dataset.page_of(target)
     check_new_files([page], dataset.files(target), overwrite)
     check_writable(page)
     check_writable(target.parent)
@@ -114,7 +114,8 @@ def curate_file(
         influence, judged, more = fit_recording(recording, columns, scoring, device, progress)
         notes += more
     else:
-        judged = np.arange(len(recording.action)) < MOST_JUDGED
+        judged, more = use_model(influence, str(model), recording, columns, scoring, device)
+        notes += more
     scores = score_recording(influence, recording, progress)
     diagnosis, more = diagnose_recording(influence, recording, judged)
     notes += more

@@ -156,7 +156,9 @@ def open_minari(source: Path | str) -> Any:
             f"Reading the Minari dataset {folder} needs more packages ({error}): pip install 'butfor[minari]'."
         ) from error
     except Exception as error:  # a damaged dataset can fail in many ways
-        raise ValueError(f"Minari cannot read the dataset {folder} ({type(error).__name__}: {error}).") from error
+        raise ValueError(
+            f"Minari cannot read the dataset {folder} ({type(error).__name__}: {error}); download it again."
+        ) from error
 
 
 def minari_folder(source: Path | str) -> Path:

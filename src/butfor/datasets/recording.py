@@ -158,6 +158,12 @@ def _read_arrays(
         acts = acts[real]
         nexts = None if nexts is None else nexts[real]
         drawn = None if drawn is None else drawn[real]
+    elif steps is not None and acts.ndim > 2 and len(steps) == len(acts) < steps.sum():
+        given_shapes = ", ".join(str([*np.shape(part)]) for _, part in _named_parts(observation))
+        raise ValueError(
+            f"observation has shape {given_shapes} and action {[*acts.shape]} for {len(steps)} lengths; padded "
+            "episodes [E, T, ...] have as many of each, and as many steps, or one more observation. Correct the arrays."
+        )
     has_last = nexts is None and len(states) > len(acts)
     ends = _find_ends(states, nexts, ended, steps, len(acts), has_last)
     counts = np.diff(np.flatnonzero(ends), prepend=-1)  # [E]
@@ -183,7 +189,12 @@ def join_episodes(
         table, found = flatten_arrays(observation, 1, ignore)
         acts = _read_actions(action, 1)
         if sizes and found != sizes:
-            raise ValueError(f"Episode {place} of {source} has the parts {found}; those before it have {sizes}.")
+            raise ValueError(
+                f"Episode {place} of {source} has the parts {found}; those before it have {sizes}. Remove this "
+                "episode, or leave out the parts that differ."
+            )
+        if not len(table):
+            raise ValueError(f"Episode {place} of {source} is empty; remove it.")
         if len(table) != len(acts) + 1:
             counts = f"{len(table)} observations and {len(acts)} actions"
             raise ValueError(f"Episode {place} of {source} has {counts}; expected one observation more than actions.")
@@ -239,6 +250,8 @@ def flatten_arrays(
         raise ValueError(f"The parts of the {what} differ in their number of rows: {rows}.")
     dtype = np.result_type(np.float32, *columns.values())
     table = np.concatenate([array.astype(dtype, copy=False) for array in columns.values()], -1)
+    if not table.shape[-1]:
+        raise ValueError(f"{what} has shape {list(table.shape)}, without any number; give at least one column.")
     return table, {path: array.shape[-1] for path, array in columns.items()}
 
 
@@ -278,7 +291,9 @@ def _fit_actions(
         raise ValueError("There are no steps; give episodes with actions.")
     if actions.dtype.kind not in "fiub":
         raise TypeError(f"action is of type {actions.dtype}; expected numbers.")
-    columns = actions.reshape(len(actions), -1)  # [N, A]
+    columns = actions.reshape(len(actions), int(np.prod(actions.shape[1:])))  # [N, A]
+    if not columns.shape[1]:
+        raise ValueError(f"action has shape {list(actions.shape)}, without any number; give at least one column.")
     whole = actions.dtype.kind in "iub"
     if isinstance(space, spaces.Discrete) or (space is None and whole):
         if columns.shape[1] != 1:

@@ -160,14 +160,7 @@ def score_file(
         if influence is None:
             influence, judged, notes = fit_recording(recording, columns, options, device, progress)
         else:
-            judged = np.arange(len(recording.action)) < MOST_JUDGED
-            influence.units.checked_table(f"{model} does not fit the data", recording.transitions(judged), device)
-            if columns != influence.entities:
-                raise ValueError(f"{model} has the entities {influence.entities}, not {columns}; omit --entities.")
-            extreme = influence.scoring.extreme if options.extreme is None else options.extreme
-            influence.scoring = replace(influence.scoring, actions=options.actions, extreme=extreme)
-            influence.seed = options.seed
-            notes = ["The model was given; it may have been fitted on these episodes."]
+            judged, notes = use_model(influence, str(model), recording, columns, options, device)
         if save_model is not None:  # at once, because the fit took the time
             with explain_write_error(f"The model {save_model}", "free some space, or choose another place"):
                 influence.save(save_model)
@@ -254,12 +247,31 @@ def _check_copy(
 ) -> tuple[Path, Path]:
     """Paths of the copy with scores and of the report; refuses before the work what could not be written after it."""
     target = dataset.check_copy(copy_path(dataset, out), column_names(entities).values(), overwrite)
-    page = Path(report) if report else target.with_name(f"{target.stem if target.suffix else target.name}.html")
+    page = Path(report) if report else dataset.page_of(target)
     files = [page, *([Path(save_model)] if save_model is not None else [])]
     check_new_files(files, dataset.files(target), overwrite)
     for path in (page, target.parent, *files):
         check_writable(path)
     return target, page
+
+
+def use_model(
+    influence: Influence,
+    name: str,
+    recording: Recording,
+    entities: Mapping[str, Sequence[int]],
+    options: Options,
+    device: str = "cpu",
+) -> tuple[Bool, list[str]]:
+    """Set the options of a given model; returns which steps [N] diagnose it, and notes. Refuses other data."""
+    judged = np.arange(len(recording.action)) < MOST_JUDGED
+    influence.units.checked_table(f"{name} does not fit the data", recording.transitions(judged), device)
+    if entities != influence.entities:
+        raise ValueError(f"{name} has the entities {influence.entities}, not {entities}; omit --entities.")
+    extreme = influence.scoring.extreme if options.extreme is None else options.extreme
+    influence.scoring = replace(influence.scoring, actions=options.actions, extreme=extreme)
+    influence.seed = options.seed
+    return judged, ["The model was given; it may have been fitted on these episodes."]
 
 
 def fit_recording(

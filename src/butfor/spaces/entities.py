@@ -86,7 +86,10 @@ def _parse(text: str, sizes: Mapping[str, int]) -> tuple[str, list[int]]:
             part = match["part"] or part
             if part is None or part not in sizes:
                 where = "does not name its part of the observation" if part is None else f"is in part {part!r}"
-                raise ValueError(f"The entity {text!r} {where}; the observation has {_in_words(sizes)}.")
+                raise ValueError(
+                    f"The entity {text!r} {where}; the observation has {_in_words(sizes)}. Name parts as in "
+                    f"{name}={','.join(list(sizes)[:2])}, or {name}={next(iter(sizes))}:0:1 for some of its columns."
+                )
             first = int(match["first"] or match["column"] or 0)
             last = int(match["last"] or sizes[part]) if match["range"] else first + 1
         if not first < last <= sizes[part]:

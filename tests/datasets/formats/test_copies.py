@@ -2,6 +2,7 @@
 
 import json
 import os
+import shutil
 import stat
 from pathlib import Path
 from typing import Any
@@ -23,7 +24,7 @@ from support.dataset_formats import (
     write_robomimic,
 )
 
-from butfor.datasets.formats import default_copy, open_dataset
+from butfor.datasets.formats import copy_path, default_copy, open_dataset
 
 pytestmark = pytest.mark.filterwarnings("ignore:.*is set to None", "ignore:env_spec is None")
 SEGMENTS = [(0, 1, 4), (2, 4, 7)]
@@ -145,3 +146,28 @@ def test_a_link_to_a_folder_is_replaced_not_what_it_leads_to(tmp_path: Path) -> 
     assert not (elsewhere / "meta").stat().st_mode & stat.S_IWUSR
     assert not [path for path in tmp_path.iterdir() if path.name.startswith(".")]
     (elsewhere / "meta").chmod(0o755)
+
+
+def test_a_copy_of_minari_has_a_name_with_a_version(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("MINARI_DATASETS_PATH", str(tmp_path))
+    dataset = open_dataset(write_minari(tmp_path, *hand_and_cube()))
+    for name in ("kept", "mine/kept", tmp_path / "kept"):
+        with pytest.raises(ValueError, match=r"kept'.*version"):
+            copy_path(dataset, name)
+    assert copy_path(dataset, "mine/kept-v1") == tmp_path / "mine" / "kept-v1"
+    dataset.path = dataset.path.rename(tmp_path / "pushes")
+    assert default_copy(dataset, "kept").name == "pushes-kept-v0"
+
+
+def test_a_copy_of_lerobot_without_its_list_of_episodes_is_refused_before_the_work(tmp_path: Path) -> None:
+    path = write_lerobot_3(tmp_path, *hand_and_cube())
+    shutil.rmtree(path / "meta" / "episodes")
+    with pytest.raises(ValueError, match="meta/episodes"):
+        open_dataset(path).check_copy(tmp_path / "copy")
+
+
+def test_the_report_has_the_whole_name_of_a_folder(tmp_path: Path) -> None:
+    path = write_lerobot_3(tmp_path, *hand_and_cube()).rename(tmp_path / "aloha_v1.0")
+    assert open_dataset(path).page_of(tmp_path / "aloha_v1.0-cai").name == "aloha_v1.0-cai.html"
+    table = write_parquet(tmp_path, *hand_and_cube())
+    assert open_dataset(table).page_of(tmp_path / "table-cai.parquet").name == "table-cai.html"

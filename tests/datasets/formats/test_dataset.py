@@ -5,10 +5,13 @@ from pathlib import Path
 from typing import Any
 
 import h5py
+import minari
 import numpy as np
 import pyarrow
 import pyarrow.parquet
 import pytest
+from gymnasium import spaces
+from minari.data_collector.episode_buffer import EpisodeBuffer
 from support.dataset_formats import (
     CUBE,
     hand_and_cube,
@@ -123,6 +126,13 @@ def test_ragged_episodes_are_told(tmp_path: Path) -> None:
         del file["data/demo_2/obs/object"]
         file["data/demo_2/obs/object"] = rows
     with pytest.raises(ValueError, match=r"Episode 2 .*obs/object has 5 rows.* 7"):
+        open_dataset(path).recording()
+    path = write_robomimic(tmp_path, *hand_and_cube())
+    with h5py.File(path, "a") as file:
+        rows = file["data/demo_1/next_obs/object"][:-1]
+        del file["data/demo_1/next_obs/object"]
+        file["data/demo_1/next_obs/object"] = rows
+    with pytest.raises(ValueError, match=r"Episode 1 .*next_obs/object has 2 rows.* 3"):
         open_dataset(path).recording()
     table = pyarrow.table({"episode": [0, 0], "obs": [[1.0, 2.0], [1.0]], "action": [[0.1], [0.2]]})
     with pytest.raises(ValueError, match="obs has rows of 1 to 2"):
@@ -324,3 +334,50 @@ def test_entities_that_are_not_given_name_the_command_that_lists_them(tmp_path: 
     path = write_parquet(tmp_path, *hand_and_cube()).rename(tmp_path / "my data.parquet")
     with pytest.raises(ValueError, match=rf"butfor data '{path}'"):
         open_dataset(path).recording().entities([])
+
+
+def test_a_matrix_is_not_suggested_as_an_entity(tmp_path: Path) -> None:
+    path = write_maniskill(tmp_path, *hand_and_cube())
+    with h5py.File(path, "a") as file:
+        for name in file:
+            file[name]["obs/sensor_param/top_view/intrinsic_cv"] = np.zeros((len(file[name]["actions"]) + 1, 3, 3))
+    assert open_dataset(path).suggest_entities() == ["cube_pose=extra/cube_pose"]
+
+
+def test_empty_episodes_are_told(tmp_path: Path) -> None:
+    path = write_robomimic(tmp_path, *hand_and_cube())
+    with h5py.File(path, "a") as file:
+        for name, array in file["data/demo_1"].items():
+            for place in [f"{name}/{part}" for part in array] if hasattr(array, "keys") else [name]:
+                empty = file["data/demo_1"][place][:0]
+                del file["data/demo_1"][place]
+                file["data/demo_1"][place] = empty
+    with pytest.raises(ValueError, match=r"Episode 1 .* is empty"):
+        open_dataset(path).recording()
+
+
+@pytest.mark.filterwarnings("ignore:.*is set to None", "ignore:env_spec is None")
+def test_images_of_minari_are_known_by_their_space(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Minari stores them as rows of compressed bytes."""
+    monkeypatch.setenv("MINARI_DATASETS_PATH", str(tmp_path))
+    observations, actions = hand_and_cube()
+    views = [{"cube": one[:, CUBE], "camera": np.zeros((len(one), 48, 48, 3), np.uint8)} for one in observations]
+    buffers = [
+        EpisodeBuffer(
+            observations=view,
+            actions=moves,
+            rewards=np.zeros(len(moves)),
+            terminations=np.zeros(len(moves), bool),
+            truncations=np.arange(len(moves)) == len(moves) - 1,
+        )
+        for view, moves in zip(views, actions, strict=True)
+    ]
+    camera = spaces.Box(0, 255, (48, 48, 3), np.uint8)
+    minari.create_dataset_from_buffers(
+        "test/images-v0", buffers, action_space=spaces.Box(-1.0, 1.0, (2,), np.float32),
+        observation_space=spaces.Dict({"cube": spaces.Box(-np.inf, np.inf, (3,), np.float32), "camera": camera}),
+    )  # fmt: skip
+    dataset = open_dataset("test/images-v0")
+    assert dataset.recording().sizes == {"cube": 3}
+    assert "observations/camera (images [48, 48, 3])" in dataset.notes[0]
+    assert (dataset.suggest_entities(), dataset.to_ignore) == (["cube=0:3"], ["camera"])

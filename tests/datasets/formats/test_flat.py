@@ -144,3 +144,19 @@ def test_parts_of_own_episodes_cannot_be_repeated_from_a_seed(tmp_path: Path) ->
     cut = Episodes.load(dataset.write(tmp_path / "cut.npz", [(2, 4, 7)]))
     assert cut.reset_seed is None
     assert cut.length.tolist() == [3]
+
+
+def test_pickled_objects_are_told_by_the_listing_too(tmp_path: Path) -> None:
+    ragged = np.empty(2, object)
+    ragged[:] = [np.zeros((3, 2)), np.zeros((4, 2))]
+    path = save_npz(tmp_path, {"observations": ragged, "actions": ragged})
+    with pytest.raises(ValueError, match="observations contains pickled objects"):
+        open_dataset(path)
+
+
+def test_long_padded_episodes_are_not_images(tmp_path: Path) -> None:
+    observations = [np.random.default_rng(0).normal(size=(201, 6)) for _ in range(2)]
+    path = write_padded(tmp_path, observations, [np.zeros((200, 2)) for _ in range(2)])
+    dataset = open_dataset(path)
+    assert dataset.columns["observations"].shape == (6,)
+    assert (dataset.has_numbers, dataset.to_ignore) == (True, [])

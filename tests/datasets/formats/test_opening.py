@@ -197,6 +197,9 @@ def test_what_cannot_be_opened_is_told(tmp_path: Path) -> None:
     for name in ("notes.txt", "empty"):
         with pytest.raises(ValueError, match=name):
             open_dataset(tmp_path / name)
+    (tmp_path / "nothing.npz").write_bytes(b"")
+    with pytest.raises(ValueError, match=r"nothing\.npz is empty"):
+        open_dataset(tmp_path / "nothing.npz")
     with pytest.raises(FileNotFoundError, match="nowhere"):
         open_dataset(tmp_path / "nowhere")
 

@@ -5,6 +5,7 @@ from typing import Any
 
 import numpy as np
 import pyarrow
+import pyarrow.parquet
 import pytest
 from support.dataset_formats import hand_and_cube
 
@@ -161,3 +162,40 @@ def test_a_missing_counter_is_told(name: str) -> None:
         table_of(**{name: values})
     with pytest.raises(ValueError, match=f"{name} is empty in 1 row"):
         table_of(**{name: [None, *values[:5], *values[6:]]})
+
+
+@pytest.mark.parametrize("columns", [{"step": [0, 1, 2]}, {}], ids=["steps", "no steps"])
+def test_tables_that_number_their_episodes_alike_are_not_mixed(columns: dict[str, list[int]], tmp_path: Path) -> None:
+    episodes = [0, 0, 0] if columns else [0, 0, 1]
+    for name in ("a", "b"):
+        table = pyarrow.table({"episode": episodes, "obs": [0.0, 1.0, 2.0], "action": [0.0, 1.0, 0.0], **columns})
+        pyarrow.parquet.write_table(table, tmp_path / f"{name}.parquet")
+    with pytest.raises(ValueError, match="episode"):
+        open_dataset(tmp_path)
+
+
+def test_an_episode_may_go_on_in_the_next_table_and_with_other_types(tmp_path: Path) -> None:
+    for name, episodes, kind in (("a", [0, 0, 1], np.float32), ("b", [1, 1, 2], np.float64)):
+        numbers = np.arange(3, dtype=kind)
+        table = pyarrow.table({"episode": episodes, "obs": numbers, "action": numbers})
+        pyarrow.parquet.write_table(table, tmp_path / f"{name}.parquet")
+    assert open_dataset(tmp_path).rows.tolist() == [2, 3, 1]
+
+
+def test_missing_steps_are_told() -> None:
+    table = pyarrow.table({"episode": [0] * 4, "step": [0, 1, 2, 9], "obs": [0.0] * 4, "action": [0.0] * 4})
+    assert any("missing" in note for note in table_dataset(table, Path("table"), "table").notes)
+
+
+def test_a_row_of_another_width_is_told_with_its_place() -> None:
+    rows = [[0.0, 1.0], [0.0, 1.0], [0.0, 1.0, 2.0], [0.0, 1.0]]
+    table = pyarrow.table({"episode": [0] * 4, "obs": rows, "action": [0.0] * 4})
+    with pytest.raises(ValueError, match=r"obs.*row 2"):
+        table_dataset(table, Path("table"), "table").recording()
+
+
+def test_a_struct_is_not_called_an_image() -> None:
+    table = pyarrow.table({"episode": [0], "obs": [{"x": 0.0}], "obs_camera": [{"bytes": b"", "path": ""}]})
+    columns = table_dataset(table, Path("table"), "table").columns
+    assert "image" not in columns["obs"].reason
+    assert "image" in columns["obs_camera"].reason

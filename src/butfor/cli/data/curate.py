@@ -53,6 +53,8 @@ def curate(
     from butfor.datasets.curate import CurateOptions, curate_file
     from butfor.datasets.score import Options
 
+    if model is not None and epochs is not None:
+        raise ValueError("--epochs configures a fit; --model uses a fitted one. Remove one of them.")
     options = CurateOptions(keep, by, rank, approach)
     scoring = Options(epochs=epochs, seed=seed, ignore=ignore, observe=observe, action=action)
     with live_progress() as progress:

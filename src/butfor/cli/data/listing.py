@@ -22,5 +22,7 @@ def data(data: Annotated[str, tyro.conf.Positional, tyro.conf.arg(metavar="DATA"
     print_dataset(found)
     if found.action:
         suggested = shlex.join(found.suggest_entities()) or "NAME=COLUMNS"
-        observe = "" if found.has_numbers else "--observe COLUMN "
-        print_next(f"butfor score {shlex.quote(data)} {observe}--entities {suggested}")
+        options = "" if found.has_numbers else " --observe COLUMN"
+        if found.has_numbers and found.to_ignore:
+            options = f" --ignore {shlex.join(found.to_ignore)}"
+        print_next(f"butfor score {shlex.quote(data)}{options} --entities {suggested}")

@@ -162,6 +162,15 @@ class Dataset(ABC):
         """Whether some column of the observation holds numbers, not images or texts."""
         return not all(self.columns[name].reason for name in self.observe)
 
+    @property
+    def to_ignore(self) -> list[str]:
+        """Parts of the observation that `butfor score` must be told to leave out; it leaves most images out itself."""
+        return []
+
+    def left_out(self) -> list[str]:
+        """Parts of the observation that hold no numbers."""
+        return [self.part(name) for name in self.observe if self.columns[name].reason]
+
     def part(self, name: str) -> str:
         """The name that a column has as a part of the observation."""
         return name.removeprefix(self.prefix)
@@ -171,6 +180,8 @@ class Dataset(ABC):
         actions = {name: arrays[name] for name in acts}
         count = len(actions[acts[0]])
         expected = dict.fromkeys(names, count + (self.last == "own")) | dict.fromkeys(acts, count)
+        if self._has_next(names):
+            expected |= {f"next_{name}": count for name in names}
         for name, rows in expected.items():
             if len(arrays[name]) != rows:
                 raise ValueError(
@@ -290,6 +301,11 @@ class Dataset(ABC):
         """The second file that this dataset has where its first is at `path`, such as ManiSkill's JSON; None: no."""
         return None
 
+    def page_of(self, copy: Path) -> Path:
+        """Where the report on a copy is written: beside it, with its name."""
+        name = copy.stem if copy.suffix and not self.is_folder else copy.name
+        return copy.with_name(f"{name}.html")
+
     def files(self, *copies: Path) -> set[Path]:
         """What nothing else may be written to: the files of this dataset and of copies of it."""
         places = [place for path in (self.path, *copies) for place in (path, self.beside(path))]
@@ -329,6 +345,8 @@ class Dataset(ABC):
             where = f"{part}:" if several else ""
             if groups := _named_positions(column.names):
                 found += [f"{stem}={where}{_ranges(columns)}" for stem, columns in groups.items()]
+            elif len(column.shape) > 1:  # a matrix, such as a camera's
+                continue
             elif part and not column.names and not (ROBOT_WORDS.search(part.lower()) or part in WHOLE):
                 found.append(f"{part.split('/')[-1]}={part if several else f'0:{int(np.prod(column.shape))}'}")
         return found

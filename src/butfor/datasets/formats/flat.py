@@ -37,6 +37,10 @@ class FlatFile(Dataset):
     def suffix(self) -> str:
         return ".npz" if self.is_npz else ".hdf5"
 
+    @property
+    def to_ignore(self) -> list[str]:
+        return self.left_out() if self.is_npz else []
+
     def read(self, names: Sequence[str]) -> Iterator[Arrays]:
         arrays = self._load(names)
         places = {name: self._rows_of(array, self.whole()) for name, array in arrays.items()}
@@ -229,11 +233,20 @@ def open_npz(path: Path) -> FlatFile | EpisodeFile:
     found = _meanings(names)
     is_own = "schema_version" in names
     observe, action = (_parts_of(names, found.get(meaning, "")) for meaning in ("observation", "action"))
+    if pickled := [name for name in (*observe, *action) if columns[name].dtype == "object"]:
+        raise ValueError(
+            f"{path}: {pickled[0]} contains pickled objects, which are not loaded; save an array of numbers, with the "
+            "episodes one after the other and their lengths in `length`."
+        )
     if observe and action and (is_own or len(columns[action[0]].shape) == 2):
         recording = read_npz(path)
         steps = columns[action[0]].shape[0]
         has_last = columns[observe[0]].shape[0] > steps
         last: LastState = "own" if has_last else "next" if "next_observation" in found else "row"
+        columns = {
+            name: Column(one.shape[1:], one.dtype) if one.shape[:1] in ((steps,), (steps + 1,)) else one
+            for name, one in columns.items()
+        }  # of a step
         return EpisodeFile(
             path, OWN if is_own else "padded .npz", columns, recording.length + (last == "row"),
             observe, action, last, _prefix_of(observe), tasks=_episode_task(path, len(recording)),

@@ -202,6 +202,10 @@ class EpisodeGroups(Dataset):
         """The HDF5 file."""
         return self.path / "data" / "main_data.hdf5" if self.layout.name == "Minari" else self.path
 
+    @property
+    def to_ignore(self) -> list[str]:
+        return self.left_out() if self.layout.name == "Minari" else []
+
     def read(self, names: Sequence[str]) -> Iterator[Arrays]:
         h5py = import_h5py()
         allowance = Allowance()

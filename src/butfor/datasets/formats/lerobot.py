@@ -3,7 +3,7 @@
 import json
 import re
 import shutil
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, ClassVar
@@ -47,6 +47,13 @@ class LeRobotFolder(Dataset):
     def is_v3(self) -> bool:
         """Whether files hold many episodes, and lists of episodes and tasks are Parquet files."""
         return str(self.info["codebase_version"]) == "v3.0"
+
+    def check_copy(
+        self, out: Path | str, added: Iterable[str] = (), overwrite: bool = False, cut: bool = False
+    ) -> Path:
+        if self.is_v3 and not any((self.path / "meta" / "episodes").rglob("*.parquet")):
+            raise ValueError(f"{self.path} has no list of its episodes under meta/episodes/; download it completely.")
+        return super().check_copy(out, added, overwrite, cut)
 
     def is_of_format(self, folder: Path) -> bool:
         return is_lerobot(folder)
@@ -274,7 +281,9 @@ def open_lerobot(folder: Path) -> LeRobotFolder:
     info = read_json(folder / "meta" / "info.json")
     version = str(info.get("codebase_version")) if isinstance(info, dict) else "none"
     if version not in VERSIONS or not isinstance(info.get("features"), dict):
-        raise ValueError(f"{folder} is a LeRobot dataset of version {version}; {', '.join(VERSIONS)} are read.")
+        raise ValueError(
+            f"{folder} is a LeRobot dataset of version {version}; {', '.join(VERSIONS)} are read. Convert it."
+        )
     columns = {name: _column(feature) for name, feature in info["features"].items()}
     pyarrow = import_pyarrow()
     places: dict[int, tuple[Path, int]] = {}
@@ -305,7 +314,10 @@ def open_lerobot(folder: Path) -> LeRobotFolder:
     if not places:
         raise ValueError(f"{folder} has no rows under data/; download it completely.")
     if sorted(places) != list(range(len(places))):
-        raise ValueError(f"{folder} has the episodes {sorted(places)[:5]}...; expected 0 to {len(places) - 1}.")
+        raise ValueError(
+            f"{folder} has the episodes {sorted(places)[:5]}...; expected 0 to {len(places) - 1}. "
+            "Download it completely, or number its episodes from 0 on."
+        )
     order = sorted(places)
     names = _task_names(folder, version)
     observe = tuple(name for name in columns if name.startswith("observation"))

@@ -1,6 +1,8 @@
 """Open a dataset of any format, recognised by its content."""
 
 import json
+import re
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
@@ -8,12 +10,13 @@ import numpy as np
 from gymnasium import spaces
 
 from butfor.datasets.files import DATASET_ID, minari_folder, minari_root
-from butfor.datasets.formats.dataset import Dataset, as_its_format
+from butfor.datasets.formats.dataset import Column, Dataset, as_its_format, describe_left_out
 from butfor.datasets.formats.flat import open_d4rl, open_npz
 from butfor.datasets.formats.hdf5 import DESCRIPTIONS, SIGNATURE, open_hdf5
 from butfor.datasets.formats.lerobot import is_lerobot, open_lerobot
 from butfor.datasets.formats.tables import BEGINNINGS, import_pyarrow, open_table, table_dataset
 from butfor.runs.files import read_json
+from butfor.spaces.observations import is_image
 
 FORMATS = (
     "a LeRobot folder (v2.0, v2.1, v3.0), a robomimic, LIBERO, ManiSkill or D4RL HDF5 file, a Minari dataset, an .npz "
@@ -74,6 +77,8 @@ def _open_frame(frame: Any) -> Dataset:
 def _open_file(path: Path) -> Dataset:
     with path.open("rb") as file:
         begins = file.read(len(SIGNATURE))
+    if not begins:
+        raise ValueError(f"{path} is empty (0 bytes); copy or download it again.")
     if begins == SIGNATURE:
         if (path.parent / "metadata.json").is_file() and path.name == "main_data.hdf5":
             return _open_minari(path.parent.parent)
@@ -100,13 +105,31 @@ def _open_minari(folder: Path) -> Dataset:
         raise ValueError(f"{file} has no episodes; download the dataset again.")
     found.path = folder
     found.action_space = _minari_action_space(folder)
+    images = _minari_images(_minari_space(folder, "observation_space"), "observations")
+    found.columns |= {name: Column(shape, "image") for name, shape in images.items() if name in found.columns}
+    found.notes = describe_left_out(found.columns, found.observe)
     return found
+
+
+def _minari_space(folder: Path, name: str) -> dict[str, Any]:
+    """A space in the metadata of a Minari dataset; empty if there is none."""
+    text = read_json(folder / "data" / "metadata.json").get(name) or {}
+    given: dict[str, Any] = json.loads(text) if isinstance(text, str) else text
+    return given
+
+
+def _minari_images(space: Mapping[str, Any], path: str) -> dict[str, tuple[int, ...]]:
+    """The shapes of images by column: Minari stores them compressed, as rows of bytes that do not show it."""
+    if space.get("type") == "Dict":
+        parts = (_minari_images(part, f"{path}/{name}") for name, part in space["subspaces"].items())
+        return {name: shape for part in parts for name, shape in part.items()}
+    shape = tuple(space.get("shape") or ())
+    return {path: shape} if is_image(shape, space.get("dtype") == "uint8") else {}
 
 
 def _minari_action_space(folder: Path) -> spaces.Space[Any] | None:
     """The action space in the metadata of a Minari dataset, if it is a bounded Box of one dimension or Discrete."""
-    text = read_json(folder / "data" / "metadata.json").get("action_space", "{}")
-    given = json.loads(text) if isinstance(text, str) else text
+    given = _minari_space(folder, "action_space")
     if given.get("type") == "Box" and len(given["shape"]) == 1:
         kind = np.dtype(given["dtype"]).type
         box = spaces.Box(np.array(given["low"], kind), np.array(given["high"], kind), dtype=kind)
@@ -118,6 +141,11 @@ def _minari_action_space(folder: Path) -> spaces.Space[Any] | None:
 
 def copy_path(dataset: Dataset, out: Path | str) -> Path:
     """Where a copy is written: a path, or for Minari an id in its folder."""
+    if dataset.kind == "Minari" and not DATASET_ID.fullmatch(Path(out).name):
+        raise ValueError(
+            f"{str(out)!r} is not a valid id of a dataset, nor a folder with the name of one; both end in a version: "
+            "mine/cube-v0."
+        )
     is_id = dataset.kind == "Minari" and DATASET_ID.fullmatch(str(out)) and not Path(out).is_absolute()
     return minari_root() / str(out) if is_id else Path(out)
 
@@ -125,7 +153,8 @@ def copy_path(dataset: Dataset, out: Path | str) -> Path:
 def default_copy(dataset: Dataset, word: str) -> Path:
     """A name beside the original: data.hdf5 -> data-cai.hdf5; a Minari dataset keeps its version at the end."""
     if dataset.kind == "Minari":
-        stem, _, version = dataset.path.name.rpartition("-v")
+        match = re.fullmatch(r"(.+)-v(\d+)", dataset.path.name)
+        stem, version = match.groups() if match else (dataset.path.name, "0")
         return dataset.path.with_name(f"{stem}-{word}-v{version}")
     suffix = "" if dataset.is_folder else dataset.path.suffix if dataset.path.is_file() else ".parquet"
     return dataset.path.with_name(f"{dataset.path.name.removesuffix(suffix)}-{word}{suffix}")

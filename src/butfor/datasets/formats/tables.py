@@ -88,8 +88,10 @@ def to_array(column: Any, name: str, place: str, missing: bool = False) -> Any:
     while pyarrow.types.is_list(kind) or pyarrow.types.is_large_list(kind) or pyarrow.types.is_fixed_size_list(kind):
         sizes = np.diff(whole.offsets.to_numpy()) if hasattr(whole, "offsets") else np.full(len(whole), kind.list_size)
         if len(sizes) and sizes.min() != sizes.max():
+            other = int((sizes != sizes[0]).argmax())
             raise ValueError(
-                f"{place}: {name} has rows of {sizes.min()} to {sizes.max()} numbers; expected the same number in all."
+                f"{place}: {name} has rows of {sizes.min()} to {sizes.max()} numbers; expected the same number in all. "
+                f"The first to differ is row {other}; remove it, or leave the column out."
             )
         shape.append(int(sizes[0]) if len(sizes) else 0)
         whole = whole.flatten()
@@ -110,7 +112,8 @@ def column_of(kind: Any, value: Any = None) -> Column:
         shape.append(len(value) if value is not None else 0)
         value = value[0] if value else None
         kind = kind.value_type
-    if pyarrow.types.is_struct(kind):  # how Hugging Face stores an image: bytes and a path
+    is_struct = pyarrow.types.is_struct(kind)
+    if is_struct and "bytes" in {kind.field(place).name for place in range(kind.num_fields)}:  # of Hugging Face
         return Column((), "image")
     if pyarrow.types.is_dictionary(kind):  # a categorical column of pandas
         kind = kind.value_type
@@ -235,7 +238,25 @@ def open_table(path: Path) -> TableFile:
         return table_dataset(read_table(path), path, kind)
     allowance = Allowance()
     tables = [read_table(part, allowance) for part in sorted(path.rglob("*.parquet"))]
-    return table_dataset(pyarrow.concat_tables(tables, promote_options="default"), path, "folder of Parquet tables")
+    _check_parts(tables, path)
+    return table_dataset(pyarrow.concat_tables(tables, promote_options="permissive"), path, "folder of Parquet tables")
+
+
+def _check_parts(tables: Sequence[Any], path: Path) -> None:
+    """Refuse tables of a folder that number their episodes alike: rows of different episodes would be mixed.
+
+    An episode may go on in the next table. Where steps are numbered, they show it (see `table_dataset`).
+    """
+    done: set[Any] = set()
+    for table in tables:
+        name = next((name for name in EPISODE if name in table.column_names), None)
+        here = [] if name is None or set(STEP) & set(table.column_names) else table[name].unique().to_pylist()
+        if again := done & set(here):
+            raise ValueError(
+                f"{path} has the {name} {min(map(str, again))} in several tables that do not follow each other; give "
+                "each episode a number of its own."
+            )
+        done |= set(here[:-1])
 
 
 def table_dataset(table: Any, path: Path, kind: str) -> TableFile:
@@ -267,6 +288,13 @@ def table_dataset(table: Any, path: Path, kind: str) -> TableFile:
     steps = np.arange(len(numbers)) if step is None else _read_counter(table[step], step, path).astype(float)
     order = np.lexsort((steps, numbers))
     rows = np.bincount(numbers).astype(np.int64)
+    same = (np.diff(numbers[order]) == 0) & (np.diff(steps[order]) == 0) if step in STEP else np.zeros(0, bool)
+    if same.any():
+        first, second = sorted(order[[same.argmax(), same.argmax() + 1]].tolist())
+        raise ValueError(
+            f"{path}: rows {first} and {second} are of the same {episode}, {table[episode][first].as_py()}, and have "
+            f"the same {step}, {table[step][first].as_py()}. Give each episode a number of its own, or rename {step}."
+        )
     texts = [name for name, column in columns.items() if column.dtype == "text"]
     task = next((name for name in ("task", "language_instruction") if name in texts), "")
     starts = order[np.cumsum(rows) - rows]
@@ -275,10 +303,10 @@ def table_dataset(table: Any, path: Path, kind: str) -> TableFile:
         path, kind, columns, rows, observe, action, "next" if has_next else "row", prefix, tasks,
         notes=describe_left_out(columns, observe) + notes, table=table, order=order, stacks=stacks,
     )  # fmt: skip
-    time = next((name for name in TIME if name in names), None)
+    time = next((name for name in (*TIME, *STEP) if name in names), None)
     times = None if time is None else _times(table[time])
     if times is not None:
-        unit = "second" if times.dtype.kind == "f" else f"unit of {time}"
+        unit = "second" if times.dtype.kind == "f" and time in TIME else f"unit of {time}"
         dataset.notes += rate_notes(np.split(times[order], np.cumsum(rows)[:-1]), unit=unit)
     return dataset
 
