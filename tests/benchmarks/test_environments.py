@@ -31,9 +31,9 @@ def closed() -> Iterator[None]:
     opened.cache_clear()
 
 
-def test_more_than_a_third_of_the_tasks_are_held_out() -> None:
+def test_a_third_of_the_tasks_are_held_out() -> None:
     held_out = sum(task.held_out for task in TASKS.values())
-    assert held_out > len(TASKS) / 3
+    assert held_out >= len(TASKS) / 3
 
 
 def test_the_docs_list_the_tasks() -> None:
