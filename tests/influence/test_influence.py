@@ -360,17 +360,6 @@ def test_given_validation_data_are_used_and_nothing_is_held_out() -> None:
     assert (len(seen[0].train[0]), len(seen[0].validation[0])) == (150, 50)
 
 
-def test_whole_episodes_are_held_out_where_rows_continue_each_other() -> None:
-    states = np.random.default_rng(0).normal(size=(20, 11, 3))  # 20 episodes of 10 steps
-    seen: list[Fitting] = []
-    brief_fit(obs=states[:, :-1].reshape(200, 3), next_obs=states[:, 1:].reshape(200, 3), progress=seen.append)
-    held_out = seen[0].validation[0][:, :3].reshape(-1, 10, 3)
-    center, spread = states[:, :-1].mean((0, 1)), states[:, :-1].reshape(200, 3).std(0, ddof=1)
-    standardised = (states[:, :-1] - center) / spread
-    whole = [np.allclose(episode, other, atol=1e-5) for episode in held_out for other in standardised]
-    assert sum(whole) == len(held_out) == 2
-
-
 @pytest.mark.parametrize(("scale", "offset"), [(1e-6, 0.0), (0.01, 5e5), (1e5, -3.0)])
 def test_the_units_of_the_observations_do_not_matter(scale: float, offset: float) -> None:
     changed = {"obs": OBS[:200] * scale + offset, "next_obs": NEXT_OBS[:200] * scale + offset}

@@ -10,7 +10,6 @@ import torch
 from butfor.models.tables import (
     Units,
     add_finer,
-    find_episodes,
     move_scale,
     split_table,
     target_columns,
@@ -102,30 +101,6 @@ def test_whole_groups_are_held_out() -> None:
     assert torch.equal(validation[0], -validation[1])
     other = split_table((rows, -rows), 0.2, 1, groups)[1][0]
     assert {int(row) // 7 for row in other} != held_out
-
-
-def rows_of(lengths: list[int]) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
-    """Transitions of episodes with these numbers of steps, in which every state is another."""
-    states = torch.rand(sum(lengths) + len(lengths), 2, generator=torch.Generator().manual_seed(0))
-    parts = states.split([length + 1 for length in lengths])
-    obs = torch.cat([part[:-1] for part in parts])
-    return obs, torch.zeros(len(obs), 1), torch.cat([part[1:] for part in parts])
-
-
-def test_rows_that_continue_each_other_are_of_one_episode() -> None:
-    lengths = [3, 1, 4, *[2] * 60]
-    assert find_episodes(rows_of(lengths)).tolist() == np.repeat(np.arange(len(lengths)), lengths).tolist()
-
-
-def test_a_long_episode_is_cut() -> None:
-    found = find_episodes(rows_of([95, 5]))  # 100 rows: parts of 5
-    assert found.tolist() == np.repeat(np.arange(20), 5).tolist()
-
-
-def test_rows_in_random_order_are_each_an_episode() -> None:
-    obs, action, next_obs = rows_of([200])
-    order = torch.arange(200).reshape(2, 100).T.flatten()  # never one after the other
-    assert find_episodes((obs[order], action, next_obs[order])).tolist() == list(range(200))
 
 
 @pytest.mark.parametrize(("groups", "value"), [([0] * 99, r"\[99\]"), ([5] * 100, "1 episodes")])

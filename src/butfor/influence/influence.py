@@ -41,7 +41,7 @@ from butfor.models.dynamics import ModelConfig
 from butfor.models.fitting import FOR_ANY_DATA, FitConfig
 from butfor.models.networks import choose_generator, make_generators
 from butfor.models.prior import Prior, PriorFunction, fit_units
-from butfor.models.tables import StandardizedStates, Units, find_episodes, measure_transitions, split_table
+from butfor.models.tables import StandardizedStates, Units, measure_transitions, split_table
 from butfor.models.torch_state import pinned
 from butfor.runs.memory import check_memory
 from butfor.runs.printing import html_table, text_table
@@ -150,8 +150,8 @@ class Influence(DecisionMethods, GraphMethods):
                 the first columns of each entity. By default the data show them: see `butfor.influence.partners`.
             validation: share of the transitions to hold out for early stopping of a Gaussian network, or other
                 transitions for it.
-            groups: the episode [N] of each transition, since whole episodes are held out for validation. By default
-                rows that begin where the row before ends are of one episode.
+            groups: the episode [N] of each transition; whole episodes are then held out for validation, otherwise
+                rows. With few transitions rows give the better order (see docs/benchmark.md).
             model: by default a model of outcomes (`butfor.influence.outcomes`) if every entity changes in few ways,
                 as on a grid; or else a model of touches (`butfor.influence.contact`) if every entity has something
                 that touches it. If not, the paper's Gaussian network, which is smooth; if that explains less than half
@@ -216,8 +216,7 @@ class Influence(DecisionMethods, GraphMethods):
             if model is not None:
                 raise ValueError(NOTHING_TOUCHES)
         if isinstance(validation, float | int):
-            episodes = find_episodes(transitions) if groups is None else groups
-            train, held_out = split_table(train, validation, seed, episodes)
+            train, held_out = split_table(train, validation, seed, groups)
         else:
             held_out = units.checked_table("validation must be a share or", validation, device)
         known = None if prior is None else Prior(prior, units)

@@ -11,7 +11,6 @@ from typing import Any
 import gymnasium
 import numpy as np
 import torch
-from numpy.typing import NDArray
 from torch import Tensor
 
 from butfor.spaces.actions import ActionLaw, warn_untried
@@ -159,22 +158,6 @@ def move_scale(transitions: Transitions, entities: Mapping[str, Sequence[int]]) 
     change = next_obs.double() - obs.double()
     factor = change.abs().mean(0) / change.square().mean(0)
     return torch.where(change.std(0) > change_rounding(obs, next_obs), factor, 1.0)
-
-
-PARTS = 20  # no episode is longer than this part of the rows: enough of them can then be held out
-
-
-def find_episodes(transitions: Transitions) -> NDArray[np.int64]:
-    """The episode [N] of each transition: rows that begin where the row before ends are of one episode.
-
-    Long ones are cut. Rows in random order are each an episode.
-    """
-    obs, _, next_obs = transitions
-    first = np.ones(len(obs), dtype=bool)
-    first[1:] = (obs[1:] != next_obs[:-1]).any(1).cpu().numpy()
-    starts = np.maximum.accumulate(np.where(first, np.arange(len(first)), 0))
-    first |= (np.arange(len(first)) - starts) % -(-len(first) // PARTS) == 0
-    return np.cumsum(first) - 1
 
 
 def split_table(table: Table, share: float, seed: int, groups: Array | None = None) -> tuple[Table, Table]:
