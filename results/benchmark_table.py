@@ -75,8 +75,8 @@ def draw(rows: list[dict[str, Any]], path: Path) -> None:
         axis.minorticks_off()
         axis.grid(color="#dddddd")
     figure.supxlabel("transitions", fontsize=10)
-    figure.legend(*axes[0][0].get_legend_handles_labels(), loc="lower right", fontsize=9)
-    figure.tight_layout()
+    figure.legend(*axes[0][0].get_legend_handles_labels(), loc="upper center", ncols=4, fontsize=9, frameon=False)
+    figure.tight_layout(rect=(0, 0, 1, 0.96))
     figure.savefig(path, metadata={"Date": None})
 
 
