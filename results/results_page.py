@@ -16,7 +16,6 @@ from butfor.analysis.arms import (
     ReadArm,
     ReadStudy,
     comparisons_by_claim,
-    count_words,
     decide_studies,
     read_study,
     study_names,
@@ -25,6 +24,7 @@ from butfor.analysis.claims import ENOUGH, MARGIN, RATIO, SIZE, Claim, Verdict, 
 from butfor.analysis.rows import COMPARED, duration, seconds_of
 from butfor.analysis.table_claims import RULES
 from butfor.reporting.page import write_page
+from butfor.runs.printing import count_words
 
 __all__ = ["anchor", "write_results_page"]
 

@@ -5,12 +5,13 @@ from pathlib import Path
 from typing import Any
 from urllib.parse import quote
 
-from butfor.analysis.arms import SMALL, ReadArm, ReadStudy, count_words
+from butfor.analysis.arms import SMALL, ReadArm, ReadStudy
 from butfor.analysis.claims import Claim, Verdict
 from butfor.analysis.detection_runs import METRICS, side_rows
 from butfor.analysis.rows import LEVELS, arm_row, cell, duration, noted, seconds_of, shared_range, shown_curves
 from butfor.reporting.charts import Row
 from butfor.reporting.study_page import shown_by, study_tables
+from butfor.runs.printing import count_words
 from butfor.runs.reading import read_optional
 from butfor.studies.record import SHOWN
 

@@ -9,7 +9,9 @@ import pytest
 from support.study_runs import RAMP, change_study, write_root, write_training
 
 from butfor.analysis.arms import (
+    ReadStudy,
     changes,
+    decide_studies,
     differing_settings,
     read_run_folder,
     read_runs,
@@ -18,7 +20,7 @@ from butfor.analysis.arms import (
     use_of,
     weaknesses,
 )
-from butfor.analysis.claims import Claim, Curve
+from butfor.analysis.claims import Claim, Curve, Found, verdict_from
 
 
 def test_a_study_has_its_arms_in_their_states(tmp_path: Path) -> None:
@@ -66,6 +68,14 @@ def test_an_arm_without_some_of_its_seeds_says_so(tmp_path: Path) -> None:
     assert weaknesses(claim, [replace(arm, asked=(6, 500))]) == []
     fewer = replace(arm, seeds=arm.seeds[:4])
     assert weaknesses(claim, [fewer]) == ["fast has only 4 seeds"]
+
+
+def test_studies_that_share_a_claim_keep_their_own_verdicts() -> None:
+    claim = Claim("It is better.", "better", "fast", "slow")
+    found = [verdict_from(Found("", evidence=(("reproduced", p),))) for p in (0.001, 0.9)]
+    studies = [ReadStudy(name, "", "", "", "", [], [(claim, one, [])]) for name, one in zip("ab", found, strict=True)]
+    decided, _ = decide_studies(studies)
+    assert [study.verdicts[0][1].verdict for study in decided] == ["reproduced", "undecided"]
 
 
 def test_the_settings_of_a_label() -> None:

@@ -11,6 +11,7 @@ import numpy as np
 from butfor.analysis.claims import ENOUGH, Claim, Curve, Verdict, decide_together, judge
 from butfor.analysis.detection_runs import detector_rows, side_rows
 from butfor.analysis.table_claims import TABLE_RULES, judge_tables
+from butfor.runs.printing import count_words
 from butfor.runs.reading import Array, expected_form, finite_array, read_curves, read_object, read_optional, read_run
 
 PHASES = ("touched", "lifted", "success")  # of a training episode, in this order
@@ -95,14 +96,15 @@ def read_study(root: Path, name: str) -> ReadStudy:
 
 def decide_studies(studies: Sequence[ReadStudy]) -> tuple[list[ReadStudy], float]:
     """Return the studies with their claims decided together, and the largest p-value that decides a claim."""
-    claims = [comparisons for study in studies for comparisons in comparisons_by_claim(study).values()]
-    decided, size = decide_together([[verdict for _, verdict in comparisons] for comparisons in claims])
-    found = {id(claim): verdict for comparisons, verdicts in zip(claims, decided, strict=True)
-             for (claim, _), verdict in zip(comparisons, verdicts, strict=True)}  # fmt: skip
-    return [
-        replace(study, verdicts=[(claim, found[id(claim)], weak) for claim, _, weak in study.verdicts])
-        for study in studies
-    ], size
+    claims = [comparisons_by_claim(study) for study in studies]
+    decided, size = decide_together([[one for _, one in found] for words in claims for found in words.values()])
+    rest = iter(decided)
+    result = []
+    for study, found in zip(studies, claims, strict=True):
+        left = {words: iter(next(rest)) for words in found}
+        verdicts = [(claim, next(left[claim.words]), weak) for claim, _, weak in study.verdicts]
+        result.append(replace(study, verdicts=verdicts))
+    return result, size
 
 
 def comparisons_by_claim(study: ReadStudy) -> dict[str, list[tuple[Claim, Verdict]]]:
@@ -300,8 +302,3 @@ def weaknesses(claim: Claim, arms: Iterable[ReadArm]) -> list[str]:
         spaced = ", ".join(f"{label} every {count_words(step, 'episode')}" for label, step in spacing.items())
         unlike = [f"the rarer an arm's evaluations, the later they find a level ({spaced})"]
     return few + [f"{arm.label} {arm.words}" for arm in chosen if arm.words] + unlike
-
-
-def count_words(count: int, noun: str) -> str:
-    """Return such as "1 seed" or "3 seeds"."""
-    return f"{count:,} {noun}{'' if count == 1 else 's'}"

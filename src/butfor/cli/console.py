@@ -10,6 +10,7 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from butfor.runs.printing import count_words
 from butfor.runs.reading import read_object, read_run
 
 if TYPE_CHECKING:
@@ -272,7 +273,7 @@ def print_dataset(dataset: "Dataset") -> None:
     """Print the format, episodes, columns and notes of a data set, and the entities that its names suggest."""
     rows = dataset.rows
     lengths = f"{rows.min()} to {rows.max()} rows" if len(set(rows)) > 1 else f"{rows.sum() // max(len(rows), 1)} rows"
-    episodes = _episodes(len(dataset))
+    episodes = count_words(len(dataset), "episode")
     title = f"{dataset.path}: {dataset.kind}, {episodes} of {lengths}, {int(rows.sum()):,} in all"
     table = []
     for name, column in dataset.columns.items():
@@ -333,17 +334,15 @@ def _print_trust(diagnosis: dict[str, Any]) -> None:
         print("There are too few steps to check whether the scores can be trusted.")
 
 
-def _episodes(count: int) -> str:
-    return "1 episode" if count == 1 else f"{count:,} episodes"
-
-
 def print_curation(summary: dict[str, Any]) -> None:
     """Print what is kept by phase and by task, and the files."""
-    kept = f"{summary['kept_rows']:,} of {summary['rows']:,} rows kept, in {_episodes(summary['written_episodes'])}"
+    written = count_words(summary["written_episodes"], "episode")
+    kept = f"{summary['kept_rows']:,} of {summary['rows']:,} rows kept, in {written}"
     rows = [[row["phase"], f"{row['before']:.1%}", f"{row['after']:.1%}"] for row in summary["phases"]]
     _print_table(f"{summary['source']}: {kept}", ["", "all rows", "kept rows"], rows)
     for row in summary["tasks"]:
-        print(f"{row['task']}: {row['kept']:.1%} of {row['rows']:,} rows in {_episodes(row['episodes'])} kept")
+        episodes = count_words(row["episodes"], "episode")
+        print(f"{row['task']}: {row['kept']:.1%} of {row['rows']:,} rows in {episodes} kept")
     _print_trust(summary["diagnosis"])
     for note in summary["notes"]:
         say(f"Note: {note}", "  ")

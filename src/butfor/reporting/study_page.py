@@ -17,7 +17,6 @@ from butfor.analysis.arms import (
     BEHAVIOUR,
     SMALL,
     changes,
-    count_words,
     differing_settings,
     read_heat_map,
     read_runs,
@@ -31,6 +30,7 @@ from butfor.reporting.detection_page import Figures, draw_curves, list_tables, s
 from butfor.reporting.page import data_address, render_page, write_page
 from butfor.reporting.player import Packed, embed_scenes, join_scenes, player_part
 from butfor.reporting.plotly_renderer import draw
+from butfor.runs.printing import count_words
 from butfor.runs.reading import (
     expected_form,
     read_arrays,

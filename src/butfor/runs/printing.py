@@ -30,6 +30,11 @@ def html_table(rows: Rows, title: str = "", colour: str = "inherit", below: Sequ
     return "".join(parts) + "</div>"
 
 
+def count_words(count: int, noun: str) -> str:
+    """Such as "1 seed" or "3 seeds"."""
+    return f"{count:,} {noun}{'' if count == 1 else 's'}"
+
+
 def printable(text: str) -> str:
     """Return a text without control characters, which could move a terminal's cursor or change its colours."""
     return "".join(letter if letter.isprintable() or letter == "\n" else "\N{REPLACEMENT CHARACTER}" for letter in text)

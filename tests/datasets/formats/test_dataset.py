@@ -120,20 +120,17 @@ def test_missing_actions_are_told(tmp_path: Path) -> None:
 
 
 def test_ragged_episodes_are_told(tmp_path: Path) -> None:
-    path = write_robomimic(tmp_path, *hand_and_cube())
-    with h5py.File(path, "a") as file:
-        rows = file["data/demo_2/obs/object"][:-2]
-        del file["data/demo_2/obs/object"]
-        file["data/demo_2/obs/object"] = rows
-    with pytest.raises(ValueError, match=r"Episode 2 .*obs/object has 5 rows.* 7"):
-        open_dataset(path).recording()
-    path = write_robomimic(tmp_path, *hand_and_cube())
-    with h5py.File(path, "a") as file:
-        rows = file["data/demo_1/next_obs/object"][:-1]
-        del file["data/demo_1/next_obs/object"]
-        file["data/demo_1/next_obs/object"] = rows
-    with pytest.raises(ValueError, match=r"Episode 1 .*next_obs/object has 2 rows.* 3"):
-        open_dataset(path).recording()
+    for place, missing, words in (
+        ("data/demo_2/obs/object", 2, r"Episode 2 .*obs/object has 5 rows.* 7"),
+        ("data/demo_1/next_obs/object", 1, r"Episode 1 .*next_obs/object has 2 rows.* 3"),
+    ):
+        path = write_robomimic(tmp_path, *hand_and_cube())
+        with h5py.File(path, "a") as file:
+            rows = file[place][:-missing]
+            del file[place]
+            file[place] = rows
+        with pytest.raises(ValueError, match=words):
+            open_dataset(path).recording()
     table = pyarrow.table({"episode": [0, 0], "obs": [[1.0, 2.0], [1.0]], "action": [[0.1], [0.2]]})
     with pytest.raises(ValueError, match="obs has rows of 1 to 2"):
         table_dataset(table, Path("table"), "table").recording()

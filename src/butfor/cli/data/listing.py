@@ -22,7 +22,9 @@ def data(data: Annotated[str, tyro.conf.Positional, tyro.conf.arg(metavar="DATA"
     print_dataset(found)
     if found.action:
         suggested = shlex.join(found.suggest_entities()) or "NAME=COLUMNS"
-        options = "" if found.has_numbers else " --observe COLUMN"
-        if found.has_numbers and found.to_ignore:
+        options = ""
+        if not found.has_numbers:
+            options = " --observe COLUMN"
+        elif found.to_ignore:
             options = f" --ignore {shlex.join(found.to_ignore)}"
         print_next(f"butfor score {shlex.quote(data)}{options} --entities {suggested}")
