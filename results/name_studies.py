@@ -67,6 +67,12 @@ RUNS: dict[str, dict[str, str]] = {
     "random-test-set": {"pick-and-place": "detection-pick-and-place-full"},
     "random-training-data": {"pick-and-place": "detection-pick-and-place-helps"},
     "trajectories": {"pick-and-place": "detection-pick-and-place-full"},
+    "touch-model": {"P": f"{PICK}-priority", "P, touches": f"{PICK}-priority-touches", "bonus": f"{PICK}-bonus",
+                    "bonus, touches": f"{PICK}-bonus-touches", "active": f"{PICK}-active",
+                    "active, touches": f"{PICK}-active-touches"},
+    "touch-model-push": {"P": "training/push-cai-p", "P, touches": "training/push-priority-touches",
+                         "bonus": "training/push-bonus", "bonus, touches": "training/push-bonus-touches",
+                         "active": "training/push-active", "active, touches": "training/push-active-touches"},
     "table1": {"slide": "detection-slide", "pick-and-place": "detection-pick-and-place-full"},
 }  # fmt: skip
 for env in ENVS:

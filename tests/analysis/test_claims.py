@@ -159,6 +159,17 @@ def test_agents_that_have_hardly_learned_do_not_agree(
     assert judge(Claim("x", kind, "a", "b"), curves).verdict == expected
 
 
+@pytest.mark.parametrize(
+    ("kind", "heights", "expected"),
+    [("on par", (0.19, 0.1), "reproduced"), ("on par", (0.1, 0.19), "undecided"), ("similar", (0.19, 0.1), "undecided")],
+)
+def test_who_is_better_is_on_par_however_little_was_learned(
+    kind: Literal["on par", "similar"], heights: tuple[float, float], expected: str
+) -> None:
+    curves = {label: curve(*[height] * 4, spread=0.02) for label, height in zip("ab", heights, strict=True)}
+    assert judge(Claim("x", kind, "a", "b"), curves).verdict == expected
+
+
 def test_the_best_variant_counts_on_either_side() -> None:
     arms = {"low": curve(*[0.2] * 4, spread=0.04), "middle": curve(*[0.5] * 4, spread=0.04)}
     arms |= {"high": curve(*[0.8] * 4, spread=0.04)}
