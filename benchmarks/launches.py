@@ -13,22 +13,25 @@ from torch import Tensor
 from torch.autograd import DeviceType
 
 from benchmarks._timing import describe, medians, note
-from butfor.models.gpu import captured, matrix_precision
+from butfor.models.gpu import SideStream, captured, matrix_precision
 from butfor.models.networks import make_generators
 from butfor.training.agents.ddpg import DDPG
 from butfor.training.agents.policy import AgentConfig
+from butfor.training.relay import Relay, RelayConfig
 from butfor.training.replay import Batch
 
-INPUTS, ACTIONS, ROWS = 31, 4, 512  # of FetchPickAndPlace with the preset `record`
+INPUTS, OBS, ACTIONS, ROWS = 31, 25, 4, 512  # of FetchPickAndPlace with the preset `record`
+AGENT = AgentConfig(critic_layer_norm=True)
 UPDATES = 20  # in a recorded graph
+SHOWN = 25  # kernels, those that take longest
 
 
 def make_agent(replicas: int, compiles: bool) -> DDPG:
     """The agent of the preset `record`; if not compiled, as on a machine without a compiler."""
-    agent = DDPG(INPUTS, ACTIONS, AgentConfig(critic_layer_norm=True), make_generators(range(replicas)), "cuda")
+    agent = DDPG(INPUTS, ACTIONS, AGENT, make_generators(range(replicas)), "cuda")
     if not compiles:
         agent._compiles = False
-        agent._critic_step, agent._actor_step = agent._descend_critics, agent._climb_critics
+        agent._critic_step, agent._actor_step = agent._move_critics, agent._move_actor
     return agent
 
 
@@ -41,13 +44,47 @@ def make_batch(replicas: int) -> Batch:
     return Batch(draw(INPUTS), draw(ACTIONS), draw(INPUTS), -draw(), ones, draw(), place, place)
 
 
-def launches(function: Callable[[], object]) -> Counter[str]:
-    """How often each kernel or copy is launched by a call."""
+def launches(function: Callable[[], object]) -> tuple[Counter[str], Counter[str]]:
+    """How often each kernel or copy is launched by a call, and the nanoseconds that it takes."""
     torch.cuda.synchronize()
     with torch.profiler.profile(activities=[torch.profiler.ProfilerActivity.CUDA]) as profile:
         function()
         torch.cuda.synchronize()
-    return Counter(event.name for event in profile.events() if event.device_type == DeviceType.CUDA)
+    counts: Counter[str] = Counter()
+    nanoseconds: Counter[str] = Counter()
+    for event in profile.events():
+        if event.device_type == DeviceType.CUDA:
+            counts[event.name] += 1
+            nanoseconds[event.name] += round(1000 * event.time_range.elapsed_us())
+    return counts, nanoseconds
+
+
+def record(agent: DDPG, batch: Batch, relay: Relay | None = None) -> Callable[[], object]:
+    """Record updates of an agent, beside those of a relay if one is given, as in the training loop."""
+    beside = SideStream("cuda")
+
+    def updates(inputs: Tensor) -> Tensor:
+        found = []
+        for index in range(UPDATES):
+            if relay is not None:
+                with beside():
+                    relay.update(batch, index)
+            found.append(agent.update(batch, index)[0])
+        if relay is not None:
+            beside.join()
+        return torch.stack(found).sum(0)
+
+    changes = [*agent.changes(), *([] if relay is None else relay.changes())]
+    recorded = captured(updates, [batch.inputs], changes)
+    # a graph does not keep what it reads and writes alive
+    return lambda kept=(agent, relay, beside): recorded(batch.inputs)  # type: ignore[misc]
+
+
+def seconds_of(function: Callable[[], object]) -> float:
+    began = time.perf_counter()
+    function()
+    torch.cuda.synchronize()
+    return time.perf_counter() - began
 
 
 def main(replicas: int) -> None:
@@ -58,33 +95,28 @@ def main(replicas: int) -> None:
     print(f"update of an agent: 3x256, layer normalisation in the critic, batch {ROWS}, R = {replicas}")
     batch = make_batch(replicas)
     rivals: dict[str, Callable[[], object]] = {}
-    counted: dict[str, Counter[str]] = {}
     with matrix_precision("high"):
         for name in ("autograd", "compiled"):
             agent = make_agent(replicas, name == "compiled")
+            first = seconds_of(lambda agent=agent: agent.update(batch, 0))  # type: ignore[misc]
+            counts, nanoseconds = launches(lambda agent=agent: agent.update(batch, 0))  # type: ignore[misc]
             began = time.perf_counter()
-            agent.update(batch, 0)
-            torch.cuda.synchronize()
-            first = time.perf_counter() - began
-            counted[name] = launches(lambda agent=agent: agent.update(batch, 0))  # type: ignore[misc]
-
-            def updates(inputs: Tensor, agent: DDPG = agent) -> Tensor:
-                return torch.stack([agent.update(batch, index)[0] for index in range(UPDATES)]).sum(0)
-
-            began = time.perf_counter()
-            recorded = captured(updates, [batch.inputs], agent.changes())
-            torch.cuda.synchronize()
+            # a new one: autograd's last graph belongs to the stream that it was computed on
+            rivals[name] = record(make_agent(replicas, name == "compiled"), batch)
             recording = time.perf_counter() - began
             print(
-                f"{name}: {counted[name].total()} launches, first update {first:.1f} s, "
-                f"recording {UPDATES} updates {recording:.1f} s"
+                f"{name}: {counts.total()} launches, {nanoseconds.total() / 1000:.0f} us busy, "
+                f"first update {first:.1f} s, recording {UPDATES} updates {recording:.1f} s",
+                flush=True,
             )
-            rivals[name] = lambda recorded=recorded: recorded(batch.inputs)  # type: ignore[misc]
+        print(f"{'launches':>8}{'us':>8}  kernel of the compiled update")
+        for kernel, duration in nanoseconds.most_common(SHOWN):
+            print(f"{counts[kernel]:>8}{duration / 1000:>8.1f}  {kernel[:90]}")
+        relay = Relay(RelayConfig(), AGENT, OBS, ACTIONS, make_generators(range(replicas)), torch.device("cuda"))
+        rivals["compiled, beside a relay"] = record(make_agent(replicas, compiles=True), batch, relay)
         seconds = {name: 1000 * value / UPDATES for name, value in medians(rivals, "cuda").items()}
     for name, value in seconds.items():
         print(f"{name}: {value:.3f} ms per recorded update")
-    for kernel, count in counted["compiled"].most_common():
-        print(f"{count:>6}  {kernel[:100]}")
     note(f"update of an agent, R = {replicas}", seconds["compiled"], seconds["autograd"], "ms", "autograd")
 
 

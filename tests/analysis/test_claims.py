@@ -161,7 +161,11 @@ def test_agents_that_have_hardly_learned_do_not_agree(
 
 @pytest.mark.parametrize(
     ("kind", "heights", "expected"),
-    [("on par", (0.19, 0.1), "reproduced"), ("on par", (0.1, 0.19), "undecided"), ("similar", (0.19, 0.1), "undecided")],
+    [
+        ("on par", (0.19, 0.1), "reproduced"),
+        ("on par", (0.1, 0.19), "undecided"),
+        ("similar", (0.19, 0.1), "undecided"),
+    ],
 )
 def test_who_is_better_is_on_par_however_little_was_learned(
     kind: Literal["on par", "similar"], heights: tuple[float, float], expected: str

@@ -201,12 +201,15 @@ def test_compiled_gradients_of_an_agent_agree_with_those_of_autograd(layer_norm:
     for compiles in (False, True):
         config = AgentConfig(layers=2, width=16, critic_layer_norm=layer_norm)
         agent = DDPG(6, 2, config, make_generators([1, 2, 3]), "cuda")
-        if not compiles:
+        descend, climb = agent._descend_critics, agent._climb_critics
+        if compiles:
+            descend = compiled(descend, "cuda", split_reductions=False)
+            climb = compiled(climb, "cuda", split_reductions=False)
+        else:
             agent._compiles = False
-            agent._critic_step, agent._actor_step = agent._descend_critics, agent._climb_critics
         with torch.no_grad():
-            seen, loss, error, of_critic = agent._critic_step(batch)
-            *losses, of_actor = agent._actor_step(seen, batch, True)
+            seen, loss, error, of_critic = descend(batch)
+            *losses, of_actor = climb(seen, batch, True)
         found.append([seen, loss, error, *losses, *of_critic, *of_actor, *agent.policy.normalizer.buffers()])
     for expected, ours in zip(*found, strict=True):
         scale = float(expected.abs().max())

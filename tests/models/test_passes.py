@@ -5,12 +5,12 @@ import torch
 from torch import nn
 
 from butfor.models.networks import MLP, make_generators
-from butfor.models.passes import AutogradPass, DirectPass, FunctionalPass, Pass, make_pass
+from butfor.models.passes import AutogradPass, DirectPass, FunctionalPass, Pass, column_sum, make_pass
 
 REPLICAS, ROWS, INPUTS = 3, 20, 7
 
 
-def make_network(outputs: int, layer_norm: bool, hidden: tuple[int, ...] = (16, 5, 12)) -> MLP:
+def make_network(outputs: int, layer_norm: bool, hidden: tuple[int, ...] = (40, 5, 12)) -> MLP:
     """A network whose biases, gains and offsets are not those that it starts with."""
     network = MLP([INPUTS, *hidden, outputs], make_generators(range(REPLICAS)), layer_norm).double()
     (generator,) = make_generators([5])
@@ -71,3 +71,9 @@ def test_networks_with_another_activation_are_left_to_autograd() -> None:
     silu = MLP([INPUTS, 4, 1], make_generators([0]), activation=nn.functional.silu)
     assert isinstance(make_pass(relu), DirectPass)
     assert isinstance(make_pass(silu), AutogradPass)
+
+
+@pytest.mark.parametrize(("rows", "columns"), [(20, 64), (22, 64), (20, 1)])  # in parts, odd rows, narrow
+def test_sums_over_rows_are_those_of_torch(rows: int, columns: int) -> None:
+    values = torch.randn(REPLICAS, rows, columns, generator=make_generators([0])[0], dtype=torch.float64)
+    torch.testing.assert_close(column_sum(values), values.sum(1, keepdim=True), rtol=1e-12, atol=1e-12)

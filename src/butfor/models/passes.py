@@ -216,12 +216,12 @@ class FunctionalPass:
         of_layers: list[Tensor] = []
         of_norms: list[Tensor] = []
         for index in reversed(range(len(self.layers))):
-            of_layers = [weight_gradient(self.kept[index], gradient), gradient.sum(1, keepdim=True), *of_layers]
+            of_layers = [weight_gradient(self.kept[index], gradient), column_sum(gradient), *of_layers]
             if index:
                 gradient = self._before_relu(index, gradient)
                 if self.norms:
                     normal, _ = self.normalized[index - 1]
-                    both = [(gradient * normal).sum(1, keepdim=True), gradient.sum(1, keepdim=True)]
+                    both = [column_sum(gradient * normal), column_sum(gradient)]
                     of_norms = [*both, *of_norms]
                 gradient = self._before_norm(index, gradient)
         return [*of_layers, *of_norms]
@@ -257,5 +257,21 @@ def product(x: Tensor, weight: Tensor) -> Tensor:
 def weight_gradient(x: Tensor, gradient: Tensor) -> Tensor:
     """The gradient in the weight of x weight: [R, B, in] and [R, B, out] -> [R, in, out]."""
     if gradient.shape[2] == 1:
-        return (x * gradient).sum(1).unsqueeze(-1)
+        return column_sum(x * gradient).mT
     return torch.bmm(x.mT, gradient)
+
+
+PARTS = 4  # below 8: then the compiler adds the sums of the parts within the kernel that reads the result
+WIDE = 32  # columns from which on rows are summed in parts
+
+
+def column_sum(values: Tensor) -> Tensor:
+    """The sum over the rows: [R, B, C] -> [R, 1, C].
+
+    A kernel that sums all rows of few columns occupies a fraction of a GPU, with all operations that a compiler fuses
+    into it. Sums over parts of the rows occupy more of it.
+    """
+    replicas, rows, columns = values.shape
+    if columns < WIDE or rows % PARTS:
+        return values.sum(1, keepdim=True)
+    return values.view(replicas, PARTS, rows // PARTS, columns).sum(2).sum(1, keepdim=True)

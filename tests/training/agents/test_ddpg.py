@@ -12,6 +12,7 @@ import pytest
 import torch
 from torch import Tensor, nn
 
+from butfor.models.gpu import _tensors
 from butfor.models.networks import make_generators
 from butfor.models.passes import AutogradPass, DirectPass
 from butfor.runs.files import load_tensors, save_tensors
@@ -188,10 +189,10 @@ def test_updates_by_autograd_are_those_without_it(changes: dict[str, Any], monke
 
 
 def compile_for_tests(agent: DDPG) -> None:
-    """Let an agent compute its gradients as on a GPU, traced as one graph each, but without a compiler of code."""
+    """Let an agent compute its updates as on a GPU, traced as one graph each, but without a compiler of code."""
     agent._compiles = True
     trace = partial(torch.compile, backend="aot_eager", fullgraph=True, dynamic=False)
-    agent._critic_step, agent._actor_step = trace(agent._descend_critics), trace(agent._climb_critics)
+    agent._critic_step, agent._actor_step = trace(agent._move_critics), trace(agent._move_actor)
 
 
 def make_kind(kind: str, config: AgentConfig) -> DDPG:
@@ -221,7 +222,8 @@ def test_compiled_updates_are_those_of_autograd(kind: str, monkeypatch: pytest.M
             batch.noise = noise if agent.noise_size else None
             results += agent.update(batch, step)
         assert compiles or {type(run) for run in agent._passes.values()} == {AutogradPass}
-        found.append([*agent.state_dict().values(), *results])
+        moments = [value for optimizer in agent.changes()[1:] for value in _tensors([optimizer])]
+        found.append([*agent.state_dict().values(), *moments, *results])
     for expected, value in zip(*found, strict=True):
         torch.testing.assert_close(value, expected, rtol=1e-8, atol=1e-8)
 

@@ -8,11 +8,14 @@ import torch
 from torch import Tensor, nn
 
 from butfor.models.fitting import FitConfig, make_optimizer
-from butfor.models.gpu import can_compile, compiled
+from butfor.models.gpu import AdamState, adam_state, adam_step, can_compile, compiled
 from butfor.models.networks import MLP, Generators
 from butfor.models.passes import FunctionalPass, Pass, make_pass, set_gradients
 from butfor.training.agents.policy import AgentConfig, Policy
 from butfor.training.replay import Batch
+
+Adam = AdamState | torch.optim.Optimizer
+"""The state of an optimiser in a compiled function; elsewhere the optimiser."""
 
 
 class DDPG(nn.Module):
@@ -40,8 +43,8 @@ class DDPG(nn.Module):
         self._compiles = can_compile(device)
         self._passes: dict[nn.Module, Pass] = {}
         # on a GPU the launches of small operations are most of the time
-        self._critic_step = compiled(self._descend_critics, device, split_reductions=False)
-        self._actor_step = compiled(self._climb_critics, device, split_reductions=False)
+        self._critic_step = compiled(self._move_critics, device, split_reductions=False)
+        self._actor_step = compiled(self._move_actor, device, split_reductions=False)
         self.actor_optimizer = make_optimizer(self.policy.actor, fitting)
         self.critic_optimizer = make_optimizer(self.critics, fitting)
         self.noise_size = 0 if config.critics_in_target is None else config.critics  # numbers that choose the critics
@@ -50,15 +53,22 @@ class DDPG(nn.Module):
     @torch.no_grad()
     def update(self, batch: Batch, index: int) -> tuple[Tensor, Tensor]:
         """Update critic, actor and targets; critic loss, actor loss and mean value [R, 3], and TD errors [R, B]."""
-        now, critic_loss, error, gradients = self._critic_step(batch)
-        set_gradients(self.critics, gradients)
-        self.critic_optimizer.step()
-
         is_due = self._is_actor_due(index)
+        now, critic_loss, error = self._critic_step(batch, is_due, self._adam(self.critic_optimizer))
         actor_loss, value = self._update_actor(now, batch, is_due)
+        return torch.stack([critic_loss, actor_loss, value], -1), error
+
+    def _adam(self, optimizer: torch.optim.Adam) -> Adam:
+        """What `take_step` needs: a compiled function writes to the optimiser's state itself."""
+        return adam_state(optimizer) if self._compiles else optimizer
+
+    def _move_critics(self, batch: Batch, is_due: bool, adam: Adam) -> tuple[Tensor, Tensor, Tensor]:
+        """Update the critics, and their targets if that is due; what `_descend_critics` returns but the gradients."""
+        now, loss, error, gradients = self._descend_critics(batch)
+        take_step(self.critics, gradients, adam)
         if is_due:
             self._follow(self.target_critics, self.critics)
-        return torch.stack([critic_loss, actor_loss, value], -1), error
+        return now, loss, error
 
     def _descend_critics(self, batch: Batch) -> tuple[Tensor, Tensor, Tensor, list[Tensor]]:
         """Normalised inputs [R, B, D + G], the critics' loss [R], TD errors of the first [R, B], and all gradients."""
@@ -125,10 +135,14 @@ class DDPG(nn.Module):
 
     def _update_actor(self, now: Tensor, batch: Batch, is_due: bool) -> tuple[Tensor, Tensor]:
         """Update the actor and its target if that is due; its loss and the mean value of its actions, both [R]."""
-        loss, value, gradients = self._actor_step(now, batch, is_due)
+        loss, value = self._actor_step(now, batch, is_due, self._adam(self.actor_optimizer))
+        return loss, value
+
+    def _move_actor(self, now: Tensor, batch: Batch, is_due: bool, adam: Adam) -> tuple[Tensor, Tensor]:
+        """What `_update_actor` does, with what Adam needs."""
+        loss, value, gradients = self._climb_critics(now, batch, is_due)
         if is_due:
-            set_gradients(self.policy.actor, gradients)
-            self.actor_optimizer.step()
+            take_step(self.policy.actor, gradients, adam)
             self._follow(self.target_actor, self.policy.actor)
         return loss, value
 
@@ -168,7 +182,15 @@ class DDPG(nn.Module):
             optimizer.load_state_dict(saved)
 
 
+def take_step(module: nn.Module, gradients: list[Tensor], adam: Adam) -> None:
+    """Take an optimiser step of all parameters of this module, along gradients in their order."""
+    if isinstance(adam, AdamState):
+        adam_step(list(module.parameters()), gradients, adam)
+    else:
+        set_gradients(module, gradients)
+        adam.step()
+
+
 def descend(module: nn.Module, loss: Tensor, optimizer: torch.optim.Optimizer) -> None:
     """Take an optimiser step of this module's parameters alone; losses are summed, so replicas do not mix."""
-    set_gradients(module, torch.autograd.grad(loss.sum(), list(module.parameters())))
-    optimizer.step()
+    take_step(module, list(torch.autograd.grad(loss.sum(), list(module.parameters()))), optimizer)
