@@ -32,8 +32,8 @@ EXTRAS_OF_PACKAGE = {  # only these packages may import what an extra installs
     "runs": ("tensorboard",),
     "studies": ("ray",),
 }
-# where the import has another name than the distribution
-DISTRIBUTIONS = {"PIL": "pillow", "sklearn": "scikit-learn", "warp": "warp-lang"}
+# where the import has another name than the distribution, or comes with another one (Triton with torch for a GPU)
+DISTRIBUTIONS = {"PIL": "pillow", "sklearn": "scikit-learn", "triton": "torch", "warp": "warp-lang"}
 
 # The library comes from the environment; the entropy of a unit Gaussian is log(2 pi e) / 2 per dimension.
 FIRST_LINES = """

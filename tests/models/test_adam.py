@@ -9,7 +9,7 @@ import torch
 from torch import Tensor
 
 from butfor.models.fitting import FitConfig, make_optimizer, set_rate
-from butfor.models.gpu import _tensors, adam_state, adam_step, can_compile, captured, compiled
+from butfor.models.gpu import adam_state, adam_step, can_compile, captured, compiled, tensors_of
 from butfor.models.networks import MLP, make_generators
 
 
@@ -39,7 +39,7 @@ def set_all(network: MLP, seed: int) -> None:
 
 def assert_same(network: MLP, optimizer: torch.optim.Adam, other: MLP, reference: torch.optim.Adam) -> None:
     """Weights, moments and step counts agree."""
-    for ours, expected in zip(_tensors([network, optimizer]), _tensors([other, reference]), strict=True):
+    for ours, expected in zip(tensors_of([network, optimizer]), tensors_of([other, reference]), strict=True):
         exact = expected.dtype == torch.float64
         torch.testing.assert_close(ours, expected, rtol=1e-10 if exact else 1e-6, atol=0 if exact else 1e-7)
 
@@ -79,7 +79,7 @@ def test_a_state_is_made_once_and_found_by_what_undoes_a_recording() -> None:
     again = adam_state(optimizer)
     made = [*state.first, *state.second, *state.steps]
     assert all(one is other for one, other in zip(made, [*again.first, *again.second, *again.steps], strict=True))
-    assert {id(value) for value in made} == {id(value) for value in _tensors([optimizer])}
+    assert {id(value) for value in made} == {id(value) for value in tensors_of([optimizer])}
     assert not any(value.any() for value in made)
     assert (state.rate, state.betas) == (3e-4, (0.5, 0.7))
 

@@ -11,7 +11,7 @@ from torch import Tensor
 from butfor.models.attention import AttentionConfig, AttentionModel
 from butfor.models.dynamics import GaussianDynamics, ModelConfig
 from butfor.models.fitting import FitConfig, Fitting, make_optimizer, train_step
-from butfor.models.gpu import _tensors, captured, compiled, deterministic, matrix_precision, running_sum
+from butfor.models.gpu import captured, compiled, deterministic, matrix_precision, running_sum, tensors_of
 from butfor.models.networks import make_generators
 from butfor.training.agents.ddpg import DDPG
 from butfor.training.agents.policy import AgentConfig
@@ -149,10 +149,10 @@ def test_all_that_an_optimiser_and_a_module_hold_is_found() -> None:
     extra = torch.zeros(3)
     parameters, saved = len(list(model.parameters())), len(model.state_dict())
     assert saved > parameters  # there are buffers
-    assert len(_tensors([model, optimizer, extra])) == saved + 1  # no moments yet
+    assert len(tensors_of([model, optimizer, extra])) == saved + 1  # no moments yet
     index = torch.arange(96).view(3, 32)
     train_step(model.loss, optimizer, INPUTS[index], TARGET[index])
-    found = _tensors([model, optimizer, extra])
+    found = tensors_of([model, optimizer, extra])
     assert len(found) == saved + 3 * parameters + 1
     assert found[-1] is extra
     places = {value.data_ptr() for value in found}

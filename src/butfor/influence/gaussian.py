@@ -10,6 +10,8 @@ from typing import Literal, get_args
 import torch
 from torch import Tensor
 
+from butfor.models.gpu import has_kernels
+
 KLForm = Literal["product", "variational", "mean", "mean_clip_product"]
 KL_FORMS: tuple[KLForm, ...] = get_args(KLForm)
 
@@ -51,6 +53,11 @@ def kl_to_mixture(
     if own != (mixture_variance is None):
         raise ValueError("Give both mixture_mean and mixture_variance, or neither.")
     if mixture_mean is None or mixture_variance is None:
+        if has_kernels(mean.device):
+            from butfor.models.gpu import kernels  # Triton is there only with a GPU
+
+            if kernels.takes(mean):
+                return kernels.kl_to_own_mixture(mean, variance, form)
         mixture_mean, mixture_variance = mean, variance
     divergence, overlap = _pairs(mean, variance, mixture_mean, mixture_variance)
     dimensions = mean.shape[-1]

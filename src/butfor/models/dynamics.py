@@ -9,6 +9,7 @@ from torch import Tensor, nn
 
 from butfor.models.direct_gaussian import DirectGaussian
 from butfor.models.fitting import Fittable
+from butfor.models.gpu import has_kernels
 from butfor.models.networks import ACTIVATIONS, ACTIVATIONS_IN_PLACE, Activation, Generators, InputNorm, Linear
 from butfor.models.tables import Table
 from butfor.runs.config import check_between, check_choices, check_least, check_positive
@@ -121,7 +122,8 @@ class GaussianDynamics(Fittable):
     def predictor(self) -> Predictor:
         """Prepare the weights once and return a function that predicts K actions in each state, without gradients.
 
-        The first layer is affine, so its state part is computed once per state; the two heads are one product.
+        The first layer is affine, so its state part is computed once per state, except where a kernel computes whole
+        layers; the two heads are one product.
         """
         if self.training:
             raise RuntimeError("predictor was called in training mode; call .eval() on the model first.")
@@ -131,6 +133,11 @@ class GaussianDynamics(Fittable):
         head_bias = torch.cat([head.bias for head in heads], -1).mT  # [R, 2d, 1]
         first, first_bias = layers[0]
         activation_ = ACTIVATIONS_IN_PLACE[self.config.activation]
+        layer: Callable[[Tensor, Tensor, Tensor, str | None], Tensor] | None = None
+        if has_kernels(first.device) and first.dtype == torch.float32:
+            from butfor.models.gpu import kernels  # Triton is there only with a GPU
+
+            layer = kernels.layer
 
         @torch.no_grad()
         def predict(obs: Tensor, actions: Tensor) -> tuple[Tensor, Tensor]:
@@ -140,13 +147,19 @@ class GaussianDynamics(Fittable):
             actions = actions.expand(self.replicas, -1, -1, -1).flatten(1, 2)  # [R, N * K or K, A]
             if self.norm is not None:
                 obs, actions = self.norm.frozen(obs, 0), self.norm.frozen(actions, self.obs_size)
-            from_obs = torch.baddbmm(first_bias, obs, first[:, : self.obs_size])  # [R, N, width]
-            from_action = torch.bmm(actions, first[:, self.obs_size :])  # [R, N * K or K, width]
-            by_state = from_action.unflatten(1, (from_action.shape[1] // count, count))  # [R, N or 1, K, width]
-            x = from_obs.unsqueeze(2) + by_state  # [R, N, K, width]
-            x = activation_(x).flatten(1, 2)  # [R, N * K, width]
-            for weight, bias in layers[1:]:
-                x = activation_(torch.baddbmm(bias, x, weight))
+            if layer is not None:
+                tried = actions.unflatten(1, (-1, count)).expand(-1, states, -1, -1)
+                x = torch.cat([obs.unsqueeze(2).expand(-1, -1, count, -1), tried], -1).flatten(1, 2)
+                for weight, bias in layers:
+                    x = layer(x, weight, bias, self.config.activation)  # [R, N * K, width]
+            else:
+                from_obs = torch.baddbmm(first_bias, obs, first[:, : self.obs_size])  # [R, N, width]
+                from_action = torch.bmm(actions, first[:, self.obs_size :])  # [R, N * K or K, width]
+                by_state = from_action.unflatten(1, (from_action.shape[1] // count, count))  # [R, N or 1, K, width]
+                x = from_obs.unsqueeze(2) + by_state  # [R, N, K, width]
+                x = activation_(x).flatten(1, 2)  # [R, N * K, width]
+                for weight, bias in layers[1:]:
+                    x = activation_(torch.baddbmm(bias, x, weight))
             output = torch.baddbmm(head_bias, head_weight, x.mT)  # [R, 2d, N * K], each dimension a plane
             output = output.view(self.replicas, 2 * self.target_size, states, count).movedim(1, -1)
             mean, raw_variance = output.split(self.target_size, -1)

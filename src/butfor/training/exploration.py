@@ -11,7 +11,7 @@ from torch import Tensor, nn
 
 from butfor.influence.gaussian import kl_to_mixture
 from butfor.influence.scoring import Dynamics
-from butfor.models.gpu import captured, compiled
+from butfor.models.gpu import captured
 from butfor.models.networks import Generators, copy_replicas, draw_uniform, refresh_replicas
 from butfor.rollouts.play import Observation
 from butfor.runs.config import check_between, check_choices, check_least
@@ -263,7 +263,7 @@ class Explorer:
         return torch.cat([chosen, sampled[..., None]], -1)
 
     def prepare(self, features: int) -> None:
-        """On a GPU, compile and record one action."""
+        """On a GPU, record one action."""
         if self._stream is None or self._recorded is not None:
             return
         shape = (self.replicas, self.envs)
@@ -272,6 +272,5 @@ class Explorer:
         with torch.cuda.stream(self._stream):
             size = noise_size(self.law, self.candidates, self.relay is not None)
             noise = torch.zeros(*shape, size, device=self.device)
-            act = compiled(self._act, self.device)
-            self._recorded = captured(act, [self._input.to(self.device), noise], [])
+            self._recorded = captured(self._act, [self._input.to(self.device), noise], [])
             self._stream.synchronize()

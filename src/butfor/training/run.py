@@ -12,7 +12,7 @@ import numpy as np
 import torch
 
 from butfor.envs import facts_of
-from butfor.models.gpu import deterministic
+from butfor.models.gpu import can_compile, deterministic, start_compilers
 from butfor.models.torch_state import pinned
 from butfor.rollouts.episodes import Episodes, EpisodeStream, check_episode_file
 from butfor.rollouts.kept import KeptEpisodes
@@ -300,6 +300,7 @@ class _Run:
         self.config = config
         self.folder = folder
         self.progress = progress
+        start_compilers(device)
         # a run that was killed before its first checkpoint starts again: what it ran with before does not count
         write_json(folder / "versions.json", versions(device) if state is None else versions_resumed(folder, device))
         if goal_env.facts is None:  # its user does not know what random episodes have shown
@@ -314,6 +315,8 @@ class _Run:
             _restore(self.trainer, state, folder)
         elif recorded is not None:
             fill_buffer(self.trainer, recorded)
+        if can_compile(device):
+            progress("start-up", 0, 1, "compiling for the GPU, which takes a minute where it was not done before")
         self.trainer.prepare()
         self.replay = self.trainer.replay
         evaluated = self.trainer.done - self.trainer.interrupted  # an interrupted round precedes its evaluation

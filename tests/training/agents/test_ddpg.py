@@ -12,7 +12,7 @@ import pytest
 import torch
 from torch import Tensor, nn
 
-from butfor.models.gpu import _tensors
+from butfor.models.gpu import tensors_of
 from butfor.models.networks import make_generators
 from butfor.models.passes import AutogradPass, DirectPass
 from butfor.runs.files import load_tensors, save_tensors
@@ -222,7 +222,7 @@ def test_compiled_updates_are_those_of_autograd(kind: str, monkeypatch: pytest.M
             batch.noise = noise if agent.noise_size else None
             results += agent.update(batch, step)
         assert compiles or {type(run) for run in agent._passes.values()} == {AutogradPass}
-        moments = [value for optimizer in agent.changes()[1:] for value in _tensors([optimizer])]
+        moments = [value for optimizer in agent.changes()[1:] for value in tensors_of([optimizer])]
         found.append([*agent.state_dict().values(), *moments, *results])
     for expected, value in zip(*found, strict=True):
         torch.testing.assert_close(value, expected, rtol=1e-8, atol=1e-8)

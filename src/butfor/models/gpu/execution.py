@@ -1,15 +1,14 @@
-"""Speed and repeatability on a GPU: CUDA graphs, fused operations, Adam, matrix precision, deterministic operations.
+"""Speed and repeatability on a GPU: CUDA graphs, compiled functions, matrix precision and deterministic operations.
 
 Small networks spend more time on launching operations than on arithmetic, so a training step is recorded once as a CUDA
 graph and replayed. On a CPU, and where the same bits are required, the same functions run as they are.
 """
 
-import math
 import os
 import shutil
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager
-from typing import Any, NamedTuple, TypeVar
+from contextlib import contextmanager, suppress
+from typing import Any, TypeVar
 
 import torch
 from torch import Tensor, nn
@@ -30,7 +29,7 @@ def captured(step: Callable[..., Any], examples: Sequence[Tensor], changes: Sequ
         return step
     arguments = [example.clone() for example in examples]
     fresh = [one for one in changes if isinstance(one, torch.optim.Optimizer) and not one.state]
-    before = [value.clone() for value in _tensors(changes)]
+    before = [value.clone() for value in tensors_of(changes)]
     stream = torch.cuda.Stream()
     stream.wait_stream(torch.cuda.current_stream())
     with torch.cuda.stream(stream):
@@ -41,10 +40,10 @@ def captured(step: Callable[..., Any], examples: Sequence[Tensor], changes: Sequ
     with torch.cuda.graph(graph):
         result = step(*arguments)
     with torch.no_grad():
-        for value in _tensors(fresh):  # these optimisers had no moments before
+        for value in tensors_of(fresh):  # these optimisers had no moments before
             value.zero_()
         kept = [one for one in changes if not any(one is other for other in fresh)]
-        for value, old in zip(_tensors(kept), before, strict=True):
+        for value, old in zip(tensors_of(kept), before, strict=True):
             value.copy_(old)
 
     def replay(*values: Tensor) -> Any:
@@ -80,53 +79,18 @@ def can_compile(device: torch.device | str) -> bool:
     return shutil.which("cc") is not None and has_triton()
 
 
-# torch's fused optimisers cut parameters into few, long pieces, which leaves most of a GPU idle with small networks.
-# A compiler turns the formula below into one launch with many short pieces, and fuses it with what comes before and
-# after. The state stays that of `torch.optim.Adam`: checkpoints are the same with and without a compiler.
+def has_kernels(device: torch.device | str) -> bool:
+    """Whether the kernels of `kernels.py` run: they need the matrix units of NVIDIA's Ampere or later."""
+    return can_compile(device) and torch.version.hip is None and torch.cuda.get_device_capability(device) >= (8, 0)
 
 
-class AdamState(NamedTuple):
-    """The moments and settings of Adam; the lists have one tensor per parameter and are updated in place."""
+def start_compilers(device: torch.device | str) -> None:
+    """Start the processes that compile, so that they load while other things are prepared."""
+    if can_compile(device):
+        with suppress(ImportError):  # of torch's inner parts: without it the first compilation waits for them
+            from torch._inductor.async_compile import maybe_warm_pool
 
-    first: list[Tensor]  # running mean of the gradient
-    second: list[Tensor]  # running mean of its square
-    steps: list[Tensor]  # steps taken, []
-    rate: float | Tensor  # learning rate
-    betas: tuple[float, float]
-    epsilon: float
-
-
-def adam_state(optimizer: torch.optim.Adam) -> AdamState:
-    """The state of an optimiser, made if it has none yet. Read it at each step: `load_state_dict` replaces it."""
-    (group,) = optimizer.param_groups
-    for parameter in group["params"]:
-        state = optimizer.state[parameter]
-        if not state:  # as torch makes it in the first step
-            state["step"] = torch.zeros((), dtype=torch.float32, device=parameter.device)
-            state["exp_avg"] = torch.zeros_like(parameter)
-            state["exp_avg_sq"] = torch.zeros_like(parameter)
-    states = [optimizer.state[parameter] for parameter in group["params"]]
-    first, second, steps = ([state[name] for state in states] for name in ("exp_avg", "exp_avg_sq", "step"))
-    return AdamState(first, second, steps, group["lr"], tuple(group["betas"]), group["eps"])
-
-
-def adam_step(parameters: list[Tensor], gradients: list[Tensor], state: AdamState) -> None:
-    """Take a step in place, as `torch.optim.Adam` without weight decay (Kingma and Ba, 2015, algorithm 1)."""
-    torch._foreach_add_(state.steps, 1)
-    counts = [step.to(value.dtype) for step, value in zip(state.steps, parameters, strict=True)]
-    torch._foreach_lerp_(state.first, gradients, 1 - state.betas[0])
-    torch._foreach_mul_(state.second, state.betas[1])
-    torch._foreach_add_(state.second, torch._foreach_mul(gradients, gradients), alpha=1 - state.betas[1])
-    sizes = [state.rate / _seen(state.betas[0], count) for count in counts]
-    scales = [_seen(state.betas[1], count).sqrt() for count in counts]
-    deviations = torch._foreach_add(torch._foreach_div(torch._foreach_sqrt(state.second), scales), state.epsilon)
-    moves = torch._foreach_mul(torch._foreach_div(state.first, deviations), sizes)
-    torch._foreach_add_(parameters, moves, alpha=-1)
-
-
-def _seen(beta: float, count: Tensor) -> Tensor:
-    """1 - beta^count, to all digits of single precision."""
-    return -torch.expm1(count * (math.log(beta) if beta else -math.inf))
+            maybe_warm_pool()
 
 
 class SideStream:
@@ -151,7 +115,7 @@ class SideStream:
             torch.cuda.current_stream().wait_stream(self._stream)
 
 
-def _tensors(changes: Sequence[Changed]) -> list[Tensor]:
+def tensors_of(changes: Sequence[Changed]) -> list[Tensor]:
     """Every tensor of modules and optimisers, in a fixed order."""
     found: list[Tensor] = []
     for one in changes:
