@@ -14,6 +14,7 @@ from butfor.influence.diagnosis import (
     chance_of_evidence,
     diagnose_entity,
     find_broken_promises,
+    find_noise,
 )
 
 ROWS, OTHERS = 4000, 20
@@ -303,6 +304,45 @@ def test_right_models_are_trusted_and_wrong_ones_are_not(wrong: dict[str, Any], 
     most = 0.03 + 3 * math.sqrt(0.03 * 0.97 / 150)
     assert np.mean([one.trusted != order for one in found]) <= most
     assert np.mean([one.size_trusted != size for one in found]) <= most
+
+
+def too_certain(seed: int, **wrong: Any) -> Diagnosis:
+    """A model that expects a tenth of the true deviation, judged at the noise that the residuals show."""
+    data = linear_data(rows=1000, seed=seed, believed=0.05, **wrong)
+    noise = find_noise(*(data[name] for name in ("target", "mean", "variance", "score")))
+    names = ("log_likelihood", "log_redrawn", "promise", "promised_rank")
+    calmer = linear_data(rows=1000, seed=seed, believed=0.05 * math.sqrt(noise), **wrong)
+    return diagnose_entity(**data, at_noise=(noise, {name: calmer[name] for name in names}))
+
+
+@pytest.mark.parametrize(("wrong", "order"), [({}, True), ({"everywhere": True}, False), ({"elsewhere": True}, False)])
+def test_the_order_of_a_model_that_is_too_certain_is_judged_at_the_noise_that_there_is(
+    wrong: dict[str, Any], order: bool
+) -> None:
+    """The effect is as large as the noise, so that ranks are far below what the model expects; as above."""
+    found = [too_certain(seed, gain=0.5, **wrong) for seed in range(150)]
+    most = 0.03 + 3 * math.sqrt(0.03 * 0.97 / 150)
+    assert np.mean([one.trusted != order for one in found]) <= most
+    assert not any(one.size_trusted for one in found)
+    if order:
+        assert np.mean([one.noise for one in found]) == pytest.approx(100, rel=0.1)  # of the variance
+        plain = [diagnose_entity(**linear_data(gain=0.5, rows=1000, seed=seed, believed=0.05)) for seed in range(20)]
+        assert not any(one.trusted for one in plain)
+        assert {one.noise for one in plain} == {1.0}
+
+
+def test_the_noise_is_a_quantile_of_the_residuals_where_scores_are_high() -> None:
+    random = np.random.default_rng(0)
+    deviation = np.repeat([3.0, 1.0], 20_000)[:, None]
+    target = deviation * random.normal(size=(40_000, 2))
+    zero, one = np.zeros_like(target), np.ones_like(target)
+    high = (deviation[:, 0] > 2).astype(float)
+    assert find_noise(target, zero, one, high) == pytest.approx(9, rel=0.05)
+    assert find_noise(target, zero, one, 1 - high) == pytest.approx(1, rel=0.05)
+    assert find_noise(target, zero, 100 * one, high) == 1.0  # a variance that is too large is left alone
+    assert find_noise(target, zero, one, 0 * high) == pytest.approx(
+        np.quantile(np.square(target), 0.683), rel=1e-3
+    )  # no score at all: all states count
 
 
 def ordered(seed: int, kept: float, episodes: int = 40, steps: int = 25) -> Diagnosis:

@@ -1,9 +1,9 @@
 """Can an entity's scores be trusted? Checks of the model on held-out transitions, each reported in a sentence."""
 
 import math
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, field
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
@@ -65,6 +65,7 @@ class Diagnosis:
     error_ratio: float  # squared error / squared error of "nothing changes"
     within: list[list[float]]  # for each dimension, share of the residuals within 1 and 2 predicted deviations
     reliability: dict[str, list[float]]  # levels of the central intervals, and the share of the residuals in them
+    noise: float  # factor of the predicted variance with which the ranks below are computed: 1 unless it is too small
     rank: float  # mean share of other actions that make what happened less likely: 0.5 without influence
     rank_error: float  # its standard error
     weighted_rank: float  # the same with each state weighted by its score
@@ -152,6 +153,7 @@ def diagnose_entity(
     doubt: str | None = None,
     extreme: float = 0.0,
     steep: bool = False,
+    at_noise: tuple[float, Mapping[str, Float]] | None = None,
 ) -> Diagnosis:
     """Check one entity's model on N held-out transitions.
 
@@ -164,6 +166,10 @@ def diagnose_entity(
     it was drawn from the law, which is where its effect is judged (default: everywhere); a `doubt` about that is
     reported. Rows of one of the `episodes` [N] are not independent; without these, each row is. Scores with an
     `extreme` share need extreme actions in the data. A `steep` network gets no advice to try one.
+
+    A network may be far too certain and still know where the action matters. The order of the scores is then judged
+    `at_noise`: the factor of the variance that `find_noise` found, and `log_likelihood`, `log_redrawn`, `promise` and
+    `promised_rank` with it.
     """
     target, mean, variance, log_likelihood, log_redrawn, promise, promised_rank, score, action = (
         np.asarray(part, dtype=np.float64)
@@ -180,15 +186,14 @@ def diagnose_entity(
     squared_error = float(np.square(target - mean).sum())
     residual = np.abs(target - mean) / np.sqrt(variance)
     chosen = np.ones(len(target), dtype=bool) if drawn is None else drawn
-    taken = log_likelihood[chosen]
-    others = log_redrawn[chosen]
-    gains = taken - logsumexp(np.column_stack([taken, others]), axis=1) + math.log(1 + others.shape[1])
-    ranks = (others < taken[:, None]).mean(1) + 0.5 * (others == taken[:, None]).mean(1)
+    effect = _effect(log_likelihood, log_redrawn, promise, promised_rank, chosen)
+    noise, calmer = at_noise or (1.0, None)
+    order = effect if calmer is None else _effect(**calmer, chosen=chosen)
+    gains, ranks, count = effect.gains, order.ranks, log_redrawn.shape[1]
     clusters = np.unique(np.arange(len(target)) if episodes is None else episodes, return_inverse=True)[1][chosen]
     groups = np.array_split(np.argsort(score[chosen], kind="stable"), GROUPS)
     weights = score[chosen] / score[chosen].mean() if score[chosen].any() else np.ones(len(ranks))
     weighted_rank = 0.5 + float((weights * (ranks - 0.5)).mean())
-    expected = promised_rank[chosen]
     shares = _shares_of_bins(action, discrete)
     found = Diagnosis(
         transitions=len(target),
@@ -203,21 +208,22 @@ def diagnose_entity(
             "levels": list(LEVELS),
             "realised": [float((residual <= norm.ppf((1 + level) / 2)).mean()) for level in LEVELS],
         },
+        noise=noise,
         rank=float(ranks.mean()),
         rank_error=_standard_error(ranks, clusters),
         weighted_rank=weighted_rank,
-        weighted_rank_error=_weighted_error(weights, ranks - weighted_rank, clusters, others.shape[1]),
-        promised_rank=0.5 + float((weights * (expected - 0.5)).mean()),
+        weighted_rank_error=_weighted_error(weights, ranks - weighted_rank, clusters, count),
+        promised_rank=0.5 + float((weights * (order.promised_rank - 0.5)).mean()),
         rise=weighted_rank - float(ranks.mean()),
-        rise_error=_weighted_error(weights - 1, ranks - ranks.mean(), clusters, others.shape[1]),
+        rise_error=_weighted_error(weights - 1, ranks - ranks.mean(), clusters, count),
         bounded_gain=float(np.logaddexp(0, gains).mean() - math.log(2)),
-        chance=chance_of_evidence(taken, others, weights),
+        chance=chance_of_evidence(order.taken, order.others, weights),
         gain=float(gains.mean()),
         gain_error=_standard_error(gains, clusters),
-        promise=float(promise[chosen].mean()),
+        promise=float(effect.promise.mean()),
         gain_by_score={
             "score": [float(score[chosen][group].mean()) for group in groups],
-            "promise": [float(promise[chosen][group].mean()) for group in groups],
+            "promise": [float(effect.promise[group].mean()) for group in groups],
             "gain": [float(gains[group].mean()) for group in groups],
             "error": [_standard_error(gains[group], clusters[group]) for group in groups],
             "rank": [float(ranks[group].mean()) for group in groups],
@@ -229,9 +235,10 @@ def diagnose_entity(
     )
     advice = "" if steep else STEEPER
     found.findings.extend([_check_size(found), _check_likelihood(found), _check_error(found, advice)])
-    broken = find_broken_promises(gains, promise[chosen], groups, clusters)
-    kept = ranks - 0.5 - KEPT * (expected - 0.5)  # at least 0 on average if the share that must be found is found
-    kept_error = _weighted_error(weights, kept - (weights * kept).mean(), clusters, others.shape[1])
+    broken = find_broken_promises(gains, effect.promise, groups, clusters)
+    # at least 0 on average if the share that must be found is found
+    kept = ranks - 0.5 - KEPT * (order.promised_rank - 0.5)
+    kept_error = _weighted_error(weights, kept - (weights * kept).mean(), clusters, count)
     deviations = _deviations(weights, clusters)
     confirmed = float((weights * kept).mean()) >= -deviations * kept_error
     found.findings.extend([_check_variance(found.within), _check_rank(found, advice)])
@@ -248,6 +255,41 @@ def diagnose_entity(
     found.notes.extend(_note_influence_everywhere(found))
     found.notes.extend([] if broken else _note_size(found))
     return found
+
+
+class _Effect(NamedTuple):
+    """What the taken actions did, beside what the model expects, in rows with random actions."""
+
+    taken: Float  # log-likelihood under the taken action [N]
+    others: Float  # under redrawn ones [N, K]
+    gains: Float
+    ranks: Float
+    promise: Float  # expected gains
+    promised_rank: Float
+
+
+def _effect(
+    log_likelihood: Float, log_redrawn: Float, promise: Float, promised_rank: Float, chosen: NDArray[np.bool_]
+) -> _Effect:
+    arrays = (
+        np.asarray(part, dtype=np.float64)[chosen] for part in (log_likelihood, log_redrawn, promise, promised_rank)
+    )
+    taken, others, promise, promised_rank = arrays
+    gains = taken - logsumexp(np.column_stack([taken, others]), axis=1) + math.log(1 + others.shape[1])
+    ranks = (others < taken[:, None]).mean(1) + 0.5 * (others == taken[:, None]).mean(1)
+    return _Effect(taken, others, gains, ranks, promise, promised_rank)
+
+
+def find_noise(target: Float, mean: Float, variance: Float, score: Float) -> float:
+    """By how much the variance is too small where scores are high: a factor of at least 1.
+
+    With it, the usual share of the residuals lies within one predicted standard deviation: [N, d], and scores [N].
+    """
+    squared = np.square(target - mean) / variance
+    weights = np.repeat(score if score.any() else np.ones(len(score)), squared.shape[1])
+    place = np.argsort(squared, axis=None)
+    below = np.cumsum(weights[place])
+    return max(1.0, float(squared.ravel()[place][np.searchsorted(below, WITHIN[0] * below[-1])]))
 
 
 def _note_rare_moves(target: Float) -> list[str]:
@@ -369,6 +411,8 @@ def _check_order(found: Diagnosis, confirmed: bool, broken: bool, deviations: fl
         f"{found.promised_rank:.1%}; that is {abs(found.rise):.1%} ± {found.rise_error:.1%} "
         f"{'more' if found.rise >= 0 else 'less'} than over all states alike"
     )
+    if found.noise > 1:
+        numbers += f"; all this with {found.noise:.1f} times the predicted variance, as the residuals show"
     advice = "Do not rank states by these scores; give more data"
     border = deviations * found.rise_error
     if not confirmed:

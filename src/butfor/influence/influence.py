@@ -16,7 +16,7 @@ from torch import Tensor
 
 from butfor.influence.contact import ContactConfig, fit_contact
 from butfor.influence.decisions import Calibration, DecisionMethods, describe_nonrandom
-from butfor.influence.diagnosis import Diagnoses, check_marks, diagnose_entity
+from butfor.influence.diagnosis import Diagnoses, check_marks, diagnose_entity, find_noise
 from butfor.influence.display import fit_progress, influence_rows
 from butfor.influence.graph.edges import ACTION
 from butfor.influence.graph.methods import GraphMethods, check_horizon
@@ -31,13 +31,13 @@ from butfor.influence.scoring import (
     HeldOut,
     ScoreConfig,
     find_best_action,
+    find_evidence,
     hold_out,
     predict_moments,
-    promised_effect,
     score_actions,
     score_states,
 )
-from butfor.models.dynamics import ModelConfig
+from butfor.models.dynamics import GaussianDynamics, ModelConfig
 from butfor.models.fitting import FOR_ANY_DATA, FitConfig
 from butfor.models.networks import choose_generator, make_generators
 from butfor.models.prior import Prior, PriorFunction, fit_units
@@ -351,18 +351,23 @@ class Influence(DecisionMethods, GraphMethods):
         mean, variance = predict_moments(self.model, held_out.obs, held_out.action)
         found = Diagnoses()
         for name, dims, score in zip(self.entities, self._dims, scores.T, strict=True):
-            taken, redrawn = map(to_numpy, held_out.densities[name])
-            tried = (held_out.tried[None], held_out.is_taken)
-            gain, rank = promised_effect(self.model, held_out.obs, *tried, dims, random[0])
+            own = (held_out.target[:, dims], mean[:, dims], variance[:, dims], score)
+            target, expected, spread, weight = map(to_numpy, own)
+            evidence = find_evidence(self.model, held_out, name, dims, random[0])
+            at_noise = None
+            if isinstance(self.model, GaussianDynamics):
+                noise = find_noise(target[drawn], expected[drawn], spread[drawn], weight[drawn])
+                if noise > 1:
+                    again = make_generators([self.seed], self.device)[0]
+                    calmer = find_evidence(self.model, held_out, name, dims, again, noise)
+                    at_noise = noise, {part: to_numpy(value) for part, value in calmer._asdict().items()}
             found[name] = diagnose_entity(
-                target=to_numpy(held_out.target[:, dims]),
-                mean=to_numpy(mean[:, dims]),
-                variance=to_numpy(variance[:, dims]),
-                log_likelihood=taken,
-                log_redrawn=redrawn,
-                promise=to_numpy(gain),
-                promised_rank=to_numpy(rank),
-                score=to_numpy(score),
+                target=target,
+                mean=expected,
+                variance=spread,
+                **{part: to_numpy(value) for part, value in evidence._asdict().items()},
+                at_noise=at_noise,
+                score=weight,
                 action=to_numpy(held_out.action),
                 discrete=bool(self.law.count),
                 drawn=drawn,

@@ -177,14 +177,24 @@ def hide_among_redrawn(
     return actions, is_taken
 
 
-def log_density(model: Dynamics, obs: Tensor, actions: Tensor, target: Tensor, dims: Sequence[int]) -> Tensor:
-    """log of the members' mean of p(s'_j | s, a): obs [R, N, D], actions [R or 1, N, M, A], target [N, d] -> [N, M]."""
+def log_density(
+    model: Dynamics,
+    obs: Tensor,
+    actions: Tensor,
+    target: Tensor,
+    dims: Sequence[int],
+    noise: float = 1.0,
+) -> Tensor:
+    """log of the members' mean of p(s'_j | s, a): obs [R, N, D], actions [R or 1, N, M, A], target [N, d] -> [N, M].
+
+    `noise` multiplies the variances that a network predicts.
+    """
 
     def density(prediction: Prediction, part: slice) -> Tensor:
         by_member = prediction.log_density(target[part, None], dims)  # [R, n, M]
         return (by_member.logsumexp(0) - math.log(model.replicas))[None]
 
-    return _in_chunks(model, obs, actions.shape[2], lambda part: actions[:, part], density)[0]
+    return _in_chunks(model, obs, actions.shape[2], lambda part: actions[:, part], density, noise)[0]
 
 
 def split_inputs(model: Dynamics, inputs: Tensor) -> tuple[Tensor, Tensor]:
@@ -224,14 +234,43 @@ def hold_out(
     return HeldOut(obs, action, target, tried, is_taken, densities)
 
 
+class Evidence(NamedTuple):
+    """What held-out transitions say of an entity's scores, and what the model itself expects."""
+
+    log_likelihood: Tensor  # log p(s'_j | s, a) of the taken action [N]
+    log_redrawn: Tensor  # of redrawn ones [N, M]
+    promise: Tensor  # expected gain [N]
+    promised_rank: Tensor  # expected rank [N]
+
+
+def find_evidence(
+    model: Dynamics, held_out: HeldOut, name: str, dims: Sequence[int], generator: torch.Generator, noise: float = 1.0
+) -> Evidence:
+    """Compute the evidence about an entity; `noise` multiplies the variances that a network predicts."""
+    tried, is_taken = held_out.tried[None], held_out.is_taken
+    if noise == 1:
+        taken, redrawn = held_out.densities[name]
+    else:
+        density = log_density(model, held_out.obs, tried, held_out.target, dims, noise)
+        taken, redrawn = density[is_taken], density[~is_taken].unflatten(0, (-1, is_taken.shape[1] - 1))
+    return Evidence(taken, redrawn, *promised_effect(model, held_out.obs, tried, is_taken, dims, generator, noise))
+
+
 def promised_effect(
-    model: Dynamics, obs: Tensor, actions: Tensor, is_taken: Tensor, dims: Sequence[int], generator: torch.Generator
+    model: Dynamics,
+    obs: Tensor,
+    actions: Tensor,
+    is_taken: Tensor,
+    dims: Sequence[int],
+    generator: torch.Generator,
+    noise: float = 1.0,
 ) -> tuple[Tensor, Tensor]:
     """The effect of the taken action that the model itself expects: [N] each.
 
     The first is the gain log p(s'_j | s, a) - log p(s'_j | s), where p(s'_j | s) is the mean over all M actions. The
     second is the rank: the share of the others that make s'_j less likely. Both are means over some outcomes s' that
-    are drawn from the model: obs [R, N, D], actions [1, N, M, A], `is_taken` [N, M].
+    are drawn from the model: obs [R, N, D], actions [1, N, M, A], `is_taken` [N, M]. `noise` multiplies the
+    variances that a network predicts.
     """
 
     def promise(prediction: Prediction, part: slice) -> Tensor:
@@ -249,7 +288,7 @@ def promised_effect(
             rank += ((density < taken[:, None]).sum(1) + 0.5 * equal) / others
         return torch.stack([gain / DRAWS + math.log(chosen.shape[1]), rank / DRAWS])
 
-    gain, rank = _in_chunks(model, obs, actions.shape[2], lambda part: actions[:, part], promise)
+    gain, rank = _in_chunks(model, obs, actions.shape[2], lambda part: actions[:, part], promise, noise)
     return gain, rank
 
 
@@ -334,8 +373,12 @@ def _in_chunks(
     actions: int,
     draw: Callable[[slice], Tensor],
     reduce: Reduce,
+    noise: float = 1.0,
 ) -> Tensor:
-    """Predict for `actions` actions in each state and reduce, chunk by chunk of states, so that memory is bounded."""
+    """Predict for `actions` actions in each state and reduce, chunk by chunk of states, so that memory is bounded.
+
+    `noise` multiplies the variances that a network predicts.
+    """
     predict = model.predictor()
     states = obs.shape[1]
     size = chunk_states(model, actions, obs.device)
@@ -343,6 +386,9 @@ def _in_chunks(
     for start in range(0, max(states, 1), size):
         part = slice(start, min(start + size, states))
         predicted = predict(obs[:, part], draw(part))
+        if noise != 1:
+            assert isinstance(predicted, tuple)  # of a network
+            predicted = predicted[0], predicted[1] * noise
         reduced = reduce(Gaussians(*predicted) if isinstance(predicted, tuple) else predicted, part)
         if result is None:  # one block for all: many small ones would fragment the memory
             result = reduced.new_empty(reduced.shape[0], states, *reduced.shape[2:])
