@@ -28,6 +28,8 @@ class Rates:
     """further variants of the other arm, as good as it"""
     roughly: bool = False
     """the claimed factor may also not be much larger"""
+    height: float = 0.45
+    """area of the other arm, where areas are compared"""
 
 
 @dataclass(frozen=True)
@@ -82,6 +84,11 @@ RATES = [
     Rates("on par", "no difference", 0, (94, 0, 0), (57, 0, 0), false=("not reproduced",)),
     Rates("on par", "worse by the margin", -0.1, (2, 0, 2), (2, 0, 1), false=BOTH),
     Rates("on par", "worse by 0.2", -0.2, (0, 0, 93), (0, 0, 58), false=("reproduced",)),
+    Rates("on par", "no difference, hardly learned", 0, (3, 0, 0), (3, 0, 0), false=("not reproduced",), height=0.12),
+    Rates("on par", "worse by 0.05, hardly learned", -0.05, (0, 0, 0), (0, 0, 0), false=BOTH, height=0.12),
+    Rates(
+        "on par", "better by 0.08, hardly learned", 0.08, (83, 0, 0), (47, 0, 0), false=("not reproduced",), height=0.07
+    ),
     Rates("similar", "no difference", 0, (88, 0, 0), (29, 0, 0), false=("not reproduced",)),
     Rates("similar", "worse by the margin", -0.1, (2, 0, 2), (1, 0, 1), false=BOTH),
     Rates("similar", "better by the margin", 0.1, (3, 0, 3), (1, 0, 2), false=BOTH),

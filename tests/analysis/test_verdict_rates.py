@@ -23,7 +23,7 @@ Float = NDArray[np.float64]
 def test_a_rule_gives_its_verdicts_as_often_as_stated(stated: Rates) -> None:
     claim = claim_of(stated.kind, stated.factor, stated.variants, stated.roughly)
     for seeds, percent in ((10, stated.ten), (5, stated.five)):
-        check_rates(rates(claim, stated.truth, seeds, COUNT), percent, stated.false)
+        check_rates(rates(claim, stated.truth, seeds, COUNT, stated.height), percent, stated.false)
 
 
 @pytest.mark.parametrize("stated", SEVERAL, ids=lambda one: one.words)

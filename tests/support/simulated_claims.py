@@ -94,12 +94,12 @@ def claim_of(kind: str, factor: float = 1.0, variants: int = 0, roughly: bool = 
     return Claim("x", kind, "a", level=0.5, within=5000, factor=factor, **more)  # type: ignore[arg-type]
 
 
-def verdicts(claim: Claim, truth: float, seeds: int, count: int) -> Iterator[Verdict]:
+def verdicts(claim: Claim, truth: float, seeds: int, count: int, height: float = 0.45) -> Iterator[Verdict]:
     """Verdicts on `count` simulated experiments.
 
     `truth` is the ratio of episodes (better, faster), the difference of areas (on par, similar), the probability of a
     seed above (reaches, grows), the difference of numbers (detects, alone), the ratio over the claimed one (times), or
-    the weight of what both curves share (follows).
+    the weight of what both curves share (follows). `height` is the area of the other arm (on par, similar).
     """
     random = np.random.default_rng([seeds, int(1000 * (truth + 10)), int(10 * claim.factor)])
     make = MAKERS[claim.kind]
@@ -108,7 +108,7 @@ def verdicts(claim: Claim, truth: float, seeds: int, count: int) -> Iterator[Ver
             middles = {label: 2000 * np.sqrt(truth) for label in claim.others} | {"a": 2000 / np.sqrt(truth)}
             yield judge(claim, {label: make(random, seeds, middle) for label, middle in middles.items()})
         elif make is flat:
-            yield judge(claim, {"a": make(random, seeds, 0.45 + truth), "b": make(random, seeds, 0.45)})
+            yield judge(claim, {"a": make(random, seeds, height + truth), "b": make(random, seeds, height)})
         elif make is shares:
             yield judge(claim, {"a": make(random, seeds, truth)})
         else:
@@ -131,7 +131,7 @@ def rates_of_several(ratios: Sequence[float], seeds: int, count: int) -> dict[st
     return {verdict: found[verdict] / count for verdict in get_args(Finding)}
 
 
-def rates(claim: Claim, truth: float, seeds: int, count: int) -> dict[str, float]:
+def rates(claim: Claim, truth: float, seeds: int, count: int, height: float = 0.45) -> dict[str, float]:
     """How often each verdict is given."""
-    found = Counter(one.verdict for one in verdicts(claim, truth, seeds, count))
+    found = Counter(one.verdict for one in verdicts(claim, truth, seeds, count, height))
     return {verdict: found[verdict] / count for verdict in get_args(Finding)}
