@@ -56,7 +56,7 @@ def kl_to_mixture(
         if has_kernels(mean.device):
             from butfor.models.gpu import kernels  # Triton is there only with a GPU
 
-            if kernels.takes(mean):
+            if kernels.takes(mean, variance):
                 return kernels.kl_to_own_mixture(mean, variance, form)
         mixture_mean, mixture_variance = mean, variance
     divergence, overlap = _pairs(mean, variance, mixture_mean, mixture_variance)

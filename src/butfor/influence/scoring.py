@@ -306,6 +306,8 @@ def predict_moments(model: Dynamics, obs: Tensor, action: Tensor) -> tuple[Tenso
 def chunk_states(model: Dynamics, actions: int, device: torch.device) -> int:
     """The number of states scored at a time: what fits into a processor's cache, or into 4 GiB of a GPU."""
     width = max(model.widest, 2 * model.target_size)
+    if device.type == "cuda":  # a kernel reads the state once for each action
+        width = max(width, model.obs_size)
     numbers = model.replicas * actions * (3 * width + 6 * actions)  # activations and pairs of one state
     if numbers > 2**28 and device.type == "cpu":
         check_memory(4.0 * numbers, f"Comparing {actions:,} actions in one state", "Try fewer actions.")

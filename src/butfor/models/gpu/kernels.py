@@ -30,13 +30,15 @@ def layer(x: Tensor, weight: Tensor, bias: Tensor, activation: str | None) -> Te
     def grid(tile: dict[str, int]) -> tuple[int, int]:
         return triton.cdiv(rows, tile["ROWS"]) * triton.cdiv(columns, tile["COLUMNS"]), replicas
 
-    _layer[grid](x, weight, bias, result, rows, columns, inner, ACTIVATIONS[activation], PRECISION, **TILE)
+    with torch.cuda.device(x.device):  # Triton launches on the present one
+        _layer[grid](x, weight, bias, result, rows, columns, inner, ACTIVATIONS[activation], PRECISION, **TILE)
     return result
 
 
-def takes(mean: Tensor) -> bool:
+def takes(mean: Tensor, variance: Tensor) -> bool:
     """Whether `kl_to_own_mixture` takes these Gaussians [..., K, d]."""
-    return mean.dtype == torch.float32 and mean.shape[-2] <= MOST_ACTIONS and mean.shape[-1] <= 64 and mean.numel() > 0
+    alike = mean.dtype == variance.dtype == torch.float32 and mean.shape == variance.shape
+    return alike and mean.shape[-2] <= MOST_ACTIONS and mean.shape[-1] <= 64 and mean.numel() > 0
 
 
 def kl_to_own_mixture(mean: Tensor, variance: Tensor, form: str) -> Tensor:
@@ -47,7 +49,8 @@ def kl_to_own_mixture(mean: Tensor, variance: Tensor, form: str) -> Tensor:
     columns = triton.next_power_of_2(count)
     rows = max(1, min(columns, PAIRS // columns))
     grid = (mean.numel() // (count * dimensions), triton.cdiv(count, rows))
-    _kl_to_own_mixture[grid](mean, variance, result, count, dimensions, rows, columns, FORMS[form], math.log(2))
+    with torch.cuda.device(mean.device):
+        _kl_to_own_mixture[grid](mean, variance, result, count, dimensions, rows, columns, FORMS[form], math.log(2))
     return result
 
 
