@@ -891,6 +891,22 @@ def test_what_cannot_be_trained_is_refused_before_anything_is_written(
     assert list(tmp_path.iterdir()) == []
 
 
+@pytest.mark.parametrize(
+    ("changes", "warned"),
+    [
+        ({"cai": {"model": "touch"}}, True),
+        ({"cai": {"model": "touch"}, "bonus": {"weight": 2.0}}, False),
+        ({"cai": {"model": "touch"}, "use": ("priority", "active")}, False),
+        ({"cai": {"model": "gaussian"}}, False),
+    ],
+)
+def test_a_bonus_that_adds_next_to_nothing_is_warned_of(tmp_path: Path, changes: dict[str, Any], warned: bool) -> None:
+    with warnings.catch_warnings(record=True) as found:
+        warnings.simplefilter("always")
+        train(small(**{"use": ("bonus",), "episodes": 5} | changes), tmp_path / "run")
+    assert any("--bonus.weight" in str(one.message) for one in found) == warned
+
+
 def test_a_folder_that_holds_a_run_or_something_else_is_left_alone(tmp_path: Path, unbroken: Path) -> None:
     before = {path: path.read_bytes() for path in unbroken.rglob("*") if path.is_file()}
     with pytest.raises(FileExistsError, match=f"--resume {unbroken}"):

@@ -34,6 +34,7 @@ from butfor.runs.locks import locked, working_on
 from butfor.runs.reading import iterate_metrics, read_run
 from butfor.runs.stopping import check_time_limit, stopping
 from butfor.training.agents import load_policy, save_agent
+from butfor.training.bonus import BonusConfig
 from butfor.training.goal_env import GoalEnv, MakeEnv, add_partners, find_source, open_goal_env, reward_remarks
 from butfor.training.loop import Trainer, learn
 from butfor.training.offline import drawn_episodes, fill_buffer, learn_from_data, read_episodes
@@ -266,7 +267,22 @@ def _open_env(config: Config, make_env: MakeEnv | None, state: dict[str, Any] | 
             "objects that move by centimetres).",
             stacklevel=3,
         )
+    if touches and goal_env.partners and state is None:
+        _warn_of_small_bonus(config)
     return goal_env
+
+
+def _warn_of_small_bonus(config: Config) -> None:
+    """Warn of a bonus by a model of touches that has the weight for the paper's network, or less."""
+    bonus = config.bonus
+    is_small = bonus.kind == "additive" and bonus.weight <= BonusConfig().weight
+    if "bonus" in config.use and is_small and not config.cai.source:
+        warnings.warn(
+            "The scores of a model of touches are 10 to 40 times smaller than those of the paper's network, so that a "
+            f"bonus with the weight {bonus.weight:g} adds next to nothing. Give a larger --bonus.weight (which one has "
+            "not been measured), or use priority and active, which need only the order of the scores.",
+            stacklevel=4,
+        )
 
 
 def _restore(trainer: Trainer, state: Mapping[str, Any], folder: Path) -> None:
