@@ -293,6 +293,26 @@ def test_warnings_of_other_packages_come_once_and_after_the_answer(
     assert "\x1b" not in third
 
 
+def test_warnings_of_the_package_itself_are_sentences_without_a_place_in_the_source(
+    butfor_command: Butfor, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    own: dict[str, Any] = {"__name__": "butfor.inner"}
+    exec("import warnings\ndef speak():\n    warnings.warn('Give \x1b[33m a larger weight.')", own)
+
+    def answer(arguments: list[str]) -> None:
+        with warnings.catch_warnings():
+            warnings.simplefilter("always")
+            own["speak"]()
+
+    monkeypatch.setitem(butfor.cli.COMMANDS, "train", answer)
+    code, out, err = butfor_command("train")
+    assert (code, out) == (0, "")
+    (line,) = err.splitlines()
+    assert line.startswith("Warning: Give ")
+    assert line.endswith(" a larger weight.")
+    assert "\x1b" not in line
+
+
 @pytest.mark.parametrize(
     ("given", "spins"),
     [({}, "1000"), ({"GOMP_SPINCOUNT": "7"}, "7"), ({"OMP_WAIT_POLICY": "ACTIVE"}, None)],

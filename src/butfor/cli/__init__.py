@@ -84,7 +84,7 @@ def limit_spinning() -> None:
 
 @contextmanager
 def other_warnings_last() -> Iterator[None]:
-    """Keep the warnings of other packages until the command has answered, and print each once, in one line."""
+    """Print warnings as sentences; those of other packages once, when the command has answered."""
     held: dict[str, None] = {}
     show_now = warnings.showwarning
 
@@ -100,7 +100,11 @@ def other_warnings_last() -> Iterator[None]:
         while frame is not None and frame.f_globals.get("__name__") == "warnings":
             frame = frame.f_back
         package = "" if frame is None else str(frame.f_globals.get("__name__")).split(".")[0]
-        if package == "butfor":
+        if package == "butfor" and category is UserWarning:
+            print(
+                f"Warning: {printable(str(message))}", file=sys.stderr
+            )  # where in the source it comes from helps no user
+        elif package == "butfor":
             show_now(message, category, filename, lineno, file, line)
         else:
             held[f"  {package}: {' '.join(printable(str(message)).split())}"] = None
