@@ -81,6 +81,7 @@ OPTIONAL = (
 autodoc_mock_imports = [name for name in OPTIONAL if find_spec(name) is None]
 for operator in ("__or__", "__ror__"):  # annotations such as `VecNormalize | None` are evaluated
     setattr(_MockObject, operator, lambda self, other: Any)
+_MockObject.__int__ = lambda self: 4  # type: ignore[attr-defined]  # constants of MuJoCo, and its version
 
 
 def include_files(app: Sphinx, docname: str, source: list[str]) -> None:
