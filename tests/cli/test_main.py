@@ -7,6 +7,7 @@ import signal
 import subprocess
 import sys
 import warnings
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -270,17 +271,24 @@ def test_a_mistyped_command_gets_a_suggestion(butfor_command: Butfor, typed: str
     assert max(map(len, err.splitlines())) < 80 + len("Error: There is no command")
 
 
+def warner(module: str, words: str) -> Callable[[], None]:
+    """A function of a module with this name, which warns."""
+    inside: dict[str, Any] = {"__name__": module}
+    exec(f"import warnings\ndef speak():\n    warnings.warn({words!r})", inside)
+    speak: Callable[[], None] = inside["speak"]
+    return speak
+
+
 def test_warnings_of_other_packages_come_once_and_after_the_answer(
     butfor_command: Butfor, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    other: dict[str, Any] = {"__name__": "other.inner"}
-    exec("import warnings\ndef speak():\n    warnings.warn('is\\x1b[33m deprecated')", other)
+    speak = warner("other.inner", "is\x1b[33m deprecated")
 
     def answer(arguments: list[str]) -> None:
         with warnings.catch_warnings():
             warnings.simplefilter("always")
-            other["speak"]()
-            other["speak"]()
+            speak()
+            speak()
         raise ValueError("the answer")
 
     monkeypatch.setitem(butfor.cli.COMMANDS, "train", answer)
@@ -296,13 +304,12 @@ def test_warnings_of_other_packages_come_once_and_after_the_answer(
 def test_warnings_of_the_package_itself_are_sentences_without_a_place_in_the_source(
     butfor_command: Butfor, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    own: dict[str, Any] = {"__name__": "butfor.inner"}
-    exec("import warnings\ndef speak():\n    warnings.warn('Give \x1b[33m a larger weight.')", own)
+    speak = warner("butfor.inner", "Give \x1b[33m a larger weight.")
 
     def answer(arguments: list[str]) -> None:
         with warnings.catch_warnings():
             warnings.simplefilter("always")
-            own["speak"]()
+            speak()
 
     monkeypatch.setitem(butfor.cli.COMMANDS, "train", answer)
     code, out, err = butfor_command("train")

@@ -9,6 +9,7 @@ import pytest
 from scipy.stats import norm
 
 from butfor.influence.diagnosis import (
+    AtNoise,
     Diagnosis,
     _check_variance,
     chance_of_evidence,
@@ -310,9 +311,9 @@ def too_certain(seed: int, **wrong: Any) -> Diagnosis:
     """A model that expects a tenth of the true deviation, judged at the noise that the residuals show."""
     data = linear_data(rows=1000, seed=seed, believed=0.05, **wrong)
     noise = find_noise(*(data[name] for name in ("target", "mean", "variance", "score")))
-    names = ("log_likelihood", "log_redrawn", "promise", "promised_rank")
     calmer = linear_data(rows=1000, seed=seed, believed=0.05 * math.sqrt(noise), **wrong)
-    return diagnose_entity(**data, at_noise=(noise, {name: calmer[name] for name in names}))
+    at_noise = AtNoise(noise, *(calmer[name] for name in AtNoise._fields[1:]))
+    return diagnose_entity(**data, at_noise=at_noise)
 
 
 @pytest.mark.parametrize(("wrong", "order"), [({}, True), ({"everywhere": True}, False), ({"elsewhere": True}, False)])

@@ -101,9 +101,8 @@ def other_warnings_last() -> Iterator[None]:
             frame = frame.f_back
         package = "" if frame is None else str(frame.f_globals.get("__name__")).split(".")[0]
         if package == "butfor" and category is UserWarning:
-            print(
-                f"Warning: {printable(str(message))}", file=sys.stderr
-            )  # where in the source it comes from helps no user
+            # where in the source it comes from helps no user
+            print(f"Warning: {printable(str(message))}", file=sys.stderr)
         elif package == "butfor":
             show_now(message, category, filename, lineno, file, line)
         else:

@@ -1,7 +1,7 @@
 """Can an entity's scores be trusted? Checks of the model on held-out transitions, each reported in a sentence."""
 
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import asdict, dataclass, field
 from typing import Any, NamedTuple
 
@@ -137,6 +137,15 @@ def check_marks(sampled: Any, groups: Any, rows: int) -> tuple[NDArray[np.bool_]
     return drawn, episodes
 
 
+class AtNoise(NamedTuple):
+    """What a network says once its variance is multiplied by a factor, which `find_noise` finds."""
+
+    noise: float
+    log_likelihood: Float
+    log_redrawn: Float
+    promised_rank: Float
+
+
 def diagnose_entity(
     target: Float,
     mean: Float,
@@ -153,7 +162,7 @@ def diagnose_entity(
     doubt: str | None = None,
     extreme: float = 0.0,
     steep: bool = False,
-    at_noise: tuple[float, Mapping[str, Float]] | None = None,
+    at_noise: AtNoise | None = None,
 ) -> Diagnosis:
     """Check one entity's model on N held-out transitions.
 
@@ -167,9 +176,8 @@ def diagnose_entity(
     reported. Rows of one of the `episodes` [N] are not independent; without these, each row is. Scores with an
     `extreme` share need extreme actions in the data. A `steep` network gets no advice to try one.
 
-    A network may be far too certain and still know where the action matters. The order of the scores is then judged
-    `at_noise`: the factor of the variance that `find_noise` found, and `log_likelihood`, `log_redrawn`, `promise` and
-    `promised_rank` with it.
+    A network may be far too certain and still know where the action matters: the order of its scores is then judged
+    `at_noise`.
     """
     target, mean, variance, log_likelihood, log_redrawn, promise, promised_rank, score, action = (
         np.asarray(part, dtype=np.float64)
@@ -186,10 +194,11 @@ def diagnose_entity(
     squared_error = float(np.square(target - mean).sum())
     residual = np.abs(target - mean) / np.sqrt(variance)
     chosen = np.ones(len(target), dtype=bool) if drawn is None else drawn
-    effect = _effect(log_likelihood, log_redrawn, promise, promised_rank, chosen)
-    noise, calmer = at_noise or (1.0, None)
-    order = effect if calmer is None else _effect(**calmer, chosen=chosen)
-    gains, ranks, count = effect.gains, order.ranks, log_redrawn.shape[1]
+    taken, others, expected = log_likelihood[chosen], log_redrawn[chosen], promised_rank[chosen]
+    gains = taken - logsumexp(np.column_stack([taken, others]), axis=1) + math.log(1 + others.shape[1])
+    if at_noise is not None:  # what follows about the order is judged with it
+        taken, others, expected = (np.asarray(part, dtype=np.float64)[chosen] for part in at_noise[1:])
+    ranks = (others < taken[:, None]).mean(1) + 0.5 * (others == taken[:, None]).mean(1)
     clusters = np.unique(np.arange(len(target)) if episodes is None else episodes, return_inverse=True)[1][chosen]
     groups = np.array_split(np.argsort(score[chosen], kind="stable"), GROUPS)
     weights = score[chosen] / score[chosen].mean() if score[chosen].any() else np.ones(len(ranks))
@@ -208,22 +217,22 @@ def diagnose_entity(
             "levels": list(LEVELS),
             "realised": [float((residual <= norm.ppf((1 + level) / 2)).mean()) for level in LEVELS],
         },
-        noise=noise,
+        noise=1.0 if at_noise is None else at_noise.noise,
         rank=float(ranks.mean()),
         rank_error=_standard_error(ranks, clusters),
         weighted_rank=weighted_rank,
-        weighted_rank_error=_weighted_error(weights, ranks - weighted_rank, clusters, count),
-        promised_rank=0.5 + float((weights * (order.promised_rank - 0.5)).mean()),
+        weighted_rank_error=_weighted_error(weights, ranks - weighted_rank, clusters, others.shape[1]),
+        promised_rank=0.5 + float((weights * (expected - 0.5)).mean()),
         rise=weighted_rank - float(ranks.mean()),
-        rise_error=_weighted_error(weights - 1, ranks - ranks.mean(), clusters, count),
+        rise_error=_weighted_error(weights - 1, ranks - ranks.mean(), clusters, others.shape[1]),
         bounded_gain=float(np.logaddexp(0, gains).mean() - math.log(2)),
-        chance=chance_of_evidence(order.taken, order.others, weights),
+        chance=chance_of_evidence(taken, others, weights),
         gain=float(gains.mean()),
         gain_error=_standard_error(gains, clusters),
-        promise=float(effect.promise.mean()),
+        promise=float(promise[chosen].mean()),
         gain_by_score={
             "score": [float(score[chosen][group].mean()) for group in groups],
-            "promise": [float(effect.promise[group].mean()) for group in groups],
+            "promise": [float(promise[chosen][group].mean()) for group in groups],
             "gain": [float(gains[group].mean()) for group in groups],
             "error": [_standard_error(gains[group], clusters[group]) for group in groups],
             "rank": [float(ranks[group].mean()) for group in groups],
@@ -235,10 +244,9 @@ def diagnose_entity(
     )
     advice = "" if steep else STEEPER
     found.findings.extend([_check_size(found), _check_likelihood(found), _check_error(found, advice)])
-    broken = find_broken_promises(gains, effect.promise, groups, clusters)
-    # at least 0 on average if the share that must be found is found
-    kept = ranks - 0.5 - KEPT * (order.promised_rank - 0.5)
-    kept_error = _weighted_error(weights, kept - (weights * kept).mean(), clusters, count)
+    broken = find_broken_promises(gains, promise[chosen], groups, clusters)
+    kept = ranks - 0.5 - KEPT * (expected - 0.5)  # at least 0 on average if the share that must be found is found
+    kept_error = _weighted_error(weights, kept - (weights * kept).mean(), clusters, others.shape[1])
     deviations = _deviations(weights, clusters)
     confirmed = float((weights * kept).mean()) >= -deviations * kept_error
     found.findings.extend([_check_variance(found.within), _check_rank(found, advice)])
@@ -255,29 +263,6 @@ def diagnose_entity(
     found.notes.extend(_note_influence_everywhere(found))
     found.notes.extend([] if broken else _note_size(found))
     return found
-
-
-class _Effect(NamedTuple):
-    """What the taken actions did, beside what the model expects, in rows with random actions."""
-
-    taken: Float  # log-likelihood under the taken action [N]
-    others: Float  # under redrawn ones [N, K]
-    gains: Float
-    ranks: Float
-    promise: Float  # expected gains
-    promised_rank: Float
-
-
-def _effect(
-    log_likelihood: Float, log_redrawn: Float, promise: Float, promised_rank: Float, chosen: NDArray[np.bool_]
-) -> _Effect:
-    arrays = (
-        np.asarray(part, dtype=np.float64)[chosen] for part in (log_likelihood, log_redrawn, promise, promised_rank)
-    )
-    taken, others, promise, promised_rank = arrays
-    gains = taken - logsumexp(np.column_stack([taken, others]), axis=1) + math.log(1 + others.shape[1])
-    ranks = (others < taken[:, None]).mean(1) + 0.5 * (others == taken[:, None]).mean(1)
-    return _Effect(taken, others, gains, ranks, promise, promised_rank)
 
 
 def find_noise(target: Float, mean: Float, variance: Float, score: Float) -> float:

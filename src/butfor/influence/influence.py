@@ -16,7 +16,7 @@ from torch import Tensor
 
 from butfor.influence.contact import ContactConfig, fit_contact
 from butfor.influence.decisions import Calibration, DecisionMethods, describe_nonrandom
-from butfor.influence.diagnosis import Diagnoses, check_marks, diagnose_entity, find_noise
+from butfor.influence.diagnosis import AtNoise, Diagnoses, check_marks, diagnose_entity, find_noise
 from butfor.influence.display import fit_progress, influence_rows
 from butfor.influence.graph.edges import ACTION
 from butfor.influence.graph.methods import GraphMethods, check_horizon
@@ -360,7 +360,9 @@ class Influence(DecisionMethods, GraphMethods):
                 if noise > 1:
                     again = make_generators([self.seed], self.device)[0]
                     calmer = find_evidence(self.model, held_out, name, dims, again, noise)
-                    at_noise = noise, {part: to_numpy(value) for part, value in calmer._asdict().items()}
+                    at_noise = AtNoise(
+                        noise, *map(to_numpy, (calmer.log_likelihood, calmer.log_redrawn, calmer.promised_rank))
+                    )
             found[name] = diagnose_entity(
                 target=target,
                 mean=expected,

@@ -230,8 +230,13 @@ def hold_out(
     densities = {}
     for name, dims in entities.items():
         density = log_density(model, obs, tried[None], target, dims)  # [N, M + 1]
-        densities[name] = density[is_taken], density[~is_taken].unflatten(0, (-1, redraws))
+        densities[name] = split_taken(density, is_taken)
     return HeldOut(obs, action, target, tried, is_taken, densities)
+
+
+def split_taken(values: Tensor, is_taken: Tensor) -> tuple[Tensor, Tensor]:
+    """Split what belongs to M + 1 tried actions into that of the taken one [N] and those of the others [N, M]."""
+    return values[is_taken], values[~is_taken].unflatten(0, (-1, is_taken.shape[1] - 1))
 
 
 class Evidence(NamedTuple):
@@ -252,7 +257,7 @@ def find_evidence(
         taken, redrawn = held_out.densities[name]
     else:
         density = log_density(model, held_out.obs, tried, held_out.target, dims, noise)
-        taken, redrawn = density[is_taken], density[~is_taken].unflatten(0, (-1, is_taken.shape[1] - 1))
+        taken, redrawn = split_taken(density, is_taken)
     return Evidence(taken, redrawn, *promised_effect(model, held_out.obs, tried, is_taken, dims, generator, noise))
 
 

@@ -8,6 +8,7 @@ import os
 import shutil
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager, suppress
+from functools import cache
 from typing import Any, TypeVar
 
 import torch
@@ -76,6 +77,11 @@ def can_compile(device: torch.device | str) -> bool:
     """Whether `compiled` compiles: on a GPU with a C compiler and Triton, unless the same bits are required."""
     if torch.device(device).type != "cuda" or torch.are_deterministic_algorithms_enabled():
         return False
+    return _has_compiler()
+
+
+@cache  # it looks through folders, and is asked for each chunk of states that is scored
+def _has_compiler() -> bool:
     return shutil.which("cc") is not None and has_triton()
 
 
