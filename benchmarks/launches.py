@@ -1,4 +1,4 @@
-"""Launches and time of an agent's update on a GPU: compiled, against operation by operation with autograd.
+"""Launches and time of an agent's update on a GPU: by kernels, against operation by operation with autograd.
 
 python -m benchmarks.launches [replicas]
 """
@@ -7,6 +7,7 @@ import sys
 import time
 from collections import Counter
 from collections.abc import Callable
+from typing import Any
 
 import torch
 from torch import Tensor
@@ -15,6 +16,7 @@ from torch.autograd import DeviceType
 from benchmarks._timing import describe, medians, note
 from butfor.models.gpu import SideStream, captured, matrix_precision
 from butfor.models.networks import make_generators
+from butfor.models.passes import AutogradPass
 from butfor.training.agents.ddpg import DDPG
 from butfor.training.agents.policy import AgentConfig
 from butfor.training.relay import Relay, RelayConfig
@@ -26,12 +28,15 @@ UPDATES = 20  # in a recorded graph
 SHOWN = 25  # kernels, those that take longest
 
 
-def make_agent(replicas: int, compiles: bool) -> DDPG:
-    """The agent of the preset `record`; if not compiled, as on a machine without a compiler."""
+def make_agent(replicas: int, has_kernels: bool) -> DDPG:
+    """The agent of the preset `record`; without kernels the gradients are autograd's, and the steps torch's."""
     agent = DDPG(INPUTS, ACTIONS, AGENT, make_generators(range(replicas)), "cuda")
-    if not compiles:
-        agent._compiles = False
-        agent._critic_step, agent._actor_step = agent._move_critics, agent._move_actor
+    if not has_kernels:
+        networks = (agent.policy.actor, agent.target_actor, *agent.critics, *agent.target_critics)
+        agent._passes = {network: AutogradPass(network) for network in networks}  # type: ignore[arg-type]
+        settings: dict[str, Any] = {"lr": AGENT.learning_rate, "fused": True, "capturable": True}
+        agent.actor_optimizer = torch.optim.Adam(agent.policy.actor.parameters(), **settings)
+        agent.critic_optimizer = torch.optim.Adam(agent.critics.parameters(), **settings)
     return agent
 
 
@@ -96,28 +101,28 @@ def main(replicas: int) -> None:
     batch = make_batch(replicas)
     rivals: dict[str, Callable[[], object]] = {}
     with matrix_precision("high"):
-        for name in ("autograd", "compiled"):
-            agent = make_agent(replicas, name == "compiled")
+        for name in ("autograd", "kernels"):
+            agent = make_agent(replicas, name == "kernels")
             first = seconds_of(lambda agent=agent: agent.update(batch, 0))  # type: ignore[misc]
             counts, nanoseconds = launches(lambda agent=agent: agent.update(batch, 0))  # type: ignore[misc]
             began = time.perf_counter()
             # a new one: autograd's last graph belongs to the stream that it was computed on
-            rivals[name] = record(make_agent(replicas, name == "compiled"), batch)
+            rivals[name] = record(make_agent(replicas, name == "kernels"), batch)
             recording = time.perf_counter() - began
             print(
                 f"{name}: {counts.total()} launches, {nanoseconds.total() / 1000:.0f} us busy, "
                 f"first update {first:.1f} s, recording {UPDATES} updates {recording:.1f} s",
                 flush=True,
             )
-        print(f"{'launches':>8}{'us':>8}  kernel of the compiled update")
+        print(f"{'launches':>8}{'us':>8}  kernel of the update by kernels")
         for kernel, duration in nanoseconds.most_common(SHOWN):
             print(f"{counts[kernel]:>8}{duration / 1000:>8.1f}  {kernel[:90]}")
         relay = Relay(RelayConfig(), AGENT, OBS, ACTIONS, make_generators(range(replicas)), torch.device("cuda"))
-        rivals["compiled, beside a relay"] = record(make_agent(replicas, compiles=True), batch, relay)
+        rivals["kernels, beside a relay"] = record(make_agent(replicas, has_kernels=True), batch, relay)
         seconds = {name: 1000 * value / UPDATES for name, value in medians(rivals, "cuda").items()}
     for name, value in seconds.items():
         print(f"{name}: {value:.3f} ms per recorded update")
-    note(f"update of an agent, R = {replicas}", seconds["compiled"], seconds["autograd"], "ms", "autograd")
+    note(f"update of an agent, R = {replicas}", seconds["kernels"], seconds["autograd"], "ms", "autograd")
 
 
 if __name__ == "__main__":

@@ -1,10 +1,14 @@
 """Fixtures of all tests."""
 
+import os
 import signal
 
 import pytest
+import torch
 from support.project import PACKAGE, Import, imports_of
 
+if not torch.cuda.is_available():
+    os.environ["TRITON_INTERPRET"] = "1"  # kernels are interpreted; read when Triton is imported
 signal.signal(signal.SIGINT, signal.default_int_handler)  # background jobs of a shell and their children ignore it
 
 

@@ -190,7 +190,7 @@ def test_captured_updates_of_an_agent_agree_with_eager_ones() -> None:
 
 @needs_gpu
 @pytest.mark.parametrize("layer_norm", [False, True])
-def test_compiled_gradients_of_an_agent_agree_with_those_of_autograd(layer_norm: bool) -> None:
+def test_gradients_of_an_agent_by_kernels_agree_with_those_of_autograd(layer_norm: bool) -> None:
     """The gradients, and not the weights: Adam turns a gradient of rounding errors alone into a whole step."""
     generator = torch.Generator("cuda").manual_seed(0)
     now, then, rest = torch.randn(3, 3, 32, 6, device="cuda", generator=generator)
@@ -198,18 +198,12 @@ def test_compiled_gradients_of_an_agent_agree_with_those_of_autograd(layer_norm:
     ones = torch.ones(3, 32, device="cuda")
     batch = Batch(now, rest[..., :2].tanh(), then, -rest[..., 2].abs(), ones, ones, place, place, rest[..., 3].abs())
     found = []
-    for compiles in (False, True):
-        config = AgentConfig(layers=2, width=16, critic_layer_norm=layer_norm)
-        agent = DDPG(6, 2, config, make_generators([1, 2, 3]), "cuda")
-        descend, climb = agent._descend_critics, agent._climb_critics
-        if compiles:
-            descend = compiled(descend, "cuda", split_reductions=False)
-            climb = compiled(climb, "cuda", split_reductions=False)
-        else:
-            agent._compiles = False
-        with torch.no_grad():
-            seen, loss, error, of_critic = descend(batch)
-            *losses, of_actor = climb(seen, batch, True)
+    for exact in (True, False):
+        with deterministic(exact), torch.no_grad():
+            config = AgentConfig(layers=2, width=16, critic_layer_norm=layer_norm)
+            agent = DDPG(6, 2, config, make_generators([1, 2, 3]), "cuda")
+            seen, loss, error, of_critic = agent._descend_critics(batch)
+            *losses, of_actor = agent._climb_critics(seen, batch, True)
         found.append([seen, loss, error, *losses, *of_critic, *of_actor, *agent.policy.normalizer.buffers()])
     for expected, ours in zip(*found, strict=True):
         scale = float(expected.abs().max())

@@ -5,7 +5,7 @@ import torch
 from torch import nn
 
 from butfor.models.networks import MLP, make_generators
-from butfor.models.passes import AutogradPass, DirectPass, FunctionalPass, Pass, column_sum, make_pass
+from butfor.models.passes import AutogradPass, DirectPass, Pass, make_pass
 
 REPLICAS, ROWS, INPUTS = 3, 20, 7
 
@@ -28,7 +28,7 @@ def test_outputs_and_all_gradients_are_those_of_autograd(outputs: int, layer_nor
     shape = (REPLICAS, ROWS)
     batches = [torch.randn(*shape, INPUTS, generator=generator, dtype=torch.float64) for _ in range(2)]
     slopes = [torch.randn(*shape, outputs, generator=generator, dtype=torch.float64) for _ in range(2)]
-    kinds: list[Pass] = [AutogradPass(network), DirectPass(network), FunctionalPass(network)]
+    kinds: list[Pass] = [AutogradPass(network), DirectPass(network)]
     for run in kinds:
         results = []
         for inputs, slope in zip(batches, slopes, strict=True):  # the second uses the buffers of the first
@@ -49,7 +49,7 @@ def test_in_single_precision_all_kinds_are_close(layer_norm: bool) -> None:
     (generator,) = make_generators([0])
     inputs = torch.randn(REPLICAS, ROWS, INPUTS, generator=generator)
     slope = torch.randn(REPLICAS, ROWS, 1, generator=generator)
-    kinds: list[Pass] = [AutogradPass(network), DirectPass(network), FunctionalPass(network)]
+    kinds: list[Pass] = [AutogradPass(network), DirectPass(network)]
     expected, *others = ([run(inputs), *run.gradients(slope)] for run in kinds)
     for ours in others:
         for one, other in zip(ours, expected, strict=True):
@@ -71,9 +71,3 @@ def test_networks_with_another_activation_are_left_to_autograd() -> None:
     silu = MLP([INPUTS, 4, 1], make_generators([0]), activation=nn.functional.silu)
     assert isinstance(make_pass(relu), DirectPass)
     assert isinstance(make_pass(silu), AutogradPass)
-
-
-@pytest.mark.parametrize(("rows", "columns"), [(20, 64), (22, 64), (20, 1)])  # in parts, odd rows, narrow
-def test_sums_over_rows_are_those_of_torch(rows: int, columns: int) -> None:
-    values = torch.randn(REPLICAS, rows, columns, generator=make_generators([0])[0], dtype=torch.float64)
-    torch.testing.assert_close(column_sum(values), values.sum(1, keepdim=True), rtol=1e-12, atol=1e-12)

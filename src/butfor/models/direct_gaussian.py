@@ -1,7 +1,8 @@
-"""The loss of `GaussianDynamics` and its gradients, written out: a training step on a CPU without autograd.
+"""The loss of `GaussianDynamics` and its gradients, written out: a training step without autograd.
 
-The reference is `GaussianDynamics.loss` with autograd. Here the heads are one product, every product is written into a
-buffer that is reused, and tanh = 2 sigmoid(2 x) - 1 needs one pass over memory more than the sigmoid.
+The reference is `GaussianDynamics.loss` with autograd. On a CPU the heads are one product, every product is written
+into a buffer that is reused, and tanh = 2 sigmoid(2 x) - 1 needs one pass over memory more than the sigmoid. On a GPU
+there are kernels.
 """
 
 import math
@@ -10,7 +11,8 @@ from typing import TYPE_CHECKING, Any
 import torch
 from torch import Tensor
 
-from butfor.models.networks import Linear
+from butfor.models.gpu import MOST_ROWS
+from butfor.models.networks import EPSILON, MOMENTUM, Linear
 from butfor.models.passes import Products, gradient_of
 
 if TYPE_CHECKING:
@@ -95,6 +97,63 @@ class DirectGaussian:
             terms = terms * weight
             gradient = gradient * torch.cat([weight, weight], -1)
         return terms.sum(-1).mean(-1), gradient
+
+
+class KernelGaussian:
+    """The same on a GPU: kernels for the inputs, for all layers forward and back, for both heads and for the loss."""
+
+    def __init__(self, model: "GaussianDynamics") -> None:
+        self.model = model
+
+    @staticmethod
+    def takes(model: "GaussianDynamics") -> bool:
+        """Whether the kernels take this model, on a GPU that has them."""
+        from butfor.models.gpu import chains  # Triton is there only with a GPU
+
+        hidden: list[Any] = list(model.hidden)
+        weights = [*(layer.weight for layer in hidden), model.mean_head.weight]
+        return 2 * model.target_size <= chains.MOST_OUTPUTS and chains.fits(
+            chains.Chain(weights, [], [], [], model.config.activation)
+        )
+
+    @torch.no_grad()
+    def __call__(self, inputs: Tensor, target: Tensor) -> Tensor:
+        """Inputs [R, B, D + A] and targets [R, B, d] -> the loss [R]."""
+        from butfor.models.gpu import chains, gaussian
+        from butfor.models.gpu import inputs as batches
+
+        model, config = self.model, self.model.config
+        hidden: list[Any] = list(model.hidden)
+        mean, variance = model.mean_head, model.variance_head
+        vectors = (variance.left, variance.right) if variance.spectral_norm else None
+        norm = model.norm
+        if norm is not None and inputs.shape[1] > MOST_ROWS:
+            inputs = norm(inputs)
+        elif norm is not None:
+            inputs = batches.normalize(inputs, norm.mean, norm.variance, norm.least, MOMENTUM, EPSILON)
+        weights = [layer.effective_weight() for layer in hidden]
+        own = (mean.weight, mean.bias), (variance.weight, variance.bias)
+        *joined, value = gaussian.join_heads(*own, vectors)
+        biases = [*(layer.bias for layer in hidden), joined[1]]
+        chain = chains.Chain([*weights, joined[0]], biases, [], [], config.activation)
+        output, kept = chains.forward(chain, inputs)
+        loss, gradient = gaussian.likelihood(
+            output, target, model.variance_offset, config.min_variance, config.max_variance, config.beta
+        )
+        behind, scaled, _ = chains.backward(chain, kept, gradient)
+        above = torch.empty_like(joined[0]), torch.empty_like(joined[1])
+        into = chains.Gradients(
+            [*(gradient_of(layer.weight) for layer in hidden), above[0]],
+            [*(gradient_of(layer.bias) for layer in hidden), above[1]],
+            [],
+            [],
+        )
+        chains.weight_gradients(kept, gradient, behind, scaled, into)
+        of_mean, of_variance = ((gradient_of(weight), gradient_of(bias)) for weight, bias in own)
+        gaussian.split_heads(joined[0], above, value, vectors, of_mean, of_variance)
+        for layer, weight in zip(hidden, weights, strict=True):
+            set_weight_gradient(layer, gradient_of(layer.weight), weight)
+        return loss
 
 
 def set_weight_gradient(layer: Linear, gradient: Tensor, effective: Tensor) -> None:

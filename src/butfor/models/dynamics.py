@@ -3,11 +3,12 @@
 import math
 from collections.abc import Callable
 from dataclasses import dataclass
+from typing import Any
 
 import torch
 from torch import Tensor, nn
 
-from butfor.models.direct_gaussian import DirectGaussian
+from butfor.models.direct_gaussian import DirectGaussian, KernelGaussian
 from butfor.models.fitting import Fittable
 from butfor.models.gpu import has_kernels
 from butfor.models.networks import ACTIVATIONS, ACTIVATIONS_IN_PLACE, Activation, Generators, InputNorm, Linear
@@ -114,9 +115,12 @@ class GaussianDynamics(Fittable):
         loss: Tensor = terms.sum(-1).mean(-1)
         return loss
 
-    def direct_loss(self) -> DirectGaussian:
-        """The same loss for a CPU, which sets the gradients without autograd."""
-        return DirectGaussian(self)
+    def direct_loss(self) -> DirectGaussian | KernelGaussian | None:
+        """The same loss, which sets the gradients without autograd, where there is one."""
+        device = self.mean_head.weight.device
+        if device.type == "cpu":
+            return DirectGaussian(self)
+        return KernelGaussian(self) if has_kernels(device) and KernelGaussian.takes(self) else None
 
     @torch.no_grad()
     def predictor(self) -> Predictor:
@@ -133,11 +137,13 @@ class GaussianDynamics(Fittable):
         head_bias = torch.cat([head.bias for head in heads], -1).mT  # [R, 2d, 1]
         first, first_bias = layers[0]
         activation_ = ACTIVATIONS_IN_PLACE[self.config.activation]
-        layer: Callable[[Tensor, Tensor, Tensor, str | None], Tensor] | None = None
+        layer: Callable[[Tensor, Any, Tensor, str | None], Tensor] | None = None
+        prepared: list[tuple[Any, Tensor]] = []
         if has_kernels(first.device) and first.dtype == torch.float32:
             from butfor.models.gpu import kernels  # Triton is there only with a GPU
 
             layer = kernels.layer
+            prepared = [(kernels.split(weight), bias) for weight, bias in layers]
 
         @torch.no_grad()
         def predict(obs: Tensor, actions: Tensor) -> tuple[Tensor, Tensor]:
@@ -150,8 +156,8 @@ class GaussianDynamics(Fittable):
             if layer is not None:
                 tried = actions.unflatten(1, (-1, count)).expand(-1, states, -1, -1)
                 x = torch.cat([obs.unsqueeze(2).expand(-1, -1, count, -1), tried], -1).flatten(1, 2)
-                for weight, bias in layers:
-                    x = layer(x, weight, bias, self.config.activation)  # [R, N * K, width]
+                for split, bias in prepared:
+                    x = layer(x, split, bias, self.config.activation)  # [R, N * K, width]
             else:
                 from_obs = torch.baddbmm(first_bias, obs, first[:, : self.obs_size])  # [R, N, width]
                 from_action = torch.bmm(actions, first[:, self.obs_size :])  # [R, N * K or K, width]

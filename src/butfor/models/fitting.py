@@ -10,7 +10,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from butfor.models.gpu import captured, compiled
+from butfor.models.gpu import captured, compiled, has_kernels
 from butfor.models.networks import Generators
 from butfor.models.tables import Table
 from butfor.runs.config import check_betas, check_least, check_positive
@@ -101,8 +101,13 @@ def make_optimizer(model: nn.Module, config: FitConfig) -> torch.optim.Adam:
     on_gpu = device.type == "cuda"
     # a rate that changes is a tensor, because a recorded step reads it at each replay
     rate = torch.tensor(config.learning_rate, device=device) if config.decay and on_gpu else config.learning_rate
-    is_direct = device.type == "cpu" and hasattr(torch, "_fused_adam_")  # private: it may change its name
-    adam = DirectAdam if is_direct else torch.optim.Adam
+    adam = torch.optim.Adam
+    if device.type == "cpu" and hasattr(torch, "_fused_adam_"):  # private: it may change its name
+        adam = DirectAdam
+    elif has_kernels(device):
+        from butfor.models.gpu.adam import KernelAdam  # Triton is there only with a GPU
+
+        adam = KernelAdam
     return adam(model.parameters(), lr=rate, betas=config.betas, fused=True, capturable=on_gpu)
 
 
@@ -128,10 +133,10 @@ def train_step(
 
 
 def training_loss(model: Any, device: torch.device | str) -> Callable[[Tensor, Tensor], Tensor]:
-    """The fastest loss for `train_step`: with written-out gradients on a CPU, if the model has them; fused on a GPU."""
-    if torch.device(device).type == "cpu" and hasattr(model, "direct_loss"):
-        found: Callable[[Tensor, Tensor], Tensor] = model.direct_loss()
-        return found
+    """The fastest loss for `train_step`: with written-out gradients if the model has them here; fused on a GPU."""
+    direct: Callable[[Tensor, Tensor], Tensor] | None = model.direct_loss() if hasattr(model, "direct_loss") else None
+    if direct is not None:
+        return direct
     loss: Callable[[Tensor, Tensor], Tensor] = model.loss
     return compiled(loss, device)
 

@@ -2,8 +2,7 @@
 
 All kinds compute the same: `AutogradPass` lets autograd find the gradients and is the reference; `DirectPass`
 multiplies the matrices itself, into buffers that are reused, because small networks on a CPU otherwise spend much of an
-update on allocating memory and recording operations. `FunctionalPass` does so without buffers: on a GPU a compiler
-fuses everything between its matrix products.
+update on allocating memory and recording operations. `KernelPass` launches one kernel for all layers of a GPU.
 """
 
 from collections.abc import Iterable
@@ -12,7 +11,8 @@ from typing import Any, Protocol
 import torch
 from torch import Tensor, nn
 
-from butfor.models.networks import EPSILON, MLP
+from butfor.models.gpu import has_kernels
+from butfor.models.networks import EPSILON, MLP, tanh
 
 
 class Pass(Protocol):
@@ -32,17 +32,20 @@ class Pass(Protocol):
 
 
 def make_pass(network: MLP) -> Pass:
-    """The faster kind for this network and its device; on a GPU operations are recorded anyway, see `captured`."""
-    on_cpu = next(network.parameters()).device.type == "cpu"
-    return DirectPass(network) if on_cpu and network.activation is torch.relu else AutogradPass(network)
+    """The fastest kind for this network and its device."""
+    device = next(network.parameters()).device
+    if device.type == "cpu":
+        return DirectPass(network) if network.activation is torch.relu else AutogradPass(network)
+    if has_kernels(device) and network.activation in (torch.relu, tanh) and _chains().fits(chain_of(network)):
+        return KernelPass(network)
+    return AutogradPass(network)
 
 
 def set_gradients(module: nn.Module, gradients: Iterable[Tensor]) -> None:
     """Set `grad` of all parameters, in their order."""
     for parameter, gradient in zip(module.parameters(), gradients, strict=True):
         if gradient is not parameter.grad:
-            # compiled functions give axes of size 1 other strides than parameters have, which fused optimisers refuse
-            parameter.grad = gradient.reshape(-1).view(parameter.shape)
+            parameter.grad = gradient
 
 
 class AutogradPass:
@@ -183,95 +186,39 @@ class DirectPass:
         return found[0]
 
 
-class FunctionalPass:
-    """Products of matrices in new memory, for networks with ReLU; to be made and used within a compiled function.
-
-    A product with a single column is written as a sum: a compiler fuses it with what comes before and after.
-    """
+class KernelPass:
+    """Kernels that take rows through all layers, for networks with hidden layers of one width on a GPU."""
 
     def __init__(self, network: MLP) -> None:
-        self.layers: list[Any] = list(network.layers)
-        self.norms: list[Any] = list(network.norms)
+        self.chain = chain_of(network)
+        self.network = network
 
     def __call__(self, inputs: Tensor) -> Tensor:
-        self.kept = [inputs]  # what each layer saw
-        self.normalized: list[tuple[Tensor, Tensor]] = []  # before gain and offset, and 1 / deviation
-        *hidden, last = self.layers
-        x = inputs
-        for index, layer in enumerate(hidden):
-            x = product(x, layer.weight) + layer.bias
-            if self.norms:
-                norm = self.norms[index]
-                variance, mean = torch.var_mean(x, -1, correction=0, keepdim=True)
-                scale = torch.rsqrt(variance + EPSILON)
-                normal = (x - mean) * scale
-                self.normalized.append((normal, scale))
-                x = normal * norm.gain + norm.offset
-            x = x.relu()
-            self.kept.append(x)
-        outputs: Tensor = product(x, last.weight) + last.bias
+        outputs, self.kept = _chains().forward(self.chain, inputs)
         return outputs
 
     def gradients(self, gradient: Tensor) -> list[Tensor]:
-        of_layers: list[Tensor] = []
-        of_norms: list[Tensor] = []
-        for index in reversed(range(len(self.layers))):
-            of_layers = [weight_gradient(self.kept[index], gradient), column_sum(gradient), *of_layers]
-            if index:
-                gradient = self._before_relu(index, gradient)
-                if self.norms:
-                    normal, _ = self.normalized[index - 1]
-                    both = [column_sum(gradient * normal), column_sum(gradient)]
-                    of_norms = [*both, *of_norms]
-                gradient = self._before_norm(index, gradient)
-        return [*of_layers, *of_norms]
+        chains = _chains()
+        behind, scaled, _ = chains.backward(self.chain, self.kept, gradient)
+        into = chains.Gradients(*([gradient_of(one) for one in part] for part in self.chain[:4]))
+        chains.weight_gradients(self.kept, gradient, behind, scaled, into)
+        return [gradient_of(parameter) for parameter in self.network.parameters()]
 
     def input_gradient(self, gradient: Tensor, start: int) -> Tensor:
-        for index in reversed(range(1, len(self.layers))):
-            gradient = self._before_norm(index, self._before_relu(index, gradient))
-        return product(gradient, self.layers[0].weight[:, start:].mT)
-
-    def _before_relu(self, index: int, gradient: Tensor) -> Tensor:
-        """The gradient behind the weights of a layer and the ReLU below it."""
-        return torch.where(self.kept[index] > 0, product(gradient, self.layers[index].weight.mT), 0.0)
-
-    def _before_norm(self, index: int, gradient: Tensor) -> Tensor:
-        """The gradient behind the layer normalisation below a layer, if there is one."""
-        if not self.norms:
-            return gradient
-        normal, scale = self.normalized[index - 1]
-        gradient = gradient * self.norms[index - 1].gain
-        along = (gradient * normal).mean(-1, keepdim=True)  # a normalised row cannot grow, nor move as a whole
-        return scale * (gradient - gradient.mean(-1, keepdim=True) - normal * along)
+        found: Tensor = _chains().backward(self.chain, self.kept, gradient, start, learns=False)[2]
+        return found
 
 
-def product(x: Tensor, weight: Tensor) -> Tensor:
-    """x weight: [R, B, in] and [R, in, out] -> [R, B, out]."""
-    if weight.shape[1] == 1:
-        return x * weight
-    if weight.shape[2] == 1:
-        return (x * weight.mT).sum(-1, keepdim=True)
-    return torch.bmm(x, weight)
+def _chains() -> Any:
+    from butfor.models.gpu import chains  # Triton is there only with a GPU
+
+    return chains
 
 
-def weight_gradient(x: Tensor, gradient: Tensor) -> Tensor:
-    """The gradient in the weight of x weight: [R, B, in] and [R, B, out] -> [R, in, out]."""
-    if gradient.shape[2] == 1:
-        return column_sum(x * gradient).mT
-    return torch.bmm(x.mT, gradient)
-
-
-PARTS = 4  # below 8: then the compiler adds the sums of the parts within the kernel that reads the result
-WIDE = 32  # columns from which on rows are summed in parts
-
-
-def column_sum(values: Tensor) -> Tensor:
-    """The sum over the rows: [R, B, C] -> [R, 1, C].
-
-    A kernel that sums all rows of few columns occupies a fraction of a GPU, with all operations that a compiler fuses
-    into it. Sums over parts of the rows occupy more of it.
-    """
-    replicas, rows, columns = values.shape
-    if columns < WIDE or rows % PARTS:
-        return values.sum(1, keepdim=True)
-    return values.view(replicas, PARTS, rows // PARTS, columns).sum(2).sum(1, keepdim=True)
+def chain_of(network: MLP) -> Any:
+    """The network's parameters, as the kernels take them."""
+    layers: list[Any] = list(network.layers)
+    norms: list[Any] = list(network.norms)
+    activation = {torch.relu: "relu", tanh: "tanh"}[network.activation]
+    weights, biases = [layer.weight for layer in layers], [layer.bias for layer in layers]
+    return _chains().Chain(weights, biases, [norm.gain for norm in norms], [norm.offset for norm in norms], activation)

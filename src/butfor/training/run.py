@@ -12,7 +12,7 @@ import numpy as np
 import torch
 
 from butfor.envs import facts_of
-from butfor.models.gpu import can_compile, deterministic, start_compilers
+from butfor.models.gpu import can_compile, deterministic
 from butfor.models.torch_state import pinned
 from butfor.rollouts.episodes import Episodes, EpisodeStream, check_episode_file
 from butfor.rollouts.kept import KeptEpisodes
@@ -316,7 +316,6 @@ class _Run:
         self.config = config
         self.folder = folder
         self.progress = progress
-        start_compilers(device)
         # a run that was killed before its first checkpoint starts again: what it ran with before does not count
         write_json(folder / "versions.json", versions(device) if state is None else versions_resumed(folder, device))
         if goal_env.facts is None:  # its user does not know what random episodes have shown

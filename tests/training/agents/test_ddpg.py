@@ -3,18 +3,17 @@
 import dataclasses
 import json
 import re
-from functools import partial
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pytest
 import torch
+from support.kernels import DEVICE, needs_triton
 from torch import Tensor, nn
 
-from butfor.models.gpu import tensors_of
 from butfor.models.networks import make_generators
-from butfor.models.passes import AutogradPass, DirectPass
+from butfor.models.passes import AutogradPass, DirectPass, KernelPass, Pass
 from butfor.runs.files import load_tensors, save_tensors
 from butfor.spaces.actions import ActionLaw
 from butfor.training.agents import ddpg
@@ -188,13 +187,6 @@ def test_updates_by_autograd_are_those_without_it(changes: dict[str, Any], monke
         torch.testing.assert_close(value, expected, rtol=1e-8, atol=1e-8)
 
 
-def compile_for_tests(agent: DDPG) -> None:
-    """Let an agent compute its updates as on a GPU, traced as one graph each, but without a compiler of code."""
-    agent._compiles = True
-    trace = partial(torch.compile, backend="aot_eager", fullgraph=True, dynamic=False)
-    agent._critic_step, agent._actor_step = trace(agent._move_critics), trace(agent._move_actor)
-
-
 def make_kind(kind: str, config: AgentConfig) -> DDPG:
     """An agent by its name, of two replicas."""
     first = (INPUTS, ACTION, config, make_generators([1, 2]))
@@ -205,27 +197,36 @@ def make_kind(kind: str, config: AgentConfig) -> DDPG:
     return SAC(*first, sac=SACConfig()) if kind == "SAC" else DDPG(*first)
 
 
+@needs_triton
 @pytest.mark.parametrize("kind", ["DDPG", "several critics", "TD3", "TD3+BC", "SAC"])
-def test_compiled_updates_are_those_of_autograd(kind: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(ddpg, "make_pass", AutogradPass)
+def test_updates_by_kernels_are_those_of_autograd(kind: str, monkeypatch: pytest.MonkeyPatch) -> None:
     drawn: dict[str, Any] = {"critics": 3, "critics_in_target": 2} if kind == "several critics" else {}
     config = dataclasses.replace(SMALL, critic_layer_norm=True, **drawn)
     found = []
-    for compiles in (False, True):
-        agent = make_kind(kind, config).double()
-        if compiles:
-            compile_for_tests(agent)
+    for kernels in (False, True):
+        used: list[type] = []
+
+        def make_pass(network: Any, kernels: bool = kernels, used: list[type] = used) -> Pass:
+            used.append(KernelPass if kernels else AutogradPass)
+            made: Pass = used[-1](network)
+            return made
+
+        monkeypatch.setattr(ddpg, "make_pass", make_pass)
+        agent = make_kind(kind, config).to(DEVICE)
         results: list[Tensor] = []
         for step in range(3):
-            batch = make_batch([step, step + 9], weighted=True)
-            noise = torch.rand(2, ROWS, agent.noise_size, generator=make_generators([step])[0], dtype=torch.float64)
+            batch = make_batch([step, step + 9], torch.float32, weighted=True)
+            noise = torch.rand(2, ROWS, agent.noise_size, generator=make_generators([step])[0])
             batch.noise = noise if agent.noise_size else None
-            results += agent.update(batch, step)
-        assert compiles or {type(run) for run in agent._passes.values()} == {AutogradPass}
-        moments = [value for optimizer in agent.changes()[1:] for value in tensors_of([optimizer])]
-        found.append([*agent.state_dict().values(), *moments, *results])
-    for expected, value in zip(*found, strict=True):
-        torch.testing.assert_close(value, expected, rtol=1e-8, atol=1e-8)
+            moved = {name: value.to(DEVICE) for name, value in vars(batch).items() if isinstance(value, Tensor)}
+            results += agent.update(dataclasses.replace(batch, **moved), step)
+        assert used
+        found.append((results, torch.cat([value.flatten().float() for value in agent.state_dict().values()])))
+    (expected, weights), (ours, others) = found
+    for one, other in zip(ours, expected, strict=True):
+        torch.testing.assert_close(one, other, rtol=1e-3, atol=1e-3)
+    # Adam turns a gradient of rounding errors alone into a whole step
+    assert ((weights - others).abs() < 1e-5).double().mean() > 0.97
 
 
 def test_single_precision_stays_close_to_the_plain_implementation() -> None:

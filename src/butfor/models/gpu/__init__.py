@@ -1,10 +1,12 @@
-"""What a GPU needs to be fast with small networks: recorded steps, compiled functions, and two kernels.
+"""What a GPU needs to be fast with small networks: recorded steps, compiled functions, and kernels.
 
-On a CPU, and where the same bits are required, the same functions run as they are.
+On a CPU, and where the same bits are required, the same functions run as they are. The kernels need Triton and are
+imported where `has_kernels` is true: `chains.py` (whole networks), `inputs.py`, `gaussian.py` (heads and loss of the
+transition model), `adam.py` and `kernels.py` (scoring).
 """
 
-from butfor.models.gpu.adam import AdamState, adam_state, adam_step
 from butfor.models.gpu.execution import (
+    MOST_ROWS,
     Changed,
     SideStream,
     can_compile,
@@ -14,16 +16,13 @@ from butfor.models.gpu.execution import (
     has_kernels,
     matrix_precision,
     running_sum,
-    start_compilers,
     tensors_of,
 )
 
 __all__ = [
-    "AdamState",
+    "MOST_ROWS",
     "Changed",
     "SideStream",
-    "adam_state",
-    "adam_step",
     "can_compile",
     "captured",
     "compiled",
@@ -31,6 +30,5 @@ __all__ = [
     "has_kernels",
     "matrix_precision",
     "running_sum",
-    "start_compilers",
     "tensors_of",
 ]

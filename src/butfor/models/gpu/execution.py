@@ -7,7 +7,7 @@ graph and replayed. On a CPU, and where the same bits are required, the same fun
 import os
 import shutil
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager, suppress
+from contextlib import contextmanager
 from functools import cache
 from typing import Any, TypeVar
 
@@ -16,6 +16,7 @@ from torch import Tensor, nn
 from torch.utils._triton import has_triton
 
 Function = TypeVar("Function", bound=Callable[..., Any])
+MOST_ROWS = 4096  # of a batch that `inputs.py` normalises: a program holds all of them
 Changed = nn.Module | torch.optim.Optimizer | Tensor
 """What a step writes to."""
 
@@ -88,15 +89,6 @@ def _has_compiler() -> bool:
 def has_kernels(device: torch.device | str) -> bool:
     """Whether the kernels of `kernels.py` run: they need the matrix units of NVIDIA's Ampere or later."""
     return can_compile(device) and torch.version.hip is None and torch.cuda.get_device_capability(device) >= (8, 0)
-
-
-def start_compilers(device: torch.device | str) -> None:
-    """Start the processes that compile, so that they load while other things are prepared."""
-    if can_compile(device):
-        with suppress(ImportError):  # of torch's inner parts: without it the first compilation waits for them
-            from torch._inductor.async_compile import maybe_warm_pool
-
-            maybe_warm_pool()
 
 
 class SideStream:

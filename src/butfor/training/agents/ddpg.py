@@ -8,14 +8,11 @@ import torch
 from torch import Tensor, nn
 
 from butfor.models.fitting import FitConfig, make_optimizer
-from butfor.models.gpu import AdamState, adam_state, adam_step, can_compile, compiled
+from butfor.models.gpu import has_kernels
 from butfor.models.networks import MLP, Generators
-from butfor.models.passes import FunctionalPass, Pass, make_pass, set_gradients
+from butfor.models.passes import Pass, make_pass, set_gradients
 from butfor.training.agents.policy import AgentConfig, Policy
 from butfor.training.replay import Batch
-
-Adam = AdamState | torch.optim.Optimizer
-"""The state of an optimiser in a compiled function; elsewhere the optimiser."""
 
 
 class DDPG(nn.Module):
@@ -40,11 +37,8 @@ class DDPG(nn.Module):
         self.target_critics = copy.deepcopy(self.critics).requires_grad_(False)
         self.to(device)
         fitting = FitConfig(learning_rate=config.learning_rate)
-        self._compiles = can_compile(device)
         self._passes: dict[nn.Module, Pass] = {}
-        # on a GPU the launches of small operations are most of the time
-        self._critic_step = compiled(self._move_critics, device, split_reductions=False)
-        self._actor_step = compiled(self._move_actor, device, split_reductions=False)
+        self._averages: dict[nn.Module, Any] = {}  # of target networks, on a GPU with kernels
         self.actor_optimizer = make_optimizer(self.policy.actor, fitting)
         self.critic_optimizer = make_optimizer(self.critics, fitting)
         self.noise_size = 0 if config.critics_in_target is None else config.critics  # numbers that choose the critics
@@ -54,28 +48,17 @@ class DDPG(nn.Module):
     def update(self, batch: Batch, index: int) -> tuple[Tensor, Tensor]:
         """Update critic, actor and targets; critic loss, actor loss and mean value [R, 3], and TD errors [R, B]."""
         is_due = self._is_actor_due(index)
-        now, critic_loss, error = self._critic_step(batch, is_due, self._adam(self.critic_optimizer))
-        actor_loss, value = self._update_actor(now, batch, is_due)
-        return torch.stack([critic_loss, actor_loss, value], -1), error
-
-    def _adam(self, optimizer: torch.optim.Adam) -> Adam:
-        """What `take_step` needs: a compiled function writes to the optimiser's state itself."""
-        return adam_state(optimizer) if self._compiles else optimizer
-
-    def _move_critics(self, batch: Batch, is_due: bool, adam: Adam) -> tuple[Tensor, Tensor, Tensor]:
-        """Update the critics, and their targets if that is due; what `_descend_critics` returns but the gradients."""
-        now, loss, error, gradients = self._descend_critics(batch)
-        take_step(self.critics, gradients, adam)
+        now, critic_loss, error, gradients = self._descend_critics(batch)
+        take_step(self.critics, gradients, self.critic_optimizer)
         if is_due:
             self._follow(self.target_critics, self.critics)
-        return now, loss, error
+        actor_loss, value = self._update_actor(now, batch, is_due)
+        return torch.stack([critic_loss, actor_loss, value], -1), error
 
     def _descend_critics(self, batch: Batch) -> tuple[Tensor, Tensor, Tensor, list[Tensor]]:
         """Normalised inputs [R, B, D + G], the critics' loss [R], TD errors of the first [R, B], and all gradients."""
         config = self.config
-        self.policy.normalizer.update(batch.inputs)
-        now = self.policy.normalizer(batch.inputs)
-        then = self.policy.normalizer(batch.next_inputs)
+        now, then = self.policy.normalizer.observe(batch.inputs, batch.next_inputs)
         target = batch.reward + config.discount * batch.bootstrap * self._next_value(then, batch)  # [R, B]
         if config.target_range is not None:
             target = target.clamp(*config.target_range)
@@ -93,8 +76,6 @@ class DDPG(nn.Module):
 
     def _run(self, network: Any) -> Pass:
         """How a network of this agent is evaluated and differentiated."""
-        if self._compiles:
-            return FunctionalPass(network)  # a new one, so that nothing leaves the compiled function
         if network not in self._passes:
             self._passes[network] = make_pass(network)
         return self._passes[network]
@@ -135,14 +116,9 @@ class DDPG(nn.Module):
 
     def _update_actor(self, now: Tensor, batch: Batch, is_due: bool) -> tuple[Tensor, Tensor]:
         """Update the actor and its target if that is due; its loss and the mean value of its actions, both [R]."""
-        loss, value = self._actor_step(now, batch, is_due, self._adam(self.actor_optimizer))
-        return loss, value
-
-    def _move_actor(self, now: Tensor, batch: Batch, is_due: bool, adam: Adam) -> tuple[Tensor, Tensor]:
-        """What `_update_actor` does, with what Adam needs."""
         loss, value, gradients = self._climb_critics(now, batch, is_due)
         if is_due:
-            take_step(self.policy.actor, gradients, adam)
+            take_step(self.policy.actor, gradients, self.actor_optimizer)
             self._follow(self.target_actor, self.policy.actor)
         return loss, value
 
@@ -167,7 +143,15 @@ class DDPG(nn.Module):
     @torch.no_grad()
     def _follow(self, target: nn.Module, source: nn.Module) -> None:
         """Move a target network towards its source."""
-        torch._foreach_lerp_(list(target.parameters()), list(source.parameters()), 1 - self.config.polyak)
+        targets, sources = list(target.parameters()), list(source.parameters())
+        if not has_kernels(targets[0].device):
+            torch._foreach_lerp_(targets, sources, 1 - self.config.polyak)
+            return
+        if target not in self._averages:
+            from butfor.models.gpu.adam import Average  # Triton is there only with a GPU
+
+            self._averages[target] = Average(targets, sources, 1 - self.config.polyak)
+        self._averages[target]()
 
     def changes(self) -> list[Any]:
         return [self, self.actor_optimizer, self.critic_optimizer]
@@ -182,13 +166,10 @@ class DDPG(nn.Module):
             optimizer.load_state_dict(saved)
 
 
-def take_step(module: nn.Module, gradients: list[Tensor], adam: Adam) -> None:
+def take_step(module: nn.Module, gradients: list[Tensor], optimizer: torch.optim.Optimizer) -> None:
     """Take an optimiser step of all parameters of this module, along gradients in their order."""
-    if isinstance(adam, AdamState):
-        adam_step(list(module.parameters()), gradients, adam)
-    else:
-        set_gradients(module, gradients)
-        adam.step()
+    set_gradients(module, gradients)
+    optimizer.step()
 
 
 def descend(module: nn.Module, loss: Tensor, optimizer: torch.optim.Optimizer) -> None:

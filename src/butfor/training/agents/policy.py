@@ -10,6 +10,7 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor, nn
 
+from butfor.models.gpu import MOST_ROWS, has_kernels
 from butfor.models.networks import MLP, Generators, copy_replicas, make_generators
 from butfor.models.torch_state import pinned
 from butfor.models.weights import build_network, reading_weights, save_weights, whole_number
@@ -96,6 +97,17 @@ class Normalizer(nn.Module):
         variance = self.square / self.count - mean.square()
         self.mean.copy_(mean)
         self.deviation.copy_(variance.clamp(min=0.01**2).sqrt())
+
+    @torch.no_grad()
+    def observe(self, now: Tensor, then: Tensor) -> tuple[Tensor, Tensor]:
+        """Include `now`, then normalise both batches [R, B, features]."""
+        if has_kernels(now.device) and now.shape[1] <= MOST_ROWS:
+            from butfor.models.gpu import inputs  # Triton is there only with a GPU
+
+            sums, statistics = (self.total, self.square, self.count), (self.mean, self.deviation)
+            return inputs.observe(now, then, sums, statistics, self.clip)
+        self.update(now)
+        return self(now), self(then)
 
     def forward(self, x: Tensor) -> Tensor:
         """[R, B, features] -> the same shape."""
