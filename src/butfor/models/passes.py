@@ -194,6 +194,7 @@ class KernelPass:
         self.network = network
 
     def __call__(self, inputs: Tensor) -> Tensor:
+        outputs: Tensor
         outputs, self.kept = _chains().forward(self.chain, inputs)
         return outputs
 

@@ -16,7 +16,7 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from butfor.models.fitting import check_finite
-from butfor.models.gpu import SideStream, captured, matrix_precision
+from butfor.models.gpu import SideStream, can_compile, captured, matrix_precision
 from butfor.models.networks import draw_uniform, make_generators, single_thread
 from butfor.rollouts.play import Played, Progress, Stream, episode_seed, play
 from butfor.runs.stopping import Stop
@@ -56,12 +56,16 @@ def learn(
     config = trainer.config
     replay = trainer.replay
     while replay.stored < config.episodes or trainer.interrupted:
+        if replay.stored >= config.warmup:  # random episodes need nothing that is compiled
+            trainer.prepare(progress)
         if not trainer.interrupted:
             played = trainer.play_random() if replay.stored < config.warmup else trainer.play()
             trainer.store(played)
             after_playing(played)
             if "updates" in config.overlap:
                 trainer.refresh_explorers()  # the next episode is played by the policy from before these updates
+        if replay.stored >= config.warmup:  # and fitting needs it right after them
+            trainer.prepare(progress)
         trainer.fit_and_rescore(stop, progress)
         if trainer.interrupted:
             break
@@ -148,6 +152,7 @@ class Trainer:
         relative = config.replay.relative_goals
         self.evaluation = Evaluation(goal_env, self.seeds, self.agent, config.agent.discount, relative)
 
+        self.prepared = False  # everything is compiled and recorded
         self.rounds = 0  # rounds of updates on recorded episodes
         self.interrupted = False  # stopped within a round of fitting, before the updates
         self.round = 0  # batches of the present round of fitting
@@ -365,9 +370,12 @@ class Trainer:
         for part in self.explorers:
             part.refresh(self.recent_success)
 
-    def prepare(self) -> None:
-        """On a GPU, compile and record everything before the first episode."""
-        if self.device.type == "cuda":
+    def prepare(self, progress: Progress) -> None:
+        """On a GPU, compile and record everything that the agents play and learn with; the first call does."""
+        if self.device.type == "cuda" and not self.prepared:
+            if can_compile(self.device):
+                progress("start-up", 0, 1, "compiling for the GPU; what was compiled before is found on the disk")
+            self.prepared = True
             with self.clock("start-up"):
                 self._recorded_updates()
                 if self.signal is not None:

@@ -30,6 +30,7 @@ def learn_from_data(
 
     The two functions evaluate the updated agents, and report and save.
     """
+    trainer.prepare(progress)
     while trainer.rounds < trainer.config.episodes:
         trainer.fit_and_rescore(stop, progress)  # before the first round
         if trainer.interrupted:

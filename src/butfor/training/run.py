@@ -12,7 +12,7 @@ import numpy as np
 import torch
 
 from butfor.envs import facts_of
-from butfor.models.gpu import can_compile, deterministic
+from butfor.models.gpu import deterministic
 from butfor.models.torch_state import pinned
 from butfor.rollouts.episodes import Episodes, EpisodeStream, check_episode_file
 from butfor.rollouts.kept import KeptEpisodes
@@ -330,9 +330,6 @@ class _Run:
             _restore(self.trainer, state, folder)
         elif recorded is not None:
             fill_buffer(self.trainer, recorded)
-        if can_compile(device):
-            progress("start-up", 0, 1, "compiling for the GPU, which takes a minute where it was not done before")
-        self.trainer.prepare()
         self.replay = self.trainer.replay
         evaluated = self.trainer.done - self.trainer.interrupted  # an interrupted round precedes its evaluation
         truncate_metrics(folder, evaluated, 0 if state is None else state.get("rows", 0))

@@ -143,7 +143,8 @@ class DDPG(nn.Module):
     @torch.no_grad()
     def _follow(self, target: nn.Module, source: nn.Module) -> None:
         """Move a target network towards its source."""
-        targets, sources = list(target.parameters()), list(source.parameters())
+        targets: list[Tensor] = list(target.parameters())
+        sources: list[Tensor] = list(source.parameters())
         if not has_kernels(targets[0].device):
             torch._foreach_lerp_(targets, sources, 1 - self.config.polyak)
             return
