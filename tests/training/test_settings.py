@@ -112,7 +112,8 @@ def test_impossible_values_are_refused_where_they_belong(kind: Any, settings: di
 
 
 def test_a_rule_for_the_hindsight_goal_needs_one() -> None:
-    for rule in ({"other_goals": 0.5}, {"influenced_goals": 0.3}):
+    rules: tuple[dict[str, Any], ...] = ({"other_goals": 0.5}, {"influenced_goals": 0.3})
+    for rule in rules:
         with pytest.raises(ValueError, match=f"hindsight is 0.*{next(iter(rule))}"):
             ReplayConfig(hindsight=0.0, **rule)
 
