@@ -61,7 +61,6 @@ RUNS: dict[str, dict[str, str]] = {
     "heatmaps": {"CAI alone": f"{PICK}-intrinsic"},  # the heat map is of its first seed
     "disagreement-variants": DISAGREEMENT,
     "vime-variants": VIME,
-    "negative-results": {"P": f"{PICK}-priority", "bonus": f"{PICK}-bonus", "active": f"{PICK}-active"},
     "partial-rescoring": {"all": f"{PICK}-priority", "newest": f"{PICK}-newest"},
     "detection-curves": {"slide": "detection-slide", "pick-and-place": "detection-pick-and-place-noise"},
     "random-test-set": {"pick-and-place": "detection-pick-and-place-full"},

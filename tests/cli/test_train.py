@@ -87,7 +87,7 @@ def test_every_part_of_the_settings_can_be_changed(monkeypatch: pytest.MonkeyPat
     command = (
         "slide --use bonus --overlap acting model --entities ball=2:4 --num-envs 2 --no-tf32 "
         "--algorithm td3 --td3.policy-delay 3 --agent.target-range -20 0 --replay.hindsight 0.5 "
-        "--explore.choice ranked --bonus.kind flat --bonus.ceiling None --fit-schedule 50 7 100 5 "
+        "--explore.active 0.5 --bonus.cap 1.5 --bonus.ceiling None --fit-schedule 50 7 100 5 "
         "--cai.network.width 12 --cai.scoring.form mean --cai.only-sampled "
         "--run here --overwrite --time-limit 1.5 --keep-episodes kept.npz --device cpu"
     )
@@ -102,8 +102,8 @@ def test_every_part_of_the_settings_can_be_changed(monkeypatch: pytest.MonkeyPat
         algorithm="td3", td3=TD3Config(policy_delay=3),
         agent=dataclasses.replace(base.agent, target_range=(-20.0, 0.0)),
         replay=dataclasses.replace(base.replay, hindsight=0.5),
-        explore=dataclasses.replace(base.explore, choice="ranked"),
-        bonus=dataclasses.replace(base.bonus, kind="flat", ceiling=None),
+        explore=dataclasses.replace(base.explore, active=0.5),
+        bonus=dataclasses.replace(base.bonus, cap=1.5, ceiling=None),
     )  # fmt: skip
     assert config == expected
     assert (folder, device) == (Path("here"), "cpu")

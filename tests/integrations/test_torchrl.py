@@ -15,7 +15,6 @@ from torchrl.data import HERReplayBuffer, LazyTensorStorage, TensorDictReplayBuf
 
 from butfor.influence.influence import Influence
 from butfor.integrations.torchrl import InfluenceSampler
-from butfor.training.priorities import PriorityConfig
 
 DRAWN = 20_000
 
@@ -99,13 +98,6 @@ def test_an_episode_across_the_end_of_a_full_ring_is_one() -> None:
     close(shares(buffer, 5), [*[2 / 9] * 3, *[1 / 6] * 2])
     buffer.extend(steps([[0.0, 7.0, 0.0, 0.0]]))  # indices 3, 4, 0 and 1, then c's last step at 2
     close(shares(buffer, 5), [1 / 6, 1 / 6, 1 / 3, 1 / 6, 1 / 6])
-
-
-def test_other_distributions_of_the_library_work() -> None:
-    model: Any = Known()
-    buffer = make(InfluenceSampler(model, priority=PriorityConfig(distribution="proportional", within_episode=True)))
-    buffer.extend(steps([[1.0, 3.0], [0.0, 4.0]]))
-    close(shares(buffer, 4), [1 / 8, 3 / 8, 0.0, 1 / 2])
 
 
 def test_hindsight_goals_are_of_the_episodes_that_were_drawn() -> None:

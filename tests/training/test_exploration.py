@@ -9,7 +9,7 @@ from torch import Tensor
 
 from butfor.models.networks import make_generators
 from butfor.spaces.actions import ActionLaw
-from butfor.training.bonus import BonusConfig, add_bonus, bonus_weight
+from butfor.training.bonus import BonusConfig, add_bonus
 from butfor.training.exploration import (
     ExploreConfig,
     choose,
@@ -183,23 +183,23 @@ def test_uniform_actions_never_leave_the_bounds_by_rounding(seed: int) -> None:
 # --- which candidate ------------------------------------------------------------------------------
 
 
-def chosen_index(score: list[float], noise: Tensor, choice: str) -> Tensor:
+def chosen_index(score: list[float], noise: Tensor) -> Tensor:
     """Which of the candidates each row of noise [N, K] chooses: [N]."""
     count = len(noise)
     candidates = torch.arange(len(score), dtype=torch.float32)[:, None].expand(1, count, -1, 1)
-    return choose(torch.tensor(score).expand(1, count, -1), candidates, noise[None], choice)[0, :, 0].long()
+    return choose(torch.tensor(score).expand(1, count, -1), candidates, noise[None])[0, :, 0].long()
 
 
 def test_the_best_candidate_is_taken_whatever_the_noise() -> None:
     noise = torch.rand(500, 4, generator=make_generators([0])[0])
     noise[:, 2] = 0.0
-    assert (chosen_index([0.1, 0.2, 0.2000001, -5.0], noise, "best") == 2).all()
+    assert (chosen_index([0.1, 0.2, 0.2000001, -5.0], noise) == 2).all()
 
 
 def test_the_best_of_each_environment_is_its_own() -> None:
     score = torch.rand(2, 3, K, generator=make_generators([0])[0])
     candidates = torch.rand(2, 3, K, 2, generator=make_generators([1])[0])
-    chosen = choose(score, candidates, torch.rand(2, 3, K, generator=make_generators([2])[0]), "best")
+    chosen = choose(score, candidates, torch.rand(2, 3, K, generator=make_generators([2])[0]))
     for replica in range(2):
         for env_name in range(3):
             assert torch.equal(
@@ -212,40 +212,15 @@ def test_ties_are_broken_at_random() -> None:
     count = 30_000
     noise = torch.rand(count, 4, generator=make_generators([0])[0])
     for score, tied in (([0.0, 0.0, 0.0, 0.0], [0, 1, 2, 3]), ([1.0, 3.0, 3.0, 0.0], [1, 2])):
-        drawn = torch.bincount(chosen_index(score, noise, "best"), minlength=4)
+        drawn = torch.bincount(chosen_index(score, noise), minlength=4)
         assert [index for index in range(4) if drawn[index]] == tied
         assert stats.chisquare(drawn[tied].numpy()).pvalue > 1e-4
 
 
-@pytest.mark.parametrize(
-    ("choice", "score", "share"),
-    [
-        ("ranked", [0.5, 9.0, 0.1, 2.0], [1 / 3, 1, 1 / 4, 1 / 2]),
-        ("ranked", [-1.0, 0.0, -3.0, -2.0], [1 / 2, 1, 1 / 4, 1 / 3]),
-        ("proportional", [0.5, 2.0, 0.1, 1.0], [0.5, 2.0, 0.1, 1.0]),
-        ("proportional", [0.5, 0.0, -1.0, 1.5], [0.5, 0.0, 0.0, 1.5]),
-        ("proportional", [0.0, 0.0, 0.0, 0.0], [1.0, 1.0, 1.0, 1.0]),
-        ("proportional", [1e-6, 3e-6, 0.0, 0.0], [1.0, 3.0, 0.0, 0.0]),
-    ],
-)
-def test_other_choices_follow_their_laws(choice: str, score: list[float], share: list[float]) -> None:
-    count = 60_000
-    drawn = torch.bincount(
-        chosen_index(score, torch.rand(count, 4, generator=make_generators([3])[0]), choice), minlength=4
-    )
-    expected = torch.tensor(share, dtype=torch.float64)
-    possible = expected > 0
-    # scores of zero keep 1e-12 of a chance, so none of 60,000 draws takes them
-    assert not drawn[~possible].any()
-    expected = count * expected[possible] / expected.sum()
-    assert stats.chisquare(drawn[possible].numpy(), expected.numpy()).pvalue > 1e-4
-
-
-@pytest.mark.parametrize("choice", ["best", "ranked", "proportional"])
 @pytest.mark.parametrize("number", [0.0, 1 - 2**-24])
-def test_extreme_random_numbers_choose_a_candidate_too(choice: str, number: float) -> None:
+def test_extreme_random_numbers_choose_a_candidate_too(number: float) -> None:
     noise = torch.full((1, 4), number)
-    assert chosen_index([0.0, 1.0, 0.0, 0.5], noise, choice).tolist() == [1]  # the likeliest
+    assert chosen_index([0.0, 1.0, 0.0, 0.5], noise).tolist() == [1]
 
 
 # --- the bonus ------------------------------------------------------------------------------------
@@ -264,35 +239,17 @@ SCORES = torch.tensor([0.0, 0.5, 1.9, 7.0, 0.0, 1.0, -2.0])
         (BonusConfig(weight=1.0, cap=100.0), [-1.0, -0.5, 0.0, 0.0, 0.0, 0.0, -3.0]),
         (BonusConfig(weight=1.0, cap=0.25), [-1.0, -0.75, -0.75, -0.75, 0.0, 0.0, -3.0]),
         (BonusConfig(weight=0.0), [-1.0, -1.0, -1.0, -1.0, 0.0, 0.0, -3.0]),
-        # + 0.2 where the score exceeds 0.5
-        (BonusConfig(kind="flat"), [-1.0, -1.0, -0.8, -0.8, 0.0, 0.0, -3.0]),
-        (BonusConfig(kind="flat", threshold=0.4, ceiling=None), [-1.0, -0.8, -0.8, -0.8, 0.0, 0.2, -3.0]),
-        # x (1 - 0.2 min(max(score, 0), 2)), never with its sign changed
-        (BonusConfig(kind="multiplicative"), [-1.0, -0.9, -0.62, -0.6, 0.0, 0.0, -3.0]),
-        (BonusConfig(kind="multiplicative", weight=1.0, ceiling=None), [-1.0, -0.5, 0.0, 0.0, 0.0, 0.0, -3.0]),
-        (BonusConfig(kind="multiplicative", weight=1.0), [-1.0, -0.5, 0.0, 0.0, 0.0, 0.0, -3.0]),
     ],
 )
 def test_the_bonus_is_its_formula(config: BonusConfig, expected: list[float]) -> None:
-    total = add_bonus(REWARDS, SCORES, config.weight, config)
-    torch.testing.assert_close(total, torch.tensor(expected))
-    as_tensor = add_bonus(REWARDS, SCORES, torch.tensor(config.weight), config)
-    torch.testing.assert_close(as_tensor, torch.tensor(expected))
+    torch.testing.assert_close(add_bonus(REWARDS, SCORES, config), torch.tensor(expected))
 
 
 def test_the_bonus_leaves_its_arguments_as_they_were() -> None:
     reward, score = REWARDS.clone(), SCORES.clone()
-    add_bonus(reward, score, 0.2, BonusConfig())
+    add_bonus(reward, score, BonusConfig())
     assert torch.equal(reward, REWARDS)
     assert torch.equal(score, SCORES)
-
-
-def test_the_weight_stays_or_falls_linearly_to_zero() -> None:
-    assert [bonus_weight(BonusConfig(weight=0.3), episode) for episode in (0, 10, 10**6)] == [0.3] * 3
-    annealed = BonusConfig(weight=0.4, anneal_episodes=200)
-    expected = {0: 0.4, 50: 0.3, 100: 0.2, 199: 0.002, 200: 0.0, 500: 0.0}
-    for episode, weight in expected.items():
-        assert bonus_weight(annealed, episode) == pytest.approx(weight)
 
 
 # --- settings -------------------------------------------------------------------------------------
@@ -321,15 +278,8 @@ def test_impossible_settings_of_exploration_are_refused(settings: dict[str, Any]
         ({"weight": -0.1}, r"weight.*0.*\-0\.1"),
         ({"weight": float("nan")}, "weight"),
         ({"cap": 0.0}, "cap.*0"),
-        ({"anneal_episodes": 0}, "anneal_episodes.*1.*0"),
     ],
 )
 def test_impossible_settings_of_the_bonus_are_refused(settings: dict[str, Any], message: str) -> None:
     with pytest.raises(ValueError, match=message):
         BonusConfig(**settings)
-
-
-@pytest.mark.parametrize("make", [lambda: ExploreConfig(choice="worst"), lambda: BonusConfig(kind="plus")])  # type: ignore[arg-type]
-def test_unknown_names_are_refused(make: Any) -> None:
-    with pytest.raises(ValueError, match=r"worst|plus"):
-        make()

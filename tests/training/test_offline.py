@@ -146,16 +146,16 @@ def test_a_signal_of_labels_reads_those_of_the_data(recorded: tuple[Path, Episod
 
 
 def test_what_changes_over_training_changes_over_rounds(recorded: tuple[Path, Episodes]) -> None:
-    """Half of the bonus is left after half of its rounds, with any number of recorded episodes."""
-    config = offline(recorded[0], use=("bonus",), bonus={"weight": 0.4, "anneal_episodes": 10})
+    """PER's exponent of the importance weights is half way to 1 after half of its rounds."""
+    config = offline(recorded[0], priority={"kind": "per", "beta": 0.4, "beta_episodes": 10})
     goal_env = open_goal_env("slide", (), 1.0)
     trainer = Trainer(config, goal_env, "cpu", 12)
     fill_buffer(trainer, read_episodes(config, goal_env))
     trainer.set_weights()
-    assert trainer.bonus.item() == pytest.approx(0.4)
+    assert trainer.importance.item() == pytest.approx(0.4)
     trainer.rounds = 5
     trainer.set_weights()
-    assert trainer.bonus.item() == pytest.approx(0.2)
+    assert trainer.importance.item() == pytest.approx(0.7)
     trainer.close()
 
 

@@ -21,25 +21,12 @@ from butfor.training.priorities import (
 from butfor.training.replay import valid_steps
 
 TransitionTable = tuple[Tensor, Tensor, Tensor]  # score [R, E, T], achieved_goal [R, E, T+1, 3], length [R, E]
-VARIANTS = {
-    "paper": PriorityConfig(),
-    "proportional": PriorityConfig(distribution="proportional"),
-    "power": PriorityConfig(power=2.0),
-    "within": PriorityConfig(within_episode=True),
-    "all": PriorityConfig(distribution="proportional", power=0.5, within_episode=True),
-}
 Weigh = Callable[[Tensor, Tensor, Tensor], Tensor]
-
-
-def influence(config: PriorityConfig) -> Weigh:
-    return lambda score, achieved_goal, length: by_score(score, length, config)
-
-
 WEIGHTS: dict[str, Weigh] = {
     "uniform": lambda score, achieved_goal, length: valid_steps(length, score.shape[-1]).float(),
     "error": lambda score, achieved_goal, length: by_error(score, length, 0.6),
     "energy": lambda score, achieved_goal, length: by_energy(achieved_goal, length),
-    **{name: influence(config) for name, config in VARIANTS.items()},
+    "influence": lambda score, achieved_goal, length: by_score(score, length),
 }
 every_weight = pytest.mark.parametrize("weigh", WEIGHTS.values(), ids=WEIGHTS)
 
@@ -61,10 +48,8 @@ def memories(draw: st.DrawFn) -> TransitionTable:
     return score, goal, length
 
 
-def expected_p(totals: list[float], config: PriorityConfig) -> list[float]:
-    """Section 6.3: p_i = (M + 1 - rank_i)^-1, rank_i ascending in the scores of M episodes; or the score itself."""
-    if config.distribution == "proportional":
-        return totals if any(totals) else [1.0] * len(totals)
+def expected_p(totals: list[float]) -> list[float]:
+    """Section 6.3: p_i = (M + 1 - rank_i)^-1, rank_i ascending in the scores of M episodes."""
     M = len(totals)
     ascending = sorted(range(M), key=lambda i: (totals[i], -i))  # of equal scores the first is the highest
     return [1 / (M + 1 - (ascending.index(i) + 1)) for i in range(M)]
@@ -104,23 +89,17 @@ def test_replicas_do_not_mix(weigh: Weigh, memory: TransitionTable) -> None:
         torch.testing.assert_close(together[replica], alone[0], rtol=1e-6, atol=0)
 
 
-@pytest.mark.parametrize("config", VARIANTS.values(), ids=VARIANTS)
 @settings(max_examples=60, deadline=None)
 @given(memory=memories())
-def test_influence_agrees_with_a_loop_over_the_formula(config: PriorityConfig, memory: TransitionTable) -> None:
+def test_influence_agrees_with_a_loop_over_the_formula(memory: TransitionTable) -> None:
     score, _, length = memory
     expected = torch.zeros(score.shape, dtype=torch.float64)
     for replica in range(len(score)):
         stored = [episode for episode in range(score.shape[1]) if length[replica, episode] > 0]
         states = [score[replica, episode, : length[replica, episode]].tolist() for episode in stored]
-        totals = [math.fsum(value**config.power for value in values) for values in states]
-        for episode, p, values in zip(stored, expected_p(totals, config), states, strict=True):
-            for t, value in enumerate(values):
-                share = 1 / len(values)
-                if config.within_episode:
-                    share = (value + 1e-6) / (sum(values) + 1e-6 * len(values))
-                expected[replica, episode, t] = p * share
-    torch.testing.assert_close(by_score(score, length, config).double(), expected, rtol=1e-5, atol=1e-12)
+        for episode, p, values in zip(stored, expected_p([math.fsum(each) for each in states]), states, strict=True):
+            expected[replica, episode, : len(values)] = p / len(values)
+    torch.testing.assert_close(by_score(score, length).double(), expected, rtol=1e-5, atol=1e-12)
 
 
 @settings(max_examples=60, deadline=None)
@@ -140,46 +119,25 @@ def test_energy_agrees_with_a_loop_over_the_formula(memory: TransitionTable) -> 
 def test_three_episodes_by_hand() -> None:
     score = torch.tensor([[[0.1, 0.2, 9.0], [0.0, 0.0, 0.0], [0.5, 0.5, 0.5], [7.0, 7.0, 7.0]]])
     length = torch.tensor([[2, 3, 1, 0]])  # totals 0.3, 0, 0.5, and an empty slot: ranks 2, 3, 1
-    weight = by_score(score, length, PriorityConfig())
+    weight = by_score(score, length)
     expected = [[1 / 4, 1 / 4, 0], [1 / 9, 1 / 9, 1 / 9], [1, 0, 0], [0, 0, 0]]
     torch.testing.assert_close(weight, torch.tensor([expected]))
 
 
-def test_a_power_changes_the_ranking() -> None:
-    """Sums 2 and 3, sums of squares 4 and 3; without the power the second is first."""
-    score, length = torch.tensor([[[2.0, 0.0, 0.0], [1.0, 1.0, 1.0]]]), torch.tensor([[3, 3]])
-    totals = [by_score(score, length, PriorityConfig(power=power)).sum(-1).tolist()[0] for power in (1, 2)]
-    assert totals[0] == pytest.approx([0.5, 1.0])
-    assert totals[1] == pytest.approx([1.0, 0.5])
-
-
-@pytest.mark.parametrize("power", [1.0, 2.0])
-def test_a_negative_estimate_ranks_below_zero_and_is_not_drawn_in_proportion(power: float) -> None:
+def test_a_negative_estimate_ranks_below_zero() -> None:
     score, length = torch.tensor([[[-3.0], [0.0], [2.0]]]), torch.tensor([[1, 1, 1]])
-    ranked = by_score(score, length, PriorityConfig(power=power)).flatten().tolist()
-    assert ranked == pytest.approx([1 / 3, 1 / 2, 1])
-    proportional = by_score(score, length, PriorityConfig(power=power, distribution="proportional"))
-    assert proportional.flatten().tolist() == [0, 0, 2**power]
-
-
-def test_without_any_score_proportional_priorities_are_uniform_in_that_replica_alone() -> None:
-    score, length = torch.zeros(2, 3, 4), torch.tensor([[4, 2, 0], [4, 2, 0]])
-    score[1, 1, 0] = 3.0
-    for within_episode in (False, True):
-        config = PriorityConfig(distribution="proportional", within_episode=within_episode)
-        totals = by_score(score, length, config).sum(-1)
-        torch.testing.assert_close(totals, torch.tensor([[1.0, 1, 0], [0, 3, 0]]))
+    assert by_score(score, length).flatten().tolist() == pytest.approx([1 / 3, 1 / 2, 1])
 
 
 def test_without_any_score_ranks_follow_the_slots() -> None:
-    totals = by_score(torch.zeros(1, 4, 2), torch.tensor([[2, 0, 1, 2]]), PriorityConfig()).sum(-1)
+    totals = by_score(torch.zeros(1, 4, 2), torch.tensor([[2, 0, 1, 2]])).sum(-1)
     torch.testing.assert_close(totals, torch.tensor([[1.0, 0, 1 / 2, 1 / 3]]))
 
 
-def test_a_score_that_is_not_a_number_shows() -> None:
-    score = torch.tensor([[[torch.nan], [1.0]]])
-    weight = by_score(score, torch.ones(1, 2, dtype=torch.long), PriorityConfig(distribution="proportional"))
-    assert weight.isnan().any()
+def test_a_position_that_is_not_a_number_shows() -> None:
+    goal = torch.ones(1, 2, 2, 3)
+    goal[0, 0, 1, 2] = torch.nan
+    assert by_energy(goal, torch.ones(1, 2, dtype=torch.long)).isnan().any()
 
 
 def test_a_lifted_cube_by_hand() -> None:
@@ -227,7 +185,7 @@ def test_valid_steps_are_those_before_the_end() -> None:
 
 
 @settings(max_examples=60, deadline=None)
-@given(memory=memories(), exponent=st.floats(0, 1), kind=st.sampled_from(["error", "paper", "within", "energy"]))
+@given(memory=memories(), exponent=st.floats(0, 1), kind=st.sampled_from(["error", "influence", "energy"]))
 def test_importance_weights_agree_with_the_formula(memory: TransitionTable, exponent: float, kind: str) -> None:
     """(N P)^-exponent over its maximum, for every drawable step of the memory: at most 1, and 1 at the smallest."""
     weight = WEIGHTS[kind](*memory)
@@ -303,11 +261,8 @@ def test_captured_agrees_with_the_cpu() -> None:
     ("values", "message"),
     [
         ({"kind": "cai"}, "kind.*'cai'"),
-        ({"distribution": "ranked"}, "distribution.*'ranked'"),
-        ({"power": 0.0}, r"power.* 0\.0"),
         ({"alpha": -0.1}, r"alpha.* -0\.1"),
         ({"alpha": math.nan}, "alpha.* nan"),
-        ({"importance": 1.5}, r"importance.* 1\.5"),
         ({"beta": -0.4}, r"beta.* -0\.4"),
         ({"beta_episodes": 0}, "beta_episodes must be at least 1; got 0"),
     ],

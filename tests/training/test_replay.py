@@ -10,7 +10,7 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from butfor.models.networks import make_generators
-from butfor.training.replay import NOISE, Batch, ReplayBuffer, ReplayConfig, Weights, hindsight_by_score, sample
+from butfor.training.replay import NOISE, Batch, ReplayBuffer, ReplayConfig, Weights, sample
 
 STEPS = 6
 SIZES = (3, 2, 2)
@@ -493,51 +493,6 @@ def test_a_replica_among_others_gives_what_it_gives_alone() -> None:
         own = sample(alone, uniform_weights(alone), noise[replica : replica + 1], asymmetric_reward, ReplayConfig())
         for name in ("inputs", "action", "next_inputs", "reward", "bootstrap", "episode", "time"):
             assert torch.equal(getattr(own, name)[0], getattr(batch, name)[replica]), name
-
-
-# --- goals by score -------------------------------------------------------------------------------
-
-
-def test_goals_by_score_are_drawn_in_proportion_to_the_influence_of_the_step_into_them() -> None:
-    score = torch.tensor([5.0, 1.0, 3.0, -2.0, 0.0, 4.0, 9.0, 9.0])  # the last two steps are padding
-    length, count = 6, 1000
-    for time in range(length):
-        positive = [max(float(score[step]), 0.0) + 1e-8 for step in range(time, length)]
-        expected = {step + 1: part / sum(positive) for step, part in zip(range(time, length), positive, strict=True)}
-        later = hindsight_by_score(
-            score.expand(1, count, -1),
-            torch.full((1, count), time),
-            torch.full((1, count), length),
-            midpoints(count)[None],
-        )
-        values, counts = later[0].unique(return_counts=True)
-        drawn = dict(zip(values.tolist(), (counts / count).tolist(), strict=True))
-        assert set(drawn) <= set(expected)
-        for index, share in expected.items():
-            assert abs(drawn.get(index, 0.0) - share) <= 1 / count
-
-
-def test_goals_by_score_without_any_score_are_uniform() -> None:
-    later = hindsight_by_score(
-        torch.zeros(1, 400, STEPS), torch.full((1, 400), 1), torch.full((1, 400), 5), midpoints(400)[None]
-    )
-    assert [int((later == index).sum()) for index in range(STEPS + 1)] == [0, 0, 100, 100, 100, 100, 0]
-
-
-@pytest.mark.parametrize("share", [0.0, ALMOST_ONE])
-def test_goals_by_score_are_later_goals_of_the_same_episode_also_at_the_extremes(share: float) -> None:
-    replay = wrapped()
-    replay.score.copy_(torch.rand(replay.score.shape, generator=make_generators([1])[0]))
-    replay.score.masked_fill_(~replay.valid(), 0)
-    noise = uniform(2, 1000)
-    noise[:, ::2, 3] = share
-    batch = sample(
-        replay, uniform_weights(replay), noise, asymmetric_reward, ReplayConfig(hindsight=1.0, goals_by_score=True)
-    )
-    length = replay.length[replay.rows, batch.episode]
-    assert torch.equal(batch.inputs[..., 3], batch.inputs[..., 1])
-    assert (batch.inputs[..., 4] > batch.time).all()
-    assert (batch.inputs[..., 4] <= length).all()
 
 
 # --- batches and settings -------------------------------------------------------------------------

@@ -62,7 +62,7 @@ NO_RANGE = AgentConfig(target_range=None)
         ({"entities": ("max=3:6", "ball=6:9")}, "max=3:6"),
         ({"combine": "cube"}, "combine.*cube"),
         ({"entities": ("cube=3:6", "ball=6:9"), "combine": "mean"}, "combine.*mean.*cube, ball"),
-        ({"replay": ReplayConfig(goals_by_score=True)}, "goals_by_score"),
+        ({"replay": ReplayConfig(influenced_goals=0.3)}, r"influenced_goals is 0\.3"),
         ({"algorithm": "td3", "agent": AgentConfig(critics=5)}, "critics is 5.*td3"),
         ({"algorithm": "td3bc", "agent": AgentConfig(critics=2, critics_in_target=1)}, "critics_in_target 1.*td3bc"),
         ({"episodes": 100, "warmup": 101}, "episodes is 100.*101"),
@@ -98,12 +98,9 @@ def test_impossible_settings_are_refused(settings: dict[str, Any], named: str) -
         (ExploreConfig, {"active": -0.5}),
         (ExploreConfig, {"noise": -1.0}),
         (ExploreConfig, {"candidates": 1}),
-        (ExploreConfig, {"choice": "worst"}),
         (CaiConfig, {"horizon": 0}),
         (BonusConfig, {"weight": -1.0}),
         (BonusConfig, {"cap": 0.0}),
-        (BonusConfig, {"kind": "cubic"}),
-        (BonusConfig, {"anneal_episodes": 0}),
         (CaiConfig, {"newest_share": 1.0}),
         (CaiConfig, {"rescore": "none"}),
     ],
@@ -114,10 +111,9 @@ def test_impossible_values_are_refused_where_they_belong(kind: Any, settings: di
         kind(**settings)
 
 
-def test_one_rule_chooses_the_hindsight_goal_if_there_is_any() -> None:
-    with pytest.raises(ValueError, match=r"goals_by_score.*0\.3"):
-        ReplayConfig(goals_by_score=True, influenced_goals=0.3)
-    for rule in ({"other_goals": 0.5}, {"goals_by_score": True}, {"influenced_goals": 0.3}):
+def test_a_rule_for_the_hindsight_goal_needs_one() -> None:
+    rules: tuple[dict[str, Any], ...] = ({"other_goals": 0.5}, {"influenced_goals": 0.3})
+    for rule in rules:
         with pytest.raises(ValueError, match=f"hindsight is 0.*{next(iter(rule))}"):
             ReplayConfig(hindsight=0.0, **rule)
 
@@ -130,7 +126,7 @@ def test_what_is_possible_is_not_refused() -> None:
     Config(episodes=204, warmup=200, num_envs=4, replay=ReplayConfig(capacity=4))
     Config(use=("priority", "bonus", "active"), overlap=("acting", "updates", "model"))
     Config(use=("intrinsic", "priority", "active"), agent=NO_RANGE)
-    Config(use=("active",), replay=ReplayConfig(goals_by_score=True))
+    Config(use=("active",), replay=ReplayConfig(influenced_goals=0.3))
     Config(use=("bonus", "active"), priority=PriorityConfig("per"))
     for combine in ("sum", "max", "cube", "ball"):
         Config(use=("bonus",), entities=("cube=3:6", "ball = 6:9"), combine=combine)
@@ -138,22 +134,9 @@ def test_what_is_possible_is_not_refused() -> None:
 
 def test_a_model_is_trained_and_states_are_scored_only_where_needed() -> None:
     plain_agent, active = Config(), Config(use=("active",))
-    by_score = dataclasses.replace(active, replay=ReplayConfig(goals_by_score=True))
+    by_score = dataclasses.replace(active, replay=ReplayConfig(influenced_goals=0.3))
     assert [config.needs_scores for config in (plain_agent, active, by_score)] == [False, False, True]
     assert all(Config(use=(use,)).needs_scores for use in ("priority", "bonus"))
-
-
-def test_errors_are_weighted_for_per_and_where_cai_p_asks_for_it() -> None:
-    asked = PriorityConfig(importance=0.5)
-    configs = {
-        "uniform": Config(),
-        "per": Config(priority=PriorityConfig("per")),
-        "ebp": Config(priority=PriorityConfig("ebp")),
-        "cai-p": Config(use=("priority",)),
-        "cai-p weighted": Config(use=("priority",), priority=asked),
-        "no cai-p": Config(use=("bonus",), priority=asked),
-    }
-    assert [name for name, config in configs.items() if config.weighs_importance] == ["per", "cai-p weighted"]
 
 
 # --------------------------------------------------------------------------- the paper's numbers
@@ -192,8 +175,7 @@ def test_the_model_and_its_schedule_are_those_of_the_papers_table(env_name: str)
     assert due == {199: 0, 200: 40_000, 250: 0, 300: 10_000, 5200: 10_000, 5300: 5_000, 10_200: 5_000, 10_300: 0}
     assert (model.newest_from, model.newest_share, model.rescore, model.only_sampled) == (1200, 0.25, "all", False)
     bonus = preset(env_name).bonus
-    assert (bonus.weight, bonus.cap, bonus.ceiling, bonus.kind) == (0.2, 2.0, 0.0, "additive")
-    assert bonus.anneal_episodes is None
+    assert (bonus.weight, bonus.cap, bonus.ceiling) == (0.2, 2.0, 0.0)
 
 
 @pytest.mark.parametrize(
@@ -202,8 +184,7 @@ def test_the_model_and_its_schedule_are_those_of_the_papers_table(env_name: str)
 def test_priorities_are_those_of_the_papers_table(env_name: str, episodes: int) -> None:
     priority = preset(env_name).priority
     assert (priority.alpha, priority.beta, priority.beta_episodes) == (0.6, 0.4, episodes)
-    variants = (priority.kind, priority.distribution, priority.power, priority.importance, priority.within_episode)
-    assert variants == ("uniform", "rank", 1.0, 0.0, False)
+    assert priority.kind == "uniform"
 
 
 def test_the_record_moves_samples_on_a_table_and_not_between_walls() -> None:
@@ -329,3 +310,30 @@ def test_runs_with_the_names_of_before_are_read(tmp_path: Path) -> None:
     assert (without.use, without.entities) == ((), ())
     twins = old_run(tmp_path, agent={"twin_critics": True})
     assert (twins.algorithm, twins.td3.policy_delay, twins.td3.target_noise) == ("td3", 1, 0.0)
+
+
+REMOVED: dict[str, dict[str, tuple[Any, Any]]] = {
+    "priority": {
+        "distribution": ("rank", "proportional"), "power": (1.0, 2.0), "importance": (0.0, 0.5),
+        "within_episode": (False, True),
+    },
+    "replay": {"goals_by_score": (False, True)},
+    "bonus": {"kind": ("additive", "flat"), "threshold": (0.5, 0.4), "anneal_episodes": (None, 100)},
+    "explore": {"choice": ("best", "ranked")},
+}  # fmt: skip
+"""options that were removed, with what they did by default, which is what is left, and another value"""
+
+
+def test_runs_from_before_options_were_removed_are_read() -> None:
+    config = Config(use=("priority",), priority=PriorityConfig(alpha=0.5))
+    before: dict[str, Any] = json.loads(json.dumps(plain(config)))
+    for part, options in REMOVED.items():
+        before[part] |= {name: usual for name, (usual, _) in options.items()}
+    assert config_from(Config, before) == config
+
+
+@pytest.mark.parametrize(("part", "name"), [(part, name) for part, options in REMOVED.items() for name in options])
+def test_a_run_that_used_an_option_that_was_removed_is_refused(part: str, name: str) -> None:
+    value = REMOVED[part][name][1]
+    with pytest.raises(ValueError, match=rf"{part}\.{name} is {value!r}.*removed"):
+        config_from(Config, {part: {name: value}})

@@ -159,34 +159,6 @@ def test_the_bonus_is_added_clipped_and_never_beats_a_reached_goal(
     assert bool(at_the_top) == (ceiling is not None)
 
 
-def test_a_flat_and_a_multiplicative_bonus(monkeypatch: pytest.MonkeyPatch) -> None:
-    def flat(base: float, score: float) -> float:
-        return min(base + 0.3 * (score > 1.0), 0.0)
-
-    def multiplicative(base: float, score: float) -> float:
-        return min(base * max(0.0, 1 - 0.3 * min(score, 2.0)), 0.0)
-
-    rules: dict[Any, Callable[[float, float], float]] = {"flat": flat, "multiplicative": multiplicative}
-    for kind, rule in rules.items():
-        trainer = make_trainer(use=("bonus",), bonus=BonusConfig(0.3, kind=kind, threshold=1.0))
-        replay = trainer.replay
-        for r, e, t, batch, i in each(watched(trainer, monkeypatch)):
-            base = float(reward(replay.achieved_goal[r, e, t + 1], goal_of(batch, r, i)))
-            assert float(batch.reward[r, i]) == pytest.approx(rule(base, float(replay.score[r, e, t])), abs=1e-6)
-
-
-@pytest.mark.parametrize(("over", "left"), [(6, 0.0), (12, 0.5), (24, 0.75), (3, 0.0)])
-def test_an_annealed_bonus_falls_with_the_episodes(monkeypatch: pytest.MonkeyPatch, over: int, left: float) -> None:
-    """Six episodes are stored: of a weight that falls over 12, half is left."""
-    bonus = BonusConfig(weight=0.4, ceiling=None, anneal_episodes=over)
-    trainer = make_trainer(use=("bonus",), bonus=bonus)
-    replay = trainer.replay
-    for r, e, t, batch, i in each(watched(trainer, monkeypatch)):
-        base = float(reward(replay.achieved_goal[r, e, t + 1], goal_of(batch, r, i)))
-        expected = base + 0.4 * left * min(float(replay.score[r, e, t]), 2.0)
-        assert float(batch.reward[r, i]) == pytest.approx(expected, abs=1e-6)
-
-
 def test_an_intrinsic_reward_is_the_clipped_score_alone(monkeypatch: pytest.MonkeyPatch) -> None:
     changes: dict[str, Any] = {
         "use": ("intrinsic",), "agent": {"target_range": None}, "bonus": BonusConfig(cap=1.5),
@@ -256,14 +228,6 @@ def test_cai_p_draws_episodes_by_the_inverse_of_their_rank(monkeypatch: pytest.M
     ranks = [[1 + sum(totals[r, : len(LENGTHS)] > totals[r, e]) for e in range(len(LENGTHS))] for r in range(SEEDS)]
     assert sorted(map(int, ranks[0])) == [1, 2, 3, 4, 5, 6]
     assert_drawn_so(trainer, by_hand(trainer, lambda r, e: 1 / float(ranks[r][e])), monkeypatch)
-
-
-def test_cai_p_in_proportion_to_powered_scores_within_episodes(monkeypatch: pytest.MonkeyPatch) -> None:
-    priority = PriorityConfig(distribution="proportional", power=2.0, within_episode=True)
-    trainer = make_trainer(use=("priority",), priority=priority, **MANY)
-    score = trainer.replay.score.double()
-    expected = score.square().sum(-1, keepdim=True) * score / score.sum(-1, keepdim=True).clamp(min=1e-9)
-    assert_drawn_so(trainer, expected, monkeypatch)
 
 
 def test_ebp_draws_by_the_energy_that_the_object_gained(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -357,20 +321,6 @@ def test_the_exponent_of_the_importance_weights_rises_with_the_episodes(stored: 
     trainer.replay.stored = stored
     trainer.set_weights()
     assert float(trainer.importance) == pytest.approx(beta)
-
-
-def test_cai_p_can_be_corrected_by_importance_weights(monkeypatch: pytest.MonkeyPatch) -> None:
-    trainer = make_trainer(use=("priority",), priority=PriorityConfig(importance=0.5))
-    batches = watched(trainer, monkeypatch)
-    step = trainer.weights.step
-    smallest = [float(step[r][step[r] > 0].min()) for r in range(SEEDS)]
-    weights = []
-    for r, e, t, batch, i in each(batches):
-        assert batch.weight is not None
-        weights.append(float(batch.weight[r, i]))
-        assert weights[-1] == pytest.approx((smallest[r] / float(step[r, e, t])) ** 0.5, rel=1e-5)
-    assert max(weights) <= 1
-    assert min(weights) < 0.7
 
 
 # ------------------------------------------------------------------------------- updates and state

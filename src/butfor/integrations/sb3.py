@@ -31,7 +31,7 @@ from butfor.spaces.entities import Entities, entity_columns
 from butfor.spaces.observations import GOAL_PARTS
 from butfor.training.bonus import BonusConfig, add_bonus
 from butfor.training.exploration import ExploreConfig, draw_noise, explore
-from butfor.training.priorities import PriorityConfig, by_score
+from butfor.training.priorities import by_score
 from butfor.training.replay import ReplayConfig
 
 try:
@@ -248,7 +248,7 @@ class InfluenceReplayBuffer(HerReplayBuffer):
         if not len(total) or total.min() == total.max():
             return None
         whole = torch.from_numpy(total)[None, :, None]  # [1, E, 1]: each episode as one step with its summed score
-        chance = by_score(whole, torch.ones(1, len(total), dtype=torch.long), PriorityConfig())[0, :, 0]
+        chance = by_score(whole, torch.ones(1, len(total), dtype=torch.long))[0, :, 0]
         return np.cumsum(chance.double().numpy()), episodes, length
 
     def _normalize_reward(self, reward: Array, env: VecNormalize | None = None) -> Array:  # type: ignore[override]
@@ -267,7 +267,7 @@ class InfluenceReplayBuffer(HerReplayBuffer):
                 stacklevel=2,
             )
         score = torch.from_numpy(np.nan_to_num(self.scores[self._drawn])[:, None])
-        total = torch.maximum(own, add_bonus(own, score, self.bonus.weight, self.bonus))
+        total = torch.maximum(own, add_bonus(own, score, self.bonus))
         return super()._normalize_reward(total.numpy(), env)
 
 

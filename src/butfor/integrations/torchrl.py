@@ -15,7 +15,7 @@ from butfor.influence.influence import Influence
 from butfor.influence.scoring import combine_scores
 from butfor.runs.files import load_tensors, save_tensors
 from butfor.spaces.arrays import warn_shared
-from butfor.training.priorities import PriorityConfig, by_score
+from butfor.training.priorities import by_score
 
 try:
     from torchrl.data.replay_buffers.samplers import Sampler
@@ -46,7 +46,6 @@ class InfluenceSampler(Sampler):
         influence: Influence | None = None,
         *,
         entity: str | None = None,
-        priority: PriorityConfig = PriorityConfig(),
         observation_key: Key = "observation",
         end_key: Key = ("next", "done"),
         seed: int = 0,
@@ -56,13 +55,11 @@ class InfluenceSampler(Sampler):
         Args:
             influence: the model; None: all steps have the same chance until `use_model` gives one.
             entity: the entity whose influence counts; None: the sum over all.
-            priority: how scores become chances; its field `kind` has no effect.
             observation_key: where the storage has the observations that the model was fitted on.
             end_key: where it says that an episode has ended.
             seed: of the drawing, unless the replay buffer has a generator of its own.
         """
         self.entity = entity
-        self.priority = priority
         self.observation_key = observation_key
         self.end_key = end_key
         self.scores = torch.zeros(0)
@@ -138,7 +135,7 @@ class InfluenceSampler(Sampler):
         time[order] = torch.arange(count) - starts[episode[order]]
         table = torch.zeros(1, len(length), int(length.max()))
         table[0, episode, time] = self.scores[:count]
-        return by_score(table, length[None], self.priority)[0, episode, time]
+        return by_score(table, length[None])[0, episode, time]
 
     def _empty(self) -> None:
         """The storage was emptied, or all steps must be scored again."""

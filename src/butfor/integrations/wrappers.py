@@ -214,7 +214,7 @@ class StepInfluence:
             table = np.stack(list(scores.values()))  # [entities, N]
             score = table.sum(0) if self.bonus_from == "sum" else table.max(0)
         given = torch.from_numpy(np.array(reward, dtype=np.float64))
-        return np.asarray(add_bonus(given, torch.from_numpy(score), self.bonus.weight, self.bonus))
+        return np.asarray(add_bonus(given, torch.from_numpy(score), self.bonus))
 
 
 class InfluenceWrapper(StepInfluence, gymnasium.Wrapper[Any, Any, Any, Any], RecordConstructorArgs):

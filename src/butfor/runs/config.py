@@ -11,6 +11,18 @@ from typing import Any, Literal, TypeVar, Union, get_args, get_origin, get_type_
 
 T = TypeVar("T")
 LARGEST = 3.4e38  # of the numbers that networks compute with, float32
+REMOVED = {
+    "priority.distribution": "rank",
+    "priority.power": 1.0,
+    "priority.importance": 0.0,
+    "priority.within_episode": False,
+    "replay.goals_by_score": False,
+    "bonus.kind": "additive",
+    "bonus.threshold": 0.5,
+    "bonus.anneal_episodes": None,
+    "explore.choice": "best",
+}
+"""options of training that older runs have recorded, with the only value that is left"""
 
 
 def check_least(config: Any, least: float, *names: str) -> None:
@@ -97,18 +109,22 @@ def differences(config: Any, default: Any = None) -> list[tuple[str, Any]]:
 
 
 def config_from(kind: type[T], data: Any, name: str = "") -> T:
-    """Return the config dataclass that `plain` made JSON of. Missing fields take their defaults, so older runs load.
+    """Return the config dataclass that `plain` made JSON of.
+
+    Older runs load: missing fields take their defaults, and removed ones are left out.
 
     Args:
         name: the field that holds it, for messages.
 
     Raises:
-        ValueError: a field is unknown, missing without a default, or has a value of another type.
+        ValueError: a field is unknown, missing without a default, or has a value of another type; or a removed one has
+            another value than the one that is left.
     """
     if not isinstance(data, dict):
         raise ValueError(f"{name or 'The config'} must be an object with fields of {kind.__name__}; got {data!r}.")
     prefix = f"{name}." if name else ""
     hints = get_type_hints(kind)
+    data = {key: value for key, value in data.items() if not _is_removed(prefix + key, value)}
     for key in data:
         if key not in hints:
             raise ValueError(f"{prefix}{key} is not a field of {kind.__name__}; its fields are {', '.join(hints)}.")
@@ -117,6 +133,16 @@ def config_from(kind: type[T], data: Any, name: str = "") -> T:
         return kind(**values)
     except TypeError as error:  # a field without a default is missing
         raise ValueError(f"{name or 'The config'} is incomplete: {error}.") from error
+
+
+def _is_removed(name: str, value: Any) -> bool:
+    """Whether a field is an option that was removed; refuse one with another value than the one that is left."""
+    if name in REMOVED and value != REMOVED[name]:
+        raise ValueError(
+            f"{name} is {value!r}, but this option was removed: only {REMOVED[name]!r} is left. The run's results can "
+            "still be shown; to resume or score it, use the version of butfor that its versions.json names."
+        )
+    return name in REMOVED
 
 
 def _value_from(hint: Any, value: Any, name: str) -> Any:

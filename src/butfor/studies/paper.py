@@ -258,7 +258,7 @@ def _combined_study() -> Study:
 
 
 def _variant_studies() -> Iterator[Study]:
-    """Figures S5, S7 and S8, and appendices F and G: variants of the rivals and of CAI, and what was dropped."""
+    """Figures S5, S7 and S8, and rescoring in part: variants of the rivals and of CAI."""
     vime, disagreement = _vime(), _disagreement()
     best, *others = vime
     words = "The variant on the positions of agent and object is the best."
@@ -275,7 +275,7 @@ def _variant_studies() -> Iterator[Study]:
         [Claim(words, "better", first, "object + agent, 50", variants=tuple(alike)),
          Claim(words, "better", first, full, variants=tuple(alike), than_variants=tuple(weights))],
     )  # fmt: skip
-    priority, bonus, active = (_run(PICK, use) for use in SHORT)
+    priority = _run(PICK, "priority")
     words = "Rescoring the newest 1,000 episodes, and all every 1,000, loses little."
     yield Study(
         "partial-rescoring", "Rescoring in part",
@@ -290,28 +290,6 @@ def _variant_studies() -> Iterator[Study]:
         [Claim("CAI approximates the label over training well.", "follows", ALONE, measure="label"),
          Claim("It is highest once the agent lifts the object.", "follows", ALONE, measure="lifted"),
          Claim("The label spreads more evenly than CAI.", "uneven", ALONE)],
-    )  # fmt: skip
-    arms = {
-        "P": priority,
-        "P, proportional": _with(priority, "priority", distribution="proportional"),
-        "P, power 2": _with(priority, "priority", power=2.0),
-        "P, importance weights": _with(priority, "priority", importance=1.0),
-        "P, within episodes": _with(priority, "priority", within_episode=True),
-        "P, goals by score": _with(priority, "replay", goals_by_score=True),
-        "bonus": bonus,
-        "bonus, flat": _with(bonus, "bonus", kind="flat"),
-        "bonus, multiplicative": _with(bonus, "bonus", kind="multiplicative"),
-        "bonus, annealed": _with(bonus, "bonus", anneal_episodes=bonus.episodes),
-        "active": active,
-        "active, ranked": _with(active, "explore", choice="ranked"),
-        "active, proportional": _with(active, "explore", choice="proportional"),
-    }
-    worse = ("P, proportional", "bonus, flat", "bonus, multiplicative", "active, ranked", "active, proportional")
-    same = ("P, power 2", "P, importance weights", "P, within episodes", "P, goals by score", "bonus, annealed")
-    yield Study(
-        "negative-results", "What did not help", "What the paper tried and dropped, beside what it kept.", arms,
-        [*(Claim("The variant is worse.", "better", label.split(",")[0], label) for label in worse),
-         *(Claim("The variant is not an improvement.", "on par", label.split(",")[0], label) for label in same)],
     )  # fmt: skip
 
 
@@ -346,10 +324,7 @@ def make_study(name: str, size: Size = "paper", **changes: Any) -> Study:
         if size == "small":
             config = _small(config, name)
         wanted = {key: value for key, value in changes.items() if isinstance(config, Config) or key == "seeds"}
-        config = replace(config, **wanted)
-        if isinstance(config, Config) and config.bonus.anneal_episodes is not None:  # over the whole run, however long
-            config = _with(config, "bonus", anneal_episodes=config.episodes)
-        arms[label] = config
+        arms[label] = replace(config, **wanted)
     return replace(study, arms=arms)
 
 

@@ -76,7 +76,7 @@ def _with_use(config: Config, use: tuple[Use, ...]) -> Config:
     """Return a config with other uses of influence; without any, nothing else may use its scores."""
     if use:
         return replace(config, use=use)
-    return replace(config, use=(), replay=replace(config.replay, influenced_goals=None, goals_by_score=False))
+    return replace(config, use=(), replay=replace(config.replay, influenced_goals=None))
 
 
 def _copied(config: Config, source: Config, fields: tuple[str, ...]) -> Config:

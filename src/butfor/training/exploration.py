@@ -2,7 +2,7 @@
 
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Any, Literal
+from typing import Any
 
 import numpy as np
 import torch
@@ -14,7 +14,7 @@ from butfor.influence.scoring import Dynamics
 from butfor.models.gpu import captured
 from butfor.models.networks import Generators, copy_replicas, draw_uniform, refresh_replicas
 from butfor.rollouts.play import Observation
-from butfor.runs.config import check_between, check_choices, check_least
+from butfor.runs.config import check_between, check_least
 from butfor.spaces.actions import ActionLaw, Bounds, from_unit
 from butfor.training.agents.policy import Policy
 from butfor.training.relay import Relay
@@ -37,8 +37,6 @@ class ExploreConfig:
     """K, the actions compared for an active choice"""
     threshold: float = 0.0
     """where the candidates' mean influence is below it, in nats, the exploratory action is uniform instead"""
-    choice: Literal["best", "ranked", "proportional"] = "best"
-    """take the most influential candidate, or draw by 1 / rank or by score (the paper tried these without success)"""
     success_factor: float = 1.0
     """factor on epsilon and noise where all recent episodes of training succeed; between that and 1 in proportion to
     their success; 1: exploration stays as it is (not in the paper)"""
@@ -50,7 +48,6 @@ class ExploreConfig:
         check_between(self, 0, 1, "epsilon", "active", "success_factor", "practice")
         check_least(self, 0, "noise", "threshold")
         check_least(self, 2, "candidates")
-        check_choices(self, "choice")
 
 
 def noise_size(law: ActionLaw, candidates: int, relay: bool = False) -> int:
@@ -120,7 +117,7 @@ def explore(
     sampled = lot < epsilon
     result = torch.where(sampled, low + (high - low) * uniform, noisy)
     if score is not None and config.active:
-        chosen = choose(scores, candidates, rest[..., count * size : count * (size + 1)], config.choice)
+        chosen = choose(scores, candidates, rest[..., count * size : count * (size + 1)])
         active = lot < epsilon * config.active
         if config.threshold:
             active = active & (scores.mean(-1, keepdim=True) >= config.threshold)
@@ -129,15 +126,9 @@ def explore(
     return result, sampled[..., 0]
 
 
-def choose(score: Tensor, candidates: Tensor, noise: Tensor, choice: str) -> Tensor:
-    """Choose a candidate [R, W, A] by its score [R, W, K]: the best, ties at random (equation 5), or by a draw."""
-    if choice == "best":
-        index = torch.where(score == score.amax(-1, keepdim=True), noise, -1.0).argmax(-1)
-    else:
-        order = score.argsort(dim=-1, descending=True, stable=True).argsort(dim=-1)  # 0 for the highest
-        share = 1 / (order + 1) if choice == "ranked" else score.clamp(min=0) + 1e-12
-        # exponential race: the smallest of independent E / share is drawn in proportion to share
-        index = (-noise.clamp(1e-12, 1 - 1e-7).log() / share).argmin(-1)
+def choose(score: Tensor, candidates: Tensor, noise: Tensor) -> Tensor:
+    """Choose the candidate [R, W, A] with the highest score [R, W, K], ties at random (equation 5)."""
+    index = torch.where(score == score.amax(-1, keepdim=True), noise, -1.0).argmax(-1)
     return candidates.gather(2, index[..., None, None].expand(-1, -1, 1, candidates.shape[-1])).squeeze(2)
 
 

@@ -23,7 +23,7 @@ from butfor.runs.stopping import Stop
 from butfor.spaces.actions import to_unit
 from butfor.training import priorities
 from butfor.training.agents import AGENTS
-from butfor.training.bonus import add_bonus, bonus_weight
+from butfor.training.bonus import add_bonus
 from butfor.training.evaluation import Evaluation, Phases
 from butfor.training.exploration import Explorer, random_actions
 from butfor.training.goal_env import GoalEnv
@@ -126,15 +126,12 @@ class Trainer:
         if config.replay.mirror or config.replay.shift:
             self.symmetry = Symmetry(goal_env.mirrors, config.replay, goal_env.sizes, self.device)
 
-        even = config.priority.kind != "per" and not config.priority.within_episode
-        self.weights = Weights(self.replay, even)
+        self.weights = Weights(self.replay, even=config.priority.kind != "per")
         self.error = torch.zeros_like(self.replay.score)  # absolute TD errors, for PER
         self.largest_error = torch.ones(config.seeds, device=self.device)
         self.recent_success = torch.zeros(config.seeds, device=self.device)  # of the exploring agents
         self.bounds = goal_env.law.bounds(self.device)
-        # read by a recorded graph, refilled between episodes
-        self.bonus = torch.zeros((), device=self.device)
-        self.importance = torch.zeros((), device=self.device)
+        self.importance = torch.zeros((), device=self.device)  # read by a recorded graph, refilled between episodes
         self._recorded: Callable[[Tensor], Tensor] | None = None
 
         compares = bool({"active", "relay"} & set(config.use))
@@ -282,10 +279,7 @@ class Trainer:
 
     def set_weights(self) -> None:
         """Set how likely each stored step is to be drawn, and what else the updates read."""
-        config = self.config
-        self.bonus.fill_(bonus_weight(config.bonus, self.done))
-        annealed = priorities.beta_at(config.priority, self.done)
-        self.importance.fill_(config.priority.importance if "priority" in config.use else annealed)
+        self.importance.fill_(priorities.beta_at(self.config.priority, self.done))
         self.weights.fill(self._priority())
 
     def _priority(self) -> Tensor:
@@ -293,7 +287,7 @@ class Trainer:
         replay = self.replay
         config = self.config.priority
         if "priority" in self.config.use:
-            return priorities.by_score(replay.score, replay.length, config)
+            return priorities.by_score(replay.score, replay.length)
         if config.kind == "per":
             return priorities.by_error(self.error, replay.length, config.alpha)
         if config.kind == "ebp":
@@ -314,8 +308,8 @@ class Trainer:
         if "intrinsic" in config.use:
             batch.reward = batch.score.clamp(0, config.bonus.cap)
         elif "bonus" in config.use:
-            batch.reward = add_bonus(batch.reward, batch.score, self.bonus, config.bonus)
-        if config.weighs_importance:
+            batch.reward = add_bonus(batch.reward, batch.score, config.bonus)
+        if config.priority.kind == "per":
             drawn = self.weights.step[self.replay.rows, batch.episode, batch.time]
             batch.weight = priorities.importance_weights(self.weights.step, drawn, self.importance)
         return batch

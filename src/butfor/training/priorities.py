@@ -11,7 +11,7 @@ from typing import Literal
 import torch
 from torch import Tensor
 
-from butfor.runs.config import check_between, check_choices, check_least, check_positive
+from butfor.runs.config import check_between, check_choices, check_least
 from butfor.training.replay import valid_steps
 
 FLOOR = 1e-6
@@ -23,18 +23,10 @@ LARGEST_GAIN = 0.5
 
 @dataclass(frozen=True)
 class PriorityConfig:
-    """How steps are drawn from the replay buffer. Defaults are the paper's; its negative variants did not help."""
+    """How steps are drawn from the replay buffer. Defaults are the paper's."""
 
     kind: Literal["uniform", "per", "ebp"] = "uniform"
     """what prioritises if the signal does not: nothing, the TD error (PER), the object's energy (EBP)"""
-    distribution: Literal["rank", "proportional"] = "rank"
-    """by signal: chances follow 1/rank of an episode's score, or the score itself (negative variant)"""
-    power: float = 1.0
-    """by signal: each state's score is raised to it before an episode's are summed (negative variant: other than 1)"""
-    importance: float = 0.0
-    """by signal: exponent of the importance weights; 0 for none (negative variant: other than 0)"""
-    within_episode: bool = False
-    """by signal: draw states within an episode in proportion to their score, not uniformly (negative variant)"""
     alpha: float = 0.6
     """PER: exponent of the error; 0 is uniform"""
     beta: float = 0.4
@@ -43,30 +35,24 @@ class PriorityConfig:
     """PER: episodes over which that exponent rises linearly to 1"""
 
     def __post_init__(self) -> None:
-        check_choices(self, "kind", "distribution")
-        check_positive(self, "power")
+        check_choices(self, "kind")
         check_least(self, 0, "alpha")
-        check_between(self, 0, 1, "importance", "beta")
+        check_between(self, 0, 1, "beta")
         check_least(self, 1, "beta_episodes")
 
 
-def by_score(score: Tensor, length: Tensor, config: PriorityConfig) -> Tensor:
+def by_score(score: Tensor, length: Tensor) -> Tensor:
     """Weights by the signal: for CAI the paper's CAI-P (section 6.3).
 
     An episode's weights sum to 1 / rank of its total score, 1 being the highest, independent of its length. Equal
     scores rank in the order of their slots. Scores [R, E, T] and lengths [R, E] -> weights [R, E, T].
     """
     valid = valid_steps(length, score.shape[-1])
-    score = score.where(valid, 0.0)
-    # The sign is kept, for estimates of CAI can be negative.
-    powered = score if config.power == 1 else score.sign() * score.abs() ** config.power
-    total = powered.sum(-1)  # [R, E]
-    p = _by_rank(total, length) if config.distribution == "rank" else _in_proportion(total, length)
-    if not config.within_episode:
-        return _spread(p, length, valid)
-    share = (score.clamp_min(0) + FLOOR).where(valid, 0.0)
-    share = share / share.sum(-1, keepdim=True).clamp_min(FLOOR)  # an empty slot has 0 / FLOOR, not 0 / 0
-    return (p.unsqueeze(-1) * share).float()
+    total = score.where(valid, 0.0).sum(-1)  # [R, E]; may be negative, as estimates of CAI can be
+    order = total.masked_fill(length == 0, -torch.inf).argsort(dim=1, descending=True, stable=True)  # empty slots last
+    inverse = 1 / torch.arange(1, total.shape[1] + 1, device=total.device)
+    p = torch.empty_like(total, dtype=inverse.dtype).scatter_(1, order, inverse.expand_as(total))
+    return _spread(p, length, valid)
 
 
 def by_energy(achieved_goal: Tensor, length: Tensor, time_step: float = 0.04) -> Tensor:
@@ -82,7 +68,9 @@ def by_energy(achieved_goal: Tensor, length: Tensor, time_step: float = 0.04) ->
     energy = GRAVITY * (height[..., 1:] - height[..., :1]) + velocity.square().sum(-1) / 2  # [R, E, T]
     gain = energy.diff(dim=-1, prepend=torch.zeros_like(energy[..., :1])).clamp(0, LARGEST_GAIN)
     total = gain.where(valid, 0.0).sum(-1)  # [R, E]
-    return _spread(_in_proportion(total, length), length, valid)
+    nothing = (total == 0).all(1, keepdim=True)  # not "sum <= 0", which would hide a NaN
+    p = (length > 0).to(total.dtype).where(nothing, total)
+    return _spread(p, length, valid)
 
 
 def by_error(priority: Tensor, length: Tensor, alpha: float) -> Tensor:
@@ -103,20 +91,6 @@ def importance_weights(weight: Tensor, drawn: Tensor, exponent: Tensor | float) 
 def beta_at(config: PriorityConfig, episode: int) -> float:
     """PER's exponent of the importance weights after so many episodes: linear from beta to 1."""
     return config.beta + (1 - config.beta) * min(episode / config.beta_episodes, 1.0)
-
-
-def _by_rank(total: Tensor, length: Tensor) -> Tensor:
-    """p = 1 / rank by descending score, empty slots last: [R, E] -> [R, E]."""
-    order = total.masked_fill(length == 0, -torch.inf).argsort(dim=1, descending=True, stable=True)
-    inverse = 1 / torch.arange(1, total.shape[1] + 1, device=total.device)
-    return torch.empty_like(total, dtype=inverse.dtype).scatter_(1, order, inverse.expand_as(total))
-
-
-def _in_proportion(total: Tensor, length: Tensor) -> Tensor:
-    """p = score (or 0 where negative); the same for all stored episodes of a replica without any score: [R, E]."""
-    p = total.clamp_min(0)
-    nothing = (p == 0).all(1, keepdim=True)  # not "sum <= 0", which would hide a NaN
-    return (length > 0).to(p.dtype).where(nothing, p)
 
 
 def _spread(p: Tensor, length: Tensor, valid: Tensor) -> Tensor:

@@ -26,9 +26,6 @@ class ReplayConfig:
     """episodes kept of each replica; the oldest are overwritten first"""
     hindsight: float = 0.8
     """share of samples whose goal is replaced by one achieved later in the same episode; 0: none"""
-    goals_by_score: bool = False
-    """choose those goals in proportion to the influence of the step that achieved them (the paper tried it without
-    success)"""
     other_goals: float = 0.0
     """share of the replaced goals that are the desired goal of another episode instead (not in the paper)"""
     other_goals_by: Literal["weight", "uniform"] = "weight"
@@ -49,15 +46,9 @@ class ReplayConfig:
         check_least(self, 0, "shift")
         check_between(self, 0, 1, "hindsight", "other_goals")
         check_choices(self, "other_goals_by")
-        if self.goals_by_score and self.influenced_goals is not None:
+        if not self.hindsight and (self.other_goals or self.influenced_goals is not None):
             raise ValueError(
-                f"ReplayConfig.goals_by_score and influenced_goals ({self.influenced_goals}) both choose the hindsight "
-                "goal; give one of them."
-            )
-        if not self.hindsight and (self.other_goals or self.goals_by_score or self.influenced_goals is not None):
-            raise ValueError(
-                "ReplayConfig.hindsight is 0, so no goal is replaced; other_goals, goals_by_score and influenced_goals "
-                "need it."
+                "ReplayConfig.hindsight is 0, so no goal is replaced; other_goals and influenced_goals need it."
             )
 
     @property
@@ -243,17 +234,13 @@ def sample(
     at = (replay.rows, episode)
     goal_at = (replay.rows, about)
     length = replay.length[goal_at]  # [R, B]
-    if config.goals_by_score:
-        later = hindsight_by_score(replay.score[goal_at], about_time, length, noise[..., 3])
-    else:
-        first = about_time
-        if config.influenced_goals is not None:
-            first = next_influenced(replay.score[goal_at], about_time, length, config.influenced_goals)
-        later = first + 1 + (noise[..., 3] * (length - first)).long().clamp(max=replay.steps)  # in first + 1 .. length
-        later = torch.minimum(later, length)
+    first = about_time
     relabelled = noise[..., 2] < config.hindsight  # [R, B]
     if config.influenced_goals is not None:
+        first = next_influenced(replay.score[goal_at], about_time, length, config.influenced_goals)
         relabelled = relabelled & (first < length)
+    later = first + 1 + (noise[..., 3] * (length - first)).long().clamp(max=replay.steps)  # in first + 1 .. length
+    later = torch.minimum(later, length)
     desired = replay.desired_goal[*goal_at, about_time]
     goal = torch.where(relabelled[..., None], replay.achieved_goal[*goal_at, later], desired)
     if config.other_goals:
@@ -293,11 +280,3 @@ def next_influenced(score: Tensor, time: Tensor, length: Tensor, threshold: floa
     step = torch.arange(score.shape[-1], device=score.device)
     found = (score > threshold) & (step >= time[..., None])
     return torch.minimum(torch.where(found, step, score.shape[-1]).amin(-1), length)
-
-
-def hindsight_by_score(score: Tensor, time: Tensor, length: Tensor, noise: Tensor) -> Tensor:
-    """Draw a goal index in t + 1 .. length, index k in proportion to score[k - 1], that of the step into it."""
-    step = torch.arange(score.shape[-1], device=score.device)  # step k leads to the goal at k + 1
-    possible = (step >= time[..., None]) & (step < length[..., None])  # [R, B, T]
-    running = running_sum((score.clamp(min=0) + 1e-8).double() * possible)
-    return pick(running, noise.double()) + 1

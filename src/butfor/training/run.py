@@ -274,12 +274,11 @@ def _open_env(config: Config, make_env: MakeEnv | None, state: dict[str, Any] | 
 
 def _warn_of_small_bonus(config: Config) -> None:
     """Warn of a bonus by a model of touches that has the weight for the paper's network, or less."""
-    bonus = config.bonus
-    is_small = bonus.kind == "additive" and bonus.weight <= BonusConfig().weight
-    if "bonus" in config.use and is_small and not config.cai.source:
+    weight = config.bonus.weight
+    if "bonus" in config.use and weight <= BonusConfig().weight and not config.cai.source:
         warnings.warn(
             "The scores of a model of touches are 10 to 40 times smaller than those of the paper's network, so that a "
-            f"bonus with the weight {bonus.weight:g} adds next to nothing. Give a larger --bonus.weight (which one has "
+            f"bonus with the weight {weight:g} adds next to nothing. Give a larger --bonus.weight (which one has "
             "not been measured), or use priority and active, which need only the order of the scores.",
             stacklevel=4,
         )

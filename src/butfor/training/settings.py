@@ -145,8 +145,10 @@ class Config:
             )
         if self.signal != "cai" and not self.use:
             raise ValueError(f"signal is {self.signal!r}, but nothing uses it; give use, for example bonus.")
-        if (self.replay.goals_by_score or self.replay.influenced_goals is not None) and not self.use:
-            raise ValueError("replay.goals_by_score and influenced_goals need the scores of a signal; give use.")
+        if self.replay.influenced_goals is not None and not self.use:
+            raise ValueError(
+                f"replay.influenced_goals is {self.replay.influenced_goals}; it needs the scores of a signal; give use."
+            )
 
     def _check_entities(self) -> None:
         """Check names and their combination; the columns are checked together with the environment."""
@@ -196,13 +198,7 @@ class Config:
     @property
     def needs_scores(self) -> bool:
         """Whether stored states are scored (choosing actions alone does not need it)."""
-        by_score = self.replay.goals_by_score or self.replay.influenced_goals is not None
-        return bool(set(self.use) - {"active"}) or by_score
-
-    @property
-    def weighs_importance(self) -> bool:
-        """Whether squared errors are weighted to correct for how their transitions were drawn."""
-        return self.priority.importance > 0 if "priority" in self.use else self.priority.kind == "per"
+        return bool(set(self.use) - {"active"}) or self.replay.influenced_goals is not None
 
 
 @dataclass(frozen=True)
