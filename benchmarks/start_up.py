@@ -42,7 +42,11 @@ def stages(name: str, caches: Path, run: Path) -> dict[str, float]:
     output = subprocess.run(arguments, env=os.environ | places, check=True, capture_output=True, text=True).stdout
     reached = {stage: float(seconds) for stage, seconds in (line.split() for line in output.splitlines())}
     recording = float(read_json(run / "summary.json")["seconds"]["start-up"])
-    return {"compiling and recording": recording, "random episodes": reached["start-up"], "an update": reached["episodes"]}
+    return {
+        "compiling and recording": recording,
+        "random episodes": reached["start-up"],
+        "an update": reached["episodes"],
+    }
 
 
 def main(name: str) -> None:

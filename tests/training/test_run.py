@@ -583,7 +583,7 @@ def test_a_second_ctrl_c_ends_at_once(server: Server) -> None:
 def test_a_time_limit_counts_from_the_start_of_a_run(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Also what a GPU's recording takes: else a limit that leaves room for the checkpoint does not."""
     least = train(small(episodes=100_000), tmp_path / "least", time_limit=0.0)
-    monkeypatch.setattr(Trainer, "prepare", lambda self: time.sleep(0.5))
+    monkeypatch.setattr(Trainer, "prepare", lambda self, progress: time.sleep(0.5))
     folder = train(small(episodes=100_000), tmp_path / "run", time_limit=0.5)
     assert read_json(folder / "summary.json")["played"] == read_json(least / "summary.json")["played"]
     with pytest.raises(ValueError, match="time_limit"):

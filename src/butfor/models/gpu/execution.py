@@ -113,7 +113,7 @@ def compiling_together() -> Iterator[None]:
         triton.knobs.runtime.jit_cache_hook = before
     with ThreadPoolExecutor() as pool:
         for compilation in [pool.submit(one) for one in found.values()]:
-            with suppress(Exception):  # another version of Triton: then the first launch compiles, and says what is wrong
+            with suppress(Exception):  # of another version of Triton: then the first launch compiles
                 compilation.result()
 
 
