@@ -17,6 +17,7 @@ Writes benchmark-defaults/ceiling.json. Labelled states are kept in FOLDER and u
 """
 
 import argparse
+import importlib.metadata
 import time
 from collections.abc import Callable
 from pathlib import Path
@@ -95,7 +96,7 @@ def main(data: Path, tasks: list[str]) -> None:
         if name in COMPLETE:
             result["simulator"] = simulate(task, test)
             print(name, result["simulator"], flush=True)
-        result["versions"] = versions("cpu")
+        result["versions"] = versions("cpu") | {task.package: importlib.metadata.version(task.package)}
         found: Any = read_json(OUT) if OUT.exists() else {"schema": 1, "tasks": {}}
         found["tasks"][name] = result
         write_json(OUT, found)
