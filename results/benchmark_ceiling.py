@@ -42,7 +42,6 @@ from butfor.runs.folder import versions
 from butfor.runs.reading import read_arrays
 
 OUT = Path(__file__).parent / "benchmark-defaults" / "ceiling.json"
-SEEDS = (0, 1)
 # Training states of each seed: what a core can label in a few minutes.
 STATES = {
     "hand-block": 5_000,
@@ -68,14 +67,14 @@ Array = NDArray[Any]
 Rows = dict[str, Any]
 
 
-def main(data: Path, tasks: list[str]) -> None:
+def main(data: Path, tasks: list[str], seeds: int) -> None:
     """Label, train, measure; the file is extended by each task."""
     torch.set_num_threads(1)
     data.mkdir(parents=True, exist_ok=True)
     for name in tasks:
         task = TASKS[name]
         test = labelled(data, task, TEST_SEED, Settings().states)
-        parts = [labelled(data, task, TEST_SEED + 1 + seed, STATES[name]) for seed in SEEDS]
+        parts = [labelled(data, task, TEST_SEED + 1 + seed, STATES[name]) for seed in range(seeds)]
         result: dict[str, Any] = {
             "test_states": len(test["label"]),
             "base_rate": float(test["label"].mean()),
@@ -85,13 +84,12 @@ def main(data: Path, tasks: list[str]) -> None:
         began = time.perf_counter()
         inputs = [describe(task, rows["obs"]) for rows in (test, *parts)]
         result["describing_seconds"] = round(time.perf_counter() - began)
-        chosen = [[seed] for seed in SEEDS] + [list(SEEDS)]
-        for seeds in chosen:
-            learned = join([parts[seed] for seed in seeds])
+        for chosen in [*([seed] for seed in range(seeds)), list(range(seeds))]:  # each alone, and all together
+            learned = join([parts[seed] for seed in chosen])
             for kind in inputs[0]:
-                seen = np.concatenate([inputs[1 + seed][kind] for seed in seeds])
+                seen = np.concatenate([inputs[1 + seed][kind] for seed in chosen])
                 fit = train(seen, learned, inputs[0][kind], test["label"])
-                result["fits"].append({"seeds": seeds, "inputs": kind} | fit)
+                result["fits"].append({"seeds": chosen, "inputs": kind} | fit)
                 print(name, result["fits"][-1], flush=True)
         if name in COMPLETE:
             result["simulator"] = simulate(task, test)
@@ -261,5 +259,6 @@ if __name__ == "__main__":
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--data", type=Path, required=True, help="folder of the labelled states")
     parser.add_argument("--tasks", nargs="+", choices=STATES, default=list(STATES), help="(default: all)")
+    parser.add_argument("--seeds", type=int, default=2, help="sets of training states (default: %(default)s)")
     given = parser.parse_args()
-    main(given.data, given.tasks)
+    main(given.data, given.tasks, given.seeds)
