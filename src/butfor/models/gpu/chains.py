@@ -142,25 +142,18 @@ def _precision() -> str:
 
 
 @triton.jit
-def _product(total, x, weight, rows, row, inner, columns, column, STEP: tl.constexpr, PRECISION: tl.constexpr):  # type: ignore[no-untyped-def]
-    """total + x weight, for the rows of a program; x [rows, inner] and weight [inner, columns] of one replica."""
+def _product(  # type: ignore[no-untyped-def]
+    total, x, weight, rows, row, inner, columns, column, down, across, STEP: tl.constexpr, PRECISION: tl.constexpr
+):
+    """total + x weight, for the rows of a program: x [rows, inner] and weight [inner, columns] of one replica.
+
+    `down` and `across` are the steps in memory from one row of the weight to the next, and from one column to the next.
+    """
     for start in range(0, inner, STEP):
         at = start + tl.arange(0, STEP)
         left = tl.load(x + row[:, None] * inner + at[None, :], (row < rows)[:, None] & (at < inner)[None, :], other=0.0)
         inside = (at < inner)[:, None] & (column < columns)[None, :]
-        right = tl.load(weight + at[:, None] * columns + column[None, :], inside, other=0.0)
-        total = tl.dot(left, right, total, input_precision=PRECISION)
-    return total
-
-
-@triton.jit
-def _product_back(total, x, weight, rows, row, inner, columns, column, STEP: tl.constexpr, PRECISION: tl.constexpr):  # type: ignore[no-untyped-def]
-    """total + x weight', for the rows of a program; x [rows, inner] and weight [columns, inner] of one replica."""
-    for start in range(0, inner, STEP):
-        at = start + tl.arange(0, STEP)
-        left = tl.load(x + row[:, None] * inner + at[None, :], (row < rows)[:, None] & (at < inner)[None, :], other=0.0)
-        inside = (at < inner)[:, None] & (column < columns)[None, :]
-        right = tl.load(weight + column[None, :] * inner + at[:, None], inside, other=0.0)
+        right = tl.load(weight + at[:, None] * down + column[None, :] * across, inside, other=0.0)
         total = tl.dot(left, right, total, input_precision=PRECISION)
     return total
 
@@ -183,10 +176,10 @@ def _forward(  # type: ignore[no-untyped-def]
         total = tl.zeros([ROWS, COLUMNS], tl.float32)
         if layer == 0:
             x, weight = inputs + replica * rows * columns, weights[0] + replica * columns * WIDTH
-            total = _product(total, x, weight, rows, row, columns, WIDTH, unit, STEP, PRECISION)
+            total = _product(total, x, weight, rows, row, columns, WIDTH, unit, WIDTH, 1, STEP, PRECISION)
         else:
             x, weight = hidden + (start - replicas * rows) * WIDTH, weights[layer] + replica * WIDTH * WIDTH
-            total = _product(total, x, weight, rows, row, WIDTH, WIDTH, unit, STEP, PRECISION)
+            total = _product(total, x, weight, rows, row, WIDTH, WIDTH, unit, WIDTH, 1, STEP, PRECISION)
         total += tl.load(biases[layer] + replica * WIDTH + unit, unit < WIDTH, other=0.0)[None, :]
         if NORM:
             mean = tl.sum(total, 1) / WIDTH  # units beyond the width are 0
@@ -209,7 +202,7 @@ def _forward(  # type: ignore[no-untyped-def]
     for first in range(0, outputs, 16):
         output = first + last
         few = tl.zeros([ROWS, 16], tl.float32)
-        few = _product(few, x, weight, rows, row, WIDTH, outputs, output, STEP, PRECISION)
+        few = _product(few, x, weight, rows, row, WIDTH, outputs, output, outputs, 1, STEP, PRECISION)
         few += tl.load(biases[LAYERS] + replica * outputs + output, output < outputs, other=0.0)[None, :]
         at = (replica * rows + row)[:, None] * outputs + output[None, :]
         tl.store(result + at, few, (row < rows)[:, None] & (output < outputs)[None, :])
@@ -233,10 +226,10 @@ def _backward(  # type: ignore[no-untyped-def]
         total = tl.zeros([ROWS, COLUMNS], tl.float32)
         if layer == LAYERS - 1:
             x, weight = gradient + replica * rows * outputs, weights[LAYERS] + replica * WIDTH * outputs
-            total = _product_back(total, x, weight, rows, row, outputs, WIDTH, unit, 16, PRECISION)
+            total = _product(total, x, weight, rows, row, outputs, WIDTH, unit, 1, outputs, 16, PRECISION)
         else:
             x, weight = behind + (start + replicas * rows) * WIDTH, weights[layer + 1] + replica * WIDTH * WIDTH
-            total = _product_back(total, x, weight, rows, row, WIDTH, WIDTH, unit, STEP, PRECISION)
+            total = _product(total, x, weight, rows, row, WIDTH, WIDTH, unit, 1, WIDTH, STEP, PRECISION)
         output = tl.load(hidden + start * WIDTH + place, inside, other=0.0)
         if ACTIVATION == 0:
             total = tl.where(output > 0, total, 0.0)
@@ -261,7 +254,7 @@ def _backward(  # type: ignore[no-untyped-def]
             column = begin + last
             few = tl.zeros([ROWS, 16], tl.float32)
             x = behind + replica * rows * WIDTH
-            few = _product_back(few, x, weight, rows, row, WIDTH, wanted, column, STEP, PRECISION)
+            few = _product(few, x, weight, rows, row, WIDTH, wanted, column, 1, WIDTH, STEP, PRECISION)
             at = (replica * rows + row)[:, None] * wanted + column[None, :]
             tl.store(result + at, few, (row < rows)[:, None] & (column < wanted)[None, :])
 
