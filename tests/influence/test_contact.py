@@ -37,7 +37,7 @@ from butfor.influence.contact import (
 from butfor.influence.diagnosis import Diagnosis
 from butfor.influence.influence import STRONG_ACTIONS, Influence
 from butfor.influence.partners import Pair
-from butfor.influence.saved_models import saved_pair, saved_uneven
+from butfor.influence.saved_models import saved_directions, saved_pair, saved_uneven
 from butfor.models.dynamics import GaussianDynamics, ModelConfig
 from butfor.models.fitting import FitConfig, FitProgress
 from butfor.models.networks import make_generators
@@ -522,6 +522,51 @@ def test_impossible_uneven_columns_of_a_file_are_refused(uneven: Any) -> None:
 
 def test_a_file_of_before_has_no_uneven_columns() -> None:
     assert saved_uneven([], 7) == []
+
+
+@pytest.mark.parametrize("directions", [[[6, 7]], [[-1, 0]], [[0, 0]], [[0]], [[0, 1, 2]], "01", [{"a": 1}], [3]])
+def test_impossible_directions_of_a_file_are_refused(directions: Any) -> None:
+    with pytest.raises((ValueError, TypeError)):
+        saved_directions(directions, 7)
+
+
+def test_a_file_of_before_has_no_directions() -> None:
+    assert saved_directions([], 7) == []
+
+
+def with_direction(rows: int) -> tuple[Array, Array, Array]:
+    """Transitions of the hand and the object whose last two columns are a direction."""
+    obs, action, next_obs = transitions(rows, 0)
+    angle = np.random.default_rng(0).uniform(-np.pi, np.pi, rows)
+    for part in (obs, next_obs):
+        part[:, DRIFTER] = np.stack([np.cos(angle), np.sin(angle)], 1)
+    return obs, action, next_obs
+
+
+def test_a_model_with_directions_is_saved(tmp_path: Path) -> None:
+    obs, action, next_obs = with_direction(500)
+    influence = Influence.fit(obs, action, next_obs, ENTITIES, action_space=UNIT, agent=HAND, model=BRIEF)
+    assert isinstance(influence.model, ContactDynamics)
+    assert influence.model.directions == [DRIFTER]
+    influence.save(tmp_path / "influence.safetensors")
+    loaded = Influence.load(tmp_path / "influence.safetensors")
+    assert isinstance(loaded.model, ContactDynamics)
+    assert loaded.model.directions == [DRIFTER]
+    np.testing.assert_array_equal(loaded.score(obs[:100])["object"], influence.score(obs[:100])["object"])
+
+
+def test_positions_are_seen_along_and_across_directions() -> None:
+    """Columns: a direction (0, 1), two partners (2, 3) and (4, 5), the object (6, 7)."""
+    pairs = [Pair([6, 7], [2, 3]), Pair([6, 7], [4, 5])]
+    entity = EntityContact((8, 2), [6, 7], pairs, ContactConfig(), make_generators([0]), directions=[[0, 1]])
+    obs = torch.tensor([0.6, 0.8, 0.0, 0.0, 3.0, -1.0, 2.0, 1.0])[None, None]
+    units = torch.stack([torch.zeros(1, 8), torch.ones(1, 8)], 1)
+    first, second, between = entity.turn(obs, entity.positions(obs, units), units)
+    # (2, 1), (-1, 2) and (-3, 1), along (0.6, 0.8) and across it, (-0.8, 0.6)
+    for seen, along, across in ((first, 2.0, -1.0), (second, 1.0, 2.0), (between, -1.0, 3.0)):
+        expected = torch.tensor([along, across, abs(along), abs(across), math.hypot(along, across)])
+        torch.testing.assert_close(seen[0, 0], expected)
+    assert entity.describe(obs, units).shape == entity.center.shape == (1, 1, 2 * 3 * 5 + 3 * 5)
 
 
 @pytest.mark.parametrize("reach", [0.0, -1.0, math.inf, math.nan, "far"])

@@ -646,8 +646,8 @@ def test_another_kind_of_file_is_refused(saved: Path) -> None:
 
 
 def test_a_newer_format_is_refused_with_both_versions(saved: Path) -> None:
-    resave(saved, header_of(saved) | {"format": 8})
-    with pytest.raises(ValueError, match=r"format 8.* 7\b"):
+    resave(saved, header_of(saved) | {"format": 9})
+    with pytest.raises(ValueError, match=r"format 9.* 8\b"):
         Influence.load(saved)
 
 

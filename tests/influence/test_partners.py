@@ -26,6 +26,7 @@ from butfor.influence.partners import (
     FEWEST,
     Pair,
     choose_partners,
+    find_directions,
     find_partners,
     find_reach,
     find_surprises,
@@ -328,3 +329,13 @@ def test_discrete_actions_have_no_reach() -> None:
     rows, units = measure_transitions((obs, number, next_obs), {"object": OBJECT}, None)
     given = {"object": [Pair(OBJECT, HAND)]}
     assert measure_reach(rows, units.table(rows, "cpu"), units, given) == given
+
+
+def test_directions_are_adjacent_cosines_and_sines() -> None:
+    random = np.random.default_rng(0)
+    angle, flag = random.uniform(-np.pi, np.pi, 500), random.integers(0, 2, 500)
+    columns = [random.normal(size=500), np.cos(angle), np.sin(angle), flag, 1 - flag, np.ones(500), np.zeros(500)]
+    assert find_directions(torch.tensor(np.stack(columns, 1))) == [[1, 2]]
+    noisy = np.stack([np.cos(angle), np.sin(angle) + 0.01], 1)  # not a unit vector
+    assert find_directions(torch.tensor(noisy)) == []
+    assert find_directions(torch.tensor(noisy[:, :1])) == []

@@ -6,7 +6,8 @@ An entity either moves by itself or is touched, with a probability t that depend
 
 `free` does not see the action. It sees columns with most values close together also on a finer scale. `t` and `push`
 see only where the entity is relative to its partners (`partners.py`): now, after the predicted step of the partner, and
-after both have moved. The action acts through that step alone, so far from its partners an entity is hardly influenced,
+after both have moved. In a plane they also see it along and across each direction in the observation, such as that of a
+stick. The action acts through that step alone, so far from its partners an entity is hardly influenced,
 whatever else varies. Beyond the reach of the recorded touches it is not influenced at all: the step there is that of no
 action. What surprises there still has a probability, which is the same for every action.
 
@@ -17,13 +18,14 @@ changes the probability of a touch, and how much it changes the push. Both are z
 import math
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
+from itertools import combinations
 from typing import Any
 
 import torch
 from torch import Tensor, nn
 
 from butfor.influence.gaussian import kl_between, log_normal
-from butfor.influence.partners import Pair, Partners, partner_columns
+from butfor.influence.partners import Pair, Partners, find_directions, partner_columns
 from butfor.models.fitting import Fittable, Reporter, train_on_batches
 from butfor.models.networks import MLP, Generators, make_generators, single_thread
 from butfor.models.tables import SMALLEST_DEVIATION, Table, Transitions, Units, add_finer, uneven_columns
@@ -33,6 +35,8 @@ STEP_SHARE = 0.3  # weight of the partner's predicted step among the inputs: the
 SMALL = 0.58  # gain of the initial weights: networks that start smooth stay smoother
 SMALL_OUTPUT = 0.1
 FULLY = 2.0  # times the reach within which the action counts in full: a step can come nearer
+TURNED_SHARE = 0.5  # weight of positions along and across directions: fits of few transitions vary less with it
+TURNED = 5  # numbers that describe a relative position along and across a direction
 SELDOM = 2.0  # log odds against a touch before training
 FOLLOWED = 200  # batches that the units of a model that learns along are about
 
@@ -86,7 +90,7 @@ class EntityContact(nn.Module):
 
     def __init__(
         self, sizes: tuple[int, int], columns: Sequence[int], pairs: Sequence[Pair], config: ContactConfig,
-        generators: Generators, uneven: Sequence[int] = (),
+        generators: Generators, uneven: Sequence[int] = (), directions: Sequence[Sequence[int]] = (),
     ) -> None:  # fmt: skip
         super().__init__()
         obs_size, action_size = sizes
@@ -97,7 +101,15 @@ class EntityContact(nn.Module):
         self.config = config
         count = len(self.columns)
         steps = len(self.partner_columns)
-        geometry = sum(3 * (2 * len(pair.entity) + 1) for pair in self.pairs)
+        planar = [place for place, pair in enumerate(self.pairs) if len(pair.entity) == 2]
+        between = [(one, other) for one, other in combinations(planar, 2) if pairs[one].entity == pairs[other].entity]
+        self.planar = planar  # pairs of positions in a plane
+        self.between = between  # two pairs of one position of the entity: partners that are relative to each other, too
+        self.directions = [list(columns) for columns in directions]
+        straight = sum(3 * (2 * len(pair.entity) + 1) for pair in self.pairs)
+        turned = TURNED * len(self.directions) * (len(planar) + len(between))
+        self.geometry_sizes = [straight, turned]
+        geometry = straight + turned
 
         def network(inputs: int, outputs: int, width: int, layers: int) -> MLP:
             sizes = [inputs, *[width] * layers, outputs]
@@ -162,7 +174,25 @@ class EntityContact(nn.Module):
 
     def describe(self, obs: Tensor, units: Tensor) -> Tensor:
         """The geometry of states, without steps, which are short beside it: [R, B, D] -> [R, B, G]."""
-        return torch.cat([_describe(place) for place in self.positions(obs, units) for _ in range(3)], -1)
+        places = self.positions(obs, units)
+        straight = [_describe(place) for place in places for _ in range(3)]
+        return torch.cat(straight + self.turn(obs, places, units), -1)
+
+    def turn(self, obs: Tensor, places: Sequence[Tensor], units: Tensor) -> list[Tensor]:
+        """Relative positions in a plane along and across each direction: [R, B, k] each -> [R, B, TURNED] each.
+
+        Those of the entity to its partners, and those of the partners to each other.
+        """
+        seen = [places[one] for one in self.planar] + [places[other] - places[one] for one, other in self.between]
+        center, spread = units.split(1, 1)  # [R, 1, D]
+        turned = []
+        for columns in self.directions:
+            direction = choose_columns(obs, columns) * choose_columns(spread, columns) + choose_columns(center, columns)
+            x, y = direction.unbind(-1)
+            for place in seen:
+                right, up = place.unbind(-1)
+                turned.append(_describe(torch.stack([x * right + y * up, x * up - y * right], -1)))
+        return turned
 
     def seen(self, obs: Tensor) -> Tensor:
         """The observation as the networks see it: [R, B, D]."""
@@ -187,8 +217,10 @@ class EntityContact(nn.Module):
             own = choose_columns(free_change, [self.columns.index(column) for column in pair.entity])
             for place in (now, now - step, now - step + own):
                 features.append(_describe(place))
+        features += self.turn(obs, places, units)
         geometry = (torch.cat(features, -1) - self.center) / self.spread
-        return torch.cat([geometry, STEP_SHARE * scaled_step], -1)
+        straight, turned = geometry.split(self.geometry_sizes, -1)
+        return torch.cat([straight, TURNED_SHARE * turned, STEP_SHARE * scaled_step], -1)
 
     def predict(self, obs: Tensor, action: Tensor, free: Tensor, units: Tensor, change_scale: Tensor) -> "Touch":
         """The prediction for one action per row, given the free change, which has no gradient here."""
@@ -343,8 +375,9 @@ class ContactDynamics(Fittable):
     change_scale: Tensor
 
     def __init__(
-        self, units: Units, pairs: Partners, config: ContactConfig, generators: Generators, uneven: Sequence[int] = ()
-    ) -> None:
+        self, units: Units, pairs: Partners, config: ContactConfig, generators: Generators,
+        uneven: Sequence[int] = (), directions: Sequence[Sequence[int]] = (),
+    ) -> None:  # fmt: skip
         super().__init__()
         self.obs_size = len(units.obs_center)
         self.target_size = len(units.scale)
@@ -353,9 +386,10 @@ class ContactDynamics(Fittable):
         self.dims = units.dims
         self.pairs = {name: list(found) for name, found in pairs.items()}
         self.uneven = list(uneven)
+        self.directions = [list(columns) for columns in directions]
         sizes = (self.obs_size, units.law.size)
         parts = [
-            EntityContact(sizes, columns, pairs[name], config, generators, uneven)
+            EntityContact(sizes, columns, pairs[name], config, generators, uneven, directions)
             for name, columns in units.entities.items()
         ]
         self.entities = nn.ModuleList(parts)
@@ -450,7 +484,8 @@ def fit_contact(
     inputs, target = table
     obs, action = inputs.tensor_split([len(units.obs_center)], 1)
     uneven, medians = uneven_columns(obs)
-    model = ContactDynamics(units, pairs, config, generators, uneven).to(inputs.device)
+    directions = find_directions(transitions[0])
+    model = ContactDynamics(units, pairs, config, generators, uneven, directions).to(inputs.device)
     changes = (transitions[2].double() - transitions[0].double()).to(inputs.device)
     report = Reporter(progress, len(model.entities) * (2 * config.motion_updates + config.updates))
     with single_thread():

@@ -39,6 +39,8 @@ NEARER_OWN = 0.05  # by how much more often the own partner is nearer than that 
 MOVED = 0.05  # share of the variance of a partner's step that the action explains, as a linear function
 LONG_STEP = 0.99  # quantile of a partner's steps, below which its reach never is
 MOST = 2  # partners of an entity
+UNIT = 1e-3  # by how much the squared length of a direction may differ from 1
+OBLIQUE = 0.01  # median size of the product of x and y of a direction
 AGENT_UNUSED = "agent= is for the model of touches, but another model is asked for; leave out one of them."
 NOTHING_TOUCHES = (
     "The data do not show what touches the entities, so there is no model of touches; give its columns with agent=, or "
@@ -193,6 +195,18 @@ def measure_reach(transitions: Transitions, table: Table, units: Units, partners
             least = float(np.quantile(step.cpu().numpy(), LONG_STEP))
             found[name].append(pair if reach is None else replace(pair, reach=max(reach, least)))
     return found
+
+
+def find_directions(obs: Tensor) -> list[list[int]]:
+    """Adjacent columns of [N, D] that are x and y of a unit vector, the cosine and sine of an angle.
+
+    Two columns of which one is always 0, such as flags, are not a direction.
+    """
+    states = obs.double()
+    length = states[:, :-1].square() + states[:, 1:].square()
+    unit = ((length - 1).abs() < UNIT).all(0)
+    oblique = (states[:, :-1] * states[:, 1:]).abs().median(0).values > OBLIQUE
+    return [[column, column + 1] for column in (unit & oblique).nonzero()[:, 0].tolist()]
 
 
 def find_reach(states: NDArray[np.float64], surprised: NDArray[np.bool_], pair: Pair) -> float | None:

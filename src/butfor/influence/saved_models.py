@@ -39,6 +39,7 @@ WITH_PRIOR = 4  # the format of a model with a prior, which earlier versions wou
 WITH_REACH = 5  # that of a model of touches with a reach, likewise
 WITH_UNEVEN = 6  # that of one with columns that free motion also sees on a finer scale
 WITH_OUTCOMES = 7  # that of a model of outcomes
+WITH_DIRECTIONS = 8  # that of a model of touches that sees positions along and across directions
 
 
 @dataclass(frozen=True)
@@ -81,6 +82,8 @@ def _format_version(model: Dynamics, has_prior: bool) -> int:
     if isinstance(model, OutcomeDynamics):
         return WITH_OUTCOMES
     if isinstance(model, ContactDynamics):
+        if model.directions:
+            return WITH_DIRECTIONS
         if model.uneven:
             return WITH_UNEVEN
         reaches = [pair.reach for pairs in model.pairs.values() for pair in pairs]
@@ -95,7 +98,7 @@ def load_influence(path: Path | str, replica: int | None = None, prior: PriorFun
         FileNotFoundError: the file does not exist.
         ValueError: the file is not a complete `Influence`, or the prior is missing or another one.
     """
-    with reading_weights(path, "influence", WITH_OUTCOMES) as (tensors, header):
+    with reading_weights(path, "influence", WITH_DIRECTIONS) as (tensors, header):
         parts = {name: tensors.pop(name).numpy() for name in list(tensors) if name.startswith("calibration.")}
         units = units_of_header(header)
         seed = whole_number(header, "seed", least=-(2**63))
@@ -123,6 +126,7 @@ def describe_model(model: Dynamics, units: Units) -> dict[str, Any]:
     shape = {"obs_size": model.obs_size, "model": dataclasses.asdict(model.config), "partners": partners}
     if isinstance(model, ContactDynamics):
         shape["uneven"] = model.uneven
+        shape["directions"] = model.directions
     if isinstance(model, GraphDynamics):
         shape["driven"] = model.driven
     if isinstance(model, OutcomeDynamics):
@@ -152,6 +156,14 @@ def saved_uneven(saved: Any, size: int) -> list[int]:
     return entity_columns({"uneven": saved}, size)["uneven"] if saved else []
 
 
+def saved_directions(saved: Any, size: int) -> list[list[int]]:
+    """The directions of a header, two columns each; older files have none."""
+    found = [entity_columns({"directions": columns}, size)["directions"] for columns in saved]
+    if wrong := [columns for columns in found if len(columns) != 2]:
+        raise ValueError(f"a direction has the columns {wrong[0]}; expected two.")
+    return found
+
+
 def untrained_model(header: Mapping[str, Any], units: Units, generators: Generators) -> Dynamics:
     """The model that the header of a weight file describes."""
     if header.get("driven") is not None:
@@ -177,4 +189,5 @@ def untrained_model(header: Mapping[str, Any], units: Units, generators: Generat
         if wrong := [pair for pair in pairs[name] if not set(pair.entity) <= set(columns)]:
             raise ValueError(f"the partners of {name!r} have {wrong[0]}; the entity has the columns {columns}.")
     uneven = saved_uneven(header.get("uneven", []), size)
-    return ContactDynamics(units, pairs, config_from(ContactConfig, header["model"]), generators, uneven)
+    directions = saved_directions(header.get("directions", []), size)
+    return ContactDynamics(units, pairs, config_from(ContactConfig, header["model"]), generators, uneven, directions)
