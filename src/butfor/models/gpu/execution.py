@@ -64,17 +64,14 @@ def captured(step: Callable[..., Any], examples: Sequence[Tensor], changes: Sequ
 RECOMPILED = 64  # kinds of arguments and settings a function is compiled for, at most; then it runs as it is
 
 
-def compiled(function: Function, device: torch.device | str, split_reductions: bool = True) -> Function:
-    """Fuse the small operations of `function` on a GPU with a compiler; elsewhere return it as it is.
-
-    A sum over many rows for few columns is faster in two launches, on a small batch in one (`split_reductions`).
-    """
+def compiled(function: Function, device: torch.device | str) -> Function:
+    """Fuse the small operations of `function` on a GPU with a compiler; elsewhere return it as it is."""
     if not can_compile(device):
         return function
     limits = torch._dynamo.config
-    limits.recompile_limit = max(limits.recompile_limit, RECOMPILED)  # several agents in a process share a function
+    limits.recompile_limit = max(limits.recompile_limit, RECOMPILED)  # several models in a process share a function
     # loops of foreach operations cannot be reordered: torch 2.11 fails when it tries
-    options: dict[str, Any] = {"split_reductions": split_reductions, "loop_ordering_after_fusion": False}
+    options: dict[str, Any] = {"loop_ordering_after_fusion": False}
     return torch.compile(function, dynamic=False, options=options)  # type: ignore[return-value]
 
 
@@ -118,7 +115,7 @@ def compiling_together() -> Iterator[None]:
 
 
 def has_kernels(device: torch.device | str) -> bool:
-    """Whether the kernels of `kernels.py` run: they need the matrix units of NVIDIA's Ampere or later."""
+    """Whether the kernels of this package run: they need the matrix units of NVIDIA's Ampere or later."""
     return can_compile(device) and torch.version.hip is None and torch.cuda.get_device_capability(device) >= (8, 0)
 
 
