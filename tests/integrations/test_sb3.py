@@ -174,11 +174,13 @@ def test_an_agent_that_makes_no_use_of_influence_is_sb3s_own() -> None:
         assert torch.equal(mine, other)
 
 
+@pytest.mark.parametrize("exponent", [1.0, 0.5])
 @pytest.mark.parametrize("count", [1, 2])
 @pytest.mark.parametrize("full", [False, True], ids=["first-round", "wrapped"])
-def test_episodes_are_drawn_by_one_over_rank_and_steps_alike(count: int, full: bool) -> None:
+def test_episodes_are_drawn_by_one_over_rank_and_steps_alike(exponent: float, count: int, full: bool) -> None:
     """Also after the ring has wrapped; an episode that was partly overwritten or is not complete is never drawn."""
-    buffer = make_buffer(InfluenceReplayBuffer, size=20, count=count, **HAND, bonus=0.0)
+    given = {} if exponent == 1 else {"rank_exponent": exponent}
+    buffer = make_buffer(InfluenceReplayBuffer, size=20, count=count, **HAND, **given, bonus=0.0)
     lengths, start = [3, 7, 2, 3], 1000
     if full:
         fill(buffer, [8, 4])  # of 20 rows; 16 more follow, so the first gives way and the second stays
@@ -194,10 +196,10 @@ def test_episodes_are_drawn_by_one_over_rank_and_steps_alike(count: int, full: b
     total = {key: sum(number * 37 % 101 for number in steps) for key, steps in rows.items()}
     assert len(set(total.values())) == len(total), "ties would make the ranks depend on slots"
     ranked = sorted(total, key=lambda key: -total[key])
-    harmonic = sum(1 / rank for rank in range(1, len(ranked) + 1))
+    harmonic = sum(rank**-exponent for rank in range(1, len(ranked) + 1))
     expected: dict[int, float] = {}
     for rank, key in enumerate(ranked, 1):
-        expected |= dict.fromkeys(rows[key], 1 / rank / harmonic / len(rows[key]))
+        expected |= dict.fromkeys(rows[key], rank**-exponent / harmonic / len(rows[key]))
     drawn = np.concatenate([numbers(buffer.sample(5000)) for _ in range(4)])
     assert set(drawn.tolist()) <= set(expected)
     for number, chance in expected.items():

@@ -75,6 +75,14 @@ def test_episodes_are_drawn_by_rank_and_their_steps_alike() -> None:
     assert model.asked == 7  # each step once
 
 
+def test_ranks_count_by_their_exponent() -> None:
+    model: Any = Known()
+    buffer = make(InfluenceSampler(model, rank_exponent=0.5))
+    buffer.extend(steps([[1.0], [4.0], [0.0], [2.0]]))
+    chances = [3**-0.5, 1, 4**-0.5, 2**-0.5]
+    close(shares(buffer, 4), [chance / sum(chances) for chance in chances])
+
+
 def test_new_steps_are_scored_and_a_model_can_come_later() -> None:
     model: Any = Known()
     sampler = InfluenceSampler()

@@ -275,6 +275,7 @@ VARIANTS: dict[str, dict[str, Any]] = {
     "HER": {},
     "PER": {"priority": {"kind": "per"}},
     "CAI-P": {"use": ("priority",)},
+    "CAI-P, flatter and by step": {"use": ("priority",), "priority": {"rank_exponent": 0.5, "step_share": 0.5}},
     "bonus": {"use": ("bonus",)},
     "active": {"use": ("active",)},
     "all uses": {"use": ALL_USES},
@@ -392,6 +393,28 @@ def test_recent_success_is_that_of_the_exploring_agents(make: Make, monkeypatch:
     for _ in range(3):
         trainer.store(trainer.play())
     np.testing.assert_allclose(trainer.recent_success, [1 - (1 - 1 / 50) ** 3, 0], rtol=1e-5)
+
+
+def test_steps_are_drawn_by_their_scores(make: Make) -> None:
+    trainer = make(small(seeds=2, use=("priority",), priority={"step_share": 1.0}))
+    warm_up(trainer, trainer.config.warmup)
+    trainer.replay.score.zero_()[:, :, 2] = 1.0
+    trainer.set_weights()
+    batch = trainer.draw_batch(torch.rand(2, 100, trainer._noise_size))
+    assert (batch.time == 2).all()
+
+
+def test_recent_success_is_that_of_practice_where_there_is_any(make: Make, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Exploration spoils successes, so that it would never fall; an episode without practice changes nothing."""
+    trainer = make(small(seeds=2, num_envs=2, explore={"practice": 0.5}))
+    wins = np.array([True, True, True, False])  # of two environments of each seed
+    monkeypatch.setattr(type(trainer.goal_env), "succeeded", lambda self, played: wins)
+    warm_up(trainer, trainer.config.warmup)
+    trainer.explorers[0].practises.copy_(torch.tensor([[[True], [False]], [[False], [True]]]))
+    played = trainer.play()
+    trainer.explorers[0].practises.copy_(torch.tensor([[[True], [False]], [[False], [True]]]))  # `play` drew others
+    trainer.store(played)
+    np.testing.assert_allclose(trainer.recent_success, [1 / 50, 0], rtol=1e-5)
 
 
 def test_states_are_not_scored_where_only_actions_are_chosen(tmp_path: Path) -> None:

@@ -27,6 +27,7 @@ WEIGHTS: dict[str, Weigh] = {
     "error": lambda score, achieved_goal, length: by_error(score, length, 0.6),
     "energy": lambda score, achieved_goal, length: by_energy(achieved_goal, length),
     "influence": lambda score, achieved_goal, length: by_score(score, length),
+    "influence, flatter and by step": lambda score, achieved_goal, length: by_score(score, length, 0.5, 0.3),
 }
 every_weight = pytest.mark.parametrize("weigh", WEIGHTS.values(), ids=WEIGHTS)
 
@@ -48,11 +49,11 @@ def memories(draw: st.DrawFn) -> TransitionTable:
     return score, goal, length
 
 
-def expected_p(totals: list[float]) -> list[float]:
+def expected_p(totals: list[float], exponent: float = 1.0) -> list[float]:
     """Section 6.3: p_i = (M + 1 - rank_i)^-1, rank_i ascending in the scores of M episodes."""
     M = len(totals)
     ascending = sorted(range(M), key=lambda i: (totals[i], -i))  # of equal scores the first is the highest
-    return [1 / (M + 1 - (ascending.index(i) + 1)) for i in range(M)]
+    return [(M + 1 - (ascending.index(i) + 1)) ** -exponent for i in range(M)]
 
 
 def energy_of(position: list[list[float]], time_step: float = 0.04) -> float:
@@ -90,16 +91,23 @@ def test_replicas_do_not_mix(weigh: Weigh, memory: TransitionTable) -> None:
 
 
 @settings(max_examples=60, deadline=None)
-@given(memory=memories())
-def test_influence_agrees_with_a_loop_over_the_formula(memory: TransitionTable) -> None:
+@given(memory=memories(), exponent=st.sampled_from([1.0, 0.5, 0.0]), share=st.sampled_from([0.0, 0.25, 1.0]))
+def test_influence_agrees_with_a_loop_over_the_formula(memory: TransitionTable, exponent: float, share: float) -> None:
+    """Its steps share an episode's weight: a part by score (alike where none has any), the rest in equal parts."""
     score, _, length = memory
     expected = torch.zeros(score.shape, dtype=torch.float64)
     for replica in range(len(score)):
         stored = [episode for episode in range(score.shape[1]) if length[replica, episode] > 0]
         states = [score[replica, episode, : length[replica, episode]].tolist() for episode in stored]
-        for episode, p, values in zip(stored, expected_p([math.fsum(each) for each in states]), states, strict=True):
-            expected[replica, episode, : len(values)] = p / len(values)
-    torch.testing.assert_close(by_score(score, length).double(), expected, rtol=1e-5, atol=1e-12)
+        chances = expected_p([math.fsum(each) for each in states], exponent)
+        for episode, p, values in zip(stored, chances, states, strict=True):
+            total, count = math.fsum(values), len(values)
+            parts = [value / total if total else 1 / count for value in values]
+            steps = [p * (share * part + (1 - share) / count) for part in parts]
+            expected[replica, episode, :count] = torch.tensor(steps, dtype=torch.float64)
+    weight = by_score(score, length, exponent, share)
+    torch.testing.assert_close(weight.double(), expected, rtol=1e-4, atol=1e-5)
+    torch.testing.assert_close(weight.sum(-1).double(), expected.sum(-1), rtol=1e-5, atol=1e-12)
 
 
 @settings(max_examples=60, deadline=None)
@@ -122,6 +130,22 @@ def test_three_episodes_by_hand() -> None:
     weight = by_score(score, length)
     expected = [[1 / 4, 1 / 4, 0], [1 / 9, 1 / 9, 1 / 9], [1, 0, 0], [0, 0, 0]]
     torch.testing.assert_close(weight, torch.tensor([expected]))
+
+
+@pytest.mark.parametrize("count", [100, 2_000, 6_000])
+def test_how_many_episodes_are_drawn_in_effect(count: int) -> None:
+    """(sum p)^2 / sum p^2: the paper's exponent hardly draws more episodes as they grow in number, and 1/2 does."""
+    score = torch.rand(1, count, 1, generator=torch.Generator().manual_seed(0))
+    length = torch.ones(1, count, dtype=torch.int64)
+
+    def in_effect(exponent: float) -> float:
+        weight = by_score(score, length, exponent).double()
+        return float(weight.sum() ** 2 / weight.square().sum())
+
+    harmonic = math.log(count) + 0.5772 + 0.5 / count  # sum of 1 / rank
+    assert in_effect(1.0) == pytest.approx(harmonic**2 / (math.pi**2 / 6 - 1 / count), rel=1e-3)
+    assert in_effect(0.5) == pytest.approx((2 * math.sqrt(count) - 1.46) ** 2 / harmonic, rel=0.01)
+    assert in_effect(0.0) == pytest.approx(count)
 
 
 def test_a_negative_estimate_ranks_below_zero() -> None:
@@ -265,6 +289,8 @@ def test_captured_agrees_with_the_cpu() -> None:
         ({"alpha": math.nan}, "alpha.* nan"),
         ({"beta": -0.4}, r"beta.* -0\.4"),
         ({"beta_episodes": 0}, "beta_episodes must be at least 1; got 0"),
+        ({"rank_exponent": -1.0}, r"rank_exponent.* -1"),
+        ({"step_share": 1.5}, r"step_share.* 1\.5"),
     ],
 )
 def test_impossible_configs_are_refused(values: dict[str, Any], message: str) -> None:

@@ -31,7 +31,7 @@ from butfor.spaces.entities import Entities, entity_columns
 from butfor.spaces.observations import GOAL_PARTS
 from butfor.training.bonus import BonusConfig, add_bonus
 from butfor.training.exploration import ExploreConfig, draw_noise, explore
-from butfor.training.priorities import by_score
+from butfor.training.priorities import PriorityConfig, by_score
 from butfor.training.replay import ReplayConfig
 
 try:
@@ -61,7 +61,8 @@ class InfluenceReplayBuffer(HerReplayBuffer):
     `HerReplayBuffer`, bit for bit. Scores are computed from unnormalised observations.
     """
 
-    goals = ReplayConfig()  # of buffers that were pickled before this was an option
+    goals = ReplayConfig()  # of buffers that were pickled before these were options
+    rank_exponent = 1.0
 
     def __init__(
         self,
@@ -72,6 +73,7 @@ class InfluenceReplayBuffer(HerReplayBuffer):
         *,
         entities: Entities,
         priority: bool = True,
+        rank_exponent: float = 1.0,
         bonus: float = 0.2,
         cap: float = 2.0,
         ceiling: float | None = 0.0,
@@ -85,6 +87,7 @@ class InfluenceReplayBuffer(HerReplayBuffer):
         Args:
             entities: the one entity whose influence counts: "cube=observation:3:6" or {"cube": [3, 4, 5]}
             priority: draw episodes by 1 / rank of their summed score, and their steps uniformly
+            rank_exponent: draw them by 1 / rank^this instead; smaller values draw more different episodes
             bonus: this much of min(score, cap) is added to the reward
             cap: the highest score that is rewarded
             ceiling: the bonus does not raise rewards above this, the reward of a reached goal; None: no limit
@@ -113,6 +116,7 @@ class InfluenceReplayBuffer(HerReplayBuffer):
             given = self.goal_selection_strategy.name.lower()
             raise ValueError(f"goal_selection_strategy is {given!r}; influenced_goals needs 'future'.")
         self.prioritised = priority
+        self.rank_exponent = PriorityConfig(rank_exponent=rank_exponent).rank_exponent
         self.scores = np.full((self.buffer_size, self.n_envs), np.nan, np.float32)  # NaN: not scored yet
         self.added = {"episode": 0, "step": 0}
         self.trained = dict(self.added)  # what had been added when the model was last trained
@@ -248,7 +252,7 @@ class InfluenceReplayBuffer(HerReplayBuffer):
         if not len(total) or total.min() == total.max():
             return None
         whole = torch.from_numpy(total)[None, :, None]  # [1, E, 1]: each episode as one step with its summed score
-        chance = by_score(whole, torch.ones(1, len(total), dtype=torch.long))[0, :, 0]
+        chance = by_score(whole, torch.ones(1, len(total), dtype=torch.long), self.rank_exponent)[0, :, 0]
         return np.cumsum(chance.double().numpy()), episodes, length
 
     def _normalize_reward(self, reward: Array, env: VecNormalize | None = None) -> Array:  # type: ignore[override]

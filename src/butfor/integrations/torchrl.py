@@ -15,7 +15,7 @@ from butfor.influence.influence import Influence
 from butfor.influence.scoring import combine_scores
 from butfor.runs.files import load_tensors, save_tensors
 from butfor.spaces.arrays import warn_shared
-from butfor.training.priorities import by_score
+from butfor.training.priorities import PriorityConfig, by_score
 
 try:
     from torchrl.data.replay_buffers.samplers import Sampler
@@ -48,6 +48,7 @@ class InfluenceSampler(Sampler):
         entity: str | None = None,
         observation_key: Key = "observation",
         end_key: Key = ("next", "done"),
+        rank_exponent: float = 1.0,
         seed: int = 0,
     ) -> None:
         """Prepare a sampler.
@@ -57,11 +58,13 @@ class InfluenceSampler(Sampler):
             entity: the entity whose influence counts; None: the sum over all.
             observation_key: where the storage has the observations that the model was fitted on.
             end_key: where it says that an episode has ended.
+            rank_exponent: draw episodes by 1 / rank^this; smaller values draw more different episodes.
             seed: of the drawing, unless the replay buffer has a generator of its own.
         """
         self.entity = entity
         self.observation_key = observation_key
         self.end_key = end_key
+        self.rank_exponent = PriorityConfig(rank_exponent=rank_exponent).rank_exponent
         self.scores = torch.zeros(0)
         self.influence: Influence | None = None
         self.seed = seed
@@ -135,7 +138,7 @@ class InfluenceSampler(Sampler):
         time[order] = torch.arange(count) - starts[episode[order]]
         table = torch.zeros(1, len(length), int(length.max()))
         table[0, episode, time] = self.scores[:count]
-        return by_score(table, length[None])[0, episode, time]
+        return by_score(table, length[None], self.rank_exponent)[0, episode, time]
 
     def _empty(self) -> None:
         """The storage was emptied, or all steps must be scored again."""

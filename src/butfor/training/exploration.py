@@ -38,8 +38,8 @@ class ExploreConfig:
     threshold: float = 0.0
     """where the candidates' mean influence is below it, in nats, the exploratory action is uniform instead"""
     success_factor: float = 1.0
-    """factor on epsilon and noise where all recent episodes of training succeed; between that and 1 in proportion to
-    their success; 1: exploration stays as it is (not in the paper)"""
+    """factor on epsilon and noise where all recent episodes of training succeed (with practice: all of these); between
+    that and 1 in proportion to their success; 1: exploration stays as it is (not in the paper)"""
     practice: float = 0.0
     """share of the episodes in which the policy acts nearly alone: a tenth of epsilon and noise, no relay (not in the
     paper)"""

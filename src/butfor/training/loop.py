@@ -126,7 +126,7 @@ class Trainer:
         if config.replay.mirror or config.replay.shift:
             self.symmetry = Symmetry(goal_env.mirrors, config.replay, goal_env.sizes, self.device)
 
-        self.weights = Weights(self.replay, even=config.priority.kind != "per")
+        self.weights = Weights(self.replay, even=config.priority.kind != "per" and not config.priority.step_share)
         self.error = torch.zeros_like(self.replay.score)  # absolute TD errors, for PER
         self.largest_error = torch.ones(config.seeds, device=self.device)
         self.recent_success = torch.zeros(config.seeds, device=self.device)  # of the exploring agents
@@ -219,8 +219,7 @@ class Trainer:
         self.phases.add(before, played)
         if before >= self.config.warmup:
             success = torch.from_numpy(self.goal_env.succeeded(played).reshape(self.config.seeds, -1)).float()
-            for one in success.to(self.device, non_blocking=True).T:
-                self.recent_success.lerp_(one, 1 / RECENT)
+            self._follow_success(success.to(self.device, non_blocking=True))
         if self.signal is None:
             return
         if self.config.needs_scores and (before >= self.config.warmup or not self.signal.learns):
@@ -228,6 +227,14 @@ class Trainer:
                 self.signal.score(slots, self.generators["scores"])
         if self.signal.learns:
             self._plan_round(before)
+
+    def _follow_success(self, success: Tensor) -> None:
+        """Average the success [R, W] of the episodes just played into the recent one: of practice alone if there is."""
+        recent = self.recent_success
+        practises = torch.cat([part.practises for part in self.explorers])[..., 0]  # [R, W]
+        counts = practises if self.config.explore.practice else torch.ones_like(practises)
+        for one, count in zip(success.T, counts.T, strict=True):
+            recent.copy_(torch.where(count, recent.lerp(one, 1 / RECENT), recent))
 
     def _plan_round(self, before: int) -> None:
         """Set how many batches of the signal's model are due after the episodes since `before`."""
@@ -287,7 +294,7 @@ class Trainer:
         replay = self.replay
         config = self.config.priority
         if "priority" in self.config.use:
-            return priorities.by_score(replay.score, replay.length)
+            return priorities.by_score(replay.score, replay.length, config.rank_exponent, config.step_share)
         if config.kind == "per":
             return priorities.by_error(self.error, replay.length, config.alpha)
         if config.kind == "ebp":

@@ -33,26 +33,36 @@ class PriorityConfig:
     """PER: exponent of the importance weights at the start"""
     beta_episodes: int = 20_000
     """PER: episodes over which that exponent rises linearly to 1"""
+    rank_exponent: float = 1.0
+    """influence: an episode's weight is 1 / rank^this; 0 is uniform (not in the paper, which has 1)"""
+    step_share: float = 0.0
+    """influence: share of an episode's weight that its steps have in proportion to their score; they have the rest in
+    equal parts (not in the paper)"""
 
     def __post_init__(self) -> None:
         check_choices(self, "kind")
-        check_least(self, 0, "alpha")
-        check_between(self, 0, 1, "beta")
+        check_least(self, 0, "alpha", "rank_exponent")
+        check_between(self, 0, 1, "beta", "step_share")
         check_least(self, 1, "beta_episodes")
 
 
-def by_score(score: Tensor, length: Tensor) -> Tensor:
-    """Weights by the signal: for CAI the paper's CAI-P (section 6.3).
+def by_score(score: Tensor, length: Tensor, exponent: float = 1.0, step_share: float = 0.0) -> Tensor:
+    """Weights by the signal: for CAI the paper's CAI-P (section 6.3), with its exponent of 1 and no `step_share`.
 
-    An episode's weights sum to 1 / rank of its total score, 1 being the highest, independent of its length. Equal
-    scores rank in the order of their slots. Scores [R, E, T] and lengths [R, E] -> weights [R, E, T].
+    An episode's weights sum to 1 / rank^exponent of its total score, 1 being the highest, independent of its length.
+    Equal scores rank in the order of their slots. Its steps have the share `step_share` of this in proportion to their
+    positive scores, and the rest in equal parts. Scores [R, E, T] and lengths [R, E] -> weights [R, E, T].
     """
     valid = valid_steps(length, score.shape[-1])
     total = score.where(valid, 0.0).sum(-1)  # [R, E]; may be negative, as estimates of CAI can be
     order = total.masked_fill(length == 0, -torch.inf).argsort(dim=1, descending=True, stable=True)  # empty slots last
-    inverse = 1 / torch.arange(1, total.shape[1] + 1, device=total.device)
+    inverse = torch.arange(1, total.shape[1] + 1, device=total.device) ** -exponent
     p = torch.empty_like(total, dtype=inverse.dtype).scatter_(1, order, inverse.expand_as(total))
-    return _spread(p, length, valid)
+    if not step_share:
+        return _spread(p, length, valid)
+    part = score.clamp_min(FLOOR).where(valid, 0.0)  # a floor: where no step has a score, all have the same part
+    part = part / part.sum(-1, keepdim=True).clamp_min(FLOOR)
+    return (1 - step_share) * _spread(p, length, valid) + step_share * part * (p * (length > 0))[..., None].float()
 
 
 def by_energy(achieved_goal: Tensor, length: Tensor, time_step: float = 0.04) -> Tensor:
