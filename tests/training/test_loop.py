@@ -289,6 +289,11 @@ VARIANTS: dict[str, dict[str, Any]] = {
     "critics drawn as targets": {"use": ("relay",), "agent": {"critics": 3, "critics_in_target": 2}},
     "exploration that falls": {"use": ALL_USES, "explore": {"success_factor": 0.0}},
     "episodes of practice": {"use": (*ALL_USES, "relay"), "num_envs": 2, "explore": {"practice": 0.5}},
+    "caution": {
+        "use": ("priority", "relay"),
+        "agent": {"critics": 2, "caution_rate": 0.5},
+        "explore": {"practice": 0.9},
+    },
     "TD3 with all uses": {"algorithm": "td3", "use": ALL_USES},
     "moved": {"use": ("priority", "bonus"), "signal": "moved"},
     "nearness": {"use": ("priority", "bonus"), "signal": "nearness"},

@@ -253,8 +253,14 @@ def test_an_end_between_two_evaluations_adds_one_and_changes_nothing_else(tmp_pa
         {"use": ("bonus", "priority", "relay"), "cai": {"horizon": 3}},
         {"env": "pucks", "entities": ("third=12:14",), "use": ALL_USES, "cai": {"model": "touch", "source": "first"}},
         {"algorithm": "td3", "agent": {"critic_layer_norm": True}},
+        {
+            "use": ("priority", "relay"),
+            "agent": {"critics": 2, "caution_rate": 0.5},
+            "explore": {"practice": 0.5, "success_factor": 0.2},
+            "priority": {"rank_exponent": 0.5, "step_share": 0.5},
+        },
     ],
-    ids=["per", "intrinsic", "full memory", "overlap", "newest", "touches", "horizon", "source", "critics"],
+    ids=["per", "intrinsic", "full memory", "overlap", "newest", "touches", "horizon", "source", "critics", "caution"],
 )
 def test_every_kind_of_run_goes_on_to_the_same_bits(tmp_path: Path, changes: dict[str, Any]) -> None:
     config = small(seeds=2, evaluate_every=2, checkpoint_seconds=0.0, **changes)

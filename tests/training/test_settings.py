@@ -65,6 +65,7 @@ NO_RANGE = AgentConfig(target_range=None)
         ({"replay": ReplayConfig(influenced_goals=0.3)}, r"influenced_goals is 0\.3"),
         ({"algorithm": "td3", "agent": AgentConfig(critics=5)}, "critics is 5.*td3"),
         ({"algorithm": "td3bc", "agent": AgentConfig(critics=2, critics_in_target=1)}, "critics_in_target 1.*td3bc"),
+        ({"agent": AgentConfig(critics=2, caution_rate=0.01)}, r"caution_rate is 0\.01.*practice"),
         ({"episodes": 100, "warmup": 101}, "episodes is 100.*101"),
         ({"episodes": 100, "warmup": 103, "num_envs": 2}, "episodes is 100.*103"),  # the plainer reason comes first
         ({"episodes": 1000, "warmup": 201, "num_envs": 2}, "799.*num_envs, 2"),
@@ -90,6 +91,7 @@ def test_impossible_settings_are_refused(settings: dict[str, Any], named: str) -
         (AgentConfig, {"target_range": (0.0, -50.0)}),
         (AgentConfig, {"critics": 0}),
         (AgentConfig, {"critics_in_target": 2}),
+        (AgentConfig, {"caution_rate": 0.25}),  # with one critic
         (AgentConfig, {"normalizer_batches": -1}),
         (AgentConfig, {"action_penalty": -1.0}),
         (ReplayConfig, {"capacity": 0}),
@@ -122,6 +124,7 @@ def test_what_is_possible_is_not_refused() -> None:
     """The borders of the rules above."""
     Config(algorithm="td3", agent=AgentConfig(critics=2))
     Config(algorithm="sac", agent=AgentConfig(critics=5, critics_in_target=2))
+    Config(agent=AgentConfig(critics=2, caution_rate=0.01), explore=ExploreConfig(practice=0.5))
     Config(episodes=200, warmup=200)
     Config(episodes=204, warmup=200, num_envs=4, replay=ReplayConfig(capacity=4))
     Config(use=("priority", "bonus", "active"), overlap=("acting", "updates", "model"))

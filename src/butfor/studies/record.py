@@ -25,7 +25,7 @@ PARTS: dict[str, tuple[str, ...]] = {
     "mirrors": ("replay.mirror", "replay.shift"),
     "layer normalisation": ("agent.critic_layer_norm", "agent.actor_layer_norm"),
     "more updates": ("agent.updates", "agent.batch_size", "agent.learning_rate", "agent.polyak"),
-    "other critics": ("algorithm", "td3", "sac", "agent.critics", "agent.critics_in_target"),
+    "other critics": ("algorithm", "td3", "sac", "agent.critics", "agent.critics_in_target", "agent.caution_rate"),
     "other networks": ("agent.layers", "agent.width", "agent.discount", "agent.action_penalty", "agent.target_range"),
     "shorter warm-up": ("warmup",),
     "earlier model": ("fit_every", "fit_schedule", "cai"),

@@ -67,6 +67,14 @@ class Evaluation:
         action = from_unit(self.agent.policy(inputs), self.goal_env.law.bounds(inputs.device)).flatten(0, 1)
         return action.cpu().numpy(), np.zeros(len(action), dtype=bool)
 
+    @torch.no_grad()
+    def excess(self, episodes: Episodes) -> Tensor:
+        """How much higher the critic values first states than what is reached from there, [R, W], on the device."""
+        inputs = self._inputs({name: getattr(episodes, name)[:, 0] for name in STATES})
+        predicted = self.agent.value(inputs)
+        reached = torch.from_numpy(reached_value(self.goal_env, episodes, self.discount)).to(predicted.dtype)
+        return predicted - reached.to(predicted.device, non_blocking=True).view_as(predicted)
+
     def _values(self, episodes: Episodes) -> dict[str, NDArray[np.float64]]:
         """The critic's value of the first states [E], and the value that the policy reaches from there."""
         inputs = self._inputs({name: getattr(episodes, name)[:, 0] for name in STATES})

@@ -220,6 +220,8 @@ class Trainer:
         if before >= self.config.warmup:
             success = torch.from_numpy(self.goal_env.succeeded(played).reshape(self.config.seeds, -1)).float()
             self._follow_success(success.to(self.device, non_blocking=True))
+            if self.config.agent.caution_rate is not None:
+                self.agent.heed(self.evaluation.excess(episodes), self._practised())
         if self.signal is None:
             return
         if self.config.needs_scores and (before >= self.config.warmup or not self.signal.learns):
@@ -231,10 +233,13 @@ class Trainer:
     def _follow_success(self, success: Tensor) -> None:
         """Average the success [R, W] of the episodes just played into the recent one: of practice alone if there is."""
         recent = self.recent_success
-        practises = torch.cat([part.practises for part in self.explorers])[..., 0]  # [R, W]
-        counts = practises if self.config.explore.practice else torch.ones_like(practises)
+        counts = self._practised() if self.config.explore.practice else torch.ones_like(success, dtype=torch.bool)
         for one, count in zip(success.T, counts.T, strict=True):
             recent.copy_(torch.where(count, recent.lerp(one, 1 / RECENT), recent))
+
+    def _practised(self) -> Tensor:
+        """Which of the episodes just played were practice: [R, W]."""
+        return torch.cat([part.practises for part in self.explorers])[..., 0]
 
     def _plan_round(self, before: int) -> None:
         """Set how many batches of the signal's model are due after the episodes since `before`."""

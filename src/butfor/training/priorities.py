@@ -34,10 +34,10 @@ class PriorityConfig:
     beta_episodes: int = 20_000
     """PER: episodes over which that exponent rises linearly to 1"""
     rank_exponent: float = 1.0
-    """influence: an episode's weight is 1 / rank^this; 0 is uniform (not in the paper, which has 1)"""
+    """use priority: an episode's weight is 1 / rank^this, by influence; 0 is uniform (the paper has 1)"""
     step_share: float = 0.0
-    """influence: share of an episode's weight that its steps have in proportion to their score; they have the rest in
-    equal parts (not in the paper)"""
+    """use priority: share of an episode's weight that its steps have in proportion to their influence; they have the
+    rest in equal parts (not in the paper)"""
 
     def __post_init__(self) -> None:
         check_choices(self, "kind")

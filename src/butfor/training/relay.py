@@ -47,14 +47,16 @@ class Relay:
         generators: Generators,
         device: torch.device,
     ) -> None:
-        """`agent` has the sizes and rates of the task's agent, which the relay shares."""
+        """`agent` has the sizes and rates of the task's agent, which the relay shares; it has one critic."""
         self.config = config
         self.obs_size = obs_size
         own = replace(
             agent,
             discount=config.discount,
             action_penalty=config.action_penalty,
+            critics=1,
             critics_in_target=None,
+            caution_rate=None,
             target_range=(0.0, config.cap / (1 - config.discount)),
         )
         self.agent = DDPG(obs_size, actions, own, generators, device)

@@ -163,7 +163,12 @@ class Config:
             raise ValueError(f"entities are {self.entities}, but nothing uses their influence; give use.")
 
     def _check_critics(self) -> None:
-        """Refuse numbers of critics that TD3 would not use."""
+        """Refuse numbers of critics that TD3 would not use, and caution that nothing would change."""
+        if self.agent.caution_rate is not None and (self.data or not self.explore.practice):
+            raise ValueError(
+                f"agent.caution_rate is {self.agent.caution_rate}, but no episodes of practice are played, which it "
+                "follows; set explore.practice, such as 0.5."
+            )
         critics, drawn = self.agent.critics, self.agent.critics_in_target
         if self.algorithm in ("td3", "td3bc") and (critics > 2 or drawn is not None):
             raise ValueError(

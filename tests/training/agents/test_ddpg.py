@@ -585,3 +585,25 @@ def test_impossible_settings_are_refused(settings: dict[str, Any], message: str)
 def test_a_clip_that_leaves_nothing_of_the_observation_is_refused(clip: float) -> None:
     with pytest.raises(ValueError, match="observation_clip"):
         AgentConfig(observation_clip=clip)
+
+
+@pytest.mark.parametrize(("caution", "value"), [(0.0, -3.0), (0.5, -4.0), (1.0, -5.0)])
+def test_caution_moves_the_target_from_the_first_critic_to_the_smallest(caution: float, value: float) -> None:
+    config = dataclasses.replace(SMALL, critics=2, caution_rate=0.1, discount=0.5, target_range=None)
+    agent = DDPG(INPUTS, ACTION, config, make_generators([1, 2]))
+    constant_critics(agent, [-3.0, -5.0])
+    agent.caution.fill_(caution)
+    batch = make_batch([1, 2], torch.float32)
+    _, error = agent.update(batch, 0)
+    torch.testing.assert_close(error, -3 - (batch.reward + 0.5 * batch.bootstrap * value))
+
+
+def test_caution_grows_by_what_was_promised_and_not_reached() -> None:
+    """By rate x excess x (1 - discount) for each episode that counts, between 0 and 1."""
+    config = dataclasses.replace(SMALL, critics=2, caution_rate=0.1, discount=0.9)
+    agent = DDPG(INPUTS, ACTION, config, make_generators([1, 2]))
+    counts = torch.tensor([[True, True, False], [True, False, False]])
+    agent.heed(torch.tensor([[3.0, 4.0, 90.0], [-5.0, 90.0, 90.0]]), counts)
+    assert agent.caution.flatten().tolist() == pytest.approx([0.07, 0.0])
+    agent.heed(torch.tensor([[-2.0, 0.0, 0.0], [500.0, 0.0, 0.0]]), counts)
+    assert agent.caution.flatten().tolist() == pytest.approx([0.05, 1.0])

@@ -48,6 +48,10 @@ class Agent(Protocol):
         """The estimated return of the policy's own actions, for inputs [R, B, D + G]: [R, B]."""
         ...
 
+    def heed(self, excess: Tensor, counts: Tensor) -> None:
+        """Hear how much the first states of episodes were valued above what was reached, and which count: [R, W]."""
+        ...
+
     def changes(self) -> list[Any]:
         """The modules, optimisers and tensors that `update` writes to."""
         ...

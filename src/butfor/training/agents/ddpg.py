@@ -18,6 +18,8 @@ from butfor.training.replay import Batch
 class DDPG(nn.Module):
     """Actor, critic and their targets; `update` is one step on a batch."""
 
+    caution: Tensor  # [R, 1]: 0 if targets are the first critic's, 1 if they are the smallest estimates
+
     def __init__(
         self,
         inputs: int,
@@ -35,6 +37,8 @@ class DDPG(nn.Module):
         self.critics = nn.ModuleList(MLP(sizes, generators, config.critic_layer_norm) for _ in range(config.critics))
         self.target_actor = copy.deepcopy(self.policy.actor).requires_grad_(False)
         self.target_critics = copy.deepcopy(self.critics).requires_grad_(False)
+        if config.caution_rate is not None:
+            self.register_buffer("caution", torch.zeros(len(generators), 1))
         self.to(device)
         fitting = FitConfig(learning_rate=config.learning_rate)
         self._passes: dict[nn.Module, Pass] = {}
@@ -104,7 +108,17 @@ class DDPG(nn.Module):
             lots = batch.noise[:, 0, -self.config.critics :]  # [R, N]; the first transition's decide for the batch
             drawn = lots.argsort(-1).argsort(-1) < self.config.critics_in_target
             values = torch.where(drawn.T[..., None], values, torch.inf)
-        return values.amin(0)
+        least = values.amin(0)
+        return least if self.config.caution_rate is None else torch.lerp(values[0], least, self.caution)
+
+    def heed(self, excess: Tensor, counts: Tensor) -> None:
+        """Become more cautious by how much the first states of episodes were valued above what they reached, [R, W].
+
+        Only episodes that count [R, W] do so. A value can be as large as rewards of 1 add up to.
+        """
+        largest = 1 / (1 - self.config.discount)
+        rate = self.config.caution_rate or 0.0
+        self.caution.add_((rate * excess / largest).where(counts, 0.0).sum(1, keepdim=True)).clamp_(0, 1)
 
     def _next_action(self, then: Tensor, batch: Batch) -> Tensor:
         """The target policy's action in the next state, [R, B, A]."""

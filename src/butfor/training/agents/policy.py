@@ -54,6 +54,9 @@ class AgentConfig:
     """critics, of which the smallest estimate is the target (TD3 has two, SAC at least two)"""
     critics_in_target: int | None = None
     """critics drawn for each batch, whose smallest estimate is the target, as in REDQ (not with TD3); none: all"""
+    caution_rate: float | None = None
+    """the target is the first critic's estimate, and moves to the smallest one at this rate while first states are
+    valued above what episodes of practice reach; none: it is the smallest from the start (not in the paper)"""
 
     def __post_init__(self) -> None:
         check_least(self, 1, "layers", "width", "batch_size", "updates", "critics")
@@ -62,6 +65,14 @@ class AgentConfig:
         check_between(self, 0, 1, "discount", "polyak", open_end=True)
         if self.target_range is not None and not self.target_range[0] < self.target_range[1]:
             raise ValueError(f"AgentConfig.target_range must be a low and a higher number; got {self.target_range}.")
+        if self.caution_rate is not None:
+            check_positive(self, "caution_rate")
+            if self.critics < 2 or self.critics_in_target is not None:
+                drawn = self.critics_in_target
+                raise ValueError(
+                    f"AgentConfig.caution_rate is {self.caution_rate}; it needs at least 2 critics, of which none are "
+                    f"drawn. Got critics {self.critics} and critics_in_target {drawn}."
+                )
         if self.critics_in_target is not None and not 1 <= self.critics_in_target <= self.critics:
             drawn = self.critics_in_target
             raise ValueError(f"AgentConfig.critics_in_target is {drawn}; expected 1 to critics, {self.critics}.")
