@@ -151,7 +151,7 @@ class Influence(DecisionMethods, GraphMethods):
             validation: share of the transitions to hold out for early stopping of a Gaussian network, or other
                 transitions for it.
             groups: the episode [N] of each transition; whole episodes are then held out for validation, otherwise
-                rows. With few transitions rows give the better order (see docs/benchmark.md).
+                rows. With few transitions rows give the better order (see docs/benchmark-choices.md).
             model: by default a model of outcomes (`butfor.influence.outcomes`) if every entity changes in few ways,
                 as on a grid; or else a model of touches (`butfor.influence.contact`) if every entity has something
                 that touches it. If not, the paper's Gaussian network, which is smooth; if that explains less than half
