@@ -65,7 +65,7 @@ TRIED = {  # by study with a claim that is not reproduced: what was tried, and w
     "More random episodes, or more epochs on them, were not tried.",
     **dict.fromkeys(
         ("record", "record-push", "record-fetch-slide"),
-        "The settings that were compared are listed in docs/training.md, Learning from fewer episodes.",
+        "The settings that were compared are listed in docs/record.md, The search.",
     ),
 }
 INTRODUCTION = """# What reproduces and what does not

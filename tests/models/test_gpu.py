@@ -162,7 +162,7 @@ def test_all_that_an_optimiser_and_a_module_hold_is_found() -> None:
 
 def updates(device: str, capture: bool, count: int = 4) -> dict[str, Tensor]:
     """Updates of an agent, with weights, from noise alone."""
-    config = AgentConfig(layers=2, width=16, critic_layer_norm=True)
+    config = AgentConfig(layers=2, width=16, critic_layer_norm=True, critics=2, caution_rate=0.1)
     agent = DDPG(6, 2, config, make_generators([1, 2, 3]), device)
     total = torch.zeros(3, 3, device=device)
 
@@ -176,6 +176,8 @@ def updates(device: str, capture: bool, count: int = 4) -> dict[str, Tensor]:
 
     draws = torch.rand(count, 3, 32, 16, generator=make_generators([9])[0]).to(device)
     step = captured(eager, [draws[0]], [*agent.changes(), total]) if capture else eager
+    one = torch.ones(3, 1, device=device)
+    agent.adjust_caution(100 * one, one.bool())  # a recorded graph reads it at each replay
     for noise in draws:
         step(noise)
     return agent.state_dict() | {"total": total}

@@ -405,21 +405,43 @@ def test_steps_are_drawn_by_their_scores(make: Make) -> None:
     warm_up(trainer, trainer.config.warmup)
     trainer.replay.score.zero_()[:, :, 2] = 1.0
     trainer.set_weights()
-    batch = trainer.draw_batch(torch.rand(2, 100, trainer._noise_size))
+    noise = torch.rand(2, 100, trainer._noise_size, generator=torch.Generator().manual_seed(0))
+    batch = trainer.draw_batch(noise)
     assert (batch.time == 2).all()
 
 
 def test_recent_success_is_that_of_practice_where_there_is_any(make: Make, monkeypatch: pytest.MonkeyPatch) -> None:
     """Exploration spoils successes, so that it would never fall; an episode without practice changes nothing."""
-    trainer = make(small(seeds=2, num_envs=2, explore={"practice": 0.5}))
-    wins = np.array([True, True, True, False])  # of two environments of each seed
+    trainer = make(small(seeds=3, num_envs=2, explore={"practice": 0.5}, overlap=("acting",)))
+    wins = np.array([True, True, True, False, False, True])  # of two environments of each seed
     monkeypatch.setattr(type(trainer.goal_env), "succeeded", lambda self, played: wins)
     warm_up(trainer, trainer.config.warmup)
-    trainer.explorers[0].practises.copy_(torch.tensor([[[True], [False]], [[False], [True]]]))
     played = trainer.play()
-    trainer.explorers[0].practises.copy_(torch.tensor([[[True], [False]], [[False], [True]]]))  # `play` drew others
+    set_practice(trainer, [[True, False], [False, True], [False, True]])
     trainer.store(played)
-    np.testing.assert_allclose(trainer.recent_success, [1 / 50, 0], rtol=1e-5)
+    np.testing.assert_allclose(trainer.recent_success, [1 / 50, 0, 1 / 50], rtol=1e-5)
+
+
+def set_practice(trainer: Trainer, practises: list[list[bool]]) -> None:
+    """Set which of the environments [R, W] have just played an episode of practice."""
+    for part in trainer.explorers:
+        part.practises.copy_(torch.tensor(practises)[part.part, :, None])
+
+
+def test_caution_follows_what_episodes_of_practice_reach(make: Make, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Of rewards of -1 in all 30 steps, and for ever, the first state is worth -1 / (1 - 0.95) = -20."""
+    agent = {"critics": 2, "caution_rate": 0.5, "discount": 0.95}
+    trainer = make(small(seeds=3, num_envs=2, agent=agent, explore={"practice": 0.5}, overlap=("acting",)))
+    warm_up(trainer, trainer.config.warmup)
+    played = trainer.play()
+    set_practice(trainer, [[True, False], [False, False], [True, True]])
+    never = lambda achieved, desired: -torch.ones(achieved.shape[:-1])  # noqa: E731
+    trainer.evaluation.goal_env = dataclasses.replace(trainer.goal_env, reward=never)
+    promised = torch.tensor([[-16.0, 50.0], [50.0, 50.0], [-19.0, -18.0]])  # [R, W]
+    monkeypatch.setattr(trainer.agent, "value", lambda inputs: promised)
+    trainer.store(played)
+    expected = [0.5 * 4 / 20, 0.0, 0.5 * (1 + 2) / 20]
+    np.testing.assert_allclose(trainer.agent.state_dict()["caution"][:, 0], expected, rtol=1e-4)
 
 
 def test_states_are_not_scored_where_only_actions_are_chosen(tmp_path: Path) -> None:

@@ -40,8 +40,10 @@ def make_batch(seed: int) -> Batch:
     return Batch(draw(OBS + GOAL), draw(ACTION).tanh(), draw(OBS + GOAL), draw(), ends, 2 * draw(), place, place)
 
 
-def test_it_learns_as_ddpg_does_from_influence_without_a_goal() -> None:
-    relay = Relay(RELAY, AGENT, OBS, ACTION, make_generators([0, 1]), torch.device("cpu"))
+def test_it_learns_as_ddpg_with_one_critic_does_from_influence_without_a_goal() -> None:
+    relay = Relay(
+        RELAY, changed(AGENT, critics=2, caution_rate=0.1), OBS, ACTION, make_generators([0, 1]), torch.device("cpu")
+    )
     own = changed(AGENT, discount=0.9, action_penalty=0.2, target_range=(0.0, 15.0))
     agent = DDPG(OBS, ACTION, own, make_generators([0, 1]))
     for index in range(3):

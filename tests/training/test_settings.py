@@ -23,6 +23,7 @@ from butfor.training.signals.cai import CaiConfig
 # ------------------------------------------------------------------------------- what is refused
 
 NO_RANGE = AgentConfig(target_range=None)
+CAUTIOUS = AgentConfig(critics=2, caution_rate=0.01)
 
 
 @pytest.mark.parametrize(
@@ -65,7 +66,9 @@ NO_RANGE = AgentConfig(target_range=None)
         ({"replay": ReplayConfig(influenced_goals=0.3)}, r"influenced_goals is 0\.3"),
         ({"algorithm": "td3", "agent": AgentConfig(critics=5)}, "critics is 5.*td3"),
         ({"algorithm": "td3bc", "agent": AgentConfig(critics=2, critics_in_target=1)}, "critics_in_target 1.*td3bc"),
-        ({"agent": AgentConfig(critics=2, caution_rate=0.01)}, r"caution_rate is 0\.01.*practice"),
+        ({"agent": CAUTIOUS}, r"caution_rate is 0\.01.*practice"),
+        ({"agent": CAUTIOUS, "algorithm": "sac"}, r"caution_rate is 0\.01.*ddpg"),
+        ({"agent": CAUTIOUS, "data": ("a.npz",)}, r"caution_rate is 0\.01.*data"),
         ({"episodes": 100, "warmup": 101}, "episodes is 100.*101"),
         ({"episodes": 100, "warmup": 103, "num_envs": 2}, "episodes is 100.*103"),  # the plainer reason comes first
         ({"episodes": 1000, "warmup": 201, "num_envs": 2}, "799.*num_envs, 2"),
@@ -124,7 +127,7 @@ def test_what_is_possible_is_not_refused() -> None:
     """The borders of the rules above."""
     Config(algorithm="td3", agent=AgentConfig(critics=2))
     Config(algorithm="sac", agent=AgentConfig(critics=5, critics_in_target=2))
-    Config(agent=AgentConfig(critics=2, caution_rate=0.01), explore=ExploreConfig(practice=0.5))
+    Config(agent=CAUTIOUS, explore=ExploreConfig(practice=0.5))
     Config(episodes=200, warmup=200)
     Config(episodes=204, warmup=200, num_envs=4, replay=ReplayConfig(capacity=4))
     Config(use=("priority", "bonus", "active"), overlap=("acting", "updates", "model"))

@@ -52,7 +52,7 @@ class Evaluation:
             played = play([self._env], lambda group, at, obs: self._act(obs), resets, goal_env.steps, what)
             wins += goal_env.succeeded(played).reshape(replicas, count).sum(1)
             facts = goal_env.facts
-            shares.append({} if facts is None else facts.behaviour(played.episodes) | self._values(played.episodes))
+            shares.append({} if facts is None else facts.behaviour(played.episodes) | self.values(played.episodes))
         parts = {name: [share[name].reshape(replicas, -1) for share in shares] for name in shares[0]}
         return wins / episodes, {name: np.concatenate(part, 1).mean(1) for name, part in parts.items()}
 
@@ -68,14 +68,7 @@ class Evaluation:
         return action.cpu().numpy(), np.zeros(len(action), dtype=bool)
 
     @torch.no_grad()
-    def excess(self, episodes: Episodes) -> Tensor:
-        """How much higher the critic values first states than what is reached from there, [R, W], on the device."""
-        inputs = self._inputs({name: getattr(episodes, name)[:, 0] for name in STATES})
-        predicted = self.agent.value(inputs)
-        reached = torch.from_numpy(reached_value(self.goal_env, episodes, self.discount)).to(predicted.dtype)
-        return predicted - reached.to(predicted.device, non_blocking=True).view_as(predicted)
-
-    def _values(self, episodes: Episodes) -> dict[str, NDArray[np.float64]]:
+    def values(self, episodes: Episodes) -> dict[str, NDArray[np.float64]]:
         """The critic's value of the first states [E], and the value that the policy reaches from there."""
         inputs = self._inputs({name: getattr(episodes, name)[:, 0] for name in STATES})
         predicted = self.agent.value(inputs).flatten().double().cpu().numpy()

@@ -38,8 +38,8 @@ class ExploreConfig:
     threshold: float = 0.0
     """where the candidates' mean influence is below it, in nats, the exploratory action is uniform instead"""
     success_factor: float = 1.0
-    """factor on epsilon and noise where all recent episodes of training succeed (with practice: all of these); between
-    that and 1 in proportion to their success; 1: exploration stays as it is (not in the paper)"""
+    """factor on epsilon and noise where all recent episodes of training succeed (with practice: all recent episodes of
+    practice); between that and 1 in proportion to their success; 1: exploration stays as it is (not in the paper)"""
     practice: float = 0.0
     """share of the episodes in which the policy acts nearly alone: a tenth of epsilon and noise, no relay (not in the
     paper)"""
@@ -205,14 +205,14 @@ class Explorer:
     def begin(self, steps: int, generators: Generators) -> None:
         """Draw all random numbers of an episode, from each replica's own stream."""
         with torch.cuda.stream(self._stream):  # None: no stream
+            if self._stream is not None and self._ready is not None:  # also: `practises` was read by then
+                self._stream.wait_event(self._ready)
             relay = self.relay is not None
             draws = [draw_noise(steps, self.envs, self.law, self.candidates, g, relay) for g in generators[self.part]]
             self.noise = torch.stack(draws, 1)  # [T, R, W, n]
             if self.config.practice:
                 lots = draw_uniform(generators[self.part], self.envs, 1)  # [R, W, 1]
                 self.practises.copy_(lots < self.config.practice)
-            if self._stream is not None and self._ready is not None:
-                self._stream.wait_event(self._ready)
 
     def __call__(self, time: int, obs: Observation) -> tuple[NDArray[Any], NDArray[np.bool_]]:
         """Actions [R x W, A] at a step of the episode, and which of them were drawn uniformly."""

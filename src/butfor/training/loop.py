@@ -126,7 +126,8 @@ class Trainer:
         if config.replay.mirror or config.replay.shift:
             self.symmetry = Symmetry(goal_env.mirrors, config.replay, goal_env.sizes, self.device)
 
-        self.weights = Weights(self.replay, even=config.priority.kind != "per" and not config.priority.step_share)
+        by_step = "priority" in config.use and config.priority.step_share > 0
+        self.weights = Weights(self.replay, even=config.priority.kind != "per" and not by_step)
         self.error = torch.zeros_like(self.replay.score)  # absolute TD errors, for PER
         self.largest_error = torch.ones(config.seeds, device=self.device)
         self.recent_success = torch.zeros(config.seeds, device=self.device)  # of the exploring agents
@@ -221,7 +222,9 @@ class Trainer:
             success = torch.from_numpy(self.goal_env.succeeded(played).reshape(self.config.seeds, -1)).float()
             self._follow_success(success.to(self.device, non_blocking=True))
             if self.config.agent.caution_rate is not None:
-                self.agent.heed(self.evaluation.excess(episodes), self._practised())
+                values = self.evaluation.values(episodes)
+                excess = torch.from_numpy(values["value_predicted"] - values["value_reached"]).view(success.shape)
+                self.agent.adjust_caution(excess.to(self.device, torch.float32), self._practised())
         if self.signal is None:
             return
         if self.config.needs_scores and (before >= self.config.warmup or not self.signal.learns):

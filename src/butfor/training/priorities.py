@@ -56,13 +56,13 @@ def by_score(score: Tensor, length: Tensor, exponent: float = 1.0, step_share: f
     valid = valid_steps(length, score.shape[-1])
     total = score.where(valid, 0.0).sum(-1)  # [R, E]; may be negative, as estimates of CAI can be
     order = total.masked_fill(length == 0, -torch.inf).argsort(dim=1, descending=True, stable=True)  # empty slots last
-    inverse = torch.arange(1, total.shape[1] + 1, device=total.device) ** -exponent
+    inverse = torch.arange(1, total.shape[1] + 1, device=total.device) ** -float(exponent)
     p = torch.empty_like(total, dtype=inverse.dtype).scatter_(1, order, inverse.expand_as(total))
     if not step_share:
         return _spread(p, length, valid)
     part = score.clamp_min(FLOOR).where(valid, 0.0)  # a floor: where no step has a score, all have the same part
     part = part / part.sum(-1, keepdim=True).clamp_min(FLOOR)
-    return (1 - step_share) * _spread(p, length, valid) + step_share * part * (p * (length > 0))[..., None].float()
+    return (1 - step_share) * _spread(p, length, valid) + step_share * part * p[..., None].float()
 
 
 def by_energy(achieved_goal: Tensor, length: Tensor, time_step: float = 0.04) -> Tensor:

@@ -195,12 +195,15 @@ class Weights:
 
         The first number picks the episode, the second the step within it; a step of weight zero is never picked.
         """
-        first = noise[..., 0].double().contiguous() * self.running[:, -1:]
-        episode = torch.searchsorted(self.running, first, right=True)  # [R, B]
-        at = (self.replay.rows, episode.clamp(max=self.running.shape[1] - 1))
+        at = (self.replay.rows, self.draw_episode(noise[..., 0]))
         if self.even:
             return at[1], (noise[..., 1] * self.replay.length[at]).long()
         return at[1], pick(running_sum(self.step[at].double()), noise[..., 1].double())
+
+    def draw_episode(self, noise: Tensor) -> Tensor:
+        """Draw episodes in proportion to their weight: uniform numbers [R, B] -> [R, B]."""
+        first = noise.double().contiguous() * self.running[:, -1:]
+        return torch.searchsorted(self.running, first, right=True).clamp(max=self.running.shape[1] - 1)
 
 
 def pick(running: Tensor, noise: Tensor) -> Tensor:
@@ -245,7 +248,7 @@ def sample(
     goal = torch.where(relabelled[..., None], replay.achieved_goal[*goal_at, later], desired)
     if config.other_goals:
         if config.other_goals_by == "weight":
-            other, _ = weights.draw(noise[..., NOISE : NOISE + 2])
+            other = weights.draw_episode(noise[..., NOISE])
         else:
             stored = (replay.length > 0).sum(1, keepdim=True)  # a tensor: a recorded graph reads it at each replay
             other = torch.minimum((noise[..., NOISE] * stored).long(), stored - 1)

@@ -163,12 +163,18 @@ class Config:
             raise ValueError(f"entities are {self.entities}, but nothing uses their influence; give use.")
 
     def _check_critics(self) -> None:
-        """Refuse numbers of critics that TD3 would not use, and caution that nothing would change."""
-        if self.agent.caution_rate is not None and (self.data or not self.explore.practice):
-            raise ValueError(
-                f"agent.caution_rate is {self.agent.caution_rate}, but no episodes of practice are played, which it "
-                "follows; set explore.practice, such as 0.5."
-            )
+        """Refuse numbers of critics that TD3 would not use, and caution where it would not be measured."""
+        if (rate := self.agent.caution_rate) is not None:
+            if self.algorithm != "ddpg" or self.data or "intrinsic" in self.use:
+                raise ValueError(
+                    f"agent.caution_rate is {rate}; it needs algorithm ddpg, episodes that are played instead of data, "
+                    "and no intrinsic use. Leave it out."
+                )
+            if not self.explore.practice:
+                raise ValueError(
+                    f"agent.caution_rate is {rate}, but no episodes of practice are played, which it follows; set "
+                    "explore.practice, such as 0.5."
+                )
         critics, drawn = self.agent.critics, self.agent.critics_in_target
         if self.algorithm in ("td3", "td3bc") and (critics > 2 or drawn is not None):
             raise ValueError(

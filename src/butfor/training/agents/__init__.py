@@ -48,8 +48,8 @@ class Agent(Protocol):
         """The estimated return of the policy's own actions, for inputs [R, B, D + G]: [R, B]."""
         ...
 
-    def heed(self, excess: Tensor, counts: Tensor) -> None:
-        """Hear how much the first states of episodes were valued above what was reached, and which count: [R, W]."""
+    def adjust_caution(self, excess: Tensor, counts: Tensor) -> None:
+        """Follow how much higher first states were valued than what was reached, in episodes that count: [R, W]."""
         ...
 
     def changes(self) -> list[Any]:

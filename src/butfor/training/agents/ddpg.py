@@ -111,14 +111,11 @@ class DDPG(nn.Module):
         least = values.amin(0)
         return least if self.config.caution_rate is None else torch.lerp(values[0], least, self.caution)
 
-    def heed(self, excess: Tensor, counts: Tensor) -> None:
-        """Become more cautious by how much the first states of episodes were valued above what they reached, [R, W].
-
-        Only episodes that count [R, W] do so. A value can be as large as rewards of 1 add up to.
-        """
-        largest = 1 / (1 - self.config.discount)
-        rate = self.config.caution_rate or 0.0
-        self.caution.add_((rate * excess / largest).where(counts, 0.0).sum(1, keepdim=True)).clamp_(0, 1)
+    def adjust_caution(self, excess: Tensor, counts: Tensor) -> None:
+        """See `Agent.adjust_caution`; the excess is in units of the sum of discounted rewards of 1."""
+        if self.config.caution_rate is not None:
+            steps = self.config.caution_rate * (1 - self.config.discount) * excess
+            self.caution.add_(steps.where(counts, 0.0).sum(1, keepdim=True)).clamp_(0, 1)
 
     def _next_action(self, then: Tensor, batch: Batch) -> Tensor:
         """The target policy's action in the next state, [R, B, A]."""

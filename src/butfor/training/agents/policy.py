@@ -55,8 +55,9 @@ class AgentConfig:
     critics_in_target: int | None = None
     """critics drawn for each batch, whose smallest estimate is the target, as in REDQ (not with TD3); none: all"""
     caution_rate: float | None = None
-    """the target is the first critic's estimate, and moves to the smallest one at this rate while first states are
-    valued above what episodes of practice reach; none: it is the smallest from the start (not in the paper)"""
+    """DDPG: the target is the first critic's estimate plus a share of the way to the smallest one. This share, 0 at
+    first and at most 1, rises by the rate for each episode of practice whose first state is valued 1 / (1 - discount)
+    above what is reached, and falls where it is valued below. None: the smallest estimate (not in the paper)"""
 
     def __post_init__(self) -> None:
         check_least(self, 1, "layers", "width", "batch_size", "updates", "critics")
@@ -68,10 +69,9 @@ class AgentConfig:
         if self.caution_rate is not None:
             check_positive(self, "caution_rate")
             if self.critics < 2 or self.critics_in_target is not None:
-                drawn = self.critics_in_target
                 raise ValueError(
-                    f"AgentConfig.caution_rate is {self.caution_rate}; it needs at least 2 critics, of which none are "
-                    f"drawn. Got critics {self.critics} and critics_in_target {drawn}."
+                    f"AgentConfig.caution_rate is {self.caution_rate}; it needs at least 2 critics and no "
+                    f"critics_in_target. Got {self.critics} and {self.critics_in_target}."
                 )
         if self.critics_in_target is not None and not 1 <= self.critics_in_target <= self.critics:
             drawn = self.critics_in_target
