@@ -270,6 +270,15 @@ def test_a_member_that_expects_no_touch_has_no_say_in_the_push() -> None:
     torch.testing.assert_close(merged.log_odds.sigmoid()[0], log_odds.sigmoid()[0] / 2)
 
 
+def test_members_that_all_expect_no_touch_are_merged_with_equal_weights() -> None:
+    touch = Touch(*(part.float() for part in random_touch(2, 1, 4, 2).parts()))
+    never = torch.full((2, 1, 4), -200.0)  # its probability rounds to 0
+    merged = Touch(never, touch.mean, touch.variance, touch.free_mean, touch.free_variance).merge(2)
+    torch.testing.assert_close(merged.mean[0], touch.mean.mean(0))
+    torch.testing.assert_close(merged.variance[0], touch.variance.mean(0) + touch.mean.var(0, correction=0))
+    assert merged.divergence().max() < 1e-5
+
+
 def test_the_prediction_of_several_entities_has_each_in_its_columns() -> None:
     first, second = random_touch(2, 5, 4, 2, seed=1), random_touch(2, 5, 4, 1, seed=2)
     prediction = ContactPrediction({(2, 0): first, (1,): second}, 3)
@@ -293,7 +302,7 @@ TRUTH = can_be_carried(TEST)
 DISTANCE = np.linalg.norm(TEST[:, OBJECT] - TEST[:, HAND], axis=1)
 UNIT = Box(-1, 1, (2,))
 ENTITIES = {"object": OBJECT}
-QUICK = ContactConfig(updates=1500, motion_updates=600, learning_rate=3e-3, weight_decay=0.5)
+QUICK = ContactConfig(updates=1500, motion_updates=600, learning_rate=3e-3)
 BRIEF = ContactConfig(width=8, motion_width=8, updates=100, motion_updates=100, batch_size=100)
 
 
@@ -358,6 +367,37 @@ def test_the_default_is_a_model_of_touches_with_strong_actions(fitted: Influence
     (pair,) = fitted.model.pairs["object"]
     assert (pair.entity, pair.partner) == (OBJECT, HAND)
     assert fitted.scoring == STRONG_ACTIONS
+
+
+def test_the_default_is_three_members() -> None:
+    assert brief_fit().model.replicas == 3
+    assert brief_fit(members=1).model.replicas == 1
+    gaussian = fit(model=ModelConfig(layers=1, width=8), fitting=FitConfig(max_epochs=1))
+    assert gaussian.model.replicas == 1
+
+
+def test_geometry_varies_by_one_within_three_reaches() -> None:
+    influence = brief_fit(agent=None)
+    model = influence.model
+    (pair,) = model.pairs["object"]
+    place = torch.from_numpy(GIVEN[0][:, OBJECT] - GIVEN[0][:, HAND])
+    near = place.norm(dim=1) < (FULLY + 1) * pair.reach
+    assert 0 < near.sum() < len(near)
+    described = torch.cat([place, place.abs(), place.norm(dim=1, keepdim=True)], 1)
+    for found, expected in (
+        (model.entities[0].center, described[near].mean(0)),
+        (model.entities[0].spread, described[near].std(0)),
+    ):
+        for part in found[0, 0].split(described.shape[1]):
+            torch.testing.assert_close(part.double(), expected.double(), rtol=1e-4, atol=1e-5)
+
+
+@pytest.mark.parametrize(
+    ("configured", "transitions", "expected"),
+    [(0.1, 60_000, 0.1), (0.1, 15_000, 0.1), (0.1, 5_000, 0.3), (0.1, 100, 1.0), (0.5, 2_000, 1.0), (2.0, 100, 2.0)],
+)
+def test_weights_decay_more_with_few_transitions(configured: float, transitions: int, expected: float) -> None:
+    assert ContactConfig(weight_decay=configured).decay(transitions) == pytest.approx(expected)
 
 
 def test_scores_tell_where_the_object_can_be_carried(fitted: Influence) -> None:
@@ -480,7 +520,7 @@ def test_what_surprises_beyond_the_reach_is_not_taken_for_influence() -> None:
     assert score[beyond].max() < 1e-6
     assert score[TRUTH].mean() > 100 * score[beyond].mean()
     unlimited = ContactDynamics(
-        influence.units, {"object": [Pair(OBJECT, HAND)]}, influence.model.config, make_generators([0])
+        influence.units, {"object": [Pair(OBJECT, HAND)]}, influence.model.config, make_generators([0, 1, 2])
     )
     unlimited.load_state_dict(influence.model.state_dict())
     influence.model = unlimited
@@ -608,7 +648,7 @@ def test_settings_below_their_least_value_are_refused(name: str, value: Any) -> 
 
 
 def test_two_entities_have_models_of_their_own() -> None:
-    config = ContactConfig(updates=800, motion_updates=400, learning_rate=3e-3, weight_decay=0.5)
+    config = ContactConfig(updates=800, motion_updates=400, learning_rate=3e-3)
     both = fit(entities={"object": OBJECT, "drifter": DRIFTER}, agent=HAND, model=config)
     scores = both.score(TEST)
     assert list(scores) == ["object", "drifter"]
@@ -671,7 +711,8 @@ def test_members_are_saved_and_loaded_together_or_alone(ensemble: Influence, tmp
 def test_a_member_is_a_fit_with_its_own_seed(ensemble: Influence, tmp_path: Path) -> None:
     ensemble.save(tmp_path / "influence.safetensors")
     first = Influence.load(tmp_path / "influence.safetensors", replica=0)
-    np.testing.assert_allclose(first.score(TEST)["object"], brief_fit().score(TEST)["object"], rtol=0.01, atol=1e-4)
+    alone = brief_fit(members=1)
+    np.testing.assert_allclose(first.score(TEST)["object"], alone.score(TEST)["object"], rtol=0.01, atol=1e-4)
 
 
 def test_one_replica_is_loaded_without_the_calibration(ensemble: Influence, tmp_path: Path) -> None:

@@ -64,8 +64,8 @@ Name = TypeVar("Name", str, tuple[str, str])
 class Options:
     """How a dataset is scored."""
 
-    members: int = 1
-    """networks of the ensemble"""
+    members: int | None = None
+    """networks of the ensemble; None: 3 for a model of touches, 1 for the others"""
     epochs: int | None = None
     """most epochs of fitting a Gaussian network; None: 300, or fewer for more than 100,000 steps"""
     actions: int = 64
@@ -89,7 +89,7 @@ class Options:
     """columns that make up the action; empty: those of the format"""
 
     def __post_init__(self) -> None:
-        check_least(self, 1, "members", *(["epochs"] if self.epochs is not None else []))
+        check_least(self, 1, *(name for name in ("members", "epochs") if getattr(self, name) is not None))
         check_least(self, 2, "actions")
         check_least(self, 0, "seed")
         check_least(self, 1, "horizon")

@@ -38,6 +38,8 @@ FULLY = 2.0  # times the reach within which the action counts in full: a step ca
 TURNED_SHARE = 0.5  # weight of positions along and across directions: fits of few transitions vary less with it
 TURNED = 5  # numbers that describe a relative position along and across a direction
 SELDOM = 2.0  # log odds against a touch before training
+MANY = 15_000  # transitions from which on the weights decay as configured
+MOST_DECAY = 1.0  # with few transitions, unless more is configured
 FOLLOWED = 200  # batches that the units of a model that learns along are about
 
 
@@ -57,10 +59,11 @@ class ContactConfig:
     """by how much the variance of free motion may exceed the smallest one"""
     wide: float = 0.1
     """smallest variance of a touched entity's change; larger than that of free motion, so that the two never swap"""
-    updates: int = 2500
+    updates: int = 4000
     """updates of the network of touches"""
     learning_rate: float = 2e-3
     weight_decay: float = 0.1
+    """of the network of touches with 15,000 transitions or more; with fewer it is larger, see `decay`"""
     motion_updates: int = 6000
     """updates of the networks of free motion and of the partners' steps"""
     motion_learning_rate: float = 3e-3
@@ -71,6 +74,10 @@ class ContactConfig:
     def __post_init__(self) -> None:
         check_least(self, 1, "width", "layers", "motion_width", "updates", "motion_updates", "batch_size")
         check_positive(self, "narrowest", "narrow_range", "wide", "learning_rate", "motion_learning_rate")
+
+    def decay(self, transitions: int) -> float:
+        """The weight decay of a fit: the fewer transitions there are, the smoother the network has to be."""
+        return max(self.weight_decay, min(MOST_DECAY, self.weight_decay * MANY / transitions))
 
 
 ALONG = ContactConfig(running=True, weight_decay=0.5)
@@ -271,8 +278,9 @@ class Touch:
         """One mixture for each group of members, [R, ...] -> [R / members, ...], with their mean probability."""
         if members == 1:
             return self
-        probability = self.log_odds.sigmoid().unflatten(0, (-1, members))
-        share = (probability / probability.sum(1, keepdim=True).clamp_min(1e-12))[..., None]
+        log_odds = self.log_odds.unflatten(0, (-1, members))
+        probability = log_odds.sigmoid()
+        share = nn.functional.logsigmoid(log_odds).softmax(1)[..., None]  # also where every probability rounds to 0
         mean, variance = _merge(share, *(part.unflatten(0, (-1, members)) for part in (self.mean, self.variance)))
         equal = torch.full((), 1 / members, device=mean.device)
         free = [part.unflatten(0, (-1, members)) for part in (self.free_mean, self.free_variance)]
@@ -507,7 +515,10 @@ def _fit_one(
     deviation = steps.std(0)
     entity.step_scale.copy_(torch.where(deviation > 1e-12, deviation, 1.0))
     scaled_steps = (steps / entity.step_scale[0, 0]).float()
-    geometry = entity.describe(obs[None], model.units)[0]
+    places = entity.positions(obs[None], model.units)
+    # far away geometry varies by much more than where it decides about a touch
+    near = entity.reached(places)[0].amax(-1) > 0
+    geometry = entity.describe(obs[None], model.units)[0, near]
     entity.center.copy_(geometry.mean(0))
     entity.spread.copy_(geometry.std(0).clamp_min(1e-12))
 
@@ -531,7 +542,7 @@ def _fit_one(
     train_on_batches(free_loss, list(entity.free.parameters()), *motion, count, generators, report)
     train_on_batches(step_loss, list(entity.partner_step.parameters()), *motion, count, generators, report)
     trained = [*entity.touch.parameters(), *entity.free_variance.parameters()]
-    touching = (config.updates, config.learning_rate, config.weight_decay, config.batch_size)
+    touching = (config.updates, config.learning_rate, config.decay(count), config.batch_size)
     train_on_batches(touch_loss, trained, *touching, count, generators, report)
 
 

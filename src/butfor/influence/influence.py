@@ -49,6 +49,7 @@ from butfor.spaces.arrays import Array, check_finite_rows, check_table, like, to
 from butfor.spaces.entities import Entities
 
 SMALLEST_MEMBER = 10_000  # bytes: a random generator and the smallest network
+TOUCH_MEMBERS = 3  # models of touches by default: what they agree on depends less on initial weights and batches
 PRIOR_UNUSED = (
     "prior= is for a Gaussian network, but agent=, horizon= or another model is given; leave them out, or the prior."
 )
@@ -133,7 +134,7 @@ class Influence(DecisionMethods, GraphMethods):
         prior: PriorFunction | None = None,
         fitting: FitConfig = FOR_ANY_DATA,
         scoring: ScoreConfig | None = None,
-        members: int = 1,
+        members: int | None = None,
         seed: int = 0,
         device: torch.device | str = "cpu",
         progress: Callable[[Any], None] | bool = True,
@@ -167,7 +168,8 @@ class Influence(DecisionMethods, GraphMethods):
             fitting: optimiser, epochs and early stopping of a Gaussian network.
             scoring: how CAI is estimated from the model. By default uniform actions for a Gaussian network, and mostly
                 strong ones (`extreme=0.75`) for the model of touches.
-            members: networks of an ensemble, which is uncertain where they disagree.
+            members: networks of an ensemble, which is uncertain where they disagree; default: 3 for a model of
+                touches, 1 for the others.
             seed: for the initial weights, the batches, the held-out rows and the tried actions.
             device: where the networks are fitted and scores are computed.
             progress: whether a terminal or a notebook shows how far the fit is; or a function that is called with a
@@ -176,9 +178,7 @@ class Influence(DecisionMethods, GraphMethods):
         Raises:
             ValueError: the arrays do not fit together, are too few, or contain NaN or infinite values.
         """
-        if members < 1:
-            raise ValueError(f"members must be at least 1; got {members}.")
-        check_memory(members * SMALLEST_MEMBER, f"An ensemble of {members:,} members", "Use fewer members, such as 5.")
+        check_members(members)
         check_horizon(horizon)
         if horizon > 1 and not isinstance(model, GraphConfig | None):
             raise ValueError(f"horizon is {horizon}; expected 1, or more with the model of pairs (GraphConfig).")
@@ -187,7 +187,7 @@ class Influence(DecisionMethods, GraphMethods):
         if prior is not None:
             units = fit_units(prior, transitions, units, scale)
         train = units.table(transitions, device)
-        seeds = [seed * 1000 + member for member in range(members)]
+        seeds = member_seeds(seed, members or 1)
         if agent is not None and (horizon > 1 or isinstance(model, ModelConfig | OutcomeConfig | GraphConfig)):
             raise ValueError(AGENT_UNUSED)
         if prior is not None and (agent is not None or horizon > 1 or not isinstance(model, ModelConfig | None)):
@@ -210,6 +210,7 @@ class Influence(DecisionMethods, GraphMethods):
             if pairs is not None:
                 config = model or ContactConfig()
                 pairs = measure_reach(transitions, train, units, pairs)
+                seeds = member_seeds(seed, members or TOUCH_MEMBERS)
                 with fit_progress(progress) as report:
                     contact = fit_contact(transitions, train, units, pairs, config, seeds, report)
                 return cls(contact, units, scoring or STRONG_ACTIONS, seed)
@@ -453,3 +454,17 @@ class Influence(DecisionMethods, GraphMethods):
 
     def _by_entity(self, scores: Tensor, given: Array) -> dict[str, Any]:
         return {name: like(scores[..., j], given) for j, name in enumerate(self.entities)}
+
+
+def check_members(members: int | None) -> None:
+    """Refuse a number of members below 1, or of an ensemble that does not fit into memory."""
+    if members is None:
+        return
+    if members < 1:
+        raise ValueError(f"members must be at least 1; got {members}.")
+    check_memory(members * SMALLEST_MEMBER, f"An ensemble of {members:,} members", "Use fewer members, such as 5.")
+
+
+def member_seeds(seed: int, members: int) -> list[int]:
+    """The seed of each member of an ensemble."""
+    return [seed * 1000 + member for member in range(members)]

@@ -23,7 +23,7 @@ def score(
     action: Annotated[tuple[str, ...], tyro.conf.arg(metavar="COLUMN", help_behavior_hint="(default: by format)")] = (),
     ignore: Annotated[tuple[str, ...], tyro.conf.arg(metavar="PART", help_behavior_hint="(default: none)")] = (),
     network: Literal["choose", "paper", "steep"] = "choose",
-    members: Annotated[int, tyro.conf.arg(metavar="N")] = 1,
+    members: Annotated[int | None, tyro.conf.arg(metavar="N", help_behavior_hint="(default: by the model)")] = None,
     epochs: Annotated[int | None, tyro.conf.arg(metavar="N", help_behavior_hint="(default: by the data)")] = None,
     actions: Annotated[int, tyro.conf.arg(metavar="K")] = 64,
     extreme: Annotated[
@@ -56,7 +56,8 @@ def score(
         ignore: parts of the observation, or columns of the action, to leave out, such as images
         network: choose a model of outcomes if the entities change in few ways, a model of touches if the data show what
             touches them, else a Gaussian network; or always a Gaussian network: paper (smooth) or steep
-        members: networks in the ensemble; 5 detects influence most reliably
+        members: networks in the ensemble (default: 3 for a model of touches, 1 for the others); 5 detects influence
+            most reliably
         epochs: most epochs of fitting a Gaussian network; early stopping may end it before. Other models have
             their own number of updates
         actions: number K of actions that are tried in each state
@@ -75,7 +76,7 @@ def score(
     from butfor.datasets.score import Options, score_file
     from butfor.models.dynamics import STEEP, ModelConfig
 
-    if model is not None and (members != 1 or epochs is not None or network != "choose" or horizon != 1):
+    if model is not None and (members is not None or epochs is not None or network != "choose" or horizon != 1):
         raise ValueError(
             "--network, --members, --epochs and --horizon configure a fit; --model uses a fitted one, with its own "
             "horizon. Remove them."
