@@ -410,7 +410,7 @@ class InfluenceCallback(BaseCallback):
             if self.every is not None and given.model.replicas > 1:
                 raise ValueError(
                     f"The influence model has {given.model.replicas} members, which cannot be trained further; give "
-                    "every=None to use it as it is."
+                    "every=None to use it as it is, or fit it with members=1."
                 )
             if self.every is not None and given.predicted_steps > 1:
                 raise ValueError(
