@@ -515,10 +515,9 @@ def _fit_one(
     deviation = steps.std(0)
     entity.step_scale.copy_(torch.where(deviation > 1e-12, deviation, 1.0))
     scaled_steps = (steps / entity.step_scale[0, 0]).float()
-    places = entity.positions(obs[None], model.units)
     # far away geometry varies by much more than where it decides about a touch
-    near = entity.reached(places)[0].amax(-1) > 0
-    geometry = entity.describe(obs[None], model.units)[0, near]
+    near = entity.reached(entity.positions(obs[None], model.units))[0].amax(-1) > 0
+    geometry = entity.describe(obs[None, near], model.units)[0]
     entity.center.copy_(geometry.mean(0))
     entity.spread.copy_(geometry.std(0).clamp_min(1e-12))
 
